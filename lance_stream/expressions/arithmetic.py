@@ -1,16 +1,16 @@
-"""Arithmetic with the types and values of Spark's, except that integers have 64 bits.
+"""Arithmetic with Spark's types and values, except that integers have 64 bits.
 
     + - *      integers of 64 bits (an overflow is an error), floats, decimals
-    /          a decimal if one operand is a decimal and none a float; else a double
+    /          a decimal if one operand is a decimal and the other not a float; else a double
     %          has the sign of the dividend
     DIV        the integer part of a quotient
 
-Dividing by zero is an error, also for floats: `nullif(b, 0)` makes it null. Results of decimals
-have the digits that Spark gives them, and are rounded half up.
+Division by zero is an error, also for floats; `a / nullif(b, 0)` is null instead. Results of
+decimals have the precision and scale that Spark gives them, and are rounded half up.
 
 Source:  Spark's `arithmetic.scala`, with ANSI mode, its default.
-Differs: An `int` beside an `int` is an `int` in Spark, and its overflow an error; here it is a
-         `bigint`. So an expression fails for fewer rows, and never has another value.
+Differs: In Spark, `int + int` is an `int`, whose overflow is an error; here it is a `bigint`. So an
+         expression fails for fewer rows, but its values are the same.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ from lance_stream.expressions.numbers import (
 )
 
 _SCALA: Final = Context(prec=34, rounding=ROUND_HALF_EVEN)
-"""Scala's decimals, to which Spark rounds when it changes a sign."""
+"""The precision of Scala's decimals, to which Spark rounds when it changes a sign."""
 
 
 def add(left: Datum, right: Datum) -> Datum:
@@ -62,7 +62,7 @@ def _sum(
         return function(*_plain(left, right))
     left, right = to_decimal(left), to_decimal(right)
     scale = max(left.type.scale, right.type.scale)
-    whole = max(each.type.precision - each.type.scale for each in (left, right))
+    whole = max(operand.type.precision - operand.type.scale for operand in (left, right))
     arrow = bounded_decimal(whole + scale + 1, scale)
     if whole + scale + 1 <= MAX_DIGITS:
         return function(left, right).cast(arrow)
@@ -105,7 +105,7 @@ def remainder(left: Datum, right: Datum) -> Datum:
         return pc.subtract(left, pc.multiply(pc.divide(left, right), right))
     left, right = to_decimal(left), to_decimal(right)
     scale = max(left.type.scale, right.type.scale)
-    whole = min(each.type.precision - each.type.scale for each in (left, right))
+    whole = min(operand.type.precision - operand.type.scale for operand in (left, right))
     return _row_by_row(EXACT.remainder, left, right, bounded_decimal(whole + scale, scale))
 
 
@@ -156,7 +156,7 @@ def _each_decimal(value: Datum, changes_sign: Callable[[Decimal], bool]) -> Datu
 
 def _are_decimals(left: Datum, right: Datum) -> bool:
     types = (left.type, right.type)
-    has_decimals = any(pa.types.is_decimal(each) or pa.types.is_uint64(each) for each in types)
+    has_decimals = any(pa.types.is_decimal(arrow) or pa.types.is_uint64(arrow) for arrow in types)
     return has_decimals and not any(map(is_float, types))
 
 

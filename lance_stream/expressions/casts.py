@@ -1,14 +1,14 @@
 """Casts, as Spark's with ANSI mode, its default: a value that does not fit is an error.
 
-    to integers        floats and decimals are cut off; texts of digits. To less than 64 bits, a
-                       decimal of more than 18 digits is rounded to a double first
+    to integers        floats and decimals are truncated; strings of digits are parsed. For types
+                       of less than 64 bits, a decimal of more than 18 digits becomes a double first
     to floats          the nearest float
     to decimals        rounded half up; from a float, the number that its digits show
-    to booleans        numbers: whether they are not zero; texts such as 'true' and 'no'
+    to booleans        numbers: whether they are not zero; strings such as 'true' and 'no'
     to strings         1.0E20, NaN, 12.50, 2024-02-29 12:00:00.5, true
-    to dates, times    from each other in UTC, and from texts as `times` describes
+    to dates, times    from each other in UTC, and from strings as `times` describes
 
-Other casts are refused by name, such as those between numbers and times.
+Other casts, such as those between numbers and times, are refused by name.
 """
 
 import re
@@ -39,22 +39,22 @@ def cast(node: Node, value: Datum, target: pa.DataType) -> Datum:
     """Return a value as one of another type.
 
     Raises:
-        InvalidInputError: There is no such cast.
+        InvalidInputError: The types have no cast.
         ArrowInvalid: A value does not fit.
     """
     if pa.types.is_null(value.type):
         return value.cast(target)
-    source, wanted = kind_of(value.type), kind_of(target)
-    if isinstance(value, pa.Scalar) and source == "string" and wanted == "temporal":
+    source_kind, target_kind = kind_of(value.type), kind_of(target)
+    if isinstance(value, pa.Scalar) and source_kind == "string" and target_kind == "temporal":
         is_date = pa.types.is_date(target)
         return date_of(node, value) if is_date else time_of(node, value, target)
-    convert = _CASTS.get((source, wanted))
+    convert = _CASTS.get((source_kind, target_kind))
     if convert is None:
-        raise refuse(node, f"casts a {value.type} to a {target}, which is not supported")
+        raise refuse(node, f"casts {value.type} to {target}, which is not supported")
     if not isinstance(value, pa.Scalar):
         return convert(value, target)
     if pa.types.is_decimal(value.type) and _is_narrow(target):
-        value = to_double(value)  # Spark reads a literal's digits into a big decimal; see below
+        value = to_double(value)  # Spark holds a literal as a big decimal; see `_between_numbers`
     return convert(pa.array([value], value.type), target)[0]
 
 
@@ -88,7 +88,9 @@ def _between_numbers(value: pa.Array, target: pa.DataType) -> pa.Array:
     if is_float(value.type):
         return _whole(value, target)
     if pa.types.is_decimal(value.type) and value.type.precision > 18 and _is_narrow(target):
-        return _whole(to_double(value), target)  # of more digits than a long has, as in Spark
+        return _whole(
+            to_double(value), target
+        )  # Spark holds it as a big decimal, and casts that by a double
     if pa.types.is_decimal(value.type):
         digits, scale = value.type.precision, value.type.scale
         whole = pc.trunc(value.cast(pa.decimal256(digits + 1, scale))).cast(pa.decimal128(38, 0))
@@ -150,7 +152,7 @@ def _fitted(number: Decimal, arrow: pa.DataType) -> Decimal:
 
 
 def _each(value: pa.Array, read: Callable[[Any], Any], target: pa.DataType) -> pa.Array:
-    return pa.array([None if each is None else read(each) for each in value.to_pylist()], target)
+    return pa.array([None if row is None else read(row) for row in value.to_pylist()], target)
 
 
 # --- texts
@@ -163,7 +165,7 @@ def _numbers_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
         def read_integer(text: str) -> int:
             number = int(text) if _is_integer(text) else None
             if number is None or not bounds.min <= number <= bounds.max:
-                raise failure(f"{text[:200]!r} is no {target}")
+                raise failure(f"{text[:200]!r} is not a {target}")
             return number
 
         return _each(_stripped(value), read_integer, target)
@@ -175,7 +177,7 @@ def _numbers_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
             except InvalidOperation:
                 number = Decimal("nan")
             if not number.is_finite():
-                raise failure(f"{text[:200]!r} is no {target}")
+                raise failure(f"{text[:200]!r} is not a {target}")
             return _fitted(number, target)
 
         return _each(_stripped(value), read_decimal, target)
@@ -194,7 +196,7 @@ def _numbers_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
                 raise ValueError
             return float(size(text))
         except ValueError:
-            raise failure(f"{text[:200]!r} is no {target}") from None
+            raise failure(f"{text[:200]!r} is not a {target}") from None
 
     with np.errstate(over="ignore"):
         return _each(_stripped(value), read_float, target)
@@ -231,10 +233,10 @@ def _stripped(value: pa.Array) -> pa.Array:
 
 def _booleans_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
     def read(text: str) -> bool:
-        found = _TRUTHS.get(text.lower())
-        if found is None:
+        truth = _TRUTHS.get(text.lower())
+        if truth is None:
             raise failure(f"{text[:200]!r} is neither true nor false")
-        return found
+        return truth
 
     return _each(_stripped(value), read, target)
 

@@ -1,6 +1,7 @@
 """Comparisons of two values, as Spark compares them: NaN equals NaN and is the greatest number.
 
-A string literal beside a date or time is one of these; other types are not mixed.
+A string literal that is compared with a date or time is parsed as one. Values of other kinds are
+not compared with each other.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ def compared(
         function: Arrow's comparison.
         left: The values on the left.
         right: The values on the right.
-        digits: How many digits an integer has beside a decimal; None for those of its type.
+        digits: The digits of integers that are compared with decimals; None for those of the type.
     """
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         return pa.scalar(None, pa.bool_())
@@ -66,7 +67,7 @@ def harmonised(
     if kinds == ("string", "temporal") and isinstance(left, pa.Scalar):
         return harmonised(node, _temporal_of(node, left, right.type), right)
     if kinds[0] != kinds[1] or kinds[0] is None:
-        raise refuse(node, f"compares a {left.type} with a {right.type}, which is not supported")
+        raise refuse(node, f"compares {left.type} with {right.type}", "cast one of them")
     if kinds[0] == "temporal":
         return _in_one_unit(_at_utc(left, right), _at_utc(right, left))
     if kinds[0] == "number":
@@ -94,7 +95,7 @@ _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
 
 
 def _at_utc(value: Datum, other: Datum) -> Datum:
-    """Return a time in UTC: one without a zone, too, if it is beside one with a zone."""
+    """Return a time in UTC, also one without a zone if the other has a zone."""
     if pa.types.is_timestamp(other.type) and other.type.tz is not None:
         unit = value.type.unit if pa.types.is_timestamp(value.type) else "s"
         return value.cast(pa.timestamp(unit, "UTC"))

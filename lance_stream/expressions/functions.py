@@ -56,13 +56,13 @@ def _demand(node: Node, kind: str, *values: Datum) -> bool:
     """Refuse values that are not of a kind; return whether one is null in every row."""
     for value in values:
         if not pa.types.is_null(value.type) and kind_of(value.type) != kind:
-            raise refuse(node, f"takes a {kind}, not a {value.type}; this is not supported")
+            raise refuse(node, f"takes a {kind}, not {value.type}", "cast the argument")
     return any(pa.types.is_null(value.type) for value in values)
 
 
 def _constant(node: Node, value: Datum) -> Any:
     if not isinstance(value, pa.Scalar):
-        raise refuse(node, "takes a constant there; other values are not supported")
+        raise refuse(node, "takes a constant for this argument", "write a literal")
     return value.as_py()
 
 
@@ -90,14 +90,18 @@ def _in_case(value: Datum, ascii_case: Any, any_case: Callable[[str], str]) -> D
         return ascii_case(value)
     if isinstance(value, pa.Scalar):
         return pa.scalar(any_case(value.as_py()), value.type)
-    rows = [None if each is None else any_case(each) for each in value.to_pylist()]
+    rows = [None if text is None else any_case(text) for text in value.to_pylist()]
     return pa.array(rows, value.type)
 
 
 def _trim(trim: Any) -> Callable[[Node, Sequence[Datum]], Datum]:
     def evaluate(node: Node, values: Sequence[Datum]) -> Datum:
         if len(values) == 2 and not (isinstance(node, Call) and node.has_from):
-            raise refuse(node, "has its characters after a comma; write TRIM(BOTH 'x' FROM a). It")
+            raise refuse(
+                node,
+                "lists characters after a comma",
+                "write TRIM(BOTH 'x' FROM a)",
+            )
         if _demand(node, "string", *values):
             return pa.scalar(None, pa.string())
         characters = " " if len(values) == 1 else _constant(node, values[1])
@@ -124,7 +128,7 @@ def _substring(node: Node, values: Sequence[Datum]) -> Datum:
     _demand(node, "number", *values[1:])
     numbers = [_constant(node, value) for value in values[1:]]
     if any(number is not None and not isinstance(number, int) for number in numbers):
-        raise refuse(node, "takes integers for the position and length; others are not supported")
+        raise refuse(node, "takes integers as position and length")
     if None in numbers:
         return pa.scalar(None, pa.string())
     start, length = (*numbers, None)[:2]
@@ -155,7 +159,7 @@ def concatenated(node: Node, values: Sequence[Datum]) -> Datum:
     for value in values:
         text = None if kind_of(value.type) == "bytes" else as_text(value)
         if text is None:
-            raise refuse(node, f"concatenates a {value.type}, which is not supported")
+            raise refuse(node, f"concatenates {value.type}, which is not supported")
         texts.append(text.cast(pa.string()))
     if not texts:
         return pa.scalar("")
@@ -228,7 +232,7 @@ def _round(node: Node, values: Sequence[Datum]) -> Datum:
         return value if pa.types.is_null(value.type) else pa.scalar(None, value.type)
     digits = 0 if len(values) == 1 else _constant(node, values[1])
     if not isinstance(digits, int):
-        raise refuse(node, "takes an integer for the digits; others are not supported")
+        raise refuse(node, "takes an integer as the number of digits")
     digits = max(-_MOST_DIGITS, min(digits, _MOST_DIGITS))
     if is_float(value.type):
         return _each(value, lambda number: _rounded_float(number, digits, value.type), value.type)
@@ -243,15 +247,15 @@ def _round(node: Node, values: Sequence[Datum]) -> Datum:
         precision = max(precision - scale, -digits + 1) + 1
         arrow = pa.decimal128(min(precision, 38), 0)
     else:
-        kept = min(digits, scale)
-        arrow = pa.decimal128(min(precision - scale + kept + 1, 38), kept)
+        new_scale = min(digits, scale)
+        arrow = pa.decimal128(min(precision - scale + new_scale + 1, 38), new_scale)
 
     def rounded(number: Decimal) -> Decimal:
         unit = Decimal(1).scaleb(-digits)
         result = number if digits >= scale else number.quantize(unit, ROUND_HALF_UP, EXACT)
         result = result.quantize(Decimal(1).scaleb(-arrow.scale), context=EXACT)
         if not fits(result, arrow):
-            raise failure(f"{number}, rounded, does not fit a {arrow}")
+            raise failure(f"{number} does not fit a {arrow} after rounding")
         return result
 
     return _each(value, rounded, arrow)
@@ -273,14 +277,14 @@ def _rounded_float(number: float, digits: int, arrow: pa.DataType) -> float:
 def _rounded_integer(number: int, digits: int) -> int:
     rounded = int(Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, EXACT))
     if not -(1 << 63) <= rounded < 1 << 63:
-        raise failure(f"{number}, rounded, does not fit a bigint")
+        raise failure(f"{number} does not fit a bigint after rounding")
     return rounded
 
 
 def _each(value: Datum, change: Callable[[Any], Any], arrow: pa.DataType) -> Datum:
     if isinstance(value, pa.Scalar):
         return pa.scalar(None if not value.is_valid else change(value.as_py()), arrow)
-    return pa.array([None if each is None else change(each) for each in value.to_pylist()], arrow)
+    return pa.array([None if row is None else change(row) for row in value.to_pylist()], arrow)
 
 
 # --- times
@@ -315,7 +319,7 @@ def _trunc(node: Node, values: Sequence[Datum]) -> Datum:
     unit = _unit_of(node, values[1])
     if unit not in _OF_DATES:
         raise refuse(
-            node, "truncates a date to a year, quarter, month or week; others are not supported"
+            node, f"truncates a date to {unit!r}", "use 'year', 'quarter', 'month' or 'week'"
         )
     if _demand(node, "temporal", values[0]):
         return pa.scalar(None, pa.date32())
@@ -329,15 +333,15 @@ def _unit_of(node: Node, value: Datum) -> str:
     text = _constant(node, value)
     unit = _UNITS.get(text.upper()) if isinstance(text, str) else None
     if unit is None:
-        raise refuse(node, f"truncates to {text!r}; supported are {', '.join(_UNITS)}")
+        raise refuse(node, f"truncates to {text!r}", f"use one of {', '.join(_UNITS)}")
     return unit
 
 
 def _clock(node: Node, _values: Sequence[Datum]) -> Datum:
     raise refuse(
         node,
-        "asks for the current time, which is not the same for all parts of a query, and not "
-        "supported there: write it as a literal",
+        "is the current time, which would differ between the tasks of this query",
+        "write the time as a literal",
     )
 
 
@@ -359,19 +363,19 @@ def common_type(node: Node, types: Sequence[pa.DataType]) -> pa.DataType:
     """Return the type of a value that is one of several.
 
     Raises:
-        InvalidInputError: They have none.
+        InvalidInputError: They have no common type.
     """
-    known = [each for each in types if not pa.types.is_null(each)]
-    if not known:
+    typed = [arrow for arrow in types if not pa.types.is_null(arrow)]
+    if not typed:
         return pa.null()
-    kinds = {kind_of(each) for each in known}
+    kinds = {kind_of(arrow) for arrow in typed}
     if kinds == {"number"}:
-        return common_number(known)
+        return common_number(typed)
     if kinds == {"string"}:
         return pa.string()
-    if len(set(known)) == 1:
-        return known[0]
-    raise refuse(node, f"combines {', '.join(map(str, known))}, which is not supported")
+    if len(set(typed)) == 1:
+        return typed[0]
+    raise refuse(node, f"combines values of {', '.join(map(str, typed))}", "cast them to one type")
 
 
 def converted(value: Datum, arrow: pa.DataType) -> Datum:
@@ -404,7 +408,7 @@ def _array(_node: Node, values: Sequence[Datum]) -> Datum:
 def _as_list(node: Node, value: Datum) -> pa.Array:
     """Return lists of any layout as one whose items are listed by `flatten`."""
     if not is_list_type(value.type):
-        raise refuse(node, f"takes a list, not a {value.type}; this is not supported")
+        raise refuse(node, f"takes a list, not {value.type}")
     array = pa.array([value.as_py()], value.type) if isinstance(value, pa.Scalar) else value
     if pa.types.is_fixed_size_list(array.type):
         return array.cast(pa.list_(array.type.value_type))
@@ -414,7 +418,7 @@ def _as_list(node: Node, value: Datum) -> pa.Array:
 def _parents(lists: pa.ListArray) -> npt.NDArray[np.int64]:
     """Return for each item that `flatten` lists which row it is of.
 
-    Arrow's own function (26) counts items behind null lists, which `flatten` leaves out.
+    Arrow's own function (26) counts items under null lists, which `flatten` leaves out.
     """
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     return np.repeat(np.arange(len(lists)), lengths)
@@ -429,32 +433,32 @@ def _size(node: Node, values: Sequence[Datum]) -> Datum:
 
 
 def _array_contains(node: Node, values: Sequence[Datum]) -> Datum:
-    lists, wanted = values
-    if pa.types.is_null(wanted.type) or pa.types.is_null(lists.type):
-        raise refuse(node, "looks for NULL in a list; this is not supported")
-    num_rows = num_rows_of(lists, wanted)
+    lists, sought = values
+    if pa.types.is_null(sought.type) or pa.types.is_null(lists.type):
+        raise refuse(node, "searches a list for NULL, which is never equal to an item")
+    num_rows = num_rows_of(lists, sought)
     array = _as_list(node, lists)
     if isinstance(lists, pa.Scalar) and num_rows is not None:
         array = repeated(array[0], num_rows)
     items, parents = pc.list_flatten(array), _parents(array)
-    if items.type == pa.float32() and pa.types.is_integer(wanted.type):
-        wanted = to_float(wanted, items.type)  # not as doubles, unlike comparisons
-    elif wanted.type == pa.float32() and pa.types.is_integer(items.type):
-        items = to_float(items, wanted.type)
-    if not isinstance(wanted, pa.Scalar):
-        wanted_of_items: Datum = wanted.take(pa.array(parents))
+    if items.type == pa.float32() and pa.types.is_integer(sought.type):
+        sought = to_float(sought, items.type)  # not as doubles, unlike comparisons
+    elif sought.type == pa.float32() and pa.types.is_integer(items.type):
+        items = to_float(items, sought.type)
+    if not isinstance(sought, pa.Scalar):
+        sought_by_item: Datum = sought.take(pa.array(parents))
     else:
-        wanted_of_items = wanted
-    answers = compared(node, pc.equal, items, wanted_of_items)
+        sought_by_item = sought
+    answers = compared(node, pc.equal, items, sought_by_item)
     if isinstance(answers, pa.Scalar):
         answers = repeated(answers, len(items))
     is_true, is_null = np.zeros(len(array), np.bool_), np.zeros(len(array), np.bool_)
     is_true[parents[pc.fill_null(answers, False).to_numpy(zero_copy_only=False)]] = True
     is_null[parents[answers.is_null().to_numpy(zero_copy_only=False)]] = True
     unknown = (is_null & ~is_true) | array.is_null().to_numpy(zero_copy_only=False)
-    if not isinstance(wanted, pa.Scalar):
-        unknown |= wanted.is_null().to_numpy(zero_copy_only=False)
-    elif not wanted.is_valid:
+    if not isinstance(sought, pa.Scalar):
+        unknown |= sought.is_null().to_numpy(zero_copy_only=False)
+    elif not sought.is_valid:
         unknown[:] = True
     result = pa.array(is_true, mask=unknown)
     return result[0] if num_rows is None else result
@@ -478,39 +482,41 @@ def subscript(
         return _map_value(node, value, key)
     array = _as_list(node, value)
     if not pa.types.is_integer(key.type):
-        raise refuse(node, f"has a {key.type} as the position in a list, which is not supported")
+        raise refuse(node, f"has {key.type} as the position in a list, which must be an integer")
     num_rows = num_rows_of(value, key)
     if isinstance(value, pa.Scalar) and num_rows is not None:
         array = repeated(array[0], num_rows)
     lengths = pc.list_value_length(array).cast(pa.int64())
-    places = pc.subtract(key.cast(pa.int64()), pa.scalar(first))
-    if isinstance(places, pa.Scalar):
-        places = repeated(places, len(array))
-    is_in = pc.and_(pc.greater_equal(places, 0), pc.less(places, lengths))
+    positions = pc.subtract(key.cast(pa.int64()), pa.scalar(first))
+    if isinstance(positions, pa.Scalar):
+        positions = repeated(positions, len(array))
+    is_in = pc.and_(pc.greater_equal(positions, 0), pc.less(positions, lengths))
     if strict and pc.any(pc.invert(is_in)).as_py():
-        raise failure("a list has no item at that position; get(list, position) is null there")
+        raise failure(
+            "a list has no item at that position; get(list, position) returns null instead"
+        )
     starts = np.concatenate(([0], np.cumsum(pc.fill_null(lengths, 0).to_numpy())))[:-1]
-    rows = pc.add(places, pa.array(starts.astype(np.int64)))
+    rows = pc.add(positions, pa.array(starts.astype(np.int64)))
     rows = pc.if_else(pc.fill_null(is_in, False), rows, pa.scalar(None, pa.int64()))
     result = pc.list_flatten(array).take(rows)
     return result[0] if num_rows is None else result
 
 
 def _map_value(node: Node, value: Datum, key: Datum) -> Datum:
-    wanted = _constant(node, key)
+    sought = _constant(node, key)
     if isinstance(value, pa.Scalar):
-        raise refuse(node, "has a constant map, which is not supported")
-    if wanted is None:
+        raise refuse(node, "reads a constant map, which is not supported")
+    if sought is None:
         return pa.nulls(len(value), value.type.item_type)
     if kind_of(value.type.key_type) != kind_of(key.type):
-        raise refuse(node, f"looks for a {key.type} in a {value.type}; this is not supported")
+        raise refuse(node, f"looks up {key.type} in {value.type}", "cast the key")
     entries = value.cast(pa.map_(value.type.key_type, value.type.item_type))
     lists = _entries(entries)
     parents, flat = _parents(lists), pc.list_flatten(lists)
     is_key = compared(node, pc.equal, flat.field(0), key).to_numpy(zero_copy_only=False)
     rows = np.full(len(value), -1, np.int64)
-    places = np.flatnonzero(is_key)[::-1]
-    rows[parents[places]] = places  # of equal keys, the first
+    positions = np.flatnonzero(is_key)[::-1]
+    rows[parents[positions]] = positions  # of equal keys, the first
     return flat.field(1).take(pa.array(rows, mask=rows < 0))
 
 
@@ -522,13 +528,15 @@ def _entries(maps: pa.MapArray) -> pa.ListArray:
 
 def field_of(node: Node, value: Datum, name: str) -> Datum:
     """Return a field of structs by its name, in any case if only one has it."""
-    names = [each.name for each in value.type] if pa.types.is_struct(value.type) else []
-    alike = [each for each in names if each == name] or [
-        each for each in names if each.lower() == name.lower()
+    names = [other.name for other in value.type] if pa.types.is_struct(value.type) else []
+    matches = [other for other in names if other == name] or [
+        other for other in names if other.lower() == name.lower()
     ]
-    if len(alike) != 1:
-        raise refuse(node, f"names {name!r}, which a {value.type} has not, or more than once; it")
-    return pc.struct_field(value, alike)
+    if len(matches) != 1:
+        raise refuse(
+            node, f"names {name!r}, which is not the name of exactly one field of {value.type}"
+        )
+    return pc.struct_field(value, matches)
 
 
 def _get(node: Node, values: Sequence[Datum]) -> Datum:

@@ -10,11 +10,11 @@
     -a  +a
     a::type   a[b]   a.b              -1::type is (-1)::type
 
-This order, the names of types and the escapes of strings (`tokens`) are tables of ours, and not a
-parser's of some dialect: another tree for the same text would be another set of rows to delete.
+The order of operators, the names of types and the escapes of strings (`tokens`) are our own tables,
+not those of a parser library: a release that parsed a text differently would delete other rows.
 
 Source:  `booleanExpression`, `valueExpression` and `primaryExpression` in Spark's SqlBaseParser.g4.
-Differs: What has no rule (queries, CASE, intervals, lambdas, bitwise operators) is no part of it.
+Differs: It lacks what has no rule: queries, CASE, intervals, lambdas, bitwise operators.
 """
 
 from collections.abc import Callable, Mapping
@@ -187,7 +187,7 @@ class _Parser:
     def _is_word(self, *words: str) -> bool:
         """Return whether the next tokens are these keywords or symbols."""
         for position, word in enumerate(words, self._next):
-            token = self._tokens[position]  # the last one is no word, so there is one after each
+            token = self._tokens[position]  # the last token is not a word, so this one exists
             if token.kind not in (Kind.NAME, Kind.SYMBOL) or token.text.upper() != word:
                 return False
         return True
@@ -202,12 +202,12 @@ class _Parser:
         if not self._accept(word):
             raise self._unexpected(word)
 
-    def _unexpected(self, wanted: str | None = None) -> InvalidInputError:
+    def _unexpected(self, missing: str | None = None) -> InvalidInputError:
         token = self._token
         before = self._tokens[self._next - 1] if self._next else None
         shown = "" if before is None else self._text[before.start : before.stop]
-        if wanted is not None and before is not None:
-            problem = f"{wanted!r} is missing after {shown!r}, at character {before.stop}"
+        if missing is not None and before is not None:
+            problem = f"{missing!r} is missing after {shown!r}, at character {before.stop}"
         elif token.kind is Kind.END and before is not None:
             problem = f"something is missing at {shown!r}, at character {before.stop}"
         else:
@@ -217,8 +217,8 @@ class _Parser:
 
     def _unsupported(self, what: str) -> InvalidInputError:
         return InvalidInputError(
-            f"{what} is not supported in an expression, at character {self._token.start + 1} of "
-            f"{self._text!r:.2000}; docs/reference/expressions.md lists what is"
+            f"{what} is not supported, at character {self._token.start + 1} of "
+            f"{self._text!r:.2000}. docs/reference/expressions.md lists what is supported"
         )
 
     def _node(self, start: int, node: NodeT) -> NodeT:

@@ -51,16 +51,18 @@ def parse_json_path(node: Node, text: str) -> Path:
         position = match.end()
     if not text.startswith("$") or position < len(text):
         raise refuse(
-            node, f"has the path {text!r}; a path is like '$.name', '$[0]' or '$.a[0].b'. Another"
+            node,
+            f"has the path {text!r}, which has a wildcard or is malformed",
+            "a path is like '$.name', '$[0]' or '$.a[0].b'",
         )
     return tuple(steps)
 
 
 def extract_json(text: str, path: Path) -> str | None:
-    """Return the text of the value at a path of a JSON text; None if there is none.
+    """Return the text of the value at a path of a JSON text; None if the path leads nowhere.
 
     Raises:
-        ArrowInvalid: The text has too many arrays and objects within each other.
+        ArrowInvalid: The text is nested too deeply.
     """
     try:
         for value in _values_at(_parse(text), path):
@@ -68,7 +70,7 @@ def extract_json(text: str, path: Path) -> str | None:
     except ValueError:
         pass
     except RecursionError:
-        raise failure(f"{text[:80]!r} has too many arrays and objects within each other") from None
+        raise failure(f"the JSON text {text[:80]!r} is nested too deeply") from None
     return None
 
 
@@ -160,7 +162,7 @@ def _values_at(value: Any, path: Path) -> Iterator[Any]:
 
 
 def _as_unicode(text: str) -> str | None:
-    """Return a string; None if it has half of a surrogate pair, which is no character."""
+    """Return a string; None if it has half of a surrogate pair, which is not a character."""
     try:
         text.encode()
     except UnicodeEncodeError:

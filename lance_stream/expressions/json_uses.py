@@ -41,8 +41,8 @@ def check_json_uses(node: Node, schema: pa.Schema, no_rows: pa.RecordBatch) -> N
             _check_extraction(call, schema, no_rows)
     if not any(map(has_json, schema)):
         return
-    around = [(None, node), *((part, child) for part in node.walk() for child in part.children())]
-    for parent, part in around:
+    pairs = [(None, node), *((part, child) for part in node.walk() for child in part.children())]
+    for parent, part in pairs:
         field = _field_of(part, schema)
         if field is None or not has_json(field) or _is_allowed(part, parent, field):
             continue
@@ -60,11 +60,11 @@ def _check_extraction(call: nodes.Call, schema: pa.Schema, no_rows: pa.RecordBat
     if field is None or not is_json(field):
         arrow = evaluate_node(document, no_rows).type
         if pa.types.is_large_binary(arrow):
-            raise refuse(call, f"extracts JSON from a {arrow} that is no JSON column; this")
+            raise refuse(call, f"extracts JSON from {arrow}, which is not a JSON column")
 
 
 def _field_of(node: Node, schema: pa.Schema) -> pa.Field | None:
-    """Return the column, or the part of one, that a node names; None if it names none."""
+    """Return the column, or the part of one, that a node names; None if it names nothing."""
     if isinstance(node, nodes.Column):
         return schema.field(node.name)
     if isinstance(node, nodes.Call):
@@ -84,7 +84,7 @@ def _field_of(node: Node, schema: pa.Schema) -> pa.Field | None:
 
 
 def _part_of(arrow: pa.DataType, name: str) -> pa.Field | None:
-    """Return the part of a struct that a name means, in any case if none is exactly it."""
+    """Return the part of a struct with a name; in another case if only one part matches."""
     parts = list(arrow) if pa.types.is_struct(arrow) else []
     by_name = {part.name: part for part in parts}
     spelled = spelled_name(name, by_name)

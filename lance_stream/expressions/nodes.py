@@ -304,7 +304,7 @@ class Call(Node):
     has_from: bool = False
 
 
-# --- what rules ask about nodes
+# --- functions of nodes
 
 
 def source_of(node: Node) -> str:
@@ -313,17 +313,26 @@ def source_of(node: Node) -> str:
     return text[start:stop]
 
 
-def refuse(node: Node, why: str = "is not supported") -> InvalidInputError:
-    """Return the error for a node that cannot be evaluated, and why."""
+def refuse(
+    node: Node, problem: str = "is not supported", remedy: str | None = None
+) -> InvalidInputError:
+    """Return the error for a node that cannot be evaluated.
+
+    Args:
+        node: The node; the message begins with its part of the text.
+        problem: The rest of the sentence.
+        remedy: What the user can do.
+    """
+    advice = "" if remedy is None else f"; {remedy}"
     return InvalidInputError(
-        f"{source_of(node)[:200]!r} {why} in an expression; "
-        "docs/reference/expressions.md lists what is"
+        f"{source_of(node)[:200]!r} {problem}{advice}. "
+        "docs/reference/expressions.md lists what is supported"
     )
 
 
-def failure(why: str) -> pa.ArrowInvalid:
-    """Return the error for the values of a row, which AND, OR and coalesce may not need."""
-    return pa.ArrowInvalid(why)
+def failure(problem: str) -> pa.ArrowInvalid:
+    """Return the error for a row's value; AND, OR and coalesce may not need that value."""
+    return pa.ArrowInvalid(problem)
 
 
 def operands_of(node: And | Or) -> list[Node]:
@@ -351,7 +360,7 @@ def path_of(node: Node) -> tuple[str, ...]:
 
 
 def is_path(node: Node) -> bool:
-    """Return whether a node is a column, or part of a struct that is reached by names alone."""
+    """Return whether a node is a column, or a part of a struct that names alone lead to."""
     while isinstance(node, Part):
         node = node.operand
     return isinstance(node, Column)

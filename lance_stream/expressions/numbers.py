@@ -1,12 +1,12 @@
-"""Numbers of different types beside each other: which common type they are converted to.
+"""The common type of numbers of different types, and conversions to it.
 
     integer, integer        64 bits; a u64 becomes a decimal(20, 0)
     float, float            of the same size as they are; else double
     float, another number   double, rounded to the nearest
     decimal, integer        decimal: a byte has 3 digits, a long 20, a literal those written
 
-Nothing here depends on the values: an expression that is accepted for a table's types is not
-refused for a row. Except for the width of integers this is Spark's ANSI type coercion.
+The types decide, and never the values: an expression that is accepted for a table's types is not
+refused for a row. Except for the width of integers, this is Spark's ANSI type coercion.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def to_float(value: Datum, target: pa.DataType) -> Datum:
     """Return numbers as the nearest floats of a type.
 
     Arrow's own cast of a decimal (26) rounds twice if it has more digits than a double, and its
-    cast of an integer refuses those that are no float.
+    cast of an integer refuses values that no float represents.
     """
     if pa.types.is_decimal(value.type):
         return value.cast(pa.string()).cast(target)
@@ -82,8 +82,8 @@ def to_decimal(value: Datum, digits: int | None = None) -> Datum:
         return value
     wide = value.cast(pa.decimal128(20, 0) if pa.types.is_uint64(value.type) else pa.int64())
     exact = wide.cast(pa.decimal128(20, 0))
-    wanted = pa.decimal128(INTEGER_DIGITS[value.type] if digits is None else digits, 0)
-    return exact if wanted == exact.type else exact.cast(wanted)
+    target = pa.decimal128(INTEGER_DIGITS[value.type] if digits is None else digits, 0)
+    return exact if target == exact.type else exact.cast(target)
 
 
 def comparable(
@@ -94,7 +94,7 @@ def comparable(
     Args:
         left: The numbers on the left.
         right: The numbers on the right.
-        digits: How many digits an integer has beside a decimal; None for those of its type.
+        digits: The digits of integers that are compared with decimals; None for those of the type.
     """
     if left.type == right.type:
         return left, right
@@ -105,14 +105,14 @@ def comparable(
         common = common_decimal(list(types))
         return rounded_to_compare(left, common), rounded_to_compare(right, common)
     if pa.types.is_uint64(left.type):
-        return _beside_uint64(left, right)
+        return _with_uint64(left, right)
     if pa.types.is_uint64(right.type):
-        right, left = _beside_uint64(right, left)
+        right, left = _with_uint64(right, left)
         return left, right
     return left.cast(pa.int64()), right.cast(pa.int64())
 
 
-def _beside_uint64(unsigned: Datum, other: Datum) -> tuple[Datum, Datum]:
+def _with_uint64(unsigned: Datum, other: Datum) -> tuple[Datum, Datum]:
     if isinstance(other, pa.Scalar) and (other.as_py() or 0) >= 0:
         return unsigned, other.cast(pa.uint64())
     return to_decimal(unsigned), to_decimal(other)
@@ -155,7 +155,7 @@ def rounded_to_compare(value: Datum, common: pa.DataType) -> Datum:
 
 
 def bounded_decimal(digits: int, scale: int) -> pa.DataType:
-    """Return the type of a result with up to so many digits: of more than 38, fewer decimals.
+    """Return the type of a result; with more than 38 digits, the scale is reduced.
 
     Source:
         Spark's DecimalType.adjustPrecisionScale.

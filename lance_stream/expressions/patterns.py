@@ -35,13 +35,12 @@ def parts_of_like(node: Node, pattern: str, escape: str) -> list[tuple[str, bool
             continue
         escaped = next(letters, None)
         if escaped is None:
-            raise refuse(node, "has an escape at the end of its pattern; not supported")
+            raise refuse(node, "has an escape character at the end of its pattern", "double it")
         if escaped not in ("%", "_", escape):
             raise refuse(
                 node,
-                f"has an escape before {escaped!r}, which is neither a wildcard nor the escape "
-                r"itself; this is not supported. A backslash in a string is written '\\', and in a "
-                r"pattern '\\\\'. It",
+                f"has an escape character before {escaped!r}, which needs none",
+                r"a backslash is written '\\' in a string, and '\\\\' in a pattern",
             )
         parts.append((escaped, True))
     return parts
@@ -75,7 +74,7 @@ def as_regex(node: Node, pattern: str) -> str:
     Raises:
         InvalidInputError: It uses what may mean something else there.
     """
-    written, position, depth = [], 0, 0
+    translated, position, depth = [], 0, 0
     while position < len(pattern):
         match = _PART.match(pattern, position)
         if match is None:
@@ -88,12 +87,14 @@ def as_regex(node: Node, pattern: str) -> str:
         if match.lastgroup == "end":
             rest = pattern[position:]
             if rest.strip(")") and not (depth == 0 and rest.startswith("|")):
-                raise refuse(node, "has a '$' within its pattern, which is not supported")
+                raise refuse(
+                    node, "has a '$' within its pattern, which means something else in Java"
+                )
             part = _END
-        written.append(_TRANSLATED.get(part, part))
-    regex = "".join(written)
+        translated.append(_TRANSLATED.get(part, part))
+    regex = "".join(translated)
     try:
         pc.match_substring_regex(pa.array([""]), regex)
     except pa.ArrowInvalid as error:
-        raise refuse(node, f"has an invalid pattern ({error}), which is not supported") from None
+        raise refuse(node, f"has an invalid pattern: {error}") from None
     return regex

@@ -18,7 +18,7 @@ SQL's nulls (a comparison with null is null, and a row is selected only if its p
 Everything else is refused by name. docs/reference/expressions.md has what differs from Spark and
 from the reference; decision 001 has the reasons.
 
-The parser is imported with the first expression: reading a table without a filter needs none.
+The parser is imported with the first expression: reading a table without a filter does not need it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -217,7 +217,7 @@ def evaluate_predicate(predicate: Expression, batch: pa.RecordBatch) -> pa.Boole
         return pa.nulls(batch.num_rows, pa.bool_())
     if not pa.types.is_boolean(result.type):
         raise InvalidInputError(
-            f"a filter is true or false for a row, but {predicate.text!r} is a {result.type}"
+            f"a filter must be true or false for each row, but {predicate.text!r} is {result.type}"
         )
     return result
 

@@ -3,8 +3,8 @@
 A rule takes a node and a record batch and returns a datum: an Arrow array, or a scalar if the value
 is the same for all rows. What the operators mean is in `comparisons`, `arithmetic` and `casts`.
 
-AND, OR, coalesce and the right operand of everything else are evaluated as by Spark, row by row: an
-error on a row whose value does not matter, as in `b <> 0 AND a / b > 1`, is none.
+AND, OR, coalesce and right operands behave as in Spark, which evaluates row by row: an error in a
+row whose value does not matter, as in `b <> 0 AND a / b > 1`, is ignored.
 """
 
 import re
@@ -44,7 +44,7 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
     """Return the column, or part of a struct, that a path names.
 
     Raises:
-        NotFoundError: There is none; the message lists those that exist.
+        NotFoundError: It does not exist; the message lists the existing ones.
         InvalidInputError: Two columns have the name.
     """
     if schema.names.count(path[0]) > 1:
@@ -66,18 +66,18 @@ def check_tree(node: Node) -> None:
     """Raise unless each function exists and has as many arguments, and each IN lists something."""
     for part in node.walk():
         if isinstance(part, nodes.In) and not part.members:
-            raise refuse(part, "lists nothing, which is not supported")
+            raise refuse(part, "has an empty list")
         if isinstance(part, nodes.Call):
             function = functions.FUNCTIONS.get(part.name)
             if function is None:
-                instead = _JSON_REMEDY if part.name.startswith("json_") else ""
-                raise refuse(part, f"calls {part.name}, which is not supported{instead}")
+                remedy = _JSON_REMEDY if part.name.startswith("json_") else None
+                raise refuse(part, f"calls {part.name}, which is not supported", remedy)
             count = len(part.arguments)
             if count < function.least or (function.most is not None and count > function.most):
-                raise refuse(part, f"has {count} arguments, which is not supported")
+                raise refuse(part, f"has {count} arguments, which {part.name} does not take")
 
 
-_JSON_REMEDY: Final = " (get_json_object(column, '$.name[0]') extracts a part of JSON)"
+_JSON_REMEDY: Final = "get_json_object(column, '$.name[0]') extracts a part of JSON"
 
 
 def evaluate_node(node: Node, batch: pa.RecordBatch) -> Datum:
@@ -141,7 +141,7 @@ def _number(node: nodes.Literal, text: str) -> pa.Scalar:
             return _decimal(node, Decimal(text))
         number = int(text)
     except (ValueError, ArithmeticError, pa.ArrowInvalid):
-        raise refuse(node, "is not a number that is supported") from None
+        raise refuse(node, "is a number that no type holds") from None
     if -(1 << 63) <= number < 1 << 63:
         return pa.scalar(number, pa.int64())
     return (
@@ -156,7 +156,7 @@ def _in_range(node: Node, number: pa.Scalar) -> pa.Scalar:
 
 
 def _out_of_range(node: Node, arrow: pa.DataType) -> InvalidInputError:
-    return refuse(node, f"is out of the range of a {arrow}, which is not supported")
+    return refuse(node, f"is out of the range of {arrow}")
 
 
 def _decimal(node: Node, number: Decimal) -> pa.Scalar:
@@ -164,16 +164,16 @@ def _decimal(node: Node, number: Decimal) -> pa.Scalar:
     scale = max(-int(exponent), 0)
     precision = max(len(digits) + max(int(exponent), 0), scale)
     if precision > 38:
-        raise refuse(node, "has more than 38 digits, which is not supported")
+        raise refuse(node, "has more than 38 digits, the most that a decimal has")
     return pa.scalar(number, pa.decimal128(precision, scale))
 
 
 def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
-    """Return how many digits an integer has beside a decimal: a literal as many as written."""
+    """Return the digits of an integer that meets a decimal: for a literal, those written."""
     literal = node
     while isinstance(literal, nodes.Parentheses):
         literal = literal.operand
-    if isinstance(literal, nodes.Negative):  # -5 is a literal, and -(5) is none
+    if isinstance(literal, nodes.Negative):  # -5 is a literal, but -(5) is not
         literal = literal.operand
     if isinstance(literal, nodes.Cast) and literal.is_literal:  # 5L
         literal = literal.operand
@@ -184,10 +184,10 @@ def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
     return INTEGER_DIGITS[_spark_integer(node, batch)]
 
 
-def _beside_decimals(
+def _with_decimals(
     operands: Sequence[Node], values: Sequence[Datum], batch: pa.RecordBatch
 ) -> list[Datum]:
-    """Return numbers, the integers among them as decimals of Spark's digits if none is a float."""
+    """Return numbers; if there is no float among them, integers as decimals of Spark's digits."""
     if any(is_float(value.type) for value in values):
         return list(values)
     return [
@@ -201,7 +201,7 @@ def _beside_decimals(
 def _spark_types(
     operands: Sequence[Node], types: Sequence[pa.DataType], batch: pa.RecordBatch
 ) -> list[pa.DataType]:
-    """Return the types of operands that get a common type; beside decimals, Spark's integers."""
+    """Return the types of operands that get a common type; with decimals, Spark's integers."""
     if not any(map(pa.types.is_decimal, types)):
         return list(types)
     return [
@@ -225,8 +225,8 @@ def _spark_integer(node: Node, batch: pa.RecordBatch) -> pa.DataType:
     types = [_spark_integer(operand, batch) for operand in operands]
     if not operands:
         return evaluate_node(node, batch.slice(0, 0)).type
-    known = [each for each in types if pa.types.is_integer(each)]
-    return max(known, key=INTEGER_DIGITS.__getitem__) if known else pa.int64()
+    integers = [arrow for arrow in types if pa.types.is_integer(arrow)]
+    return max(integers, key=INTEGER_DIGITS.__getitem__) if integers else pa.int64()
 
 
 def _boolean(node: nodes.Boolean, _: pa.RecordBatch) -> pa.Scalar:
@@ -242,7 +242,7 @@ def _bytes(node: nodes.Bytes, _: pa.RecordBatch) -> pa.Scalar:
     try:
         return pa.scalar(bytes.fromhex("0" * (len(digits) % 2) + digits), pa.binary())
     except ValueError:
-        raise refuse(node, "is not a string of hexadecimal bytes and not supported") from None
+        raise refuse(node, "has other characters than hexadecimal digits") from None
 
 
 def _negated(node: nodes.Negative, batch: pa.RecordBatch) -> Datum:
@@ -265,7 +265,7 @@ def _truth(node: Node, value: Datum) -> Datum:
     if pa.types.is_null(value.type):
         return value.cast(pa.bool_())
     if not pa.types.is_boolean(value.type):
-        raise refuse(node, f"is a {value.type}, not a truth value, and is not supported")
+        raise refuse(node, f"is {value.type}, not a truth value", "compare it")
     return value
 
 
@@ -315,7 +315,7 @@ def _compared(
     values: tuple[Datum, Datum],
     batch: pa.RecordBatch,
 ) -> Datum:
-    """Return the result of a comparison; beside a decimal, an integer has the digits of Spark's."""
+    """Return the result of a comparison; an integer meets a decimal with Spark's digits."""
     digits: tuple[int | None, int | None] = None, None
     if any(pa.types.is_decimal(value.type) for value in values):
         digits = (
@@ -462,7 +462,7 @@ def _like(*, ignore_case: bool) -> Rule:
 
 def _like_with_escape(node: nodes.Escape, batch: pa.RecordBatch) -> Datum:
     if len(node.character) != 1:
-        raise refuse(node, "needs one character after ESCAPE; this is not supported")
+        raise refuse(node, "needs exactly one character after ESCAPE")
     ignore_case = isinstance(node.operand, nodes.ILike)
     return _matched(node.operand, batch, escape=node.character, ignore_case=ignore_case)
 
@@ -474,9 +474,9 @@ def _matched(
     if pa.types.is_null(value.type) or pa.types.is_null(pattern.type):
         return pa.scalar(None, pa.bool_())
     if not isinstance(pattern, pa.Scalar) or kind_of(pattern.type) != "string":
-        raise refuse(node, "needs a string literal as its pattern; this is not supported")
+        raise refuse(node, "needs a string literal as its pattern")
     if kind_of(value.type) != "string":
-        raise refuse(node, f"matches a {value.type}, which is not supported")
+        raise refuse(node, f"matches {value.type} with a pattern", "cast it to a string")
     if not pattern.is_valid:
         return pa.scalar(None, pa.bool_())
     parts = parts_of_like(node, pattern.as_py(), escape)
@@ -501,7 +501,7 @@ _NEEDS_ESCAPE: Final = frozenset("%_\\")
 def _demand_number(node: Node, *values: Datum) -> None:
     for value in values:
         if not pa.types.is_null(value.type) and kind_of(value.type) != "number":
-            raise refuse(node, f"calculates with a {value.type}, which is not supported")
+            raise refuse(node, f"calculates with {value.type}", "cast it to a number")
 
 
 def _arithmetic(function: Callable[[Datum, Datum], Datum], *, divides: bool = False) -> Rule:
@@ -515,11 +515,11 @@ def _arithmetic(function: Callable[[Datum, Datum], Datum], *, divides: bool = Fa
         if pa.types.is_null(left.type) or pa.types.is_null(right.type):
             left, right = (_typed(value, other) for value, other in ((left, right), (right, left)))
         if function is arithmetic.whole_quotient and (is_float(left.type) or is_float(right.type)):
-            raise refuse(node, "divides floats by DIV, which is not supported")
+            raise refuse(node, "divides floats by DIV, which takes integers and decimals")
         if any(pa.types.is_decimal(value.type) for value in (left, right)):
             both = pc.and_(pc.is_valid(left), pc.is_valid(right))
             values = [null_where_not(left, both), null_where_not(right, both)]
-            left, right = _beside_decimals([node.left, node.right], values, batch)
+            left, right = _with_decimals([node.left, node.right], values, batch)
         return function(left, right)
 
     return evaluate_arithmetic

@@ -27,11 +27,11 @@ _A_TIME: Final = re.compile(
     re.ASCII,
 )
 _BLANK: Final = "".join(map(chr, range(33))) + "\x7f"
-"""What Spark removes around a text before it parses it."""
+"""The characters that Spark strips from a text before it parses it."""
 
 
 def parse_date(text: str) -> date | None:
-    """Return the date that a text is; None if it is none."""
+    """Return the date that a text denotes; None if it does not denote one."""
     match = _A_DATE.fullmatch(text.strip(_BLANK))
     if match is None:
         return None
@@ -43,7 +43,7 @@ def parse_date(text: str) -> date | None:
 
 
 def parse_time(text: str, unit: str) -> tuple[int, bool] | None:
-    """Return the time that a text is, in ticks since 1970 in UTC, and whether it has a zone.
+    """Return the time that a text denotes, in ticks since 1970 in UTC, and whether it has a zone.
 
     Args:
         text: The text.
@@ -69,81 +69,81 @@ _EPOCH: Final = date(1970, 1, 1).toordinal()
 
 
 def date_of(node: Node, text: pa.Scalar) -> pa.Scalar:
-    """Return the date that a literal is.
+    """Return the date that a literal denotes.
 
     Raises:
-        InvalidInputError: It is none.
+        InvalidInputError: It is not a date.
     """
-    found = None if not text.is_valid else parse_date(text.as_py())
-    if text.is_valid and found is None:
+    day = None if not text.is_valid else parse_date(text.as_py())
+    if text.is_valid and day is None:
         raise refuse(
-            node, f"has {text.as_py()!r}, which is no date as in '2024-02-29', and is not supported"
+            node, f"has {text.as_py()!r}, which is not a date", "write it like '2024-02-29'"
         )
-    return pa.scalar(found, pa.date32())
+    return pa.scalar(day, pa.date32())
 
 
-def time_of(node: Node, text: pa.Scalar, beside: pa.DataType) -> pa.Scalar:
-    """Return the time that a literal is.
+def time_of(node: Node, text: pa.Scalar, other: pa.DataType) -> pa.Scalar:
+    """Return the time that a literal denotes.
 
     Args:
         node: For messages.
         text: The literal.
-        beside: The type of the time that it is compared with, or becomes.
+        other: The type of the time that it is compared with, or becomes.
 
     Raises:
-        InvalidInputError: It is none, or has a zone though the other has none.
+        InvalidInputError: It is not a time, or has a zone although the other time has none.
     """
-    unit = "ns" if beside.unit == "ns" else "us"
-    arrow = pa.timestamp(unit, None if beside.tz is None else "UTC")
+    unit = "ns" if other.unit == "ns" else "us"
+    arrow = pa.timestamp(unit, None if other.tz is None else "UTC")
     if not text.is_valid:
         return pa.scalar(None, arrow)
-    found = parse_time(text.as_py(), unit)
-    if found is None:
+    parsed = parse_time(text.as_py(), unit)
+    if parsed is None:
         raise refuse(
             node,
-            f"has {text.as_py()!r}, which is no time as in '2024-02-29 12:00:00', and is not "
-            "supported",
+            f"has {text.as_py()!r}, which is not a time",
+            "write it like '2024-02-29 12:00:00'",
         )
-    if beside.tz is None and found[1] and not text.as_py().rstrip(_BLANK).endswith("Z"):
+    if other.tz is None and parsed[1] and not text.as_py().rstrip(_BLANK).endswith("Z"):
         raise refuse(
             node,
-            f"has {text.as_py()!r} beside a time without a zone, for which Spark ignores the "
-            "literal's zone; this is not supported",
+            f"compares {text.as_py()!r}, which has a zone, with a time that has none",
+            "leave out the zone, which Spark would ignore",
         )
     try:
-        return pa.scalar(found[0], arrow)
+        return pa.scalar(parsed[0], arrow)
     except (pa.ArrowInvalid, OverflowError):
         raise refuse(node, f"has {text.as_py()!r}, which does not fit {arrow}") from None
 
 
 def dates_of(texts: pa.Array) -> pa.Array:
-    """Return the dates that texts are, as a CAST of a column.
+    """Return the dates that texts denote, for a CAST of a column.
 
     Raises:
-        ArrowInvalid: One is none.
+        ArrowInvalid: One is not a date.
     """
     return pa.array([_read(text, parse_date, "date") for text in texts.to_pylist()], pa.date32())
 
 
 def times_of(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
-    """Return the times that texts are, as a CAST of a column.
+    """Return the times that texts denote, for a CAST of a column.
 
     Raises:
-        ArrowInvalid: One is none.
+        ArrowInvalid: One is not a time.
     """
 
     def read(text: str) -> int | None:
-        found = parse_time(text, "us")
-        return None if found is None or (found[1] and arrow.tz is None) else found[0]
+        parsed = parse_time(text, "us")
+        return None if parsed is None or (parsed[1] and arrow.tz is None) else parsed[0]
 
-    return pa.array([_read(each, read, "time") for each in texts.to_pylist()], arrow)
+    return pa.array([_read(row, read, "time") for row in texts.to_pylist()], arrow)
 
 
 def _read(text: str | None, read: Any, what: str) -> Any:
-    found = None if text is None else read(text)
-    if text is not None and found is None:
-        raise failure(f"{text[:200]!r} is no {what} that a cast accepts")
-    return found
+    value = None if text is None else read(text)
+    if text is not None and value is None:
+        raise failure(f"{text[:200]!r} is not a {what}")
+    return value
 
 
 def time_texts(value: Datum) -> Datum:

@@ -152,5 +152,5 @@ def _unescaped(word: str) -> str:
 
 def _character(code: int, word: str) -> str:
     if code > 0x10FFFF:
-        raise InvalidInputError(f"{word[:80]} has an escape that is no character of Unicode")
+        raise InvalidInputError(f"{word[:80]} has an escape that is not a Unicode character")
     return chr(code)

@@ -90,20 +90,20 @@ def _is_text(arrow: pa.DataType) -> bool:
     )
 
 
-def mixes_fixed_size_lists(each: Field) -> bool:
+def mixes_fixed_size_lists(field: Field) -> bool:
     """Return whether a field nests fixed-size lists of structs in lists or maps, or around them.
 
-    The reference has no encoding for that: it writes some of them, and reads none.
+    The reference has no encoding for them: it writes some, but cannot read any.
     """
 
-    def visit(each: Field, kinds: frozenset[bool]) -> bool:
-        if names.is_fixed_size_list_of_structs(each.logical_type):
+    def visit(field: Field, kinds: frozenset[bool]) -> bool:
+        if names.is_fixed_size_list_of_structs(field.logical_type):
             kinds |= {True}
-        elif each.logical_type in names.LIST_KINDS or each.logical_type == names.MAP:
+        elif field.logical_type in names.LIST_KINDS or field.logical_type == names.MAP:
             kinds |= {False}
-        return len(kinds) > 1 or any(visit(child, kinds) for child in each.children)
+        return len(kinds) > 1 or any(visit(child, kinds) for child in field.children)
 
-    return visit(each, frozenset())
+    return visit(field, frozenset())
 
 
 def _check_nesting(top: Field) -> None:
@@ -120,23 +120,23 @@ def _check_nesting(top: Field) -> None:
         top.children
     ):
         raise InvalidInputError(
-            f"column {top.name!r}: a struct without fields can only be a column of its own; give "
+            f"column {top.name!r}: a struct without fields must be a top-level column; give "
             "it a field, or leave it out"
         )
     _items_per_value(top)
 
 
-def _items_per_value(each: Field) -> int:
+def _items_per_value(field: Field) -> int:
     """Return how many values of each leaf one value of a field has."""
-    counts = {_items_per_value(child) for child in each.children} or {1}
+    counts = {_items_per_value(child) for child in field.children} or {1}
     if len(counts) > 1:
         raise InvalidInputError(
-            f"{each.name!r}: a fixed-size list of structs cannot be beside other parts of a "
-            "struct; use a list, or a column of its own"
+            f"{field.name!r}: a struct cannot contain a fixed-size list of structs and other "
+            "fields; use a list, or a separate column"
         )
     (count,) = counts
-    if names.is_fixed_size_list_of_structs(each.logical_type):
-        count *= names.fixed_size_list_length(each.logical_type)
+    if names.is_fixed_size_list_of_structs(field.logical_type):
+        count *= names.fixed_size_list_length(field.logical_type)
     return count
 
 
@@ -155,43 +155,43 @@ def _to_arrow(schema: Schema) -> pa.Schema:
 _ARROW_SCHEMAS: Final = ByIdentity(_to_arrow)
 
 
-def field_to_arrow(each: Field) -> pa.Field:
+def field_to_arrow(field: Field) -> pa.Field:
     """Return the Arrow field of a field.
 
     Raises:
         UnsupportedFeatureError: Its type is unknown, or not supported yet.
         CorruptDataError: It has too few or too many fields below it.
     """
-    return _ARROW_FIELDS.of(each)
+    return _ARROW_FIELDS.of(field)
 
 
-def _field_to_arrow(each: Field) -> pa.Field:
-    if each.is_blob_v2:
-        return surface_field(each)
+def _field_to_arrow(field: Field) -> pa.Field:
+    if field.is_blob_v2:
+        return surface_field(field)
     try:
-        arrow = _arrow_type(each)
+        arrow = _arrow_type(field)
     except (CorruptDataError, UnsupportedFeatureError) as error:
-        error.add_note(f"column: {each.name!r}")
+        error.add_note(f"column: {field.name!r}")
         raise
     # Arrow has no non-nullable columns of type null.
-    nullable = each.nullable or pa.types.is_null(arrow)
-    metadata = dict(each.metadata)
-    if each.logical_type == names.JSON:
+    nullable = field.nullable or pa.types.is_null(arrow)
+    metadata = dict(field.metadata)
+    if field.logical_type == names.JSON:
         metadata.setdefault(names.EXTENSION_NAME, STORED_NAME.encode())
-    if each.extension_name:
-        metadata.setdefault(names.EXTENSION_NAME, each.extension_name.encode())
-    return pa.field(each.name, arrow, nullable, metadata=_metadata_to_arrow(metadata))
+    if field.extension_name:
+        metadata.setdefault(names.EXTENSION_NAME, field.extension_name.encode())
+    return pa.field(field.name, arrow, nullable, metadata=_metadata_to_arrow(metadata))
 
 
 _ARROW_FIELDS: Final = ByIdentity(_field_to_arrow)
 
 
-def has_narrow_indices(each: Field) -> bool:
+def has_narrow_indices(field: Field) -> bool:
     """Return whether a field is a dictionary whose indices have 8 or 16 bits.
 
     An array has room for one dictionary of this type, but not for the values of any two.
     """
-    arrow = field_to_arrow(each).type
+    arrow = field_to_arrow(field).type
     return bool(pa.types.is_dictionary(arrow) and arrow.index_type.bit_width < 32)
 
 
@@ -204,7 +204,7 @@ def _describe(arrow: pa.DataType, extension_name: str) -> tuple[str, tuple[Field
             "pa.json_(), or a string with the metadata ARROW:extension:name of 'arrow.json'"
         )
     if pa.types.is_struct(arrow):
-        return names.STRUCT, tuple(field_from_arrow(each) for each in arrow)
+        return names.STRUCT, tuple(field_from_arrow(field) for field in arrow)
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         of_structs = pa.types.is_struct(arrow.value_type)
         if pa.types.is_list(arrow):
@@ -232,42 +232,42 @@ def _describe_map(arrow: pa.MapType) -> tuple[str, tuple[Field, ...]]:
     return names.MAP, (entries,)
 
 
-def _arrow_type(each: Field) -> pa.DataType:
-    kind = each.logical_type
+def _arrow_type(field: Field) -> pa.DataType:
+    kind = field.logical_type
     if kind == names.STRUCT:
-        return pa.struct([field_to_arrow(child) for child in each.children])
+        return pa.struct([field_to_arrow(child) for child in field.children])
     if kind == names.MAP:
-        return _map_type(each)
+        return _map_type(field)
     if kind in names.LIST_KINDS:
-        item = field_to_arrow(_only_child(each))
+        item = field_to_arrow(_only_child(field))
         return pa.list_(item) if kind.startswith("list") else pa.large_list(item)
     if names.is_fixed_size_list_of_structs(kind):
-        item = field_to_arrow(_only_child(each))
+        item = field_to_arrow(_only_child(field))
         if not pa.types.is_struct(item.type):
-            raise CorruptDataError(f"the items of a {kind} are said to be {item.type}")
+            raise CorruptDataError(f"the items of a {kind} are declared as {item.type}")
         return pa.list_(item, names.fixed_size_list_length(kind))
-    if each.children:
+    if field.children:
         raise CorruptDataError(f"the type {kind!r} has no parts, but fields stand below it")
     return names.logical_to_leaf(kind)
 
 
-def _map_type(each: Field) -> pa.DataType:
-    entries = _only_child(each)
+def _map_type(field: Field) -> pa.DataType:
+    entries = _only_child(field)
     if entries.logical_type != names.STRUCT or len(entries.children) != 2:
         raise CorruptDataError("the entries of a map are not structs of a key and a value")
     key, value = (field_to_arrow(part) for part in entries.children)
     if pa.types.is_null(key.type):
-        raise CorruptDataError("the keys of a map are said to be nulls")
+        raise CorruptDataError("the keys of a map are declared as nulls")
     return pa.map_(key.with_nullable(False), value)
 
 
-def _only_child(each: Field) -> Field:
-    if len(each.children) != 1:
+def _only_child(field: Field) -> Field:
+    if len(field.children) != 1:
         raise CorruptDataError(
-            f"a {each.logical_type} has one field for its items, but {len(each.children)} are "
+            f"a {field.logical_type} has one field for its items, but {len(field.children)} are "
             "stored"
         )
-    return each.children[0]
+    return field.children[0]
 
 
 def _primary_key_position(name: str, metadata: Mapping[str, bytes]) -> int | None:
@@ -289,14 +289,14 @@ def _with_one_spelling(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
     Releases of the reference interpret `false` and `1` differently, and write files that they
     cannot read themselves.
     """
-    made = dict(metadata)
+    result = dict(metadata)
     for key in PACKED_KEYS:
-        said = made.get(key, b"?").decode(errors="replace").strip().lower()
-        if said in TRUE_SPELLINGS:
-            made[key] = b"true"
-        elif said in FALSE_SPELLINGS:
-            del made[key]
-    return made
+        text = result.get(key, b"?").decode(errors="replace").strip().lower()
+        if text in TRUE_SPELLINGS:
+            result[key] = b"true"
+        elif text in FALSE_SPELLINGS:
+            del result[key]
+    return result
 
 
 def metadata_from_arrow(metadata: Mapping[bytes, bytes] | None) -> dict[str, bytes]:

@@ -172,7 +172,7 @@ def check_blobs(schema: Schema) -> None:
             if field is not top:
                 raise InvalidInputError(
                     f"column {top.name!r}: blobs inside of structs and lists are not supported; "
-                    f"make {field.name!r} a column of its own, or leave {BLOB_KEY!r} out"
+                    f"make {field.name!r} a top-level column, or leave {BLOB_KEY!r} out"
                 )
             if not field.is_blob_v2 and field.logical_type not in ("large_binary", "binary"):
                 raise InvalidInputError(

@@ -47,7 +47,7 @@ def spelled_name(name: str, names: Collection[str]) -> str | None:
     """Return which of some names a name means: itself, or the one that differs in case only.
 
     Returns:
-        The name; None if there is none.
+        The name; None if no name matches.
 
     Raises:
         InvalidInputError: Several names differ in case only.

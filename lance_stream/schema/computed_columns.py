@@ -99,7 +99,7 @@ def _check_inputs(computed: Field, before: Schema | None, remaining: Mapping[int
 
 
 def _reason_against_declaring(field: Field, declared: Iterable[Field]) -> str:
-    if any(field.name == each.name for each in declared):
+    if any(field.name == other.name for other in declared):
         return (
             f"the column {field.name!r} is computed by LanceDB: its type cannot change. Drop it, "
             "and declare it again there"

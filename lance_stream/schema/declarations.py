@@ -29,33 +29,33 @@ _EXTENSION = (EXTENSION_NAME_KEY, EXTENSION_METADATA_KEY)
 _PRIMARY_KEY = (PRIMARY_KEY_METADATA, PRIMARY_KEY_POSITION_METADATA)
 
 
-def with_declarations(table: Schema, given: Schema) -> Schema | None:
+def with_declarations(table: Schema, incoming: Schema) -> Schema | None:
     """Return a table's columns with what new rows declare about them.
 
     Args:
         table: The table's columns.
-        given: The columns of the rows, without ids.
+        incoming: The columns of the rows, without ids.
 
     Returns:
         The columns with the table's ids; columns that become blobs are as in tables up to 2.1. None
         if the rows have other columns: other names, another order or other types.
     """
-    if table.names != given.names:
+    if table.names != incoming.names:
         return None
     columns: Iterable[Field] = table.fields
-    if any(field.primary_key_position is not None for field in given.walk()):
+    if any(field.primary_key_position is not None for field in incoming.walk()):
         columns = map(_without_key, columns)
     fields = tuple(
-        _declared(column, field) for column, field in zip(columns, given.fields, strict=True)
+        _declared(column, field) for column, field in zip(columns, incoming.fields, strict=True)
     )
     if None in fields:
         return None
-    return Schema(fields, {**table.metadata, **given.metadata})  # type: ignore[arg-type]  # has no None
+    return Schema(fields, {**table.metadata, **incoming.metadata})  # type: ignore[arg-type]  # has no None
 
 
-def _declared(column: Field, given: Field) -> Field | None:
+def _declared(column: Field, incoming: Field) -> Field | None:
     """Return a column with what a field of the same type declares; None if the types differ."""
-    old, new = as_v1(column), as_v1(given)
+    old, new = as_v1(column), as_v1(incoming)
     if old.name != new.name or len(old.children) != len(new.children):
         return None
     if not old.children and field_to_arrow(old).type != field_to_arrow(new).type:
@@ -73,9 +73,9 @@ def _declared(column: Field, given: Field) -> Field | None:
     metadata |= new.metadata
     if column.is_blob_v2:
         metadata = {key: value for key, value in metadata.items() if key != BLOB_KEY}
-        kept = {key: column.metadata[key] for key in _EXTENSION if key in column.metadata}
+        extension = {key: column.metadata[key] for key in _EXTENSION if key in column.metadata}
         return replace(
-            column, nullable=column.nullable and new.nullable, metadata={**metadata, **kept}
+            column, nullable=column.nullable and new.nullable, metadata={**metadata, **extension}
         )
     return replace(
         old,

@@ -72,7 +72,7 @@ def decode_dictionary(arrow: pa.DataType, data: bytes, start: int, length: int) 
     validity = np.packbits(ends[1:] > ends[:-1], bitorder="little")
     text = data[int(ends[0]) : int(ends[-1])]
     array = pa.Array.from_buffers(
-        arrow, length, [pa.py_buffer(each) for each in (validity, offsets, text)]
+        arrow, length, [pa.py_buffer(buffer) for buffer in (validity, offsets, text)]
     )
     try:
         array.validate(full=True)

@@ -38,7 +38,7 @@ def storage_type(arrow: pa.DataType) -> pa.DataType:
     if isinstance(arrow, pa.BaseExtensionType):
         return storage_type(arrow.storage_type)
     if types.is_struct(arrow):
-        return pa.struct([storage_field(each) for each in arrow])
+        return pa.struct([storage_field(part) for part in arrow])
     if types.is_map(arrow):
         return pa.map_(
             storage_field(arrow.key_field), storage_field(arrow.item_field), arrow.keys_sorted
@@ -76,12 +76,12 @@ def with_extensions(schema: pa.Schema) -> pa.Schema:
 
 
 def _culprits(schema: pa.Schema) -> str:
-    found = [
+    names = [
         f"{field.name[:_SHOWN]!r} ({str(field.type)[:_SHOWN]!r})"
         for field in schema
         if not _is_sound(field)
     ]
-    return f"the column {found[0]}" if found else "a column"
+    return f"the column {names[0]}" if names else "a column"
 
 
 def _is_sound(field: pa.Field) -> bool:
@@ -146,8 +146,8 @@ def _parse_metadata(address: int) -> dict[bytes, bytes]:
     def take_bytes() -> bytes:
         nonlocal address
         size = take_number()
-        found = ctypes.string_at(address, size)
+        names = ctypes.string_at(address, size)
         address += size
-        return found
+        return names
 
     return {take_bytes(): take_bytes() for _ in range(take_number())}

@@ -19,7 +19,7 @@ def assign_ids(schema: Schema, first_id: int = 0) -> Schema:
     return replace(schema, fields=tuple(_numbered(field, numbers) for field in schema.fields))
 
 
-def _numbered(each: Field, numbers: Iterator[int]) -> Field:
-    field_id = next(numbers) if each.id == UNASSIGNED_ID else each.id
-    children = tuple(_numbered(child, numbers) for child in each.children)
-    return replace(each, id=field_id, children=children)
+def _numbered(field: Field, numbers: Iterator[int]) -> Field:
+    field_id = next(numbers) if field.id == UNASSIGNED_ID else field.id
+    children = tuple(_numbered(child, numbers) for child in field.children)
+    return replace(field, id=field_id, children=children)

@@ -139,50 +139,50 @@ class Schema:
 
     def walk(self) -> Iterator[Field]:
         """Yield every field, depth first, in the order in which they are stored."""
-        for each in self.fields:
-            yield from each.walk()
+        for column in self.fields:
+            yield from column.walk()
 
     @property
     def names(self) -> list[str]:
         """The names of the top-level columns."""
-        return [each.name for each in self.fields]
+        return [field.name for field in self.fields]
 
     def field_by_id(self, field_id: int) -> Field | None:
         """Return the field with this id, at any depth, or None."""
-        return next((each for each in self.walk() if each.id == field_id), None)
+        return next((field for field in self.walk() if field.id == field_id), None)
 
     def max_field_id(self) -> int:
         """Return the largest field id; -1 for an empty schema."""
-        return max((each.id for each in self.walk()), default=UNASSIGNED_ID)
+        return max((field.id for field in self.walk()), default=UNASSIGNED_ID)
 
 
 def fields_to_proto(fields: Iterable[Field]) -> list[file_pb2.Field]:
     """Return the messages of a tree of fields, depth first."""
     messages: list[file_pb2.Field] = []
 
-    def add(each: Field, parent_id: int) -> None:
+    def add(field: Field, parent_id: int) -> None:
         message = file_pb2.Field(
-            name=each.name,
-            id=each.id,
+            name=field.name,
+            id=field.id,
             parent_id=parent_id,
-            logical_type=each.logical_type,
-            nullable=each.nullable,
-            encoding=_encoding_hint(each.logical_type),  # type: ignore[arg-type]  # an int is one
-            extension_name=each.extension_name,
-            metadata=dict(each.metadata),
+            logical_type=field.logical_type,
+            nullable=field.nullable,
+            encoding=_encoding_hint(field.logical_type),  # type: ignore[arg-type]  # an int is one
+            extension_name=field.extension_name,
+            metadata=dict(field.metadata),
         )
-        if each.primary_key_position is not None:
+        if field.primary_key_position is not None:
             message.unenforced_primary_key = True
-            message.unenforced_primary_key_position = each.primary_key_position
-        if each.clustering_key_position is not None:
+            message.unenforced_primary_key_position = field.primary_key_position
+        if field.clustering_key_position is not None:
             message.unenforced_clustering_key = True
-            message.unenforced_clustering_key_position = each.clustering_key_position
+            message.unenforced_clustering_key_position = field.clustering_key_position
         messages.append(message)
-        for child in each.children:
-            add(child, each.id)
+        for child in field.children:
+            add(child, field.id)
 
-    for each in fields:
-        add(each, UNASSIGNED_ID)
+    for column in fields:
+        add(column, UNASSIGNED_ID)
     return messages
 
 
@@ -231,27 +231,31 @@ def fields_from_proto(messages: Sequence[file_pb2.Field]) -> tuple[Field, ...]:
     return tuple(build(message) for message in children[UNASSIGNED_ID])
 
 
-def as_in_file(each: Field, whole: Field, held: Container[int]) -> Field:
+def as_in_file(field: Field, whole: Field, ids_in_file: Container[int]) -> Field:
     """Return a field in which each struct is packed exactly if it is in a data file.
 
     Args:
-        each: The field; parts of structs may be projected away.
+        field: The field; parts of structs may be projected away.
         whole: The field in the table.
-        held: The ids of the fields in the file. For a packed struct, they have its own id and none
-            of its parts'; for others the parts' ids, and up to 2.0 the struct's, too.
+        ids_in_file: The ids of the fields in the file. For a packed struct, they include its id and
+            none of its parts'; for others the parts' ids, and up to 2.0 the struct's, too.
     """
-    if not each.children or each.is_blob:
-        return each
+    if not field.children or field.is_blob:
+        return field
     below = {part.id: part for part in whole.children}
-    children = tuple(as_in_file(part, below[part.id], held) for part in each.children)
-    same = all(one is other for one, other in zip(children, each.children, strict=True))
-    made = each if same else replace(each, children=children)
-    if each.logical_type != "struct" or not any(part.id in held for part in whole.walk()):
-        return made
-    is_packed = each.id in held and not any(
-        part.id in held for child in whole.children for part in child.walk()
+    children = tuple(as_in_file(part, below[part.id], ids_in_file) for part in field.children)
+    same = all(one is other for one, other in zip(children, field.children, strict=True))
+    projected = field if same else replace(field, children=children)
+    if field.logical_type != "struct" or not any(part.id in ids_in_file for part in whole.walk()):
+        return projected
+    is_packed = field.id in ids_in_file and not any(
+        part.id in ids_in_file for child in whole.children for part in child.walk()
     )
-    return made if is_packed == made.is_packed else replace(made, packed_in_file=is_packed)
+    return (
+        projected
+        if is_packed == projected.is_packed
+        else replace(projected, packed_in_file=is_packed)
+    )
 
 
 def _encoding_hint(logical_type: str) -> int:

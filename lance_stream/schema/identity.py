@@ -40,9 +40,9 @@ def same_fields(before: Sequence[Field], after: Sequence[Field], *, ids_hold: bo
         after: Top-level columns of the version created from it.
         ids_hold: Whether an id means the same column in both; otherwise names decide.
     """
-    found: dict[int, int] = {}
-    _pair_siblings(before, after, found, ids_hold=ids_hold)
-    return found
+    old_ids: dict[int, int] = {}
+    _pair_siblings(before, after, old_ids, ids_hold=ids_hold)
+    return old_ids
 
 
 def composed(first: Ids, then: Ids) -> Ids:
@@ -62,59 +62,59 @@ def is_list(field: Field) -> bool:
 
 
 def _pair_siblings(
-    before: Sequence[Field], after: Sequence[Field], found: dict[int, int], *, ids_hold: bool
+    before: Sequence[Field], after: Sequence[Field], old_ids: dict[int, int], *, ids_hold: bool
 ) -> None:
     pairs = _by_id(before, after) if ids_hold else {}
     _add_by_name(before, after, pairs)
     if ids_hold:
         _add_by_place(before, after, pairs)
-    for place, older in pairs.items():
-        _pair(older, after[place], found, ids_hold=ids_hold)
+    for index, older in pairs.items():
+        _pair(older, after[index], old_ids, ids_hold=ids_hold)
 
 
 def _by_id(before: Sequence[Field], after: Sequence[Field]) -> dict[int, Field]:
     """Return the older fields by the places of the newer ones that have their ids."""
-    by_id = {each.id: each for each in before}
+    by_id = {field.id: field for field in before}
     return {
-        place: older
-        for place, each in enumerate(after)
-        if (older := by_id.get(each.id)) is not None
-        and (older.name == each.name or _are_of_one_kind(older, each))
+        index: older
+        for index, field in enumerate(after)
+        if (older := by_id.get(field.id)) is not None
+        and (older.name == field.name or _are_of_one_kind(older, field))
     }
 
 
 def _add_by_name(before: Sequence[Field], after: Sequence[Field], pairs: dict[int, Field]) -> None:
     paired = {pair.id for pair in pairs.values()}
-    by_name = {each.name: each for each in before if each.id not in paired}
-    for place, each in enumerate(after):
-        if place not in pairs and each.name in by_name:
-            pairs[place] = by_name.pop(each.name)
+    by_name = {field.name: field for field in before if field.id not in paired}
+    for index, field in enumerate(after):
+        if index not in pairs and field.name in by_name:
+            pairs[index] = by_name.pop(field.name)
 
 
 def _add_by_place(before: Sequence[Field], after: Sequence[Field], pairs: dict[int, Field]) -> None:
     if len(before) == len(after) == len(pairs) + 1:
-        (place,) = set(range(len(after))) - pairs.keys()
-        if before[place].id not in {pair.id for pair in pairs.values()}:
-            pairs[place] = before[place]
+        (index,) = set(range(len(after))) - pairs.keys()
+        if before[index].id not in {pair.id for pair in pairs.values()}:
+            pairs[index] = before[index]
 
 
-def _pair(older: Field, newer: Field, found: dict[int, int], *, ids_hold: bool) -> None:
-    found[newer.id] = older.id
+def _pair(older: Field, newer: Field, old_ids: dict[int, int], *, ids_hold: bool) -> None:
+    old_ids[newer.id] = older.id
     if older.logical_type == newer.logical_type == STRUCT:
-        _pair_siblings(older.children, newer.children, found, ids_hold=ids_hold)
+        _pair_siblings(older.children, newer.children, old_ids, ids_hold=ids_hold)
     elif is_list(older) and is_list(newer):
-        _pair_by_place(older.children, newer.children, found, ids_hold=ids_hold)
+        _pair_by_place(older.children, newer.children, old_ids, ids_hold=ids_hold)
     elif older.logical_type == newer.logical_type == MAP:
         for entries, others in zip(older.children, newer.children, strict=False):
-            found[others.id] = entries.id
-            _pair_by_place(entries.children, others.children, found, ids_hold=ids_hold)
+            old_ids[others.id] = entries.id
+            _pair_by_place(entries.children, others.children, old_ids, ids_hold=ids_hold)
 
 
 def _pair_by_place(
-    before: Sequence[Field], after: Sequence[Field], found: dict[int, int], *, ids_hold: bool
+    before: Sequence[Field], after: Sequence[Field], old_ids: dict[int, int], *, ids_hold: bool
 ) -> None:
     for older, newer in zip(before, after, strict=False):
-        _pair(older, newer, found, ids_hold=ids_hold)
+        _pair(older, newer, old_ids, ids_hold=ids_hold)
 
 
 def _are_of_one_kind(one: Field, other: Field) -> bool:

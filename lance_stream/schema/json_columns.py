@@ -39,7 +39,7 @@ def is_json(field: pa.Field) -> bool:
 def has_json(field: pa.Field) -> bool:
     """Return whether a field, or a part of it, is a JSON column as it is stored."""
     kind = field.type
-    return is_json(field) or any(has_json(kind.field(place)) for place in range(_num_parts(kind)))
+    return is_json(field) or any(has_json(kind.field(index)) for index in range(_num_parts(kind)))
 
 
 def text_schema(schema: pa.Schema) -> pa.Schema:
@@ -134,7 +134,7 @@ def _as_text(array: pa.Array, field: pa.Field) -> pa.Array:
         return array
     target = _text_type(field)
     if pa.types.is_struct(target):
-        parts = [_as_text(*each) for each in zip(array.flatten(), field.type, strict=True)]
+        parts = [_as_text(*pair) for pair in zip(array.flatten(), field.type, strict=True)]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(target), mask=mask)
     if pa.types.is_fixed_size_list(target):
@@ -143,24 +143,24 @@ def _as_text(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _vectors_as_text(array: pa.Array, target: pa.FixedSizeListType) -> pa.Array:
-    """Return lists of one size; items behind a null list are null."""
+    """Return lists of one size; items under a null list are null."""
     size = target.list_size
     is_hidden = np.repeat(array.is_null().to_numpy(zero_copy_only=False), size)
-    places = array.offset * size + np.arange(len(array) * size)
-    items = array.values.take(pa.array(places, mask=is_hidden))
+    positions = array.offset * size + np.arange(len(array) * size)
+    items = array.values.take(pa.array(positions, mask=is_hidden))
     mask = array.is_null() if array.null_count else None
     texts = _as_text(items, array.type.value_field)
     return pa.FixedSizeListArray.from_arrays(texts, type=target, mask=mask)
 
 
 def _lists_as_text(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return lists or maps; items behind a null list are dropped."""
+    """Return lists or maps; items under a null list are dropped."""
     valid = array.is_valid()
     bounds = np.asarray(array.offsets).astype(np.int64)
     lengths = np.diff(bounds) * np.asarray(valid)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    places = np.arange(offsets[-1]) + np.repeat(bounds[:-1] - offsets[:-1], lengths)
-    values = array.values.take(pa.array(places))
+    positions = np.arange(offsets[-1]) + np.repeat(bounds[:-1] - offsets[:-1], lengths)
+    values = array.values.take(pa.array(positions))
     if pa.types.is_map(target):
         items = _entries_as_text(values, array.type, target)
     else:

@@ -20,7 +20,7 @@ double, as in JavaScript. A text does not come back as it was written, but as th
 sorted, without spaces, `1e2` as `100.0`.
 
 Source:  the crate jsonb 0.5 of databend, as used by lance-arrow's json.rs; files of pylance 14.
-Differs: The reference accepts texts that are no JSON: an empty one, `{a:1}`, `[1,,2]`, NaN. It
+Differs: The reference accepts texts that are not JSON: an empty one, `{a:1}`, `[1,,2]`, NaN. It
          stores 1e309 as infinity, which it reads as null, and half of a surrogate pair as six
          other characters. Here they are refused. Dates, decimals and other values that JSON does
          not have, which the crate can store, are not read.
@@ -149,10 +149,10 @@ def _encode_number(value: float) -> bytes:
         if value == 0:
             return bytes([_ZERO])
         if -(1 << 63) <= value < 0:
-            size = next(each for each in _SIZES if value >= -(1 << (8 * each - 1)))
+            size = next(num_bytes for num_bytes in _SIZES if value >= -(1 << (8 * num_bytes - 1)))
             return bytes([_NEGATIVE]) + value.to_bytes(size, signed=True)
         if 0 < value < 1 << 64:
-            size = next(each for each in _SIZES if value < 1 << (8 * each))
+            size = next(num_bytes for num_bytes in _SIZES if value < 1 << (8 * num_bytes))
             return bytes([_POSITIVE]) + value.to_bytes(size)
     number = float(value)
     if not math.isfinite(number):

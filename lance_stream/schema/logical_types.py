@@ -75,7 +75,7 @@ FIXED_SIZE_LIST_OF_STRUCTS_PREFIX = FIXED_SIZE_LIST_PREFIX + STRUCT + ":"
 
 
 def is_list_type(arrow: pa.DataType) -> bool:
-    """Return whether an Arrow type is one of lists, also of fixed size; views are none."""
+    """Return whether an Arrow type is a list, also of fixed size; list views are not included."""
     types = pa.types
     return bool(
         types.is_list(arrow) or types.is_large_list(arrow) or types.is_fixed_size_list(arrow)

@@ -39,15 +39,16 @@ def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
     if columns is None:
         return schema
     by_name = {field.name: field for field in schema.fields}
-    wanted: dict[str, list[tuple[str, ...]]] = {}
+    paths_by_column: dict[str, list[tuple[str, ...]]] = {}
     for column in columns:
         path = (column,) if column in by_name else _path_of(schema, column)
-        paths = wanted.setdefault(path[0], [])
+        paths = paths_by_column.setdefault(path[0], [])
         if path in paths:
             raise InvalidInputError(f"the column {column!r} is selected twice")
         paths.append(path)
     fields = tuple(
-        _part(by_name[name], [path[1:] for path in paths]) for name, paths in wanted.items()
+        _part(by_name[name], [path[1:] for path in paths])
+        for name, paths in paths_by_column.items()
     )
     if len(fields) == len(schema.fields) and all(map(is_, fields, schema.fields)):
         return schema  # for which more is known already, such as its Arrow form
@@ -60,18 +61,18 @@ def find(schema: Schema, column: str) -> tuple[Field, ...]:
     These include lists that a path passes through, although the path does not name their items.
 
     Raises:
-        NotFoundError: There is none; the message lists those that exist.
+        NotFoundError: It does not exist; the message lists the existing ones.
         InvalidInputError: It is not a path.
     """
-    found: list[Field] = []
+    fields_on_path: list[Field] = []
     fields: Sequence[Field] = schema.fields
     for name in _path_of(schema, column):
-        while found and _is_list(found[-1]):
-            found.append(found[-1].children[0])
-            fields = found[-1].children
-        found.append(next(field for field in fields if field.name == name))
-        fields = found[-1].children
-    return tuple(found)
+        while fields_on_path and _is_list(fields_on_path[-1]):
+            fields_on_path.append(fields_on_path[-1].children[0])
+            fields = fields_on_path[-1].children
+        fields_on_path.append(next(field for field in fields if field.name == name))
+        fields = fields_on_path[-1].children
+    return tuple(fields_on_path)
 
 
 def narrowed(path: Sequence[Field]) -> Field:
@@ -84,11 +85,11 @@ def narrowed(path: Sequence[Field]) -> Field:
 
 def ids_by_path(fields: Sequence[Field], above: Path = ()) -> dict[Path, int]:
     """Return the ids of fields and all their descendants, by path."""
-    found: dict[Path, int] = {}
+    ids: dict[Path, int] = {}
     for field in fields:
-        found[*above, field.name] = field.id
-        found |= ids_by_path(field.children, (*above, field.name))
-    return found
+        ids[*above, field.name] = field.id
+        ids |= ids_by_path(field.children, (*above, field.name))
+    return ids
 
 
 def _path_of(schema: Schema, column: str) -> tuple[str, ...]:
@@ -97,39 +98,39 @@ def _path_of(schema: Schema, column: str) -> tuple[str, ...]:
     path = split_path(column)
     fields: Sequence[Field] = schema.fields
     for depth, name in enumerate(path):
-        found = next((field for field in fields if field.name == name), None)
-        if found is None:
-            known = [field.name for field in fields]
+        match = next((field for field in fields if field.name == name), None)
+        if match is None:
+            names = [field.name for field in fields]
             where = f" in {'.'.join(path[:depth])!r}" if depth else ""
             raise NotFoundError(
-                f"there is no column {name!r}{where}{did_you_mean(name, known)}; there are: "
-                f"{', '.join(known) or 'none'}"
+                f"there is no column {name!r}{where}{did_you_mean(name, names)}; there are: "
+                f"{', '.join(names) or 'none'}"
             )
-        fields = _through_lists(found)
+        fields = _through_lists(match)
     return path
 
 
-def _through_lists(each: Field) -> Sequence[Field]:
-    while _is_list(each):
-        each = each.children[0]
-    return () if each.logical_type == MAP or each.is_blob else each.children
+def _through_lists(field: Field) -> Sequence[Field]:
+    while _is_list(field):
+        field = field.children[0]
+    return () if field.logical_type == MAP or field.is_blob else field.children
 
 
-def _is_list(each: Field) -> bool:
-    return bool(each.children) and is_list(each)
+def _is_list(field: Field) -> bool:
+    return bool(field.children) and is_list(field)
 
 
-def _part(each: Field, paths: Sequence[tuple[str, ...]]) -> Field:
-    if any(not path for path in paths) or not each.children:
-        return each
-    if _is_list(each):
-        return replace(each, children=(_part(each.children[0], paths),))
+def _part(field: Field, paths: Sequence[tuple[str, ...]]) -> Field:
+    if any(not path for path in paths) or not field.children:
+        return field
+    if _is_list(field):
+        return replace(field, children=(_part(field.children[0], paths),))
     below: dict[str, list[tuple[str, ...]]] = {}
     for path in paths:
         below.setdefault(path[0], []).append(path[1:])
     return replace(
-        each,
+        field,
         children=tuple(
-            _part(child, below[child.name]) for child in each.children if child.name in below
+            _part(child, below[child.name]) for child in field.children if child.name in below
         ),
     )

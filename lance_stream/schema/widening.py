@@ -43,13 +43,13 @@ def is_wider(old: pa.DataType, new: pa.DataType) -> bool:
     """
     if old.equals(new):
         return True
-    if any(isinstance(each, pa.BaseExtensionType) for each in (old, new)):
+    if any(isinstance(arrow, pa.BaseExtensionType) for arrow in (old, new)):
         return False
     return any(accepts(old) and rule(old, new) for accepts, rule in _RULES)
 
 
 def wider_of(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the narrowest type that holds each value of two others; None if none is known.
+    """Return the narrowest type that holds each value of two others; None if there is no such type.
 
     Decimals do not get more than 38 digits, which Spark and many others could not read.
     """
@@ -129,7 +129,7 @@ def _is_wider_map(old: pa.MapType, new: pa.DataType) -> bool:
 def _is_wider_struct(old: pa.StructType, new: pa.DataType) -> bool:
     return (
         pa.types.is_struct(new)
-        and [each.name for each in old] == [each.name for each in new]
+        and [part.name for part in old] == [part.name for part in new]
         and all(is_wider(a.type, b.type) for a, b in zip(old, new, strict=True))
     )
 

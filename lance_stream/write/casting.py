@@ -1,9 +1,8 @@
 """Casts incoming Arrow batches to a table's schema; no value changes silently.
 
-Columns are matched by name; a missing nullable column becomes nulls. Types with the same meaning
-are
-cast: what Spark loses (fixed-size lists, unsigned integers, float16, time units and zones, large
-types, dictionaries), and widening casts.
+Columns are matched by name; a missing nullable column becomes nulls. Casts are made between types
+with the same meaning (Spark loses fixed-size lists, unsigned integers, float16, time units and
+zones, large types and dictionaries), and to wider types.
 
     incoming                                   table
     integer                                    wider integer; unsigned of at most its width;
@@ -24,9 +23,8 @@ types, dictionaries), and widening casts.
 
 `check_castable` rejects what the types alone reveal, before any file is written: an unknown
 column, a missing non-nullable column, a narrowing type. `cast_batch` rejects what only the values
-reveal (a null, a number out of range). Values behind a null, whatever Arrow or others left there,
-do not
-matter: they are neither cast nor rejected.
+reveal (a null, a number out of range). Values that an Arrow buffer holds under a null are neither
+cast nor rejected.
 """
 
 from collections.abc import Iterable, Sequence

@@ -114,7 +114,7 @@ def test_a_sort_with_a_limit_keeps_few_rows(
         (["--where", "id >"], 2, "is not a SQL expression"),
         (["--where", "nope = 1"], 3, "nope"),
         (["--where", "idd = 1"], 3, "(did you mean 'id'?)"),
-        (["--where", 'id = "x"'], 2, "compares a int64 with a string"),
+        (["--where", 'id = "x"'], 2, "compares int64 with string"),
         (["--columns", "nope"], 3, "nope"),
         (["--columns", "idd"], 3, "(did you mean 'id'?)"),
         (["--limit", "x"], 2, "'x' is not a valid whole number"),

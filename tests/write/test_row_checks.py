@@ -189,7 +189,7 @@ def test_conditions_that_are_none_are_refused(expect, problem):
 
 @pytest.mark.parametrize(
     ("condition", "problem"),
-    [("b > 0", "names the column 'b'"), ("a + 1", "is a int64"), ("a > 'x'", "check")],
+    [("b > 0", "names the column 'b'"), ("a + 1", "is int64"), ("a > 'x'", "check")],
 )
 def test_conditions_that_do_not_fit_the_columns_are_refused(condition, problem):
     schema = pa.schema([("a", pa.int64())])

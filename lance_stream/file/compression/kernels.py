@@ -1,13 +1,12 @@
 """Loops over bytes and words that numba compiles; `compiled` decides when they are loaded.
 
-Each does what a function of `fsst`, `bitpacking` or `level_chunks` does with numpy, with the same
-result. They are
-plain Python, too: tests run them uncompiled, where an index out of bounds is an error.
+Each loop returns the same result as a numpy function of `fsst`, `bitpacking` or `level_chunks`.
+They are also plain Python: tests run them uncompiled, where an index out of bounds is an error.
 
-numba checks no bounds. So each loop says what its caller has checked, and checks the rest itself
-before it reads or writes. Indices are unsigned: ones that can count from the end cost several times
-as much. All are compiled for the types below when the module is imported, so no call waits for a
-compiler, and arrays of other types are refused.
+numba does not check bounds. So each loop documents what its caller has checked, and checks the rest
+itself before it reads or writes. Indices are unsigned, because indices that may be negative cost
+several times as much. All loops are compiled for the types below when the module is imported, so no
+call waits for the compiler, and arrays of other types are refused.
 """
 
 from typing import Any
