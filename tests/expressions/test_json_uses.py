@@ -14,7 +14,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_predicate, parse_value
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.spark.arguments.reader_options import parse_reader_options
-from lance_stream.spark.arguments.writer_arguments import parse_writer_options
+from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.source.table_reader import open_requested, schema_of_table

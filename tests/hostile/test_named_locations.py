@@ -14,7 +14,7 @@ from lance_stream.cli.main import main
 from lance_stream.errors import CorruptDataError, LanceStreamError, UntrustedLocationError
 from lance_stream.read import blob_places
 from lance_stream.spark.arguments.reader_options import parse_reader_options
-from lance_stream.spark.arguments.writer_arguments import parse_writer_options
+from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.storage.locations import open_store
 from tests.dataset.manifest_edits import join_manifest, split_manifest
 from tests.hostile.attack import Canary

@@ -13,7 +13,7 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.arguments.writer_arguments import parse_writer_options
+from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.writer.checked_rows import plan_checks
 from lance_stream.spark.writer.lance_writer import StreamWriter, plan

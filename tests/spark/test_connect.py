@@ -9,13 +9,13 @@ from pyspark.cloudpickle import dumps
 from lance_stream.errors import InvalidInputError
 from lance_stream.monitoring import PrometheusMetrics
 from lance_stream.spark import lance_sink
-from lance_stream.spark.arguments import python_values, writer_arguments
+from lance_stream.spark.arguments import python_values, writer_calls
 from lance_stream.spark.session import connect as remote
 
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (python_values, writer_arguments, remote):
+    for module in (python_values, writer_calls, remote):
         monkeypatch.setattr(module, "is_remote", lambda: True)
 
 

@@ -15,11 +15,8 @@ from lance_stream.spark.arguments.reader_options import (
     check_for_stream,
     parse_reader_options,
 )
-from lance_stream.spark.arguments.writer_arguments import (
-    STREAM,
-    WriterArguments,
-    parse_writer_options,
-)
+from lance_stream.spark.arguments.writer_arguments import STREAM, WriterArguments
+from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.feed.table_function import _asked
 from lance_stream.spark.session.session_options import SessionOptions
 

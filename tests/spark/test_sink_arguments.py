@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession, functions
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import LanceSink, auto_cdc_sink, lance_sink, register
 from lance_stream.spark.arguments.table import rows_of
-from lance_stream.spark.arguments.writer_arguments import WriterArguments, parse_writer_options
+from lance_stream.spark.arguments.writer_arguments import WriterArguments
+from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.upsert.change_rules import ChangeRules
 
 ID = pa.schema([("Id", pa.int64())])
@@ -206,9 +207,9 @@ def test_only_micro_batches_with_ids_are_accepted(df: Any, batch_id: Any, messag
 @pytest.mark.parametrize(
     ("uri", "options", "problem"),
     [
-        ("/tables/t", {"manifest_store": "mongo://x"}, "manifest_store begins with"),
-        ("/tables/t", {"manifest_store": "sqlite:relative.db"}, "manifest_store begins with"),
-        ("/tables/t", {"manifest_store": "sqlite://relative.db"}, "has three slashes"),
+        ("/tables/t", {"manifest_store": "mongo://x"}, "manifest_store must begin with"),
+        ("/tables/t", {"manifest_store": "sqlite:relative.db"}, "manifest_store must begin with"),
+        ("/tables/t", {"manifest_store": "sqlite://relative.db"}, "three slashes"),
         ("s3+ddb://bucket/t", {}, "exactly one query, ddbTableName"),
         ("s3+ddb://bucket/t?ddbTableName=T", {"manifest_store": "dynamodb://T"}, "leave one"),
         ("s3://bucket/t", {"request_timeout": "banana"}, "request_timeout"),

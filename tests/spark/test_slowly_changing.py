@@ -10,7 +10,7 @@ import pytest
 import lance_stream
 from lance_stream.errors import InvalidInputError, OtherBatchError
 from lance_stream.spark import LanceSink, auto_cdc_sink, lance_sink
-from lance_stream.spark.arguments.writer_arguments import parse_writer_options
+from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.jobs import spark_workers
 from lance_stream.spark.sink import modes
 from tests.spark.few_rows_by_tasks import upsert_by_tasks

@@ -15,7 +15,7 @@ from lance_stream.errors import InvalidInputError, NotFoundError, OtherBatchErro
 from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.arguments.writer_arguments import parse_writer_options
+from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
 from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWriter, plan

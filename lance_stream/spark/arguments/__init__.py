@@ -2,6 +2,7 @@
 
     table               what a row of these tables says
     writer_arguments    the arguments of `lance_sink`, and the options of `df.write`
+    writer_calls        from parameters and options to these arguments
     reader_options      the options of `spark.read`
     option_values       parses the text of an option
     python_values       checks the value of an argument

@@ -5,24 +5,17 @@ arguments of AUTO CDC alone are in `upsert.change_rules`, which `Dataset.apply_s
 `Dataset.apply_scd2` share; here is what they leave to the writer.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import wraps
-from inspect import signature
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import ParseException
-from pyspark.sql import Column, SparkSession
-from pyspark.sql.utils import is_remote
 
-from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.errors import InvalidInputError
 from lance_stream.ledger.micro_batch import fingerprint
 from lance_stream.quarantine.table import quarantine_uri
-from lance_stream.snapshot.references import as_branch, branch_uri
+from lance_stream.snapshot.references import as_branch
 from lance_stream.spark.arguments.modes import (
     BAD_ROWS,
     BY_KEY,
@@ -68,21 +61,14 @@ from lance_stream.spark.arguments.table import (
     as_option,
     check_callers,
     is_set,
-    nearest,
-    parse_options,
     rows_of,
 )
-from lance_stream.spark.arguments.unknown_options import NO_PATH, refuse_unknown
-from lance_stream.storage.preflight import check_can_write_to
 from lance_stream.write.row_checks import Check
 
 if TYPE_CHECKING:
     from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
     from lance_stream.upsert.change_rules import ChangeRules
     from lance_stream.upsert.incoming import UpsertRules
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 SINK: Final = "sink"
 AUTO_CDC: Final = "AUTO CDC"
@@ -95,7 +81,15 @@ _BUILD_ON_EACH_OTHER: Final = (
 )
 
 
-def _new_table(name: str) -> str:
+AUTO_CDC_NAMES: Final[Mapping[str, str]] = {
+    "on": "keys",
+    "delete_when": "apply_as_deletes",
+    "except_columns": "except_column_list",
+}
+"""What AUTO CDC calls arguments of `lance_sink`."""
+
+
+def new_table_option(name: str) -> str:
     """Return what Python callers call an argument that only a new table has."""
     return f"create_options[{name!r}]"
 
@@ -284,7 +278,7 @@ class WriterArguments:
         "Whether a later batch of a stream than its first one may create the table.",
         Option("lateStart", boolean),
         default=False,
-        python=_new_table("late_start"),
+        python=new_table_option("late_start"),
         check=as_flag,
         callers=(SINK, AUTO_CDC, STREAM),
         why="belongs to a stream",
@@ -292,31 +286,31 @@ class WriterArguments:
     schema: pa.Schema | None = argument(
         "The columns of a new table; by default those of the rows.",
         default=None,
-        python=_new_table("schema"),
+        python=new_table_option("schema"),
         check=schema,
     )
     primary_key: tuple[str, ...] | None = argument(
         "The columns of a new table's primary key; by default `on`, or none.",
         Option("primaryKey", columns),
         default=None,
-        python=_new_table("primary_key"),
+        python=new_table_option("primary_key"),
         check=optional_names,
         in_views="always",
     )
     config: Mapping[str, str] | None = argument(
-        "The config of a new table.", default=None, python=_new_table("config")
+        "The config of a new table.", default=None, python=new_table_option("config")
     )
     stable_row_ids: bool = argument(
         "Whether a new table has stable row ids.",
         default=True,
-        python=_new_table("stable_row_ids"),
+        python=new_table_option("stable_row_ids"),
         check=as_flag,
     )
     file_version: str | None = argument(
         "The file version of a new table's data files.",
         Option("fileVersion", text),
         default=None,
-        python=_new_table("file_version"),
+        python=new_table_option("file_version"),
         check=file_version,
         in_views="always",
     )
@@ -405,7 +399,7 @@ class WriterArguments:
         """Return what the user calls an argument, given its field."""
         row = rows_of(WriterArguments)[name]
         if self.caller == AUTO_CDC:
-            return _AUTO_CDC_NAMES.get(name, row.python)
+            return AUTO_CDC_NAMES.get(name, row.python)
         if self.caller == SINK:
             return row.python
         return as_option(row.options[0].name)
@@ -514,187 +508,3 @@ class WriterArguments:
             when_matched=with_one_time(self.when_matched, UPDATE),
             when_not_matched=with_one_time(self.when_not_matched, INSERT),
         )
-
-
-def parse_writer_options(options: Mapping[str, str], streaming: bool) -> WriterArguments:
-    """Parse a user's options of the format as a writer.
-
-    Args:
-        options: Names and texts from Spark; names in any case.
-        streaming: Whether a stream is written, rather than a batch.
-
-    Raises:
-        InvalidInputError: A name is unknown, or belongs to the other kind of writer; a value is
-            invalid; one of two options that belong together is missing; or the path is.
-    """
-    from lance_stream.spark.arguments.reader_options import ReaderOptions
-
-    texts = {name.lower(): value for name, value in options.items()}
-    texts = {name: value for name, value in texts.items() if name not in _PASSED_ON}
-    refuse_unknown(texts, WriterArguments, ReaderOptions, "is for reading, not for writing")
-    values = parse_options(WriterArguments, texts)
-    if "uri" not in values:
-        raise InvalidInputError(NO_PATH.format("save() or start()"))
-    values["uri"] = branch_uri(values["uri"], values.get("branch"))
-    return WriterArguments(**values, caller=STREAM if streaming else BATCH)
-
-
-_AUTO_CDC_NAMES: Final[Mapping[str, str]] = {
-    "on": "keys",
-    "delete_when": "apply_as_deletes",
-    "except_columns": "except_column_list",
-}
-"""What AUTO CDC calls arguments of `lance_sink`."""
-
-_PASSED_ON: Final = frozenset({"checkpointlocation", "queryname"})
-"""Options of Spark, which it passes on."""
-
-
-def suggest_names(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function that makes a sink: unknown arguments are refused with a suggestion."""
-    parameters = list(signature(function).parameters)
-
-    @wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in parameters:
-                other = _other_name(name, parameters)
-                hint = nearest(name, parameters, "it has") if other is None else f": set {other}"
-                raise InvalidInputError(f"{function.__name__} has no argument {name!r}{hint}")
-        return function(*args, **kwargs)
-
-    return wrapper
-
-
-def _other_name(name: str, parameters: Sequence[str]) -> str | None:
-    """Return what a function with these parameters calls an argument; None if it has none."""
-    row = rows_of(WriterArguments).get(name)
-    others = [cdc for of_sink, cdc in _AUTO_CDC_NAMES.items() if of_sink == name]
-    others += [of_sink for of_sink, cdc in _AUTO_CDC_NAMES.items() if cdc == name]
-    others += [] if row is None else [row.python]
-    return next((other for other in others if other.partition("[")[0] in parameters), None)
-
-
-def arguments_of(caller: str, parameters: Mapping[str, Any], **more: Any) -> WriterArguments:
-    """Return the arguments of a Python function, checked.
-
-    Args:
-        caller: `SINK` or `AUTO_CDC`.
-        parameters: The values of its parameters.
-        more: Fields that are not among them.
-
-    Raises:
-        InvalidInputError: A value is invalid, or two do not fit together.
-    """
-    check_are_texts(parameters)
-    by_python = dict(parameters)
-    bad_rows = by_python.get("bad_rows")
-    if isinstance(bad_rows, Mapping):
-        if list(bad_rows) != [QUARANTINE]:
-            raise InvalidInputError(
-                "bad_rows must be 'refuse', 'quarantine', or the location of the quarantine, such "
-                f"as {{'quarantine': 'tables/bad_orders.lance'}}, not {bad_rows!r:.200}"
-            )
-        by_python |= {"bad_rows": QUARANTINE, "bad_rows['quarantine']": bad_rows[QUARANTINE]}
-    for name, value in _options_of_new_table(by_python.get("create_options")).items():
-        by_python[_new_table(name)] = value
-    values = {
-        row.name: (
-            by_python[row.python]
-            if row.check is None
-            else row.check(row.python, by_python[row.python])
-        )
-        for row in rows_of(WriterArguments).values()
-        if row.python in by_python
-    }
-    values["uri"] = branch_uri(values["uri"], values.get("branch"))
-    arguments = WriterArguments(**{**values, **more}, caller=caller)
-    _check_stores(arguments)
-    _check_can_be_parsed(arguments)
-    return arguments
-
-
-def _check_stores(arguments: WriterArguments) -> None:
-    """Raise if the locations or the settings of their store cannot be valid; sends no request."""
-    is_used_here = not is_remote()  # Spark Connect calls the sink in a process of its server
-    check_can_write_to(arguments.uri, arguments.storage_options, is_used_here=is_used_here)
-    if is_used_here:
-        choose(arguments.uri, arguments.storage_options)
-    if arguments.sets_aside:
-        quarantine = arguments.quarantine
-        check_can_write_to(quarantine, arguments.storage_options, is_used_here=is_used_here)
-
-
-def _check_can_be_parsed(arguments: WriterArguments) -> None:
-    """Raise if the condition of deletes is not Spark's SQL, where a session here can tell."""
-    condition = arguments.delete_when
-    session: Any = None if is_remote() else SparkSession.getActiveSession()
-    if condition is None or session is None:
-        return
-    try:
-        session._jsparkSession.sessionState().sqlParser().parseExpression(condition)
-    except Py4JError:
-        return  # a platform that does not let programs call the parser: the first batch tells
-    except ParseException as error:
-        problem = str(error).strip().splitlines()[0]
-        raise InvalidInputError(
-            f"{arguments.called('delete_when')}={condition!r} is not a condition in Spark's SQL: "
-            f"{problem}"
-        ) from None
-
-
-def _options_of_new_table(value: object) -> Mapping[str, Any]:
-    rows = rows_of(WriterArguments).values()
-    names = [row.name for row in rows if row.python == _new_table(row.name)]
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise InvalidInputError(
-            f"create_options must be a mapping of {', '.join(names)}, such as "
-            f"{{'primary_key': ['id']}}, not {value!r:.200}"
-        )
-    for name in value:
-        if name not in names:
-            raise InvalidInputError(
-                f"create_options has no {name!r}{nearest(name, names, 'it has')}"
-            )
-    return value
-
-
-def check_are_texts(parameters: Mapping[str, object]) -> None:
-    """Raise if columns or conditions are given as Spark's `Column`, as AUTO CDC takes them, too.
-
-    Args:
-        parameters: Values of arguments by their names.
-
-    Raises:
-        InvalidInputError: One is.
-    """
-    for name, value in parameters.items():
-        for item in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(item, Column):
-                raise InvalidInputError(
-                    f"{name} is given as text, not as a Column, {item!r:.200}: a column by its "
-                    "name, 'id', and a condition in Spark's SQL, \"op = 'd'\""
-                )
-
-
-def without_options_of_views(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options without those of a view that only say how INSERT INTO writes to it.
-
-    Args:
-        options: Names in lower case, and texts.
-
-    Raises:
-        InvalidInputError: A value is invalid.
-    """
-    by_key = "mode" in options
-    for_insert = {
-        option.name.lower()
-        for row in rows_of(WriterArguments).values()
-        if row.in_views == "always" or (row.in_views == "by key" and by_key)
-        for option in row.options
-    }
-    shared = {name: value for name, value in options.items() if name in for_insert}
-    parse_options(WriterArguments, shared)
-    return {name: value for name, value in options.items() if name not in shared}

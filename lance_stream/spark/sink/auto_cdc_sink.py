@@ -8,12 +8,8 @@ from typing import Any
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.arguments.modes import SCD_MODES
-from lance_stream.spark.arguments.writer_arguments import (
-    AUTO_CDC,
-    arguments_of,
-    check_are_texts,
-    suggest_names,
-)
+from lance_stream.spark.arguments.writer_arguments import AUTO_CDC
+from lance_stream.spark.arguments.writer_calls import arguments_of, check_are_texts, suggest_names
 from lance_stream.spark.sink.lance_sink import LanceSink
 from lance_stream.spark.sink.reports import SinkCommit
 from lance_stream.upsert.change_rules import ChangeRules

@@ -24,12 +24,8 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.verdicts import has_other_rules
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.writer_arguments import (
-    SINK,
-    WriterArguments,
-    arguments_of,
-    suggest_names,
-)
+from lance_stream.spark.arguments.writer_arguments import SINK, WriterArguments
+from lance_stream.spark.arguments.writer_calls import arguments_of, suggest_names
 from lance_stream.spark.session.connect import check_can_be_sent, check_has_app_id
 from lance_stream.spark.session.python_check import check_workers_python, explain_worker_errors
 from lance_stream.spark.session.running_queries import run_of, running_query

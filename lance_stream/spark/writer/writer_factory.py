@@ -6,7 +6,8 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.spark.arguments.writer_arguments import WriterArguments, parse_writer_options
+from lance_stream.spark.arguments.writer_arguments import WriterArguments
+from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.session.source_state import SourceState
 from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.writer.checked_rows import Job, RowChecks, plan_checks
