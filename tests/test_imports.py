@@ -10,6 +10,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import grimp
 import pytest
 
 import lance_stream
@@ -63,3 +64,31 @@ def test_a_zip_without_metadata_does_all_of_it(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "ok       Spark: PySpark 4" in done.stdout
+
+
+ROOMS = ("lance_stream.storage", "lance_stream.commit", "lance_stream.cli")
+
+
+def test_stores_commits_and_commands_import_no_circles() -> None:
+    """Also none by imports in functions, which hide a circle from whoever reads the modules."""
+    graph = grimp.build_graph("lance_stream", cache_dir=None)
+    modules = {module for module in graph.modules if module.startswith(ROOMS)}
+    while True:  # modules that import none of the remaining ones are in no circle
+        leaves = {
+            module
+            for module in modules
+            if not graph.find_modules_directly_imported_by(module) & modules
+        }
+        if not leaves:
+            break
+        modules -= leaves
+    assert modules == set()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_folders_hold_at_most_a_dozen_modules(room: str) -> None:
+    """So that a newcomer can see all of them at once."""
+    root = Path(lance_stream.__file__).parent / room.rpartition(".")[2]
+    folders = [root, *(path for path in root.rglob("*") if (path / "__init__.py").exists())]
+    counts = {str(folder): len(set(folder.glob("*.py"))) - 1 for folder in folders}
+    assert max(counts.values()) <= 12, counts
