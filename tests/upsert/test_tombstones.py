@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lance_stream
-from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.errors import CorruptDataError, InvalidInputError, RetryableConflictError
 from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, tombstone_path
@@ -303,6 +303,20 @@ def test_unstored_sequences_compare_as_wider_type() -> None:
 def test_any_ordered_type_can_be_a_sequence(sequence: pa.Array) -> None:
     table = remember(new_table(), ids(1, 2), sequence)
     assert late(table, ids(2, 1), sequence) == [True, False]
+
+
+def test_only_changes_of_the_named_columns_conflict() -> None:
+    """Deletes are remembered by the key and the sequence, whatever else the table has."""
+    table = new_table(SCHEMA.append(pa.field("more", pa.int64())))
+    known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
+    planned = plan(table, known, ids(1), pa.array([5]))
+    schema = table.manifest.schema
+    assert planned.entries(replace(table.manifest, schema=schema), 2)
+    without_more = replace(schema, fields=schema.fields[:2])
+    assert planned.entries(replace(table.manifest, schema=without_more), 2)
+    without_sequence = replace(schema, fields=schema.fields[:1])
+    with pytest.raises(RetryableConflictError, match="one of the columns 'id', 'seq'"):
+        planned.entries(replace(table.manifest, schema=without_sequence), 2)
 
 
 def test_a_clone_reads_its_origins_files() -> None:
