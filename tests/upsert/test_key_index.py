@@ -403,6 +403,14 @@ def test_a_footer_with_a_right_digest_is_checked(edit: Callable[[Any], Any]) -> 
     assert not find_all(data[: -48 - size] + new + trailer)
 
 
+@pytest.mark.parametrize("size", [0, 8, 15, 47])
+def test_a_trailer_that_is_cut_is_refused(size: int) -> None:
+    """A store may answer a request for the end of a file with less."""
+    trailer = encoded(TEXTS)[-48:]
+    with pytest.raises(CorruptDataError, match="no run of keys"):
+        key_runs.footer_bytes(trailer[len(trailer) - size :])
+
+
 def test_random_bytes_are_refused() -> None:
     dice = random.Random(6)
     for _ in range(300):
