@@ -30,13 +30,20 @@ class Lookup:
         table: The version.
         batch: The batch.
         absent_through: No version through this one has the batch; 0 if unknown.
+
+    Attributes:
+        newest: The newest entry of the batch's stream; None for a new stream.
     """
 
     table: TableVersion
     batch: MicroBatch
     absent_through: int = 0
+    newest: LedgerEntry | None = field(init=False)
     _matches: tuple[Match, ...] | None = field(default=None, init=False, repr=False)
     _removed: tuple[Match, ...] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.newest = read_entry(self.table.manifest.config, self.batch.app_id)
 
     def is_of(self, table: TableVersion) -> bool:
         """Return whether this is the lookup in a version."""
@@ -47,7 +54,7 @@ class Lookup:
 
     def matches(self) -> Iterator[Match]:
         """Yield where the batch id is; the first match whose verdict is not "new" counts."""
-        newest = read_entry(self.table.manifest.config, self.batch.app_id)
+        newest = self.newest
         if self._matches is None:
             self._matches = self._of_aliases() if newest is None else self._of_stream(newest)
         yield from self._matches

@@ -92,10 +92,8 @@ class PendingBatch:
             InvalidInputError: A restore by another program removed entries, and the versions that
                 would tell whether the batch was among them are gone.
         """
-        if self._lookup is None or not self._lookup.is_of(table):
-            self._lookup = Lookup(table, self.batch, self._searched_before(table.version))
         rows_differ = False
-        for match in self._lookup.matches():
+        for match in self.lookup_in(table).matches():
             if match.app_id != self.batch.app_id and _version_of(match) in self.claimed:
                 continue  # another sink of this run committed it
             contents = compare(match, self.batch, self.digest, may_differ=self.may_differ)
@@ -104,6 +102,16 @@ class PendingBatch:
             if verdict is not Verdict.NEW:
                 return Answer(verdict, match, rows_differ)
         return Answer(Verdict.NEW, None, rows_differ)
+
+    def lookup_in(self, table: TableVersion) -> Lookup:
+        """Return where a version has the batch id; a version is looked up once.
+
+        Raises:
+            CorruptDataError: The ledger has an entry that is not one.
+        """
+        if self._lookup is None or not self._lookup.is_of(table):
+            self._lookup = Lookup(table, self.batch, self._searched_before(table.version))
+        return self._lookup
 
     @property
     def searched_through(self) -> int:

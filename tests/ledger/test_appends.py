@@ -308,7 +308,8 @@ def test_foreign_versions_are_not_read(table: TableVersion, has_entry: bool) -> 
     assert store.calls == [], "the next attempt asks about the same version"
     append(table, rows(99))
     assert pending.find_in(newest_of_same(newest)) is None
-    assert [call for call, _ in store.calls] == ["list_files", "read_ranges"], "one look"
+    calls = [call for call, _ in store.calls]
+    assert calls == ["list_files", "read_ranges", "read_ranges"], "the newest version, and this one"
 
 
 def test_foreign_restores_are_found_far_back(table: TableVersion) -> None:

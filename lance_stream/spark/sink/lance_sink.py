@@ -40,7 +40,6 @@ from lance_stream.spark.sink.output_modes import check_output_mode
 from lance_stream.spark.sink.replays import compare_with_ledger, identify, rows_may_differ
 from lance_stream.spark.sink.reports import SinkCommit, log_commit, notify
 from lance_stream.table.apply import check_may_write
-from lance_stream.table.ledger_entries import read_entry
 from lance_stream.write.phases import Phases
 
 if TYPE_CHECKING:
@@ -435,7 +434,7 @@ def _warn_of_other_rules(table: TableVersion, batch: Batch) -> None:
     micro_batch = batch.pending.batch
     if batch.last is not None:
         return
-    entry = read_entry(table.manifest.config, micro_batch.app_id)
+    entry = batch.pending.lookup_in(table).newest
     if (
         entry is not None
         and entry.batch_id < micro_batch.batch_id
