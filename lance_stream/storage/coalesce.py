@@ -17,12 +17,12 @@ class Request(NamedTuple):
     Attributes:
         start: First byte.
         stop: One past the last.
-        places: Indices of the ranges within it.
+        indices: Indices of the ranges within it.
     """
 
     start: int
     stop: int
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
 
 
 class Joining(NamedTuple):
@@ -98,7 +98,7 @@ def cut_answers(
     empty = memoryview(b"")
     buffers = [empty] * len(ranges)
     for request, answer in zip(requests, answers, strict=True):
-        for index in request.places:
+        for index in request.indices:
             start, stop = ranges[index]
             buffers[index] = answer[start - request.start : stop - request.start]
     return buffers

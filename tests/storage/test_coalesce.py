@@ -69,6 +69,6 @@ def test_the_bytes_of_each_range_are_returned(
     requests = plan_requests(ranges, max_gap_bytes=gap, max_request_bytes=longest)
     answers = [data[request.start : request.stop] for request in requests]
     assert cut_answers(ranges, requests, answers) == [data[r.start : r.stop] for r in ranges]
-    assert sorted(place for request in requests for place in request.places) == [
+    assert sorted(place for request in requests for place in request.indices) == [
         place for place, span in enumerate(ranges) if span.size_bytes
     ]

@@ -162,10 +162,10 @@ def _old_versions(
 def _held(surroundings: Surroundings, branch: str | None) -> Callable[[int], bool]:
     """Return a test for versions that a tag, a branch or a consumer needs."""
     tags = [tag for tag in surroundings.tags.tags if tag.branch == branch]
-    single = {each.version for each in tags if not is_consumers(each.name)} | {
-        each.parent_version
-        for each in surroundings.branches.values()
-        if isinstance(each, Branch) and each.parent == branch
+    single = {tag.version for tag in tags if not is_consumers(tag.name)} | {
+        child.parent_version
+        for child in surroundings.branches.values()
+        if isinstance(child, Branch) and child.parent == branch
     }
     first = min((consumer.version for consumer in surroundings.consumers), default=None)
     return lambda version: version in single or (first is not None and version >= first)

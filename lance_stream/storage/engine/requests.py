@@ -443,7 +443,7 @@ class _PartsUpload(Upload):
             await self._writer.close()
         except Exception as error:
             meaning = self._requests.meaning_of(error, number)
-            if await self._is_there():
+            if await self._exists():
                 return
             raise meaning from None
 
@@ -452,7 +452,7 @@ class _PartsUpload(Upload):
         with suppress(Exception):
             await self._writer.__aexit__(RuntimeError, RuntimeError("aborted"), None)
 
-    async def _is_there(self) -> bool:
+    async def _exists(self) -> bool:
         """Return whether a request whose answer was lost has completed the object."""
         try:
             return (await self._requests.head(self._key)).size_bytes == self._size_bytes
