@@ -29,6 +29,7 @@ MODULES = (
     "actions.threads",
     "actions.quarantine",
     "actions.derived",
+    "actions.cleanup",
     "checks.rows",
     "checks.filters",
     "checks.feed",

@@ -55,7 +55,7 @@ PATHS: Mapping[str, Path] = {
     "an index serves a filter": Path("read.indices.candidates:candidate_rows", _something),
     "rows are looked up by an index of row ids": Path("read.take:_is_worth_an_index", bool),
     "a commit is rebased": Path("commit.rebasing:rebase_transaction"),
-    "a compaction follows deletes": Path("maintenance.compaction.compact:_with_dead_rows"),
+    "a compaction follows deletes": Path("maintenance.compaction.compact:_with_deleted_rows"),
     "a batch of the feed ends inside of a version": Path(
         "feed.follower:TableFollower.advance", lambda end: end.num_delivered > 0
     ),

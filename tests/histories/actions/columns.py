@@ -146,7 +146,7 @@ def widen_column(life: Life, choose: Choices) -> None:
             is_left = value is None and written.get(key) == row.touched
             values = {**row.values, wide.ident: value}
             rows[key] = replace(row, values=values, touched=row.touched if is_left else at)
-        by_pylance = choose.recorded["by"] == ["pylance"]  # it drops the column's metadata
+        by_pylance = choose.recorded["by"][0] == "pylance"  # it drops the column's metadata
         new = replace(wide, note="") if by_pylance else wide
         columns = tuple(new if c.ident == column.ident else c for c in state.columns)
         return State(columns, rows)

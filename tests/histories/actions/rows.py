@@ -342,7 +342,7 @@ def overwrite(life: Life, choose: Choices) -> None:
         is_same = [(c.name, c.kind) for c in state.columns] == [
             (c.name, c.kind) for c in new.columns
         ]
-        if not is_same or choose.recorded["by"] == ["pylance"]:
+        if not is_same or choose.recorded["by"][0] == "pylance":
             return new
         # we keep what rows of the same columns do not declare
         pairs = zip(new.columns, state.columns, strict=True)

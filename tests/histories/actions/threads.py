@@ -30,6 +30,7 @@ from lance_stream.table.fragments import Fragment
 from lance_stream.upsert.incoming import IGNORE, UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
+from tests.histories.actions.indices import brought_up_to_date
 from tests.histories.life import Build, Life, Line, in_list, unchanged
 from tests.histories.model import KEY, State, Values
 from tests.histories.steps import Choices, DoesNotFit, action
@@ -154,7 +155,7 @@ class Writers:
                 ds.compact(dice.choice([7, 30, 1000]))
             if "indices" in self.line.memory and self.line.branch is None:
                 with suppress(CommitError):
-                    self.line.ours().optimize_indices()
+                    brought_up_to_date(self.line.ours())
             for path in runs.glob("*") if dice.random() < 0.2 else ():
                 path.unlink(missing_ok=True)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from lance_stream.maintenance.consumers import drop_consumer, list_consumers, record_progress
-from tests.histories.life import Life, Line, unchanged
+from tests.histories.life import Life, Line, plain_rows, unchanged
 from tests.histories.steps import Choices, DoesNotFit, action
 
 TAGS = ["red", "green", "blue"]
-BRANCHES = ["dev", "test"]
+BRANCHES = ["dev", "test", "dev/deep", "data", "dev/data", "x/_versions"]
 
 
 @action(weight=1.5)
@@ -26,7 +26,7 @@ def restore(life: Life, choose: Choices) -> None:
     )
     if done:
         line.restored.add(line.newest)
-        if choose.recorded["by"] == ["pylance"]:
+        if choose.recorded["by"][0] == "pylance":
             line.memory["restored by pylance"] = True
             forget_batches(line)
 
@@ -78,7 +78,7 @@ def feed_of_some_versions(line: Line, choose: Choices, versions: set[int]) -> di
     watched = choose("watched", lambda dice: dice.sample(pairs, min(len(pairs), 3)))
     ds = line.ours()
     return {
-        version: ds.changes(version - 1, version).read_all().to_pylist()
+        version: plain_rows(ds.changes(version - 1, version).read_all())
         for version in watched
         if version in pairs
     }
@@ -99,7 +99,10 @@ def cleanup(life: Life, choose: Choices) -> None:
             timedelta(0), error_if_tagged_old_versions=False, delete_unverified=False
         )
     else:
-        line.ours().cleanup(retain_versions=retain, dry_run=by == "dry run", delete_unverified=True)
+        has_pending = any("ahead" in o.memory for o in life.lines if o.root == line.root)
+        line.ours().cleanup(
+            retain_versions=retain, dry_run=by == "dry run", delete_unverified=not has_pending
+        )
     listed = {info.version for info in line.ours().versions()}
     existing = {v for v in listed if v in line.states}
     if by == "dry run":
@@ -109,7 +112,7 @@ def cleanup(life: Life, choose: Choices) -> None:
     forget_batches(line)
     line.memory.pop("replica", None) if by == "pylance" else None
     for version, changes in before.items():
-        after = line.ours().changes(version - 1, version).read_all().to_pylist()
+        after = plain_rows(line.ours().changes(version - 1, version).read_all())
         assert after == changes, f"the cleanup has changed what version {version} changed"
 
 
@@ -147,7 +150,7 @@ def consume(life: Life, choose: Choices) -> None:
     """A consumer of the feed is done with a version."""
     line = life.line(choose)
     version = choose.one_of("version", sorted(v for v in line.existing if v > line.start))
-    name = f"reader-{line.branch or 'main'}"
+    name = f"reader-{(line.branch or 'main').replace('/', '-')}"
     record_progress(line.ours().table.refs, name, version)
     line.memory.setdefault("consumers", {})[name] = version
 

@@ -1,0 +1,120 @@
+"""A store on which calls fail at random, and beside which others write at one of them."""
+
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from lance_stream.errors import NotFoundError
+from lance_stream.storage.local_store import LocalStore
+
+CALLS: Final = (
+    "list",
+    "list_names",
+    "list_files",
+    "read",
+    "read_ranges",
+    "read_end",
+    "exists",
+    "delete",
+)
+READS: Final = ("read", "read_ranges", "read_end")
+FOLDERS: Final = (
+    "_refs",
+    "_refs/tags",
+    "_refs/branches",
+    "tree",
+    "tree/dev",
+    "_transactions",
+    "_versions",
+    "data",
+    "_deletions",
+)
+
+
+class Trouble:
+    """Lets calls of the store fail at random, and others in at one of them, within a `with`."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._share = dice.choice([0, 0, 0.005, 0.02, 0.1, 0.3])
+        # all kinds of calls, or one: where most fail, a cleanup does not come far
+        self._kinds = dice.choice([(*CALLS, "scandir"), ("scandir",), (dice.choice(CALLS),)])
+        # or what fails each time: a folder cannot be listed, a manifest is listed and not there
+        self._folder = dice.choice([*[None] * 9, *FOLDERS])
+        self._loses_manifests = dice.random() < 0.25
+        self._lost: dict[str, bool] = {}
+        if self._folder is not None or self._loses_manifests:
+            self._share = 0
+        self._calls = 0
+        self._at: tuple[int, Callable[[], None]] | None = None
+        self.num_faults = 0
+        self._is_off = False
+        self._patches: list[Any] = []
+
+    def at(self, call: int, act: Callable[[], None]) -> None:
+        self._at = call, act
+
+    @contextmanager
+    def _off(self) -> Iterator[None]:
+        self._is_off, before = True, self._is_off
+        try:
+            yield
+        finally:
+            self._is_off = before
+
+    def __enter__(self) -> "Trouble":
+        for name in CALLS:
+            self._patches.append(patch.object(LocalStore, name, self._guard(name)))
+        scandir = os.scandir
+
+        def guarded(path: Any) -> Any:
+            if self._folder is not None and str(path).endswith(f"/{self._folder}"):
+                self.num_faults += 1
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            self._toss(str(path), "scandir")
+            return scandir(path)
+
+        self._patches.append(patch.object(os, "scandir", guarded))
+        for each in self._patches:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._patches:
+            each.stop()
+
+    def _guard(self, name: str) -> Callable[..., Any]:
+        real = getattr(LocalStore, name)
+
+        def call(store: LocalStore, *arguments: Any) -> Any:
+            if not self._is_off:
+                self._calls += 1
+                if self._at is not None and self._calls > self._at[0]:
+                    (_, act), self._at = self._at, None
+                    with self._off():
+                        act()
+                path = str(arguments[0] if arguments else "")
+                if name in READS and path.startswith("_versions/") and self._loses_manifests:
+                    self._lose(f"{store.root}/{path}")
+                self._toss(path, name)
+            return real(store, *arguments)
+
+        return call
+
+    def _lose(self, path: str) -> None:
+        if self._lost.setdefault(path, self._dice.random() < 0.3):
+            self.num_faults += 1
+            raise NotFoundError(f"made up: there is no {path}")
+
+    def _toss(self, what: str, name: str) -> None:
+        if self._is_off or name not in self._kinds or self._dice.random() >= self._share:
+            return
+        self.num_faults += 1
+        if name in READS and self._dice.random() < 0.3:
+            raise NotFoundError(f"made up: there is no {what}")
+        number = self._dice.choice([errno.EIO, errno.EACCES, errno.ESTALE, errno.EMFILE])
+        raise OSError(number, os.strerror(number), what)
