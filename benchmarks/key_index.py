@@ -41,9 +41,9 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.keys.file_columns import FileColumn
-from lance_stream.keys.index import key_index, remembered_keys
-from lance_stream.keys.index.key_runs import Covered, KeyColumns, Keys
-from lance_stream.keys.index.merged_runs import Part
+from lance_stream.keys.index import key_index, run_files
+from lance_stream.keys.index.run_format import Covered, KeyColumns, Keys
+from lance_stream.keys.index.run_merging import Part
 from lance_stream.maintenance.compaction import rewrites
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.verbs.append import append_fragments
@@ -126,7 +126,7 @@ def measure(folder: Path, millions: list[int], rounds: int, keys: int) -> None:
     _show("running: CPU of a batch", medians)
     _show("running: time of a batch", walls)
     for table in tables:
-        known = remembered_keys.remembered_keys(table.ds.table, ["id"])
+        known = key_index.key_index_of(table.ds.table, ["id"])
         index = sum(path.stat().st_size for path in (folder / str(table.millions)).rglob("*.keys"))
         print(f"  {table.millions} M: {known.num_saved_runs} runs, {index / 1e6:,.0f} MB")
     first: list[list[float]] = [[] for _ in tables]
@@ -151,7 +151,7 @@ def write(folder: Path, batches: int) -> None:
     ds = lance_stream.open_dataset(folder / "1")
     dice = np.random.default_rng(2)
     spent = [0.0]
-    save = remembered_keys.RememberedKeys.save
+    save = key_index.KeyIndex.save
 
     def timed(*arguments: Any) -> None:
         begin = time.thread_time()
@@ -160,7 +160,7 @@ def write(folder: Path, batches: int) -> None:
 
     num_rows = ds.count_rows()
     all_cpu = 0.0
-    with patch.object(remembered_keys.RememberedKeys, "save", timed):
+    with patch.object(key_index.KeyIndex, "save", timed):
         for number in range(batches):
             old = dice.choice(num_rows, keys // 10, replace=False)
             new = np.arange(num_rows, num_rows + keys * 9 // 10)
@@ -195,7 +195,7 @@ def compact(folder: Path, millions: int, rounds: int) -> None:
         table.upsert()
         before, _ = table.upsert()
         cpu = time.process_time()
-        with nullcontext() if is_carried else patch.object(rewrites, "carry_keys"):
+        with nullcontext() if is_carried else patch.object(rewrites, "remap_keys"):
             table.ds = table.ds.compact()
         cpu = time.process_time() - cpu
         after, _ = table.upsert()
@@ -219,7 +219,7 @@ def look_up(folder: Path, fragments: int, keys: int) -> None:
         rows = dice.permutation(own).astype(np.uint32)
         place = FileColumn(number.to_bytes(16, "big"), 0)
         files = [Covered((place,), own)]
-        run = key_index.write_run(store, columns, files, [Part(Keys(words, others, rows), None)])
+        run = run_files.write_run(store, columns, files, [Part(Keys(words, others, rows), None)])
         assert run is not None
         run.numbers = np.array([number])
         runs.append((run, words, others))

@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.keys.index.remembered_keys import forget_keys
+from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.row_updates.in_place_costs import FragmentCosts
 
 DIMENSIONS = 768
@@ -149,7 +149,7 @@ def run(
         for name in dice.permutation(list(CONTENDERS)).tolist():
             uri = str(folder / "copy.lance")
             shutil.copytree(source, uri, copy_function=os.link)
-            forget_keys()
+            clear_key_indices()
             costs[name].append(cost_of(partial(CONTENDERS[name], uri, batch)))
             found.append(lance.dataset(uri).to_table(["id", "price"]).sort_by("id"))
             shutil.rmtree(uri)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lance_stream.keys.index.remembered_keys import forget_keys
+from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.snapshot.hidden_columns import forget_hidden_columns
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.table.row_ids import forget_row_ids
@@ -62,7 +62,7 @@ def resident_bytes() -> int:
 
 def give_back() -> None:
     """Forget what is only kept for later, and give back to the system what is not used (Linux)."""
-    forget_keys()
+    clear_key_indices()
     forget_row_ids()
     forget_hidden_columns()
     forget_dead_offsets()

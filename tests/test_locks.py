@@ -17,9 +17,9 @@ from lance_stream.derived.reports import DerivedCommit
 from lance_stream.environment import MACHINE
 from lance_stream.keys.bounds import key_bounds
 from lance_stream.keys.bounds.key_bounds import ColumnBounds
-from lance_stream.keys.index import remembered_keys
-from lance_stream.keys.index.key_index import LocalRun, LostRunError
-from lance_stream.keys.index.remembered_keys import RememberedKeys
+from lance_stream.keys.index import key_index
+from lance_stream.keys.index.key_index import KeyIndex
+from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
 from lance_stream.maintenance.compaction import background as compaction
 from lance_stream.maintenance.compaction.automatic import Automatic
 from lance_stream.maintenance.compaction.plan import CompactionRules
@@ -47,26 +47,26 @@ def test_upserts_use_shared_keys_under_locks(monkeypatch: pytest.MonkeyPatch) ->
     )
     keys = unlocked_uses(
         monkeypatch,
-        RememberedKeys,
+        KeyIndex,
         {"_runs", "_saved", "_left_out", "_saved_files", "_number_of", "_next", "_num_lookups"},
         exempt={"num_bytes", "num_files", "num_saved_runs", "is_worth_it"},
     )
     chunks = unlocked_uses(
-        monkeypatch, LocalRun, {"_is_here"}, exempt={"put", "num_missing", "fetch_all", "find"}
+        monkeypatch, IndexRun, {"_is_here"}, exempt={"put", "num_missing", "fetch_all", "find"}
     )
     monkeypatch.setattr(key_bounds, "_FORGET_FROM", 0)
-    monkeypatch.setattr(remembered_keys, "_FORGET_FROM", 0)
+    monkeypatch.setattr(key_index, "_FORGET_FROM", 0)
     ds = lance_stream.Dataset(indexed(table_of(6)))
     for number in range(6):
         ds = ds.upsert(rows(range(number, 400), number), "id").compact()
-    known = remembered_keys.remembered_keys(ds.table, ["id"])
+    known = key_index.key_index_of(ds.table, ["id"])
     file = known.covered_by(ds.table.manifest.fragments[0])
     assert file is not None
     known.knows(file)
-    known.known_of([file])
+    known.snapshot_of([file])
     run = next(iter(known._saved.values()))
-    known.lose(LostRunError(run, is_damaged=False), ds.table.store)
-    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", 1 << 40)  # keys stay in memory
+    known.drop_run(RunUnavailableError(run, is_damaged=False), ds.table.store)
+    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1 << 40)  # keys stay in memory
     ds = ds.append(rows(range(900, 950), 0)).append(rows(range(950, 990), 0))
     ds = ds.upsert(rows(range(900, 970), 1), "id").compact()
     known.merge(ds.table, [])

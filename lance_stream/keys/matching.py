@@ -25,20 +25,20 @@ from lance_stream.errors import NotFoundError
 from lance_stream.keys.batch_keys import KeyLookup, Places
 from lance_stream.keys.bounds.key_bounds import BoundsLearner, FileBounds, key_fields
 from lance_stream.keys.bounds.known_key_bounds import key_bounds, save_key_bounds
-from lance_stream.keys.index.key_index import LostRunError
-from lance_stream.keys.index.memory_runs import Collector
-from lance_stream.keys.index.remembered_columns import (
+from lance_stream.keys.index.column_cache import (
+    cache_column,
+    cached_column,
     place_of_column,
-    remember_column,
-    remembered_column,
 )
-from lance_stream.keys.index.remembered_keys import (
+from lance_stream.keys.index.key_index import (
     MAX_NEW_ROWS,
     MOST_SAVED_ROWS,
     FoundRows,
-    RememberedKeys,
-    remembered_keys,
+    KeyIndex,
+    key_index_of,
 )
+from lance_stream.keys.index.memtable import Collector
+from lance_stream.keys.index.run_files import RunUnavailableError
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.prefetch import num_readers
 from lance_stream.read.unit_rows import read_units
@@ -217,7 +217,7 @@ def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches, *, keeps:
     _, offsets = unpack_addresses(matches.addresses)
     (field,) = key_fields(unit.schema, unit.columns[-1:])
     place = place_of_column(fragment, field) if keeps else None
-    known = None if place is None else remembered_column(place, field)
+    known = None if place is None else cached_column(place, field)
     if known is not None and len(known) == fragment.physical_rows:
         return known.take(pa.array(offsets))
     rows = replace(unit, columns=unit.columns[-1:], system_columns=())
@@ -234,7 +234,7 @@ def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches, *, keeps:
             whole.append(batch.column(0))
         done, first = stop, first + batch.num_rows
     if place is not None and first == fragment.physical_rows:
-        remember_column(place, pa.concat_arrays(whole))
+        cache_column(place, pa.concat_arrays(whole))
     return pa.concat_arrays(parts)
 
 
@@ -353,7 +353,7 @@ class KeyMatcher:
         lookup, on = incoming.lookup, incoming.on
         if not isinstance(self._workers, Threads) or not units:
             return self._workers.find(units, lookup, len(on))
-        memory = remembered_keys(table, on)
+        memory = key_index_of(table, on)
         fragments = [decode_fragment(unit.fragment) for unit in units]
         numbers, remembered = _remembered(memory, table, fragments, lookup)
         found: list[Matches | None] = [None] * len(units)
@@ -370,7 +370,7 @@ class KeyMatcher:
             read = self._workers.find_and_collect(
                 [units[at] for at in some], lookup, len(on), collectors
             )
-            memory.learn(collector for collector in collectors if collector is not None)
+            memory.add(collector for collector in collectors if collector is not None)
             memory.save(table, MOST_SAVED_ROWS)
             for at, each in zip(some, read, strict=True):
                 found[at] = each
@@ -396,7 +396,7 @@ class KeyMatcher:
         """
         if not isinstance(self._workers, Threads):
             return
-        memory = remembered_keys(table, on)
+        memory = key_index_of(table, on)
         keys = rows.select(list(on)).columns
         ordering = [name for name in rows.schema.names if name == sequence_by]
         first = 0
@@ -406,11 +406,11 @@ class KeyMatcher:
             if collector is not None:
                 own = slice(first, first + fragment.physical_rows)
                 collector.see([values[own] for values in keys])
-                memory.learn([collector])
+                memory.add([collector])
                 for field in key_fields(table.schema, ordering):
                     place = place_of_column(fragment, field)
                     if place is not None:
-                        remember_column(place, rows.column(field.name)[own])
+                        cache_column(place, rows.column(field.name)[own])
             first += fragment.physical_rows
 
 
@@ -432,7 +432,7 @@ def _by_unit(rows: FoundRows, numbers: Places) -> Iterator[tuple[int, FoundRows]
 
 
 def _remembered(
-    memory: RememberedKeys,
+    memory: KeyIndex,
     table: TableVersion,
     fragments: Sequence[Fragment],
     lookup: KeyLookup,
@@ -442,12 +442,12 @@ def _remembered(
         known = memory.look_up(fragments, len(table.manifest.fragments), table.store)
         try:
             return known.numbers, known.find(lookup.key_columns, table.store)
-        except LostRunError as error:
-            memory.lose(error, table.store)
+        except RunUnavailableError as error:
+            memory.drop_run(error, table.store)
 
 
 def _groups(
-    memory: RememberedKeys, fragments: Sequence[Fragment], numbers: Places, *, is_worth_it: bool
+    memory: KeyIndex, fragments: Sequence[Fragment], numbers: Places, *, is_worth_it: bool
 ) -> Iterator[list[int]]:
     """Yield the unknown fragments; as many at a time as fit into a run of the index."""
     group: list[int] = []
@@ -464,7 +464,7 @@ def _groups(
 
 
 def _collectors(
-    memory: RememberedKeys, fragments: Sequence[Fragment], is_worth_it: bool
+    memory: KeyIndex, fragments: Sequence[Fragment], is_worth_it: bool
 ) -> list[Collector | None]:
     """Return what collects the keys of fragments that are read; None where they are not kept."""
     made: list[Collector | None] = []

@@ -65,7 +65,7 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.keys.file_columns import chance_of
-from lance_stream.keys.index.key_index import is_useless
+from lance_stream.keys.index.run_files import is_useless
 from lance_stream.maintenance.consumers import (
     Consumer,
     abandoned_consumers,

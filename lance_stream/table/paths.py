@@ -16,7 +16,7 @@ All paths are relative to the table's directory and use "/":
     tree/{branch}/                                          a branch: all of the above but _refs
     _lance_stream/tombstones/{32 hex digits}.arrow          ours: see `tombstones`
     _lance_stream/key_bounds/{field id}.arrow               ours: a cache
-    _lance_stream/key_index/{field id}-{32 hex digits}.keys ours: a cache; see `key_runs`
+    _lance_stream/key_index/{field id}-{32 hex digits}.keys ours: a cache; see `run_format`
     _lance_stream/cloned_from.txn                           ours: see `commit.cloning`
     _lance_stream/staged_rows/{32 hex digits}.arrow         ours: see `staged_rows`
 

@@ -67,7 +67,7 @@ class Worker:
         """Whether its process has ended."""
         return self.program.process.poll() is not None
 
-    def lose(self) -> None:
+    def drop_run(self) -> None:
         """Let the machine go down."""
         self.program.kill()
 

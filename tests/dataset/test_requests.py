@@ -24,7 +24,7 @@ from lance_stream.feed.newest_version import POLLS_PER_LISTING
 from lance_stream.feed.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.keys.bounds import known_key_bounds
-from lance_stream.keys.index.remembered_keys import forget_keys
+from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.opening import open_newest
@@ -57,7 +57,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the caches of manifests, key bounds, keys and deleted rows, as in a new process."""
     known_key_bounds._known.clear()
-    forget_keys()
+    clear_key_indices()
     forget_dead_offsets()
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())
 

@@ -317,7 +317,7 @@ class History:
         else:
             self.run()
             self.check()
-            self.lose(fault)
+            self.drop_run(fault)
         if self.dice.random() < 0.5 or fault == "offsets lost":
             self.add_files(1)
         self.done[fault] += 1
@@ -430,7 +430,7 @@ class History:
             return
         raise AssertionError(message)
 
-    def lose(self, fault: str) -> None:
+    def drop_run(self, fault: str) -> None:
         """Lose a part of the checkpoint."""
         self.forget_state()
         if not _entries(self.checkpoint / "offsets"):

@@ -37,12 +37,10 @@ class Path:
 
 
 PATHS: Mapping[str, Path] = {
-    "a run of the key index is written": Path("keys.index.key_index:write_run", _something),
-    "a run of the key index is searched": Path("keys.index.key_index:LocalRun.find"),
-    "runs of the key index are merged": Path(
-        "keys.index.remembered_keys:RememberedKeys._merge_all"
-    ),
-    "a compaction carries keys over": Path("keys.index.carried_keys:_carry"),
+    "a run of the key index is written": Path("keys.index.run_files:write_run", _something),
+    "a run of the key index is searched": Path("keys.index.run_files:IndexRun.find"),
+    "runs of the key index are merged": Path("keys.index.key_index:KeyIndex._merge_all"),
+    "a compaction carries keys over": Path("keys.index.remap_keys:_carry"),
     "bounds of keys are saved": Path("keys.bounds.known_key_bounds:write_bounds"),
     "many names of files are parsed at once": Path("keys.file_columns:_PlainFiles.of"),
     "of many files none has a plain name": Path(

@@ -9,11 +9,11 @@ from tests.histories.engine import replay
 from tests.histories.steps import Step, step
 
 LIMITS = {
-    "keys.index.key_runs.CHUNK_ROWS": 16,
-    "keys.index.remembered_keys.LEAST_SAVED_ROWS": 20,
-    "keys.index.remembered_keys.LEAST_SHARED_ROWS": 1,
-    "keys.index.remembered_keys.MOST_SAVED_ROWS": 40,
-    "keys.index.remembered_keys.MOST_MERGED_KEYS": 200,
+    "keys.index.run_format.CHUNK_ROWS": 16,
+    "keys.index.key_index.LEAST_SAVED_ROWS": 20,
+    "keys.index.key_index.LEAST_SHARED_ROWS": 1,
+    "keys.index.key_index.MOST_SAVED_ROWS": 40,
+    "keys.index.key_index.MOST_MERGED_KEYS": 200,
 }
 
 

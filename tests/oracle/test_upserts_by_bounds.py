@@ -9,7 +9,7 @@ import pytest
 
 import lance_stream
 from lance_stream.keys.bounds import known_key_bounds
-from lance_stream.keys.index import remembered_keys
+from lance_stream.keys.index import key_index
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.small_runs import restart, runs_of, small_runs
@@ -78,7 +78,7 @@ def test_an_index_is_right_beside_pylance(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compactions of ours carry the index over; pylance changes and compacts the table, too."""
-    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", 1 + 20 * (seed % 2))
+    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1 + 20 * (seed % 2))
     dice = np.random.default_rng(seed)
     uri = str(tmp_path / "t")
     model = dict.fromkeys(range(60), 0)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.keys.bounds import known_key_bounds
-from lance_stream.keys.index import key_index, key_runs, merged_runs, remembered_keys, sorted_words
+from lance_stream.keys.index import key_index, run_files, run_format, run_merging, sorted_words
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.incoming import UpsertRules
 from tests.contracts.watched_stores import WatchedStore
@@ -25,11 +25,11 @@ SetAttribute = Callable[[object, str, object], None]
 
 def use_small_runs(set_attribute: SetAttribute) -> None:
     """Have runs of a few rows written, shared and merged, in chunks of 16 keys."""
-    for module in (key_runs, key_index, merged_runs):
+    for module in (run_format, run_files, run_merging):
         set_attribute(module, "CHUNK_ROWS", 16)
-    set_attribute(key_index, "_MANY_CHUNKS", 1)
-    set_attribute(remembered_keys, "LEAST_SAVED_ROWS", 50)
-    set_attribute(remembered_keys, "LEAST_SHARED_ROWS", 1)
+    set_attribute(run_files, "_MANY_CHUNKS", 1)
+    set_attribute(key_index, "LEAST_SAVED_ROWS", 50)
+    set_attribute(key_index, "LEAST_SHARED_ROWS", 1)
     set_attribute(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
     set_attribute(sorted_words, "MANY_WORDS", 1)
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.keys.index.remembered_keys import forget_keys
+from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.keys.index.shared_index import index_keys, merge_runs, shared_index
 from lance_stream.keys.matching import THREADS, Workers
 from lance_stream.ledger.replay_check import PendingBatch
@@ -63,10 +63,10 @@ class RangeProcesses:
 
     def _call(self, function: Callable[..., object], item: object) -> object:
         for _ in range(self.repeats):
-            forget_keys()
+            clear_key_indices()
             task, own = pickle.loads(pickle.dumps((function, item)))
             outcome = pickle.loads(pickle.dumps(task(own)))
-        forget_keys()
+        clear_key_indices()
         return outcome
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from lance_stream.keys.bounds import known_key_bounds
-from lance_stream.keys.index import remembered_keys
+from lance_stream.keys.index import key_index
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.tombstone_files import KEPT
 from lance_stream.upsert.upsert import upsert
@@ -22,7 +22,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def restart() -> None:
     """Forget everything, as a new process would."""
-    remembered_keys.forget_keys()
+    key_index.clear_key_indices()
     known_key_bounds._known.clear()
     KEPT.forget()
 

@@ -14,9 +14,9 @@ import pytest
 import lance_stream
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import InvalidInputError
-from lance_stream.keys.index import key_index, key_runs, remembered_keys
-from lance_stream.keys.index.key_index import read_footer
-from lance_stream.keys.index.shared_index import in_groups
+from lance_stream.keys.index import key_index, run_files, run_format
+from lance_stream.keys.index.run_files import read_footer
+from lance_stream.keys.index.run_merging import in_groups
 from lance_stream.row_updates import staged_files
 from lance_stream.row_updates.staged_files import cut_ranges, sort_rows, write_sorted
 from lance_stream.snapshot.table_version import TableVersion
@@ -32,10 +32,10 @@ from tests.upsert.small_runs import restart, runs_of
 @pytest.fixture(autouse=True)
 def _small_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs of a few rows are shared and merged, in chunks of 16 keys."""
-    for module in (key_runs, key_index):
+    for module in (run_format, run_files):
         monkeypatch.setattr(module, "CHUNK_ROWS", 16)
-    monkeypatch.setattr(key_index, "_CHUNKS_AT_ONCE", 1)
-    monkeypatch.setattr(remembered_keys, "LEAST_SHARED_ROWS", 1)
+    monkeypatch.setattr(run_files, "_CHUNKS_AT_ONCE", 1)
+    monkeypatch.setattr(key_index, "LEAST_SHARED_ROWS", 1)
     restart()
     yield
     restart()
@@ -119,7 +119,7 @@ def test_random_histories_match_a_dictionary(
         rules = UpsertRules(("id",), sequence_by="seq", delete_when="x = seq and id > 'key 8'")
         with monkeypatch.context() as patch:
             if damage == "refuse":
-                patch.setattr(key_index, "write_run", lambda *_: None)
+                patch.setattr(run_files, "write_run", lambda *_: None)
             done = upsert_by_parts(
                 ds.table, batch, rules, num_parts=dice.randrange(1, 5), repeats=2
             )

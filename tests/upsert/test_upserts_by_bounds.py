@@ -13,7 +13,7 @@ import lance_stream
 from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.keys.bounds import known_key_bounds
 from lance_stream.keys.bounds.known_key_bounds import bounds_path, key_bounds
-from lance_stream.keys.index import remembered_keys
+from lance_stream.keys.index import key_index
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.incoming import UpsertRules
@@ -27,7 +27,7 @@ NUM_FRAGMENTS, ROWS = 12, 100
 
 @pytest.fixture(autouse=True)
 def _a_process_that_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(remembered_keys, "MAX_BYTES", 0)  # or else nothing would be read twice
+    monkeypatch.setattr(key_index, "MAX_BYTES", 0)  # or else nothing would be read twice
     known_key_bounds._known.clear()
     yield
     known_key_bounds._known.clear()
@@ -205,9 +205,9 @@ def test_upserts_match_a_dictionary(
 ) -> None:
     """After any history of the table, and however many keys fit in memory."""
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 20_000)
-    monkeypatch.setattr(remembered_keys, "MAX_BYTES", remembered_bytes)
-    monkeypatch.setattr(remembered_keys, "_FORGET_FROM", 3)
-    remembered_keys.forget_keys()
+    monkeypatch.setattr(key_index, "MAX_BYTES", remembered_bytes)
+    monkeypatch.setattr(key_index, "_FORGET_FROM", 3)
+    key_index.clear_key_indices()
     schema, key_of = KEYS[kind]
     rules = UpsertRules(tuple(schema.names))
     schema = schema.append(pa.field("n", pa.int64())).append(pa.field("x", pa.int64()))
@@ -254,7 +254,7 @@ def test_upserts_match_a_dictionary(
         elif step % 2:
             known_key_bounds._known.clear()
         else:
-            remembered_keys.forget_keys()
+            key_index.clear_key_indices()
         history[ds.version] = model
         found = ds.to_table().to_pydict()
         assert dict(zip(found["n"], found["x"], strict=True)) == model

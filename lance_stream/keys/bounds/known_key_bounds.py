@@ -8,17 +8,18 @@
 
 The file is a cache. A process reads it once, and rewrites it, replacing any existing file, when so
 much is missing that reading it again would take a while. It may be deleted at any time. A file that
-is damaged, or from another column or release, is ignored, and so are all errors of the store.
+is damaged, or from another column or release, is ignored; errors of the store are logged.
 """
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from lance_stream.caches import Cache
-from lance_stream.errors import CorruptDataError
+from lance_stream.errors import CorruptDataError, NotFoundError
 from lance_stream.keys.bounds.key_bounds import (
     ColumnBounds,
     FileBounds,
@@ -35,6 +36,8 @@ from lance_stream.table.arrow_messages import read_only_batch
 from lance_stream.table.fragments import Fragment
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.paths import key_bounds_path
+
+_log = logging.getLogger(__name__)
 
 MAX_COLUMNS: Final = 64
 """How many key columns, of all tables, are cached."""
@@ -141,8 +144,8 @@ def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) ->
     column.note_saved()
     try:
         store.write(bounds_path(column.field), data + _digest(data))
-    except Exception:  # from any store: the file is optional
-        return
+    except Exception as error:  # from any store: the file is optional
+        _log.warning("the key bounds of %s are not saved: %s", store.uri, error)
 
 
 def read_bounds(store: Store, field: Field) -> list[FileBounds]:
@@ -150,7 +153,10 @@ def read_bounds(store: Store, field: Field) -> list[FileBounds]:
     path = bounds_path(field)
     try:
         end, size = store.read_end(path, MAX_FILE_BYTES)
-    except Exception:  # from any store: the file is optional
+    except NotFoundError:
+        return []
+    except Exception as error:  # from any store: the file is optional
+        _log.warning("the key bounds of %s are not read: %s", store.uri, error)
         return []
     data = bytes(end) if size <= MAX_FILE_BYTES else b""
     data, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]

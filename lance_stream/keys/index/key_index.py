@@ -1,457 +1,612 @@
-"""The index of keys that processes share: runs in files of the table, and copies of their chunks.
+"""The keys of data files that this process has read or written: found without reading them again.
 
-A run (`key_runs`) is written once and never changed. A process copies the chunks that it needs,
-each checked, to a file of its own without a name, and maps that one to memory: a file that others
-can reach is never mapped, since a process is killed if one is cut short meanwhile. A run that
-cannot be read, or is not what was written, is left out, and the key columns are read instead.
+A stream looks up the keys of each batch in the same files. Those of files that were read or written
+are kept, sorted, in a few runs for all files together:
 
-Runs of a similar size are merged into one (`merged_runs`), so that there are few.
+    key  ->  words     runs (sorted words, and where each row is)     row 17 of file 4
+
+so that the look-up takes as long as the batch is large, however many files the table has. A data
+file never changes, so what is known of it stays true whatever any writer commits: whether a row is
+still live is for the caller to find out. All rows of a file are known, including deleted ones,
+because a restore brings those back.
+
+Once the keys of many rows are remembered, they are written to the table's directory, as a run of
+its index of keys (`key_index`). From then on that run is searched, by this process and by others,
+and what is in it takes no memory.
+
+Only the process that reads the data files itself keeps anything, and nothing of a table until its
+second look-up, unless another process has looked up keys in it before.
 """
 
-import mmap
-import os
-import secrets
-import shutil
-import tempfile
 import threading
-from collections.abc import Container, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from lance_stream.byte_ranges import ByteRange
-from lance_stream.errors import CorruptDataError
-from lance_stream.keys.index.key_runs import (
-    CHUNK_ROWS,
-    TRAILER_BYTES,
-    U32,
-    U64,
-    Covered,
-    KeyColumns,
-    Keys,
-    RunEncoder,
-    RunFooter,
-    decode_chunk,
-    decode_footer,
-    footer_bytes,
+from lance_stream.caches import Cache
+from lance_stream.keys.batch_keys import Places, without_dictionary
+from lance_stream.keys.bounds.key_bounds import key_fields
+from lance_stream.keys.file_columns import file_column
+from lance_stream.keys.index import run_files
+from lance_stream.keys.index.column_cache import clear_columns
+from lance_stream.keys.index.memtable import (
+    Collector,
+    Memtable,
+    are_merged,
+    new_seeds,
+    words_of,
 )
-from lance_stream.keys.index.merged_runs import Part, merged
-from lance_stream.keys.index.sorted_words import SortedWords
+from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
+from lance_stream.keys.index.run_format import U32, Covered, FileKey, KeyColumns, RunFooter, joined
+from lance_stream.keys.index.run_merging import Part, groups_to_merge, merged, planned_parts
+from lance_stream.keys.key_filter import KeyWords, are_exact
+from lance_stream.schema.arrow_schemas import field_to_arrow
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.table.paths import KEY_INDEX_DIRECTORY, key_index_path, parse_key_index_name
+from lance_stream.table.ascending import distinct
+from lance_stream.table.fragments import Fragment
+from lance_stream.threads import map_ahead
 
-Places = npt.NDArray[np.int64]
+MAX_BYTES: Final = 256 << 20
+"""How much memory the keys of all tables take at most; more are read again for each batch."""
 
-MAX_LOCAL_BYTES: Final = 32 << 30
-"""How many bytes of runs a process copies at most, ..."""
+MAX_NEW_ROWS: Final = 2 << 20
+"""Of how many rows the keys are newly kept at one look-up at most, if they stay in memory."""
 
-MAX_HITS: Final = 1 << 22
-"""How many keys of a run may have the words of one batch; a run with more of them is left out.
+LEAST_SAVED_ROWS: Final = 1 << 20
+"""The keys of at least so many rows are saved as a run of the index, ..."""
 
-A run in which all keys are equal would take memory for each of its rows.
-"""
+MOST_SAVED_ROWS: Final = 4 << 20
+"""... and those of about so many at once."""
 
-_MOST_OF_FREE: Final = 0.5
-"""... and how much of the free space of the folder for temporary files."""
+LEAST_SHARED_ROWS: Final = 1 << 19
+"""Before so many rows are read, it is looked whether another process has saved their keys."""
 
-_MAX_RUNS: Final = 1 << 12
-_END_BYTES: Final = 1 << 18
-_CHUNKS_AT_ONCE: Final = 32
-# Where a request costs no more than this, reading a run twice is cheap.
-_NEAR_BYTES: Final = 1 << 16
-# A run of fewer chunks is copied at once.
-_MANY_CHUNKS: Final = 16
+MOST_MERGED_KEYS: Final = 16 << 20
+"""Runs of the index are merged up to this many keys."""
 
+LOOKUPS_BEFORE_RETRY: Final = 16
+"""After a run could not be written, so many lookups pass before the next attempt."""
 
-class LostRunError(Exception):
-    """A run cannot be used any longer; its files have to be read.
+_SEARCHING_THREADS: Final = 2
 
-    Args:
-        run: The run.
-        is_damaged: Whether it is not what was written.
-    """
-
-    def __init__(self, run: "LocalRun", *, is_damaged: bool) -> None:
-        super().__init__(run.path)
-        self.run = run
-        self.is_damaged = is_damaged
+_MAX_TABLES: Final = 16
+_BYTES_PER_ROW: Final = 24
+_FORGET_FROM: Final = 64
 
 
-class Hits(NamedTuple):
-    """Keys of a run that have one of some words.
+class FoundRows(NamedTuple):
+    """Rows of files that have a key of a batch; live or not.
 
     Attributes:
-        which: (n,) i64, the places of their words among those that were wanted.
-        others: (n,) u32, further bits of the keys; None if words are exact.
-        rows: (n,) u32, the numbers of their rows.
+        files: (n,) i64, the number of each row's file.
+        offsets: (n,) u64 row offsets.
+        keys: (n,) i64, the number of each row's key.
     """
 
-    which: Places
+    files: Places
+    offsets: npt.NDArray[np.uint64]
+    keys: Places
+
+
+class IndexSnapshot(NamedTuple):
+    """What is remembered at the begin of a look-up, whatever is learned or forgotten meanwhile.
+
+    Attributes:
+        numbers: (n,) i64, the number of each fragment's file; -1 if it is not known.
+        runs: The keys of all known files in memory.
+        saved: The runs of the index that have some of the fragments' files.
+        seeds: The seeds of the hashes of the runs in memory.
+    """
+
+    numbers: Places
+    runs: tuple[Memtable, ...]
+    saved: tuple[IndexRun, ...]
+    seeds: tuple[int, int]
+
+    def find(self, keys: Sequence[pa.Array], store: Store) -> FoundRows:
+        """Return the rows of all known files that have one of some keys.
+
+        Args:
+            keys: (num_keys,) values of each key column, none of them null, all different.
+            store: The table's.
+
+        Raises:
+            RunUnavailableError: A run of the index cannot be used any longer.
+        """
+        keys = [without_dictionary(key) for key in keys]
+        wanted = {seeds: _Wanted.of(keys, seeds) for seeds in self._all_seeds()}
+        found = [FoundRows(*_NOTHING)]
+        found += [wanted[self.seeds].in_memory(each) for each in self.runs]
+
+        def in_index(run: IndexRun) -> FoundRows:
+            return wanted[run.footer.columns.seeds].in_index(run, store)
+
+        if len(self.saved) > 1:
+            found += map_ahead(in_index, self.saved, _SEARCHING_THREADS)
+        else:
+            found += map(in_index, self.saved)
+        return FoundRows(*(np.concatenate(each) for each in zip(*found, strict=True)))
+
+    def _all_seeds(self) -> set[tuple[int, int]]:
+        own = {self.seeds} if self.runs else set()
+        return own | {each.footer.columns.seeds for each in self.saved}
+
+
+_NOTHING: Final = np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.int64)
+
+
+class _Wanted(NamedTuple):
+    """The keys of a batch, as they are looked for.
+
+    Attributes:
+        words: (num_keys,) u64, ascending.
+        others: (num_keys,) u32 in the same order; None if there are none.
+        numbers: (num_keys,) i64, the number of each key.
+    """
+
+    words: KeyWords
     others: U32 | None
-    rows: U32
+    numbers: Places
+
+    @classmethod
+    def of(cls, keys: Sequence[pa.Array], seeds: tuple[int, int]) -> "_Wanted":
+        words = words_of(keys, seeds)
+        order = np.argsort(words.words, kind="stable")
+        others = None if words.others is None else words.others[order]
+        return cls(words.words[order], others, order)
+
+    def in_memory(self, run: Memtable) -> FoundRows:
+        first = np.searchsorted(run.words, self.words, "left")
+        counts = np.searchsorted(run.words, self.words, "right") - first
+        which = np.repeat(np.arange(len(self.words)), counts)
+        ends = np.cumsum(counts)
+        at = np.arange(len(which)) - np.repeat(ends - counts, counts) + first[which]
+        same = self._same(None if run.others is None else run.others[at], which)
+        found = Memtable(run.words[at[same]], None, run.rows[at[same]])
+        return FoundRows(found.files, found.offsets, self.numbers[which[same]])
+
+    def in_index(self, run: IndexRun, store: Store) -> FoundRows:
+        """Return the rows of a run with one of the keys.
+
+        Raises:
+            RunUnavailableError: Chunks cannot be had; or the run has a row with two of the keys.
+        """
+        hits = run.find(store, self.words)
+        same = self._same(hits.others, hits.which)
+        rows = hits.rows[same].astype(np.int64)
+        if len(distinct(rows)) < len(rows):
+            raise RunUnavailableError(run, is_damaged=True)
+        files = np.searchsorted(run.starts, rows, "right") - 1
+        offsets = (rows - run.starts[files]).astype(np.uint64)
+        numbers = run.numbers[files]
+        own = np.flatnonzero(numbers >= 0)
+        return FoundRows(numbers[own], offsets[own], self.numbers[hits.which[same[own]]])
+
+    def _same(self, others: U32 | None, which: Places) -> Places:
+        """Return the places of the keys whose further bits are equal, too.
+
+        Args:
+            others: (n,) u32, the further bits of keys with equal words; None if there are none.
+            which: (n,) i64, the places of these words among those of the batch.
+        """
+        if others is None or self.others is None:
+            return np.arange(len(which))
+        return np.flatnonzero(others == self.others[which])
 
 
-class LocalRun:
-    """A run, and a copy of the chunks of it that this process has needed. Thread-safe.
+class KeyIndex:
+    """The keys of a table's data files that this process has read or written. Thread-safe.
 
     Args:
-        path: The path of the run.
-        footer: Its footer.
-        file: An empty file without a name; None if nothing of the run is needed.
-
-    Attributes:
-        path: The same.
-        footer: The same.
-        starts: (num_files + 1,) i64, the number of each file's first row; and of all rows.
-        numbers: (num_files,) i64, which the process gives to files; -1 for one to leave out.
+        fields: The key columns.
+        seeds: The seeds of the hashes; None for random ones.
     """
 
-    def __init__(self, path: str, footer: RunFooter, file: Any) -> None:
-        self.path = path
-        self.footer = footer
-        counts = [each.num_rows for each in footer.files]
-        self.starts: Places = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self.numbers: Places = np.full(len(counts), -1, np.int64)
-        self._was_searched = False
-        self._is_here = np.zeros(len(footer.firsts), np.bool_)
-        self._lock = threading.Lock()
-        self._file = file
-        count = footer.num_keys
-        file.truncate(max(count * footer.columns.row_bytes, 1))
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.words: U64 = np.frombuffer(mapped, "<u8", count)
-        self._search = SortedWords(self.words)
-        self.others: U32 | None = None
-        if not footer.columns.is_exact:
-            self.others = np.frombuffer(mapped, "<u4", count, 8 * count)
-        self.rows: U32 = np.frombuffer(mapped, "<u4", count, (footer.columns.row_bytes - 4) * count)
+    def __init__(self, fields: Sequence[Field], seeds: tuple[int, int] | None = None) -> None:
+        self._fields = tuple(fields)
+        self._lock = threading.RLock()
+        self._runs: list[Memtable] = []
+        self._saved: dict[str, IndexRun] = {}
+        # Runs that were refused, or have nothing that others lack: not opened again.
+        self._left_out: set[str] = set()
+        self._saved_files: set[Covered] = set()
+        self._save_from_lookup = 0
+        self._seeds = seeds or new_seeds()
+        # By the file, and the number of rows that its fragment states.
+        self._number_of: dict[Covered, int] = {}
+        self._asked_at: dict[int, int] = {}
+        self._next = 0
+        self._num_lookups = 0
 
     @property
     def num_bytes(self) -> int:
-        """How large the copy can become."""
-        return self.footer.num_keys * self.footer.columns.row_bytes
-
-    def put(self, chunk: int, data: Any) -> None:
-        """Copy a chunk, which has been checked."""
-        view = memoryview(data)
-        width, count = self.footer.columns.row_bytes, self.footer.num_keys
-        own = len(view) // width
-        first = chunk * CHUNK_ROWS
-        at = 0
-        for begin, size in _sections(width, count):
-            _write_at(self._file.fileno(), view[at : at + own * size], begin + first * size)
-            at += own * size
-        self._is_here[chunk] = True
+        """How much memory it takes."""
+        return sum(run.num_bytes for run in self._runs)
 
     @property
-    def num_missing(self) -> int:
-        """How many keys are in the chunks that are not copied yet."""
-        return min(int((~self._is_here).sum()) * CHUNK_ROWS, self.footer.num_keys)
+    def num_files(self) -> int:
+        """How many files it knows."""
+        return len(self._number_of)
 
-    def fetch_all(self, store: Store) -> None:
-        """Copy all chunks, some at a time, so that a look-up of another thread waits for few.
+    @property
+    def num_saved_runs(self) -> int:
+        """How many runs of the index it uses."""
+        return len(self._saved)
 
-        Raises:
-            LostRunError: Not all of them can be had.
+    @property
+    def num_rows_left(self) -> int:
+        """Of how many more rows the keys fit."""
+        return max(0, MAX_BYTES - _bytes_kept()) // _BYTES_PER_ROW
+
+    @property
+    def can_save(self) -> bool:
+        """Whether keys are saved as runs of the index: not soon after a write that failed."""
+        return self._num_lookups >= self._save_from_lookup
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the table is looked up again and again."""
+        return self._num_lookups > 1 or bool(self._saved)
+
+    def fields_in(self, schema: Schema) -> list[Field]:
+        """Return the key columns as a table has them now; none if it lacks one of them."""
+        own = {field.id: field for field in schema.fields}
+        return [own[field.id] for field in self._fields] if self._are_in(own) else []
+
+    def _are_in(self, fields: Mapping[int, Field]) -> bool:
+        return all(
+            field.id in fields
+            and field_to_arrow(fields[field.id]).type == field_to_arrow(field).type
+            for field in self._fields
+        )
+
+    def collector(self, file: FileKey, num_rows: int) -> Collector:
+        """Return what collects the keys of a fragment; see `Collector`."""
+        return Collector(file, num_rows, self._seeds)
+
+    def file_of(self, fragment: Fragment) -> FileKey | None:
+        """Return which columns of files hold a fragment's keys; None if they cannot be kept."""
+        found = tuple(file_column(fragment, field.id) for field in self._fields)
+        return None if None in found else found  # type: ignore[return-value]  # none is None
+
+    def covered_by(self, fragment: Fragment) -> Covered | None:
+        """Return the file of a fragment's keys, as it is remembered; None if it cannot be.
+
+        A damaged fragment may state another number of rows than its file has: it is read, and
+        refused, as if the file were not known.
         """
-        chunks = np.arange(len(self._is_here))
-        for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
-            self._fetch(store, chunks[start : start + _CHUNKS_AT_ONCE])
+        file = self.file_of(fragment)
+        return None if file is None else Covered(file, fragment.physical_rows)
 
-    def find(self, store: Store, wanted: U64) -> Hits:
-        """Return the keys that have one of some words.
+    def look_up(
+        self, fragments: Sequence[Fragment], num_fragments: int, store: Store
+    ) -> IndexSnapshot:
+        """Begin a look-up; return what is known of some fragments.
 
-        The first look-up of a large run in a near store copies nothing: a process that applies one
-        batch and ends would not use the copy.
+        Args:
+            fragments: The fragments that may have a key of the batch.
+            num_fragments: How many the version has.
+            store: The table's.
+        """
+        files = [self.covered_by(fragment) for fragment in fragments]
+        with self._lock:
+            self._num_lookups += 1
+            self._forget_unused(num_fragments)
+            unknown = [file for file in files if file and file not in self._number_of]
+        if sum(each.num_rows for each in unknown) >= LEAST_SHARED_ROWS:
+            self.refresh(store)
+        with self._lock:
+            known = self._known(files)
+            for number in known.numbers.tolist():
+                self._asked_at[number] = self._num_lookups
+            return known
+
+    def knows(self, file: Covered) -> bool:
+        """Return whether the keys of a file are known."""
+        with self._lock:
+            return file in self._number_of
+
+    def snapshot_of(self, files: Sequence[Covered | None]) -> IndexSnapshot:
+        """Return what is known of some files now; this does not count as a look-up."""
+        with self._lock:
+            return self._known(files)
+
+    def _known(self, files: Sequence[Covered | None]) -> IndexSnapshot:
+        own = np.array(
+            [-1 if file is None else self._number_of.get(file, -1) for file in files], np.int64
+        )
+        saved = [each for each in self._saved.values() if np.isin(each.numbers, own).any()]
+        return IndexSnapshot(own, tuple(self._runs), tuple(saved), self._seeds)
+
+    def add(self, collected: Iterable[Collector]) -> None:
+        """Keep the keys of files, as long as there is room."""
+        for each in collected:
+            with self._lock:
+                if each.is_complete and each.seeds == self._seeds:
+                    self._add_collected(each)
+
+    def _add_collected(self, collected: Collector) -> None:
+        file = Covered(collected.file, collected.num_rows)
+        if file in self._number_of:
+            return
+        run = collected.to_run(self._next)
+        self._give_number(file)
+        if run is not None:
+            self._insert(run)
+
+    def add_sorted(
+        self, store: Store, files: Sequence[Covered], parts: Sequence[Part], seeds: tuple[int, int]
+    ) -> None:
+        """Keep keys that are in order: many as a run of the index, few in memory.
+
+        Other threads look up keys meanwhile: no lock is held while keys are merged or written.
 
         Args:
             store: The table's.
-            wanted: (n,) u64, ascending.
-
-        Raises:
-            LostRunError: Chunks that are needed cannot be had; or more keys than `MAX_HITS` have
-                one of the words.
+            files: Files that are not known yet.
+            parts: Their keys, all of them; rows are numbered in the order of the files.
+            seeds: The seeds of the hashes by which the keys are known.
         """
-        if len(self._is_here) and bool(self._is_here.all()):
-            return self._find_in_copy(wanted)
-        firsts = self.footer.firsts
-        # Equal words may begin at the end of a chunk, and go on in the next ones.
-        first = np.maximum(np.searchsorted(firsts, wanted, "left") - 1, 0)
-        stop = np.searchsorted(firsts, wanted, "right")
-        asked = np.flatnonzero(stop > first)
-        edges = np.zeros(len(firsts) + 1, np.int64)
-        np.add.at(edges, first[asked], 1)
-        np.add.at(edges, stop[asked], -1)
-        chunks = np.flatnonzero(np.cumsum(edges[:-1]) > 0)
-        is_first, self._was_searched = not self._was_searched, True
-        num_missing = int((~self._is_here[chunks]).sum())
-        if is_first and num_missing >= _MANY_CHUNKS and store.bytes_per_request <= _NEAR_BYTES:
-            return self._find_in_passing(store, wanted, chunks)
-        self._fetch(store, chunks)
-        low = first[asked] * CHUNK_ROWS
-        high = np.minimum(stop[asked] * CHUNK_ROWS, self.footer.num_keys)
-        return self._hits(wanted, asked, _lower_bound(self.words, wanted[asked], low, high), high)
+        if sum(file.num_rows for file in files) >= LEAST_SAVED_ROWS:
+            run = run_files.write_run(store, self.columns(seeds), files, parts)
+            if run is not None:
+                with self._lock:
+                    self._adopt(run)
+            return
+        keys = joined(list(merged(parts)))
+        starts = np.cumsum([0, *(file.num_rows for file in files)])
+        with self._lock:
+            is_known = any(file in self._number_of for file in files)
+            if is_known or seeds != self._seeds or len(keys.words) > self.num_rows_left:
+                return
+            numbers = np.array([self._give_number(file) for file in files], np.int64)
+            self._runs.append(Memtable.of(keys, starts, numbers))
 
-    def _find_in_passing(self, store: Store, wanted: U64, chunks: Places) -> Hits:
-        """Return the keys with one of some words; keeps none of the chunks."""
-        firsts = self.footer.firsts
-        begins = np.searchsorted(wanted, firsts, "left")
-        ends = np.append(np.searchsorted(wanted, firsts[1:], "right"), len(wanted))
-        found: list[Hits] = []
-        num_hits = 0
-        for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
-            some = chunks[start : start + _CHUNKS_AT_ONCE].tolist()
-            for chunk, _, keys in self._read(store, some):
-                own = wanted[begins[chunk] : ends[chunk]]
-                at = np.searchsorted(keys.words, own, "left")
-                sizes = np.searchsorted(keys.words, own, "right") - at
-                num_hits += int(sizes.sum())
-                if num_hits > MAX_HITS:
-                    raise LostRunError(self, is_damaged=False)
-                places, which = _spread(at, sizes)
-                others = None if keys.others is None else keys.others[places]
-                found.append(Hits(which + begins[chunk], others, keys.rows[places]))
-        all_others = [each.others for each in found if each.others is not None]
-        return Hits(
-            np.concatenate([each.which for each in found]),
-            np.concatenate(all_others) if all_others else None,
-            np.concatenate([each.rows for each in found]),
-        )
+    def _give_number(self, file: Covered) -> int:
+        self._number_of[file] = number = self._next
+        self._asked_at[number] = self._num_lookups
+        self._next += 1
+        return number
 
-    def _find_in_copy(self, wanted: U64) -> Hits:
-        """Return the keys with one of some words, all chunks being copied."""
-        at = self._search.first_at_least(wanted)
-        high = np.full(len(wanted), self.footer.num_keys)
-        return self._hits(wanted, np.arange(len(wanted)), at, high)
+    def _insert(self, run: Memtable) -> None:
+        """Add a run, merged with those that are not much larger: few remain, and few are merged."""
+        self._runs.sort(key=lambda each: -len(each.words))
+        while self._runs and are_merged(len(self._runs[-1].words), len(run.words)):
+            run = self._runs.pop().merged_with(run)
+        self._runs.append(run)
 
-    def _hits(self, wanted: U64, asked: Places, at: Places, high: Places) -> Hits:
-        """Return the keys with one of some words, in chunks that are copied.
+    def _forget_unused(self, num_fragments: int) -> None:
+        """Forget the files that were asked for longest ago, once they are as many as the others."""
+        if len(self._number_of) - len(self._saved_files) <= 2 * num_fragments + _FORGET_FROM:
+            return
+        own = self._files_in_memory()
+        by_age = sorted(own.items(), key=lambda each: self._asked_at.get(each[1], 0))
+        for file, _ in by_age[: len(by_age) - num_fragments]:
+            del self._number_of[file]
+        self._forget_others()
+
+    def _files_in_memory(self) -> dict[Covered, int]:
+        """Return the files whose keys are in memory, and their numbers."""
+        own = self._number_of.items()
+        return {file: number for file, number in own if file not in self._saved_files}
+
+    def _forget_others(self) -> None:
+        """Forget all keys in memory of files without a number."""
+        is_kept = np.zeros(self._next, np.bool_)
+        is_kept[list(self._number_of.values())] = True
+        self._asked_at = {each: self._asked_at.get(each, 0) for each in self._number_of.values()}
+        left = [run.where(is_kept[run.files]) for run in self._runs]
+        self._runs = [each for each in left if len(each.words)]
+
+    # --- the index
+
+    def columns(self, seeds: tuple[int, int]) -> KeyColumns:
+        """Return what the index states about keys.
 
         Args:
-            wanted: (n,) u64, ascending.
-            asked: (m,) i64, which of them may be in the run.
-            at: (m,) i64, the place of the first word that is no less.
-            high: (m,) i64, one past the last place at which each may be.
+            seeds: The seeds of their hashes; of no meaning if words are exact.
         """
-        count = self.footer.num_keys
-        hits = np.flatnonzero(self.words[np.minimum(at, max(count - 1, 0))] == wanted[asked])
-        hits = hits[at[hits] < high[hits]]
-        at, which = at[hits], asked[hits]
-        one_more = np.minimum(at + 1, count - 1)
-        stops = at + 1
-        many = np.flatnonzero((stops < high[hits]) & (self.words[one_more] == wanted[which]))
-        stops[many] = _upper_bound(self.words, wanted[which[many]], stops[many], high[hits[many]])
-        sizes = stops - at
-        if int(sizes.sum()) > MAX_HITS:
-            raise LostRunError(self, is_damaged=False)
-        places, of_hit = _spread(at, sizes)
-        others = None if self.others is None else self.others[places]
-        return Hits(which[of_hit], others, self.rows[places])
+        types = tuple(field_to_arrow(field).type for field in self._fields)
+        is_exact = are_exact([pa.array([], _plain(each)) for each in types])
+        return KeyColumns(
+            tuple(field.id for field in self._fields),
+            tuple(map(str, types)),
+            is_exact,
+            (0, 0) if is_exact else seeds,
+        )
 
-    def _fetch(self, store: Store, chunks: Places) -> None:
+    def refresh(self, store: Store) -> None:
+        """Take note of the runs that other processes have written, merged or deleted.
+
+        Other threads look up keys meanwhile: the store is asked while none of them waits.
+        """
+        columns = self.columns(self._seeds)
         with self._lock:
-            missing = chunks[~self._is_here[chunks]].tolist()
-            for start in range(0, len(missing), _CHUNKS_AT_ONCE):
-                for chunk, data, _ in self._read(store, missing[start : start + _CHUNKS_AT_ONCE]):
-                    self.put(chunk, data)
+            before = dict(self._saved)
+            left_out = set(self._left_out)
+        paths = run_files.list_runs(store, columns.field_ids)
+        if paths is None:
+            return
+        footers = {
+            path: run_files.footer_if_sound(store, path)
+            for path in paths
+            if path not in before and path not in left_out
+        }
+        with self._lock:
+            for path in before.keys() - set(paths):
+                if self._saved.get(path) is before[path]:
+                    self._remove_run(before[path])
+            self._left_out -= left_out - set(paths)
+            for path, footer in footers.items():
+                if path not in self._saved:
+                    self._open(path, footer, columns)
 
-    def _read(self, store: Store, chunks: Sequence[int]) -> list[tuple[int, Any, Keys]]:
-        """Return some chunks, their bytes and their keys, checked."""
-        try:
-            ranges = [self.footer.chunk_range(each) for each in chunks]
-            return [
-                (chunk, data, decode_chunk(data, self.footer, chunk))
-                for chunk, data in zip(chunks, store.read_ranges(self.path, ranges), strict=True)
-            ]
-        except CorruptDataError as error:
-            raise LostRunError(self, is_damaged=True) from error
-        except Exception as error:  # from any store: the run is optional
-            raise LostRunError(self, is_damaged=False) from error
+    def _open(self, path: str, footer: RunFooter | None, columns: KeyColumns) -> None:
+        self._left_out.add(path)
+        if footer is None or footer.columns._replace(seeds=columns.seeds) != columns:
+            return
+        if all(file in self._number_of for file in footer.files):
+            return
+        size = sum(each.num_bytes for each in self._saved.values())
+        run = run_files.open_run(path, footer, size)
+        if run is None:
+            return
+        if not columns.is_exact and not self._saved and footer.columns.seeds != self._seeds:
+            self._switch_seeds(footer.columns.seeds)
+        self._adopt(run)
 
+    def _switch_seeds(self, seeds: tuple[int, int]) -> None:
+        """Hash keys as the index does, so that runs can be merged; forget the other hashes."""
+        self._seeds = seeds
+        self._number_of, self._runs = {}, []
 
-def _spread(firsts: Places, sizes: Places) -> tuple[Places, Places]:
-    """Return the places of ranges, and the number of the range that each belongs to.
+    def _adopt(self, run: IndexRun) -> None:
+        if run.path in self._saved:  # another thread has found it in the store since it was written
+            return
+        for place, file in enumerate(run.footer.files):
+            if file not in self._number_of:
+                run.numbers[place] = self._give_number(file)
+                self._saved_files.add(file)
+        self._saved[run.path] = run
+        self._left_out.discard(run.path)
 
-    Args:
-        firsts: (n,) i64, where each range begins.
-        sizes: (n,) i64, how many places it has.
-    """
-    which = np.repeat(np.arange(len(sizes)), sizes)
-    ends = np.cumsum(sizes)
-    return np.arange(len(which)) - (ends - sizes)[which] + firsts[which], which
+    def drop_run(self, error: RunUnavailableError, store: Store) -> None:
+        """Forget a run of the index that cannot be used; delete it if it is damaged."""
+        with self._lock:
+            if self._saved.get(error.run.path) is error.run:
+                self._remove_run(error.run)
+                self._left_out.add(error.run.path)
+        if error.is_damaged:
+            run_files.delete_runs(store, [error.run.path])
 
+    def _remove_run(self, run: IndexRun) -> None:
+        del self._saved[run.path]
+        for number, file in zip(run.numbers.tolist(), run.footer.files, strict=True):
+            if number >= 0:
+                del self._number_of[file]
+                self._saved_files.discard(file)
 
-def _sections(width: int, count: int) -> list[tuple[int, int]]:
-    """Return where each array begins in a copy, and the size of its items."""
-    sizes = (8, 4) if width == 12 else (8, 4, 4)
-    begins = np.concatenate([[0], np.cumsum(sizes)]) * count
-    return list(zip(begins.tolist(), sizes, strict=False))
+    def save(self, table: TableVersion, least_rows: int | None = None) -> None:
+        """Save the keys in memory as a run of the index, if they are many.
 
+        Args:
+            table: The version that was looked up in.
+            least_rows: How many are many.
+        """
+        least_rows = LEAST_SAVED_ROWS if least_rows is None else least_rows
+        with self._lock:
+            if not self.can_save or sum(len(run.words) for run in self._runs) < least_rows:
+                return
+            if self._save_memory(table.store):
+                self._compact(table)
+            else:
+                self._save_from_lookup = self._num_lookups + LOOKUPS_BEFORE_RETRY
 
-def _write_at(file: int, data: memoryview, place: int) -> None:
-    while data:
-        done = os.pwrite(file, data, place)
-        data, place = data[done:], place + done
-
-
-def _lower_bound(words: U64, wanted: U64, low: Places, high: Places) -> Places:
-    """Return the first place from `low` on with at least a word; `high` if there is none."""
-    last = max(len(words) - 1, 0)
-    low, high = low.copy(), high.copy()
-    while bool((active := low < high).any()):
-        middle = (low + high) >> 1
-        is_less = (words[np.minimum(middle, last)] < wanted) & active
-        low = np.where(is_less, middle + 1, low)
-        high = np.where(is_less | ~active, high, middle)
-    return low
-
-
-def _upper_bound(words: U64, wanted: U64, low: Places, high: Places) -> Places:
-    """Return the first place from `low` on with more than a word; `high` if there is none."""
-    last = max(len(words) - 1, 0)
-    low, high = low.copy(), high.copy()
-    while bool((active := low < high).any()):
-        middle = (low + high) >> 1
-        is_no_more = (words[np.minimum(middle, last)] <= wanted) & active
-        low = np.where(is_no_more, middle + 1, low)
-        high = np.where(is_no_more | ~active, high, middle)
-    return low
-
-
-def write_run(
-    store: Store, columns: KeyColumns, files: Sequence[Covered], parts: Sequence[Part]
-) -> LocalRun | None:
-    """Write a run, and keep a copy of it; None if either cannot be had.
-
-    Args:
-        store: The table's.
-        columns: What the keys are.
-        files: The files of the run.
-        parts: Its keys.
-    """
-    path = key_index_path(columns.field_ids[0], secrets.token_bytes(16))
-    encoder = RunEncoder(columns, files)
-    size = sum(len(part.source.words) for part in parts) * columns.row_bytes
-    try:
-        if not _has_room(2 * size):
-            return None
-        with tempfile.TemporaryFile(prefix=_PREFIX) as chunks:
-            with store.open_writer(path) as writer:
-                for keys in merged(parts):
-                    for data in encoder.add(keys):
-                        writer.write(data)
-                        chunks.write(data)
-                num_chunks = len(encoder.footer.firsts)
-                for data in encoder.end():
-                    writer.write(data)
-                    if num_chunks < len(encoder.footer.firsts):  # the last chunk
-                        num_chunks += 1
-                        chunks.write(data)
-            chunks.flush()
-            run = LocalRun(path, encoder.footer, _file())
-            for chunk in range(num_chunks):
-                own = encoder.footer.chunk_range(chunk)
-                run.put(chunk, os.pread(chunks.fileno(), own.size_bytes, own.start))
-            return run
-    except Exception:  # from any store or disk: the run is optional
-        return None
-
-
-_PREFIX: Final = "lance-stream-keys-"
-
-
-def _file() -> Any:
-    """Return a new file without a name, which is gone when it is closed."""
-    return tempfile.TemporaryFile(prefix=_PREFIX)
-
-
-def list_runs(store: Store, columns: Sequence[int]) -> list[str] | None:
-    """Return the paths of a table's runs with some key columns, sorted; None if unknown."""
-    try:
-        names = store.list_names(KEY_INDEX_DIRECTORY)
-    except Exception:  # from any store: runs are optional
-        return None
-    own = [each for each in names if parse_key_index_name(each) == columns[0]]
-    return [f"{KEY_INDEX_DIRECTORY}/{name}" for name in own[:_MAX_RUNS]]
-
-
-def indexed_columns(store: Store) -> list[KeyColumns]:
-    """Return what the keys of each of a table's runs are; nothing if that cannot be read."""
-    try:
-        names = store.list_names(KEY_INDEX_DIRECTORY)
-    except Exception:  # from any store: runs are optional
-        return []
-    own = [each for each in names if parse_key_index_name(each) is not None][:_MAX_RUNS]
-    footers = [footer_if_sound(store, f"{KEY_INDEX_DIRECTORY}/{name}") for name in own]
-    return [footer.columns for footer in footers if footer is not None]
-
-
-def read_footer(store: Store, path: str) -> RunFooter:
-    """Return the footer of a run.
-
-    Raises:
-        CorruptDataError: It is not what was written, or another release wrote it.
-        Exception: The store's, of any kind.
-    """
-    end, size = store.read_end(path, _END_BYTES)
-    trailer = end[-TRAILER_BYTES:]
-    wanted = footer_bytes(trailer) + TRAILER_BYTES
-    if wanted > size:
-        raise CorruptDataError("a run of keys is shorter than its footer")
-    if wanted > len(end):
-        (end,) = store.read_ranges(path, [ByteRange(size - wanted, size)])
-    return decode_footer(end[len(end) - wanted : len(end) - TRAILER_BYTES], trailer, size)
-
-
-def footer_if_sound(store: Store, path: str) -> RunFooter | None:
-    """Return the footer of a run; None if it cannot be read, or is not what was written."""
-    try:
-        return read_footer(store, path)
-    except Exception:  # from any store: runs are optional
-        return None
-
-
-def is_useless(store: Store, path: str, data_files: Container[bytes | None]) -> bool:
-    """Return whether a run is damaged, or of files that are gone; False if it cannot be read.
-
-    Args:
-        store: The table's.
-        path: The path of the run.
-        data_files: The random bytes of the names of the data files that there are.
-    """
-    try:
-        footer = read_footer(store, path)
-    except CorruptDataError:
+    def _save_memory(self, store: Store) -> bool:
+        own = self._files_in_memory()
+        files = list(own)
+        starts = np.concatenate([[0], np.cumsum([file.num_rows for file in files], dtype=np.int64)])
+        start_of = np.zeros(self._next, np.int64)
+        start_of[list(own.values())] = starts[:-1]
+        parts = [Part(each.numbered(start_of), None) for each in self._runs]
+        run = run_files.write_run(store, self.columns(self._seeds), files, parts)
+        if run is None:
+            return False
+        run.numbers = np.array(list(own.values()), np.int64)
+        self._saved[run.path] = run
+        self._saved_files.update(files)
+        self._runs = []
         return True
-    except Exception:  # from any store: runs are optional
-        return False
-    return not any(place.file in data_files for file in footer.files for place in file.file)
+
+    def _compact(self, table: TableVersion) -> None:
+        """Merge runs of a similar size, and delete those that have nothing of the table."""
+        columns = self.columns(self._seeds)
+        runs = [run for run in self._saved.values() if run.footer.columns.seeds == columns.seeds]
+        num_keys = sum(run.footer.num_keys for run in runs)
+        num_rows = int(table.manifest.fragments.numbers.physical_rows.sum())
+        table_files = set(filter(None, map(self.covered_by, table.manifest.fragments)))
+        for group in groups_to_merge(
+            [(run, run.footer.num_keys) for run in runs],
+            least_keys=LEAST_SAVED_ROWS,
+            most_keys=MOST_MERGED_KEYS,
+            merges_all=num_keys > 2 * num_rows + LEAST_SAVED_ROWS,
+        ):
+            self._merge_all(table.store, group, table_files)
+
+    def merge(self, table: TableVersion, paths: Sequence[str]) -> None:
+        """Merge runs of the index, which any process may have written, into one; best effort.
+
+        Args:
+            table: The version whose files are kept.
+            paths: The runs; about as large together as the largest one that is made. One whose keys
+                are hashed in another way is left alone: it came under its name since it was listed.
+        """
+        footers = {each: run_files.footer_if_sound(table.store, each) for each in paths}
+        kept = set(filter(None, map(self.covered_by, table.manifest.fragments)))
+        with self._lock:
+            columns = self.columns(self._seeds)
+            for path, footer in footers.items():
+                if footer is not None and footer.columns == columns:
+                    self._open(path, footer, columns)
+            if self._saved:
+                self._merge_all(table.store, list(self._saved.values()), kept)
+
+    def _merge_all(self, store: Store, runs: Sequence[IndexRun], kept: set[Covered]) -> None:
+        files = {file for run in runs for file in run.footer.files}
+        if len(runs) == 1 and len(files & kept) * 2 > len(files):
+            return
+        try:
+            for each in runs:
+                each.fetch_all(store)
+        except RunUnavailableError as error:
+            self.drop_run(error, store)
+            return
+        left, parts = planned_parts([(each, each.footer.files) for each in runs], kept)
+        made = run_files.write_run(store, self.columns(self._seeds), left, parts) if left else None
+        if left and made is None:
+            return
+        for each in runs:
+            self._remove_run(each)
+        if made is not None:
+            self._adopt(made)
+        run_files.delete_runs(store, [each.path for each in runs])
 
 
-def open_run(path: str, footer: RunFooter, num_open: int) -> LocalRun | None:
-    """Return a run to copy from; None if there is no room for it.
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+_known: Final[Cache[tuple[str, tuple[tuple[int, str], ...]], KeyIndex]] = Cache(_MAX_TABLES)
+
+
+def key_index_of(table: TableVersion, on: Sequence[str]) -> KeyIndex:
+    """Return what this process remembers of a table's keys.
 
     Args:
-        path: Its path.
-        footer: Its footer.
-        num_open: How many bytes the other runs of this process take.
+        table: Any version.
+        on: Names of its key columns.
     """
-    size = footer.num_keys * footer.columns.row_bytes
-    with suppress(OSError):
-        if num_open + size <= MAX_LOCAL_BYTES and _has_room(size):
-            return LocalRun(path, footer, _file())
-    return None
+    fields = key_fields(table.schema, on)
+    types = tuple((field.id, str(field_to_arrow(field).type)) for field in fields)
+    return _known.get_or_make((table.store.uri, types), lambda: KeyIndex(fields))
 
 
-def _has_room(num_bytes: int) -> bool:
-    """Return whether the folder for temporary files has room for a copy."""
-    return num_bytes <= _MOST_OF_FREE * shutil.disk_usage(tempfile.gettempdir()).free
+def key_indices_of(table: TableVersion) -> list[KeyIndex]:
+    """Return what this process remembers of a table, for each set of its key columns."""
+    own = [each for (uri, _), each in _known.items() if uri == table.store.uri]
+    return [each for each in own if each.num_files]
 
 
-def delete_runs(store: Store, paths: Iterable[str]) -> None:
-    """Delete runs; best effort."""
-    for path in paths:
-        with suppress(Exception):  # from any store: another process may try again
-            store.delete(path)
+def clear_key_indices() -> None:
+    """Forget the keys and columns of all tables, as a new process would."""
+    _known.clear()
+    clear_columns()
+
+
+def _bytes_kept() -> int:
+    return sum(each.num_bytes for _, each in _known.items())

@@ -11,27 +11,27 @@ the chunks of its range only. A run that cannot be written, or is damaged or gon
 harmless: a task that needs it reads the key columns of its files.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from lance_stream.caches import Cache
 from lance_stream.keys.bounds.key_bounds import key_fields
-from lance_stream.keys.index import key_index
-from lance_stream.keys.index.key_runs import RunFooter
-from lance_stream.keys.index.memory_runs import new_seeds
-from lance_stream.keys.index.remembered_keys import (
+from lance_stream.keys.index import run_files
+from lance_stream.keys.index.key_index import (
     LEAST_SAVED_ROWS,
     MOST_MERGED_KEYS,
     MOST_SAVED_ROWS,
-    RememberedKeys,
+    KeyIndex,
 )
+from lance_stream.keys.index.memtable import new_seeds
+from lance_stream.keys.index.run_format import RunFooter
+from lance_stream.keys.index.run_merging import groups_to_merge
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import unit_of
 from lance_stream.snapshot.table_version import TableVersion
 
 T = TypeVar("T")
 
-_RUNS_OF_A_SIZE: Final = 4
 _MAX_FOOTER_BYTES: Final = 64 << 20
 _FILE_BYTES: Final = 400
 
@@ -56,7 +56,7 @@ class SharedIndex(NamedTuple):
             table: The version.
         """
         indexed = {each for footer in self.runs.values() for each in footer.files}
-        keys = RememberedKeys(key_fields(table.schema, self.on), self.seeds)
+        keys = KeyIndex(key_fields(table.schema, self.on), self.seeds)
         found: list[tuple[int, int]] = []
         for place, fragment in enumerate(table.manifest.fragments):
             file = keys.covered_by(fragment)
@@ -67,34 +67,9 @@ class SharedIndex(NamedTuple):
 
     def to_merge(self) -> list[tuple[str, ...]]:
         """Return groups of runs of a similar size that are each better one run."""
-        by_size: dict[int, list[str]] = {}
-        for path, footer in sorted(self.runs.items(), key=lambda each: each[1].num_keys):
-            size = max(footer.num_keys // LEAST_SAVED_ROWS, 1).bit_length() // 2
-            by_size.setdefault(size, []).append(path)
-        groups: list[tuple[str, ...]] = []
-        for paths in by_size.values():
-            if len(paths) >= _RUNS_OF_A_SIZE:
-                sized = [(each, self.runs[each].num_keys) for each in paths]
-                groups += in_groups(sized, MOST_MERGED_KEYS)
+        sized = [(path, footer.num_keys) for path, footer in self.runs.items()]
+        groups = groups_to_merge(sized, least_keys=LEAST_SAVED_ROWS, most_keys=MOST_MERGED_KEYS)
         return [group for group in groups if len(group) > 1]
-
-
-def in_groups(sized: Iterable[tuple[T, int]], most: int) -> list[tuple[T, ...]]:
-    """Return things in their order, as many together as their sizes allow.
-
-    Args:
-        sized: Each with its size.
-        most: The size of a group; one thing that is larger is a group of its own.
-    """
-    groups: list[list[T]] = []
-    held = most
-    for each, size in sized:
-        if not groups or held + size > most:
-            groups.append([])
-            held = 0
-        groups[-1].append(each)
-        held += size
-    return [tuple(group) for group in groups]
 
 
 def shared_index(table: TableVersion, on: Sequence[str]) -> SharedIndex:
@@ -104,10 +79,10 @@ def shared_index(table: TableVersion, on: Sequence[str]) -> SharedIndex:
         table: Any version.
         on: Names of the key columns.
     """
-    wanted = RememberedKeys(key_fields(table.schema, on)).columns((0, 0))
+    wanted = KeyIndex(key_fields(table.schema, on)).columns((0, 0))
     found: dict[str, RunFooter] = {}
     num_keys: dict[tuple[int, int], int] = {}
-    for path in key_index.list_runs(table.store, wanted.field_ids) or ():
+    for path in run_files.list_runs(table.store, wanted.field_ids) or ():
         footer = _footer_of(table, path)
         if footer is not None and footer.columns._replace(seeds=wanted.seeds) == wanted:
             found[path] = footer
@@ -122,7 +97,7 @@ def _footer_of(table: TableVersion, path: str) -> RunFooter | None:
     name = table.store.uri, path
     footer = _footers.get(name)
     if footer is None:
-        footer = key_index.footer_if_sound(table.store, path)
+        footer = run_files.footer_if_sound(table.store, path)
         if footer is not None:
             _footers.put(name, footer)
     return footer
@@ -148,7 +123,7 @@ def index_keys(
     Raises:
         BadDataError: Keys cannot be read.
     """
-    keys = RememberedKeys(key_fields(table.schema, on), seeds)
+    keys = KeyIndex(key_fields(table.schema, on), seeds)
     for place in places:
         fragment = table.manifest.fragments[place]
         file = keys.file_of(fragment)
@@ -157,7 +132,7 @@ def index_keys(
         collector = keys.collector(file, fragment.physical_rows)
         for batch in read_unit(unit_of(table, place, columns=tuple(on), include_deleted=True)):
             collector.see(batch.columns)
-        keys.learn([collector])
+        keys.add([collector])
     keys.save(table, least_rows=1)
 
 
@@ -172,4 +147,4 @@ def merge_runs(
         seeds: The seeds of the index.
         paths: The runs.
     """
-    RememberedKeys(key_fields(table.schema, on), seeds).merge(table, paths)
+    KeyIndex(key_fields(table.schema, on), seeds).merge(table, paths)

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.keys.bounds.known_key_bounds import inherit_key_bounds
-from lance_stream.keys.index.carried_keys import RewrittenFiles, carry_keys
-from lance_stream.keys.index.remembered_keys import MOST_SAVED_ROWS
+from lance_stream.keys.index.key_index import MOST_SAVED_ROWS
+from lance_stream.keys.index.remap_keys import RewrittenFiles, remap_keys
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
@@ -185,9 +185,9 @@ def prepare(
             written += new
             groups.append(_group(table, places, task, new))
             if _num_written(groups[num_carried:]) >= MOST_SAVED_ROWS:
-                carry_keys(table, [group.rewritten_files for group in groups[num_carried:]])
+                remap_keys(table, [group.rewritten_files for group in groups[num_carried:]])
                 num_carried = len(groups)
-        carry_keys(table, [group.rewritten_files for group in groups[num_carried:]])
+        remap_keys(table, [group.rewritten_files for group in groups[num_carried:]])
     except BaseException:
         delete_files(
             table.store, [*written, *(fragment for group in groups for fragment in group.new)]

@@ -15,8 +15,9 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from lance_stream.errors import LanceStreamError
-from lance_stream.keys.index.remembered_keys import LEAST_SHARED_ROWS, MOST_SAVED_ROWS
-from lance_stream.keys.index.shared_index import in_groups, index_keys, merge_runs, shared_index
+from lance_stream.keys.index.key_index import LEAST_SHARED_ROWS, MOST_SAVED_ROWS
+from lance_stream.keys.index.run_merging import in_groups
+from lance_stream.keys.index.shared_index import index_keys, merge_runs, shared_index
 from lance_stream.row_updates.staged_files import WordRange
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import run_in_tasks, slots_of

@@ -89,7 +89,7 @@ def tracked_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules)
     return [each for each in table.names if each in wanted and each not in left_out]
 
 
-def remembered_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules) -> list[str]:
+def column_cache(table: pa.Schema, stored: Sequence[str], rules: UpsertRules) -> list[str]:
     """Return the stored columns whose values are remembered with shadowed events."""
     tracked = tracked_columns(table, stored, rules)
     return [
@@ -126,7 +126,7 @@ def open_shadowed_events(
             f"the column {blobs[0]!r} holds blobs, which a history (scd2) cannot compare. Keep "
             "them in a table of their own, and their keys in the history"
         )
-    values = remembered_columns(schema, stored, rules)
+    values = column_cache(schema, stored, rules)
     known = read_tombstones(table.manifest.config)
     age = FOR_GOOD if rules.tombstones is None else rules.tombstones
     if known is not None and known.files and age != FOR_GOOD:

@@ -7,7 +7,7 @@
                                   up in the table, decided and written; then one commit
                  discard_staged   deletes the files, whatever the outcome
 
-The word of a key is the one by which the index of keys is sorted (`memory_runs.first_words`),
+The word of a key is the one by which the index of keys is sorted (`memtable.first_words`),
 so that a range of keys is looked up in a range of each run. Only speed depends on that: what
 matters is that equal keys have equal words, and meet in one range.
 
@@ -31,7 +31,7 @@ import pyarrow as pa
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.batch_keys import without_dictionary
-from lance_stream.keys.index.memory_runs import first_words
+from lance_stream.keys.index.memtable import first_words
 from lance_stream.keys.matching import THREADS, Workers
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.row_updates.staged_files import (

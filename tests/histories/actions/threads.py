@@ -21,8 +21,8 @@ import numpy as np
 
 from lance_stream.dataset import Dataset
 from lance_stream.errors import CommitError
-from lance_stream.keys.index.key_index import LostRunError
-from lance_stream.keys.index.remembered_keys import Known, RememberedKeys
+from lance_stream.keys.index.key_index import IndexSnapshot, KeyIndex
+from lance_stream.keys.index.run_files import RunUnavailableError
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
@@ -204,13 +204,13 @@ def concurrent_writers(life: Life, choose: Choices) -> None:
 @contextmanager
 def checked_look_ups(counts: Counter[str]) -> Iterator[None]:
     """Check at each look-up that of the files that are known, no key is missing."""
-    real = RememberedKeys.look_up
+    real = KeyIndex.look_up
 
     def look_up(
-        self: RememberedKeys, fragments: Sequence[Fragment], num_fragments: int, store: Store
-    ) -> Known:
+        self: KeyIndex, fragments: Sequence[Fragment], num_fragments: int, store: Store
+    ) -> IndexSnapshot:
         known = real(self, fragments, num_fragments, store)
-        with suppress(LostRunError):  # as the look-up will notice
+        with suppress(RunUnavailableError):  # as the look-up will notice
             num_keys = _keys_of(known, store)
             for fragment, number in zip(fragments, known.numbers.tolist(), strict=True):
                 if number >= 0:
@@ -220,11 +220,11 @@ def checked_look_ups(counts: Counter[str]) -> Iterator[None]:
                     counts["files whose keys are known"] += 1
         return known
 
-    with patch.object(RememberedKeys, "look_up", look_up):
+    with patch.object(KeyIndex, "look_up", look_up):
         yield
 
 
-def _keys_of(known: Known, store: Store) -> Counter[int]:
+def _keys_of(known: IndexSnapshot, store: Store) -> Counter[int]:
     """Count the keys of each file, by its number."""
     num_keys: Counter[int] = Counter()
     for run in known.runs:

@@ -22,11 +22,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from lance_stream.keys.batch_keys import Places
-from lance_stream.keys.index import key_index, remembered_keys
-from lance_stream.keys.index.key_index import LocalRun, LostRunError
-from lance_stream.keys.index.key_runs import U32, Covered
-from lance_stream.keys.index.merged_runs import GONE, Part
-from lance_stream.keys.index.remembered_keys import Known, RememberedKeys
+from lance_stream.keys.index import key_index, run_files
+from lance_stream.keys.index.key_index import IndexSnapshot, KeyIndex
+from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
+from lance_stream.keys.index.run_format import U32, Covered
+from lance_stream.keys.index.run_merging import GONE, Part
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_to_arrow
@@ -85,7 +85,7 @@ class RewrittenFiles(NamedTuple):
         return numbers
 
 
-def carry_keys(table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
+def remap_keys(table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
     """Make the keys of new files known, as far as those of the old files are.
 
     Args:
@@ -103,54 +103,52 @@ def carry_keys(table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
         )
 
 
-def _memories(table: TableVersion, groups: Sequence[RewrittenFiles]) -> list[RememberedKeys]:
+def _memories(table: TableVersion, groups: Sequence[RewrittenFiles]) -> list[KeyIndex]:
     """Return what is known of the table's keys: by this process, or else from the index."""
-    own = remembered_keys.all_of_table(table)
+    own = key_index.key_indices_of(table)
     if own:
         return own
     num_rows = sum(row.physical_rows for group in groups for row in group.rows)
-    if num_rows < remembered_keys.LEAST_SHARED_ROWS:
+    if num_rows < key_index.LEAST_SHARED_ROWS:
         return []
     fields = {field.id: field for field in table.schema.fields}
-    made: dict[tuple[int, ...], RememberedKeys] = {}
-    for columns in key_index.indexed_columns(table.store):
+    made: dict[tuple[int, ...], KeyIndex] = {}
+    for columns in run_files.indexed_columns(table.store):
         ids = columns.field_ids
         if ids not in made and all(
             each in fields and str(field_to_arrow(fields[each]).type) == kind
             for each, kind in zip(ids, columns.types, strict=True)
         ):
-            made[ids] = RememberedKeys([fields[each] for each in ids])
+            made[ids] = KeyIndex([fields[each] for each in ids])
     for each in made.values():
         each.refresh(table.store)
     return list(made.values())
 
 
-def _carry(memory: RememberedKeys, table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
+def _carry(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
     """Make the keys of new files known to one set of key columns."""
     covered = [memory.covered_by(each) for group in groups for each in group.old]
     unknown = [each for each in covered if each is not None and not memory.knows(each)]
-    if sum(each.num_rows for each in unknown) >= remembered_keys.LEAST_SHARED_ROWS:
+    if sum(each.num_rows for each in unknown) >= key_index.LEAST_SHARED_ROWS:
         memory.refresh(table.store)
     _read_few(memory, table, groups)
     while True:
-        carried = _carried(memory, memory.known_of(covered), groups, covered)
+        carried = _carried(memory, memory.snapshot_of(covered), groups, covered)
         if carried is None:
             return
         try:
             for run in carried.runs:
                 run.fetch_all(table.store)
-        except LostRunError as error:
-            memory.lose(error, table.store)
+        except RunUnavailableError as error:
+            memory.drop_run(error, table.store)
             continue
         parts = carried.parts()
         if parts:
-            memory.take(table.store, carried.files, parts, carried.known.seeds)
+            memory.add_sorted(table.store, carried.files, parts, carried.known.seeds)
         return
 
 
-def _read_few(
-    memory: RememberedKeys, table: TableVersion, groups: Sequence[RewrittenFiles]
-) -> None:
+def _read_few(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
     """Read the keys of old files that are not known, if most rows of their group are known.
 
     No upsert has looked into them: their bounds exclude all keys so far, or another writer has just
@@ -174,7 +172,7 @@ def _read_few(
             place = place_of[fragment.id]
             for batch in read_unit(unit_of(table, place, columns=names, include_deleted=True)):
                 collector.see(batch.columns)
-            memory.learn([collector])
+            memory.add([collector])
 
 
 class _Carried(NamedTuple):
@@ -193,8 +191,8 @@ class _Carried(NamedTuple):
     number_of: Places
     starts: Places
     numbers: U32
-    known: Known
-    runs: tuple[LocalRun, ...]
+    known: IndexSnapshot
+    runs: tuple[IndexRun, ...]
 
     def parts(self) -> list[Part]:
         """Return the keys to merge."""
@@ -205,7 +203,7 @@ class _Carried(NamedTuple):
         parts = [Part(each.numbered(start_of), self.numbers) for each in in_memory]
         return [*parts, *(Part(each, self._numbers_in(each)) for each in self.runs)]
 
-    def _numbers_in(self, run: LocalRun) -> U32:
+    def _numbers_in(self, run: IndexRun) -> U32:
         """Return the new number of each row of a run."""
         numbers = np.full(int(run.starts[-1]), GONE, np.uint32)
         place_of = {number: at for at, number in enumerate(self.number_of.tolist())}
@@ -218,8 +216,8 @@ class _Carried(NamedTuple):
 
 
 def _carried(
-    memory: RememberedKeys,
-    known: Known,
+    memory: KeyIndex,
+    known: IndexSnapshot,
     groups: Sequence[RewrittenFiles],
     covered: Sequence[Covered | None],
 ) -> _Carried | None:
@@ -247,7 +245,7 @@ def _carried(
         rows = [row.physical_rows for row in group.rows]
         if (
             usable.issuperset(own)
-            and sum(rows) <= remembered_keys.MOST_MERGED_KEYS
+            and sum(rows) <= key_index.MOST_MERGED_KEYS
             and rows == [each.num_rows for each in old if each is not None]
             and None not in new
         ):
@@ -271,8 +269,8 @@ def _carried(
 
 
 def _usable_runs(
-    memory: RememberedKeys, known: Known, covered: Sequence[Covered | None]
-) -> list[LocalRun]:
+    memory: KeyIndex, known: IndexSnapshot, covered: Sequence[Covered | None]
+) -> list[IndexRun]:
     """Return the runs with the same hashes as the keys in memory, of which enough is needed.
 
     Args:

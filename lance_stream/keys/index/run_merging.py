@@ -8,15 +8,19 @@ table of all of them, whether a file moves as a whole or a compaction has moved 
 Merging goes through the words in order, some chunks of each source at a time.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.keys.index.key_runs import CHUNK_ROWS, U32, U64, Covered, Keys
+from lance_stream.keys.index.run_format import CHUNK_ROWS, U32, U64, Covered, Keys
 
 Places = npt.NDArray[np.int64]
+T = TypeVar("T")
+
+RUNS_OF_A_TIER: Final = 4
+"""So many runs of a similar size, within a factor of four, are merged."""
 
 GONE: Final = np.uint32(0xFFFFFFFF)
 """The number of a row that the merged run leaves out; no run has so many rows."""
@@ -60,6 +64,47 @@ class Part(NamedTuple):
 
     source: Source
     numbers: U32 | None
+
+
+def groups_to_merge(
+    runs: Iterable[tuple[T, int]], *, least_keys: int, most_keys: int, merges_all: bool = False
+) -> list[tuple[T, ...]]:
+    """Return groups of runs that are each better one run: the policy of every merge of runs.
+
+    Args:
+        runs: Each run with the number of its keys.
+        least_keys: Runs of fewer keys are of one tier.
+        most_keys: How many keys a merged run may have.
+        merges_all: Whether tiers of few runs are merged, too: files of most keys are gone.
+    """
+    tiers: dict[int, list[tuple[T, int]]] = {}
+    for run, num_keys in sorted(runs, key=lambda sized: sized[1]):
+        tier = max(num_keys // least_keys, 1).bit_length() // 2
+        tiers.setdefault(tier, []).append((run, num_keys))
+    return [
+        group
+        for tier_runs in tiers.values()
+        if merges_all or len(tier_runs) >= RUNS_OF_A_TIER
+        for group in in_groups(tier_runs, most_keys)
+    ]
+
+
+def in_groups(sized: Iterable[tuple[T, int]], most: int) -> list[tuple[T, ...]]:
+    """Return things in their order, as many together as their sizes allow.
+
+    Args:
+        sized: Each with its size.
+        most: The size of a group; one thing that is larger is a group of its own.
+    """
+    groups: list[list[T]] = []
+    total = most
+    for item, size in sized:
+        if not groups or total + size > most:
+            groups.append([])
+            total = 0
+        groups[-1].append(item)
+        total += size
+    return [tuple(group) for group in groups]
 
 
 def planned_parts(

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.keys.batch_keys import Places, hash_keys, without_dictionary
-from lance_stream.keys.index.key_runs import U32, FileKey, Keys
+from lance_stream.keys.index.run_format import U32, FileKey, Keys
 from lance_stream.keys.key_filter import KeyWords, are_exact, key_words
 
 # Runs are merged up to this many rows: merging takes several times their memory for a moment.
@@ -106,7 +106,7 @@ class Collector:
         """Whether every row was seen."""
         return self._num_seen == self.num_rows
 
-    def to_run(self, number: int) -> "MemoryRun | None":
+    def to_run(self, number: int) -> "Memtable | None":
         """Return the keys as a run; None if there are none.
 
         Args:
@@ -118,14 +118,14 @@ class Collector:
         others = [words.others for words, _ in self._parts if words.others is not None]
         rows = np.concatenate([rows for _, rows in self._parts])
         order = np.argsort(words)  # faster than a stable sort, as long as nothing is in order
-        return MemoryRun(
+        return Memtable(
             words[order],
             np.concatenate(others)[order] if others else None,
             (rows | np.uint64(number << int(_OFFSET_BITS)))[order],
         )
 
 
-class MemoryRun(NamedTuple):
+class Memtable(NamedTuple):
     """Keys of some files.
 
     Attributes:
@@ -139,7 +139,7 @@ class MemoryRun(NamedTuple):
     rows: npt.NDArray[np.uint64]
 
     @classmethod
-    def of(cls, keys: Keys, starts: Places, numbers: Places) -> "MemoryRun":
+    def of(cls, keys: Keys, starts: Places, numbers: Places) -> "Memtable":
         """Return keys of some files as a run.
 
         Args:
@@ -168,23 +168,23 @@ class MemoryRun(NamedTuple):
         """(n,) u64 row offsets."""
         return self.rows & _OFFSET_MASK
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> "MemoryRun":
+    def where(self, mask: npt.NDArray[np.bool_]) -> "Memtable":
         """Return some of the keys.
 
         Args:
             mask: (n,) whether each stays.
         """
         others = None if self.others is None else self.others[mask]
-        return MemoryRun(self.words[mask], others, self.rows[mask])
+        return Memtable(self.words[mask], others, self.rows[mask])
 
-    def merged_with(self, other: "MemoryRun") -> "MemoryRun":
+    def merged_with(self, other: "Memtable") -> "Memtable":
         """Return the keys of both runs."""
         words = np.concatenate([self.words, other.words])
         order = np.argsort(words, kind="stable")  # which takes advantage of the order that there is
         others = None
         if self.others is not None and other.others is not None:
             others = np.concatenate([self.others, other.others])[order]
-        return MemoryRun(words[order], others, np.concatenate([self.rows, other.rows])[order])
+        return Memtable(words[order], others, np.concatenate([self.rows, other.rows])[order])
 
     def numbered(self, start_of: Places) -> Keys:
         """Return the keys of some files, with their rows numbered through all of those.

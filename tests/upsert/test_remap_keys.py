@@ -14,9 +14,9 @@ import pytest
 
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.keys.index import carried_keys, key_index, remembered_keys
-from lance_stream.keys.index.carried_keys import RewrittenFiles
-from lance_stream.keys.index.merged_runs import GONE
+from lance_stream.keys.index import key_index, remap_keys, run_files
+from lance_stream.keys.index.remap_keys import RewrittenFiles
+from lance_stream.keys.index.run_merging import GONE
 from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
@@ -66,12 +66,12 @@ def test_the_process_that_compacts_reads_no_key_of_the_new_files() -> None:
 @pytest.mark.parametrize("saved", [1, 1 << 20])
 def test_keys_in_memory_are_carried_over(saved: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a run of the index if they are many; otherwise they stay in memory."""
-    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", 1 << 20)
+    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1 << 20)
     table = table_of()
     for number in range(1, 4):
         table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
     assert not runs_of(table)
-    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", saved)
+    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", saved)
     table = lance_stream.Dataset(table).compact().table
     assert len(runs_of(table)) == (1 if saved == 1 else 0)
     assert num_reads_of_an_upsert(table) == 0
@@ -183,12 +183,12 @@ def test_a_batch_does_not_wait_for_a_run_that_a_compaction_writes() -> None:
 def test_a_run_that_a_batch_finds_before_the_compaction_uses_it_is_used_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", 1)
+    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1)
     table = table_of()
     for number in range(1, 4):
         table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
-    memory = remembered_keys.remembered_keys(table, ["id"])
-    real = key_index.write_run
+    memory = key_index.key_index_of(table, ["id"])
+    real = run_files.write_run
 
     def found_at_once(*given: Any) -> Any:
         run = real(*given)
@@ -196,7 +196,7 @@ def test_a_run_that_a_batch_finds_before_the_compaction_uses_it_is_used_once(
         return run
 
     with monkeypatch.context() as patched:
-        patched.setattr(key_index, "write_run", found_at_once)
+        patched.setattr(run_files, "write_run", found_at_once)
         compacted = lance_stream.Dataset(table).compact().table
     assert num_reads_of_an_upsert(compacted) == 0
 
@@ -247,7 +247,7 @@ def test_runs_with_hashes_of_other_seeds_are_not_mixed() -> None:
         ds = ds.upsert(rows([160, 170], number), "id")
     ds.table.store.write(path, hidden)
     restart()
-    seeds = {indexed_column.seeds for indexed_column in key_index.indexed_columns(ds.table.store)}
+    seeds = {indexed_column.seeds for indexed_column in run_files.indexed_columns(ds.table.store)}
     assert len(seeds) == 2
     ds = ds.upsert(rows(range(300), 5), "id").compact()
     assert num_reads_of_an_upsert(ds.table) < 20
@@ -256,7 +256,7 @@ def test_runs_with_hashes_of_other_seeds_are_not_mixed() -> None:
 def test_an_index_that_is_much_larger_than_the_compaction_is_not_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(carried_keys, "MOST_COPIED", 1)
+    monkeypatch.setattr(remap_keys, "MOST_COPIED", 1)
     table = indexed(table_of())
     before = runs_of(table)
     table, store = watched(table)
@@ -291,7 +291,7 @@ def test_new_numbers_are_those_of_the_rows_as_written() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_compactions_beside_upserts_lose_no_key(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread compacts without pause; runs are written, merged and carried over meanwhile."""
-    monkeypatch.setattr(remembered_keys, "LEAST_SAVED_ROWS", [1, 40, 400][seed])
+    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", [1, 40, 400][seed])
     dice = random.Random(seed)
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
     uri, is_over = ds.uri, threading.Event()

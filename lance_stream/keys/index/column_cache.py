@@ -30,16 +30,16 @@ def place_of_column(fragment: Fragment, field: Field) -> FileColumn | None:
     return None if is_nested else file_column(fragment, field.id)
 
 
-def remembered_column(place: FileColumn, field: Field) -> pa.Array | None:
+def cached_column(place: FileColumn, field: Field) -> pa.Array | None:
     """Return the values of a column of a file, those of deleted rows too; None if not known."""
     return _columns.get((place, str(field_to_arrow(field).type)))
 
 
-def remember_column(place: FileColumn, values: pa.Array) -> None:
+def cache_column(place: FileColumn, values: pa.Array) -> None:
     """Keep the values of a column of a file, of all its rows, for as long as there is room."""
     _columns.put((place, str(values.type)), values)
 
 
-def forget_columns() -> None:
+def clear_columns() -> None:
     """Forget the columns of all tables, as a new process would."""
     _columns.clear()

@@ -1,0 +1,482 @@
+"""The index of keys that processes share: runs in files of the table, and copies of their chunks.
+
+A run (`run_format`) is written once and never changed. A process copies the chunks that it needs,
+each checked, to a file of its own without a name, and maps that one to memory: a file that others
+can reach is never mapped, since a process is killed if one is cut short meanwhile. A run that
+cannot be read, or is not what was written, is left out, and the key columns are read instead.
+
+Runs of a similar size are merged into one (`run_merging`), so that there are few.
+"""
+
+import logging
+import mmap
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.caches import Cache
+from lance_stream.errors import CorruptDataError, NotFoundError
+from lance_stream.keys.index.run_format import (
+    CHUNK_ROWS,
+    TRAILER_BYTES,
+    U32,
+    U64,
+    Covered,
+    KeyColumns,
+    Keys,
+    RunEncoder,
+    RunFooter,
+    decode_chunk,
+    decode_footer,
+    footer_bytes,
+)
+from lance_stream.keys.index.run_merging import Part, merged
+from lance_stream.keys.index.sorted_words import SortedWords
+from lance_stream.storage.store import Store
+from lance_stream.table.paths import KEY_INDEX_DIRECTORY, key_index_path, parse_key_index_name
+
+Places = npt.NDArray[np.int64]
+
+_log = logging.getLogger(__name__)
+_reported: Final[Cache[tuple[str, str], bool]] = Cache(1000)
+
+MAX_LOCAL_BYTES: Final = 32 << 30
+"""How many bytes of runs a process copies at most, ..."""
+
+MAX_HITS: Final = 1 << 22
+"""How many keys of a run may have the words of one batch; a run with more of them is left out.
+
+A run in which all keys are equal would take memory for each of its rows.
+"""
+
+_MOST_OF_FREE: Final = 0.5
+"""... and how much of the free space of the folder for temporary files."""
+
+_MAX_RUNS: Final = 1 << 12
+_END_BYTES: Final = 1 << 18
+_CHUNKS_AT_ONCE: Final = 32
+# Where a request costs no more than this, reading a run twice is cheap.
+_NEAR_BYTES: Final = 1 << 16
+# A run of fewer chunks is copied at once.
+_MANY_CHUNKS: Final = 16
+
+
+class RunUnavailableError(Exception):
+    """A run cannot be used any longer; its files have to be read.
+
+    Args:
+        run: The run.
+        is_damaged: Whether it is not what was written.
+    """
+
+    def __init__(self, run: "IndexRun", *, is_damaged: bool) -> None:
+        super().__init__(run.path)
+        self.run = run
+        self.is_damaged = is_damaged
+
+
+class Hits(NamedTuple):
+    """Keys of a run that have one of some words.
+
+    Attributes:
+        which: (n,) i64, the places of their words among those that were wanted.
+        others: (n,) u32, further bits of the keys; None if words are exact.
+        rows: (n,) u32, the numbers of their rows.
+    """
+
+    which: Places
+    others: U32 | None
+    rows: U32
+
+
+class IndexRun:
+    """A run, and a copy of the chunks of it that this process has needed. Thread-safe.
+
+    Args:
+        path: The path of the run.
+        footer: Its footer.
+        file: An empty file without a name; None if nothing of the run is needed.
+
+    Attributes:
+        path: The same.
+        footer: The same.
+        starts: (num_files + 1,) i64, the number of each file's first row; and of all rows.
+        numbers: (num_files,) i64, which the process gives to files; -1 for one to leave out.
+    """
+
+    def __init__(self, path: str, footer: RunFooter, file: Any) -> None:
+        self.path = path
+        self.footer = footer
+        counts = [each.num_rows for each in footer.files]
+        self.starts: Places = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self.numbers: Places = np.full(len(counts), -1, np.int64)
+        self._was_searched = False
+        self._is_here = np.zeros(len(footer.firsts), np.bool_)
+        self._lock = threading.Lock()
+        self._file = file
+        count = footer.num_keys
+        file.truncate(max(count * footer.columns.row_bytes, 1))
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.words: U64 = np.frombuffer(mapped, "<u8", count)
+        self._search = SortedWords(self.words)
+        self.others: U32 | None = None
+        if not footer.columns.is_exact:
+            self.others = np.frombuffer(mapped, "<u4", count, 8 * count)
+        self.rows: U32 = np.frombuffer(mapped, "<u4", count, (footer.columns.row_bytes - 4) * count)
+
+    @property
+    def num_bytes(self) -> int:
+        """How large the copy can become."""
+        return self.footer.num_keys * self.footer.columns.row_bytes
+
+    def put(self, chunk: int, data: Any) -> None:
+        """Copy a chunk, which has been checked."""
+        view = memoryview(data)
+        width, count = self.footer.columns.row_bytes, self.footer.num_keys
+        own = len(view) // width
+        first = chunk * CHUNK_ROWS
+        at = 0
+        for begin, size in _sections(width, count):
+            _write_at(self._file.fileno(), view[at : at + own * size], begin + first * size)
+            at += own * size
+        self._is_here[chunk] = True
+
+    @property
+    def num_missing(self) -> int:
+        """How many keys are in the chunks that are not copied yet."""
+        return min(int((~self._is_here).sum()) * CHUNK_ROWS, self.footer.num_keys)
+
+    def fetch_all(self, store: Store) -> None:
+        """Copy all chunks, some at a time, so that a look-up of another thread waits for few.
+
+        Raises:
+            RunUnavailableError: Not all of them can be had.
+        """
+        chunks = np.arange(len(self._is_here))
+        for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
+            self._fetch(store, chunks[start : start + _CHUNKS_AT_ONCE])
+
+    def find(self, store: Store, wanted: U64) -> Hits:
+        """Return the keys that have one of some words.
+
+        The first look-up of a large run in a near store copies nothing: a process that applies one
+        batch and ends would not use the copy.
+
+        Args:
+            store: The table's.
+            wanted: (n,) u64, ascending.
+
+        Raises:
+            RunUnavailableError: Chunks that are needed cannot be read; or more keys than
+                `MAX_HITS` have one of the words.
+        """
+        if len(self._is_here) and bool(self._is_here.all()):
+            return self._find_in_copy(wanted)
+        firsts = self.footer.firsts
+        # Equal words may begin at the end of a chunk, and go on in the next ones.
+        first = np.maximum(np.searchsorted(firsts, wanted, "left") - 1, 0)
+        stop = np.searchsorted(firsts, wanted, "right")
+        asked = np.flatnonzero(stop > first)
+        edges = np.zeros(len(firsts) + 1, np.int64)
+        np.add.at(edges, first[asked], 1)
+        np.add.at(edges, stop[asked], -1)
+        chunks = np.flatnonzero(np.cumsum(edges[:-1]) > 0)
+        is_first, self._was_searched = not self._was_searched, True
+        num_missing = int((~self._is_here[chunks]).sum())
+        if is_first and num_missing >= _MANY_CHUNKS and store.bytes_per_request <= _NEAR_BYTES:
+            return self._find_in_passing(store, wanted, chunks)
+        self._fetch(store, chunks)
+        low = first[asked] * CHUNK_ROWS
+        high = np.minimum(stop[asked] * CHUNK_ROWS, self.footer.num_keys)
+        return self._hits(wanted, asked, _lower_bound(self.words, wanted[asked], low, high), high)
+
+    def _find_in_passing(self, store: Store, wanted: U64, chunks: Places) -> Hits:
+        """Return the keys with one of some words; keeps none of the chunks."""
+        firsts = self.footer.firsts
+        begins = np.searchsorted(wanted, firsts, "left")
+        ends = np.append(np.searchsorted(wanted, firsts[1:], "right"), len(wanted))
+        found: list[Hits] = []
+        num_hits = 0
+        for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
+            some = chunks[start : start + _CHUNKS_AT_ONCE].tolist()
+            for chunk, _, keys in self._read(store, some):
+                own = wanted[begins[chunk] : ends[chunk]]
+                at = np.searchsorted(keys.words, own, "left")
+                sizes = np.searchsorted(keys.words, own, "right") - at
+                num_hits += int(sizes.sum())
+                if num_hits > MAX_HITS:
+                    raise RunUnavailableError(self, is_damaged=False)
+                places, which = _spread(at, sizes)
+                others = None if keys.others is None else keys.others[places]
+                found.append(Hits(which + begins[chunk], others, keys.rows[places]))
+        all_others = [each.others for each in found if each.others is not None]
+        return Hits(
+            np.concatenate([each.which for each in found]),
+            np.concatenate(all_others) if all_others else None,
+            np.concatenate([each.rows for each in found]),
+        )
+
+    def _find_in_copy(self, wanted: U64) -> Hits:
+        """Return the keys with one of some words, all chunks being copied."""
+        at = self._search.first_at_least(wanted)
+        high = np.full(len(wanted), self.footer.num_keys)
+        return self._hits(wanted, np.arange(len(wanted)), at, high)
+
+    def _hits(self, wanted: U64, asked: Places, at: Places, high: Places) -> Hits:
+        """Return the keys with one of some words, in chunks that are copied.
+
+        Args:
+            wanted: (n,) u64, ascending.
+            asked: (m,) i64, which of them may be in the run.
+            at: (m,) i64, the place of the first word that is no less.
+            high: (m,) i64, one past the last place at which each may be.
+        """
+        count = self.footer.num_keys
+        hits = np.flatnonzero(self.words[np.minimum(at, max(count - 1, 0))] == wanted[asked])
+        hits = hits[at[hits] < high[hits]]
+        at, which = at[hits], asked[hits]
+        one_more = np.minimum(at + 1, count - 1)
+        stops = at + 1
+        many = np.flatnonzero((stops < high[hits]) & (self.words[one_more] == wanted[which]))
+        stops[many] = _upper_bound(self.words, wanted[which[many]], stops[many], high[hits[many]])
+        sizes = stops - at
+        if int(sizes.sum()) > MAX_HITS:
+            raise RunUnavailableError(self, is_damaged=False)
+        places, of_hit = _spread(at, sizes)
+        others = None if self.others is None else self.others[places]
+        return Hits(which[of_hit], others, self.rows[places])
+
+    def _fetch(self, store: Store, chunks: Places) -> None:
+        with self._lock:
+            missing = chunks[~self._is_here[chunks]].tolist()
+            for start in range(0, len(missing), _CHUNKS_AT_ONCE):
+                for chunk, data, _ in self._read(store, missing[start : start + _CHUNKS_AT_ONCE]):
+                    self.put(chunk, data)
+
+    def _read(self, store: Store, chunks: Sequence[int]) -> list[tuple[int, Any, Keys]]:
+        """Return some chunks, their bytes and their keys, checked."""
+        try:
+            ranges = [self.footer.chunk_range(each) for each in chunks]
+            return [
+                (chunk, data, decode_chunk(data, self.footer, chunk))
+                for chunk, data in zip(chunks, store.read_ranges(self.path, ranges), strict=True)
+            ]
+        except CorruptDataError as error:
+            raise RunUnavailableError(self, is_damaged=True) from error
+        except Exception as error:  # from any store: the run is optional
+            report_failure(store.uri, "a run cannot be read", error)
+            raise RunUnavailableError(self, is_damaged=False) from error
+
+
+def _spread(firsts: Places, sizes: Places) -> tuple[Places, Places]:
+    """Return the places of ranges, and the number of the range that each belongs to.
+
+    Args:
+        firsts: (n,) i64, where each range begins.
+        sizes: (n,) i64, how many places it has.
+    """
+    which = np.repeat(np.arange(len(sizes)), sizes)
+    ends = np.cumsum(sizes)
+    return np.arange(len(which)) - (ends - sizes)[which] + firsts[which], which
+
+
+def _sections(width: int, count: int) -> list[tuple[int, int]]:
+    """Return where each array begins in a copy, and the size of its items."""
+    sizes = (8, 4) if width == 12 else (8, 4, 4)
+    begins = np.concatenate([[0], np.cumsum(sizes)]) * count
+    return list(zip(begins.tolist(), sizes, strict=False))
+
+
+def _write_at(file: int, data: memoryview, place: int) -> None:
+    while data:
+        done = os.pwrite(file, data, place)
+        data, place = data[done:], place + done
+
+
+def _lower_bound(words: U64, wanted: U64, low: Places, high: Places) -> Places:
+    """Return the first place from `low` on with at least a word; `high` if there is none."""
+    last = max(len(words) - 1, 0)
+    low, high = low.copy(), high.copy()
+    while bool((active := low < high).any()):
+        middle = (low + high) >> 1
+        is_less = (words[np.minimum(middle, last)] < wanted) & active
+        low = np.where(is_less, middle + 1, low)
+        high = np.where(is_less | ~active, high, middle)
+    return low
+
+
+def _upper_bound(words: U64, wanted: U64, low: Places, high: Places) -> Places:
+    """Return the first place from `low` on with more than a word; `high` if there is none."""
+    last = max(len(words) - 1, 0)
+    low, high = low.copy(), high.copy()
+    while bool((active := low < high).any()):
+        middle = (low + high) >> 1
+        is_no_more = (words[np.minimum(middle, last)] <= wanted) & active
+        low = np.where(is_no_more, middle + 1, low)
+        high = np.where(is_no_more | ~active, high, middle)
+    return low
+
+
+def write_run(
+    store: Store, columns: KeyColumns, files: Sequence[Covered], parts: Sequence[Part]
+) -> IndexRun | None:
+    """Write a run, and keep a copy of it; None if either cannot be had.
+
+    Args:
+        store: The table's.
+        columns: What the keys are.
+        files: The files of the run.
+        parts: Its keys.
+    """
+    path = key_index_path(columns.field_ids[0], secrets.token_bytes(16))
+    encoder = RunEncoder(columns, files)
+    size = sum(len(part.source.words) for part in parts) * columns.row_bytes
+    try:
+        if not _has_room(2 * size):
+            return None
+        with tempfile.TemporaryFile(prefix=_PREFIX) as chunks:
+            with store.open_writer(path) as writer:
+                for keys in merged(parts):
+                    for data in encoder.add(keys):
+                        writer.write(data)
+                        chunks.write(data)
+                num_chunks = len(encoder.footer.firsts)
+                for data in encoder.end():
+                    writer.write(data)
+                    if num_chunks < len(encoder.footer.firsts):  # the last chunk
+                        num_chunks += 1
+                        chunks.write(data)
+            chunks.flush()
+            run = IndexRun(path, encoder.footer, _file())
+            for chunk in range(num_chunks):
+                own = encoder.footer.chunk_range(chunk)
+                run.put(chunk, os.pread(chunks.fileno(), own.size_bytes, own.start))
+            return run
+    except Exception as error:  # from any store or disk: the run is optional
+        report_failure(store.uri, "a run cannot be written", error)
+        return None
+
+
+def report_failure(uri: str, problem: str, error: Exception) -> None:
+    """Log that the index is not used or not extended: upserts read the key columns instead.
+
+    Each problem of a table is logged once.
+    """
+    if _reported.get((uri, problem)) is None:
+        _reported.put((uri, problem), True)
+        _log.warning("the index of keys of %s: %s; upserts take longer: %s", uri, problem, error)
+
+
+_PREFIX: Final = "lance-stream-keys-"
+
+
+def _file() -> Any:
+    """Return a new file without a name, which is gone when it is closed."""
+    return tempfile.TemporaryFile(prefix=_PREFIX)
+
+
+def list_runs(store: Store, columns: Sequence[int]) -> list[str] | None:
+    """Return the paths of a table's runs with some key columns, sorted; None if unknown."""
+    names = _list_names(store)
+    if names is None:
+        return None
+    runs = [name for name in names if parse_key_index_name(name) == columns[0]]
+    return [f"{KEY_INDEX_DIRECTORY}/{name}" for name in runs[:_MAX_RUNS]]
+
+
+def _list_names(store: Store) -> list[str] | None:
+    try:
+        return store.list_names(KEY_INDEX_DIRECTORY)
+    except Exception as error:  # from any store: runs are optional
+        report_failure(store.uri, "runs cannot be listed", error)
+        return None
+
+
+def indexed_columns(store: Store) -> list[KeyColumns]:
+    """Return what the keys of each of a table's runs are; nothing if that cannot be read."""
+    names = _list_names(store) or []
+    runs = [name for name in names if parse_key_index_name(name) is not None][:_MAX_RUNS]
+    footers = [footer_if_sound(store, f"{KEY_INDEX_DIRECTORY}/{name}") for name in runs]
+    return [footer.columns for footer in footers if footer is not None]
+
+
+def read_footer(store: Store, path: str) -> RunFooter:
+    """Return the footer of a run.
+
+    Raises:
+        CorruptDataError: It is not what was written, or another release wrote it.
+        Exception: The store's, of any kind.
+    """
+    end, size = store.read_end(path, _END_BYTES)
+    trailer = end[-TRAILER_BYTES:]
+    wanted = footer_bytes(trailer) + TRAILER_BYTES
+    if wanted > size:
+        raise CorruptDataError("a run of keys is shorter than its footer")
+    if wanted > len(end):
+        (end,) = store.read_ranges(path, [ByteRange(size - wanted, size)])
+    return decode_footer(end[len(end) - wanted : len(end) - TRAILER_BYTES], trailer, size)
+
+
+def footer_if_sound(store: Store, path: str) -> RunFooter | None:
+    """Return the footer of a run; None if it cannot be read, or is not what was written."""
+    try:
+        return read_footer(store, path)
+    except NotFoundError:
+        return None  # another process has merged it
+    except Exception as error:  # from any store: runs are optional
+        report_failure(store.uri, "the footer of a run cannot be read", error)
+        return None
+
+
+def is_useless(store: Store, path: str, data_files: Container[bytes | None]) -> bool:
+    """Return whether a run is damaged, or of files that are gone; False if it cannot be read.
+
+    Args:
+        store: The table's.
+        path: The path of the run.
+        data_files: The random bytes of the names of the data files that there are.
+    """
+    try:
+        footer = read_footer(store, path)
+    except CorruptDataError:
+        return True
+    except Exception as error:  # from any store: runs are optional
+        report_failure(store.uri, "the footer of a run cannot be read", error)
+        return False
+    return not any(place.file in data_files for file in footer.files for place in file.file)
+
+
+def open_run(path: str, footer: RunFooter, num_open: int) -> IndexRun | None:
+    """Return a run to copy from; None if there is no room for it.
+
+    Args:
+        path: Its path.
+        footer: Its footer.
+        num_open: How many bytes the other runs of this process take.
+    """
+    size = footer.num_keys * footer.columns.row_bytes
+    with suppress(OSError):
+        if num_open + size <= MAX_LOCAL_BYTES and _has_room(size):
+            return IndexRun(path, footer, _file())
+    return None
+
+
+def _has_room(num_bytes: int) -> bool:
+    """Return whether the folder for temporary files has room for a copy."""
+    return num_bytes <= _MOST_OF_FREE * shutil.disk_usage(tempfile.gettempdir()).free
+
+
+def delete_runs(store: Store, paths: Iterable[str]) -> None:
+    """Delete runs; best effort."""
+    for path in paths:
+        with suppress(Exception):  # from any store: another process may try again
+            store.delete(path)

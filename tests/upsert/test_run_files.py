@@ -1,0 +1,697 @@
+"""The index of keys in files: shared by processes, checked before use, harmless if it is gone."""
+
+import json
+import random
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.environment import MACHINE
+from lance_stream.errors import CorruptDataError
+from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.file_columns import FileColumn
+from lance_stream.keys.index import key_index, run_files, run_format
+from lance_stream.keys.index.memtable import words_of
+from lance_stream.keys.index.run_files import RunUnavailableError, write_run
+from lance_stream.keys.index.run_format import Covered, KeyColumns, Keys, RunEncoder, RunFooter
+from lance_stream.keys.index.run_merging import Part, merged, planned_parts
+from lance_stream.keys.index.shared_index import index_keys, merge_runs, shared_index
+from lance_stream.maintenance.cleanup import CleanupRules, cleanup
+from lance_stream.maintenance.compaction.compact import commit_prepared
+from lance_stream.maintenance.compaction.rewrites import Prepared, prepare
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.memory_store import MemoryStore
+from lance_stream.storage.store import Store
+from lance_stream.upsert.upsert import upsert
+from tests.contracts.watched_stores import WatchedStore
+from tests.upsert.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched
+from tests.upsert.small_runs import indexed, restart, runs_of, small_runs
+
+TEXTS = KeyColumns((0,), ("string",), False, (5, 6))
+NUMBERS = KeyColumns((0,), ("int64",), True, (0, 0))
+
+
+_small_runs = pytest.fixture(autouse=True)(small_runs)
+
+
+@pytest.mark.floors
+def test_a_new_process_reads_no_key_that_is_indexed() -> None:
+    table, store = watched(indexed(table_of()))
+    done = upsert(table, rows(range(0, 310, 7), 9), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (43, 2)
+    assert num_read(store) <= 3  # those of the first upserts, of a row each
+    known = key_index.key_index_of(table, ["id"])
+    assert known.num_saved_runs == 1
+    assert known.num_bytes < 100 * 24
+
+
+def test_a_table_of_few_rows_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_index, "LEAST_SHARED_ROWS", 1 << 19)
+    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1 << 20)
+    table = table_of()
+    for number in range(1, 6):
+        table, store = watched(table)
+        table = upsert(table, rows(range(0, 300, number), number), ON_ID).table
+        assert not [path for _, path in store.calls if "key_index" in path]
+
+
+def test_one_upsert_alone_makes_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1 << 40)
+    assert not runs_of(upsert(table_of(), rows(range(40), 1), ON_ID).table)
+
+
+def test_the_second_process_makes_the_index() -> None:
+    """The bounds that the first one saved show that keys are looked up again and again."""
+    table = upsert(table_of(), rows(range(40), 1), ON_ID).table
+    assert not runs_of(table)
+    restart()
+    table = upsert(table, rows(range(40), 2), ON_ID).table
+    assert len(runs_of(table)) == 1
+    restart()
+    table, store = watched(table)
+    upsert(table, rows(range(40), 3), ON_ID)
+    assert num_read(store) == 1  # that of the second upsert
+
+
+def test_a_refused_run_is_logged_once_and_written_later(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may be full for a while: each failed write costs as much as the run is large."""
+    refuses = True
+
+    def refuse(call: str, path: str) -> None:
+        if refuses and call == "open_writer" and "key_index" in path:
+            raise OSError("full")
+
+    monkeypatch.setattr(key_index, "LOOKUPS_BEFORE_RETRY", 4)
+    table = table_of()
+    store = WatchedStore(table.store, before=refuse)
+    table = replace(table, store=store)
+    for number in range(1, 6):
+        done = upsert(replace(table, store=store), rows(range(0, 300, 3), number), ON_ID)
+        assert done.num_updated == 100
+        table = done.table
+    assert len([path for call, path in store.calls if "key_index" in path and "open" in call]) == 1
+    assert not runs_of(table)
+    assert caplog.text.count("a run cannot be written") == 1
+    refuses = False
+    for number in range(6, 8):
+        table = upsert(replace(table, store=store), rows(range(0, 300, 3), number), ON_ID).table
+    assert len(runs_of(table)) == 1
+
+
+def test_runs_of_files_that_are_gone_are_deleted() -> None:
+    ds = lance_stream.Dataset(indexed(table_of(12)))
+    before = runs_of(ds.table)
+    for number in range(12):
+        ds = ds.upsert(rows(range(600), number), "id").compact()
+    found = [run_files.footer_if_sound(ds.table.store, each) for each in runs_of(ds.table)]
+    assert sum(each.num_keys for each in found if each) < 600 * 5
+    assert not set(before) & set(runs_of(ds.table))
+
+
+def test_runs_are_merged_so_that_few_remain() -> None:
+    ds = lance_stream.Dataset(indexed(table_of(2)))
+    for number in range(20):
+        ds = ds.append(rows(range(1000 + number * 60, 1060 + number * 60), 0))
+        ds = ds.upsert(rows([5, 100 + number], number), "id")
+    assert len(runs_of(ds.table)) <= 10
+    assert key_index.key_index_of(ds.table, ["id"]).num_saved_runs <= 10
+    restart()
+    table, store = watched(ds.table)
+    upsert(table, rows(range(300), 77), ON_ID)
+    assert num_read(store) < 10
+
+
+def test_a_run_of_another_index_is_not_merged() -> None:
+    """It has come under the name of a run after that was listed: its hashes have other seeds."""
+    table = table_of(4)
+    store = table.store
+    for place in range(4):
+        index_keys(table, ["id"], (5, 6), [place])
+    listed = shared_index(table, ["id"])
+    (group,) = listed.to_merge()
+    index_keys(table, ["id"], (7, 8), [2])
+    (foreign,) = set(runs_of(table)) - set(group)
+    (own,) = (each for each in group if listed.runs[each].files == footer_of(store, foreign).files)
+    store.write(own, store.read(foreign))
+    store.delete(foreign)
+    merge_runs(table, ["id"], listed.seeds, group)
+    restart()
+    done = upsert(table, rows(range(200), 1), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (200, 0)
+
+
+def footer_of(store: Store, path: str) -> RunFooter:
+    footer = run_files.footer_if_sound(store, path)
+    assert footer is not None
+    return footer
+
+
+def test_two_processes_use_what_either_has_written() -> None:
+    ds = lance_stream.Dataset(indexed(table_of()))
+    ours = key_index.key_index_of(ds.table, ["id"])
+    for number in range(3):
+        ds = ds.upsert(rows([5], number), "id")
+    restart()  # another process, which reads what is new, and saves it
+    ds = ds.append(rows(range(300, 400), 0))
+    for number in range(3):
+        ds = ds.upsert(rows([6], number), "id")
+    assert len(runs_of(ds.table)) == 2
+    key_index._known.put((ds.table.store.uri, ((0, "string"),)), ours)  # the first one again
+    table, store = watched(ds.table)
+    done = upsert(table, rows(range(300, 400), 9), ON_ID)
+    assert done.num_updated == 100
+    assert num_read(store) <= 3
+    assert ours.num_saved_runs == 2
+
+
+def test_an_index_of_another_type_or_column_is_left_alone() -> None:
+    table = indexed(table_of())
+    ds = lance_stream.Dataset(table)
+    for _ in range(3):
+        ds = ds.upsert(rows(range(50), 1), ["id", "seq"])
+    known = key_index.key_index_of(table, ["id", "seq"])
+    assert known.num_saved_runs
+    assert all(run.footer.columns.field_ids == (0, 1) for run in known._saved.values())
+    done = upsert(table, rows(range(300), 2), ON_ID)
+    assert done.num_updated == ds.count_rows() > 300  # an id has several rows now
+
+
+def test_cleanup_removes_runs_of_files_that_are_gone() -> None:
+    """A run stays as long as a version may need it, however old it is."""
+    ds = lance_stream.Dataset(indexed(table_of()))
+    week = timedelta(days=8) // timedelta(microseconds=1) * 1000
+    later = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + week)
+    rules = CleanupRules(older_than=None)
+    cleanup(ds.table, rules, environment=later)
+    (path,) = runs_of(ds.table)
+    damaged = f"_lance_stream/key_index/0-{'5' * 32}.keys"
+    ds.table.store.write(damaged, bytes(ds.table.store.read(path))[:-1])
+    assert not cleanup(ds.table, rules).num_files  # which may be of another release, in use
+    assert cleanup(ds.table, rules, environment=later).num_files == {"indices of keys": 1}
+    assert runs_of(ds.table) == [path]
+    ds = ds.overwrite(rows(range(5), 0))
+    assert cleanup(ds.table, rules, environment=later).num_files["data files"] >= 6
+    assert runs_of(ds.table) == [path]  # of a file that was there when the cleanup began
+    assert cleanup(ds.table, rules, environment=later).num_files == {"indices of keys": 1}
+    assert not runs_of(ds.table)
+
+
+# --- damage
+
+
+@pytest.mark.parametrize("what", ["deleted", "cut", "flipped", "empty", "zeros", "another"])
+def test_a_damaged_run_is_not_used(what: str) -> None:
+    table = indexed(table_of())
+    (path,) = runs_of(table)
+    data = bytearray(table.store.read(path))
+    if what == "deleted":
+        table.store.delete(path)
+    else:
+        middle = len(data) // 3
+        data[middle] ^= 1
+        damaged = {"cut": data[: len(data) // 2], "empty": b"", "zeros": bytes(len(data))}
+        table.store.write(path, bytes(damaged.get(what, data)))
+    if what == "another":
+        other = indexed(table_of())
+        table.store.write(path, bytes(other.store.read(runs_of(other)[0])))
+    for number in range(1, 4):
+        done = upsert(table, rows(range(305), number), ON_ID)
+        assert done.num_updated == (300 if number == 1 else 305)
+        table = done.table
+
+
+def test_a_run_that_is_damaged_meanwhile_is_not_used() -> None:
+    """Its footer has been read; its chunks, not yet."""
+    table = indexed(table_of())
+    (path,) = runs_of(table)
+    table = upsert(table, rows([1000], 5), ON_ID).table  # a few chunks are copied
+    data = bytearray(table.store.read(path))
+    data[: len(data) // 2] = bytes(len(data) // 2)
+    table.store.write(path, bytes(data))
+    done = upsert(table, rows(range(300), 6), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (300, 0)
+    assert path not in runs_of(table)  # so that no process tries again
+
+
+def run_of(
+    store: MemoryStore, columns: KeyColumns, dice: random.Random, num_files: int = 3
+) -> tuple[run_files.IndexRun, list[tuple[int, int, int]]]:
+    """Return a run of random keys, many of them equal; and its words, others and rows."""
+    counts = [dice.randrange(0, 60) for _ in range(num_files)]
+    files = [
+        Covered((FileColumn(uuid.UUID(int=dice.getrandbits(128)).bytes, at),), count)
+        for at, count in enumerate(counts)
+    ]
+    made = sorted(
+        (dice.choice([7, dice.randrange(60), dice.getrandbits(64)]), dice.getrandbits(32), row)
+        for row in range(sum(counts))
+        if dice.random() < 0.9
+    )
+    words = np.array([each[0] for each in made], np.uint64)
+    others = None if columns.is_exact else np.array([each[1] for each in made], np.uint32)
+    keys = Keys(words, others, np.array([each[2] for each in made], np.uint32))
+    run = write_run(store, columns, files, [Part(keys, None)])
+    assert run is not None
+    return run, made
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("columns", [TEXTS, NUMBERS])
+def test_words_are_found_wherever_they_are(columns: KeyColumns) -> None:
+    dice = random.Random(3)
+    for _ in range(30):
+        store = MemoryStore(f"/{uuid.uuid4()}")
+        written, made = run_of(store, columns, dice)
+        footer = run_files.footer_if_sound(store, written.path)
+        assert footer is not None
+        assert footer.files == written.footer.files
+        opened = run_files.open_run(written.path, footer, 0)
+        assert opened is not None
+        wanted = sorted(
+            {7, 8, 0, (1 << 64) - 1, *(each[0] for each in made[:: dice.randrange(1, 9)])}
+        )
+        for run in (written, opened, opened):  # the first time, in passing
+            hits = run.find(store, np.array(wanted, np.uint64))
+            found = sorted(
+                (wanted[one], row)
+                for one, row in zip(hits.which.tolist(), hits.rows.tolist(), strict=True)
+            )
+            assert found == sorted((word, row) for word, _, row in made if word in wanted)
+
+
+@pytest.mark.floors
+def test_a_run_may_have_no_key() -> None:
+    """Of files whose keys are all null."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    place = FileColumn(bytes(16), 0)
+    none = Keys(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))
+    written = write_run(store, TEXTS, [Covered((place,), 9)], [Part(none, None)])
+    assert written is not None
+    footer = run_files.read_footer(store, written.path)
+    opened = run_files.open_run(written.path, footer, 0)
+    assert opened is not None
+    for run in (written, opened):
+        assert len(run.find(store, np.arange(5, dtype=np.uint64)).which) == 0
+
+
+def test_without_room_for_copies_keys_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = indexed(table_of())
+    monkeypatch.setattr(run_files, "_MOST_OF_FREE", 0.0)
+    for number in range(1, 5):
+        table, store = watched(table)
+        done = upsert(table, rows(range(300), number), ON_ID)
+        assert done.num_updated == 300
+        table = done.table
+    assert key_index.key_index_of(table, ["id"]).num_saved_runs == 0
+    assert num_read(store) == 0  # what is remembered stays in memory
+
+
+@pytest.mark.parametrize("columns", [TEXTS, NUMBERS])
+def test_merged_runs_have_the_rows_of_their_files(columns: KeyColumns) -> None:
+    dice = random.Random(4)
+    for _ in range(20):
+        store = MemoryStore(f"/{uuid.uuid4()}")
+        runs = [run_of(store, columns, dice) for _ in range(dice.randrange(1, 5))]
+        expected = [
+            (word, other, file, row - int(run.starts[place]))
+            for run, made in runs
+            for word, other, row in made
+            for place in [int(np.searchsorted(run.starts, row, "right")) - 1]
+            for file in [run.footer.files[place]]
+        ]
+        kept = {each for run, _ in runs for each in run.footer.files if dice.random() < 0.7}
+        sources = [(run, run.footer.files) for run, _ in runs]
+        files, parts = planned_parts([*sources, sources[0]], kept)
+        assert set(files) == kept
+        starts = np.concatenate([[0], np.cumsum([each.num_rows for each in files])])
+        found = [
+            (
+                int(word),
+                0 if keys.others is None else int(keys.others[at]),
+                files[place],
+                int(row) - int(starts[place]),
+            )
+            for keys in merged(parts)
+            for at, (word, row) in enumerate(zip(keys.words, keys.rows, strict=True))
+            for place in [int(np.searchsorted(starts, row, "right")) - 1]
+        ]
+        assert [each[0] for each in found] == sorted(each[0] for each in found)
+        wanted = [
+            (word, 0 if columns.is_exact else other, file, offset)
+            for word, other, file, offset in expected
+            if file in kept
+        ]
+        assert sorted(found) == sorted(wanted)
+
+
+def encoded(columns: KeyColumns) -> bytes:
+    dice = random.Random(5)
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    run, _ = run_of(store, columns, dice, 2)
+    return bytes(store.read(run.path))
+
+
+def find_all(data: bytes) -> list[Any]:
+    """Return all that a run says; None if it is not what was written."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    path = f"_lance_stream/key_index/0-{'0' * 32}.keys"
+    store.write(path, data)
+    footer = run_files.footer_if_sound(store, path)
+    if footer is None:
+        return []
+    run = run_files.open_run(path, footer, 0)
+    assert run is not None
+    try:
+        run.fetch_all(store)
+    except RunUnavailableError as lost:
+        return [] if lost.is_damaged else [lost]
+    return [run.words.tolist(), run.rows.tolist(), footer.files]
+
+
+def test_any_changed_byte_is_noticed() -> None:
+    data = encoded(TEXTS)
+    assert find_all(data)
+    for place in range(0, len(data), 5):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        assert not find_all(bytes(damaged))
+        assert not find_all(data[:place])
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda footer: footer._replace(num_keys=1 << 40),
+        lambda footer: footer._replace(num_keys=-1),
+        lambda footer: footer._replace(firsts=footer.firsts[::-1]),
+        lambda footer: footer._replace(checks=footer.checks[:-1]),
+        lambda footer: footer._replace(files=footer.files[:1] * 0),
+        lambda footer: footer._replace(files=(footer.files[0]._replace(num_rows=0),)),
+        lambda footer: footer._replace(
+            files=(footer.files[0]._replace(num_rows=footer.num_keys // 2 - 1),) * 2
+        ),
+        lambda footer: footer._replace(columns=NUMBERS),
+        lambda footer: footer._replace(columns=TEXTS._replace(seeds=(1 << 64, 1))),
+    ],
+)
+def test_a_footer_with_a_right_digest_is_checked(edit: Callable[[Any], Any]) -> None:
+    data = encoded(TEXTS)
+    size = run_format.footer_bytes(data[-48:])
+    footer = run_format.decode_footer(data[-48 - size : -48], data[-48:], len(data))
+    new = run_format.encode_footer(edit(footer))
+    trailer = len(new).to_bytes(8, "little") + run_format._digest(new) + data[-8:]
+    assert not find_all(data[: -48 - size] + new + trailer)
+
+
+@pytest.mark.parametrize("size", [0, 8, 15, 47])
+def test_a_trailer_that_is_cut_is_refused(size: int) -> None:
+    """A store may answer a request for the end of a file with less."""
+    trailer = encoded(TEXTS)[-48:]
+    with pytest.raises(CorruptDataError, match="no run of keys"):
+        run_format.footer_bytes(trailer[len(trailer) - size :])
+
+
+def test_random_bytes_are_refused() -> None:
+    dice = random.Random(6)
+    for _ in range(300):
+        data = dice.randbytes(dice.randrange(200))
+        trailer = len(data).to_bytes(8, "little") + run_format._digest(data) + b"LSKEYS02"
+        with pytest.raises(CorruptDataError):
+            run_format.decode_footer(data, trailer, len(data) + 48)
+
+
+def test_the_hash_of_a_key_stays() -> None:
+    """Runs that older releases wrote are searched with it; a change needs another magic word."""
+    words = words_of([pa.array(["a", "key 0001", "a longer key, of 24 b"])], (1, 2))
+    assert [f"{word:x}" for word in words.words.tolist()] == WORDS
+    assert words.others is not None
+    assert [f"{other:x}" for other in words.others.tolist()] == OTHERS
+
+
+WORDS = ["4041777c098001a", "7d1a447ed755138a", "9e96820a06f501f6"]
+OTHERS = ["101d3f57", "99db76d1", "73ad8e4b"]
+
+
+def test_the_layout_of_a_run_stays() -> None:
+    encoder = RunEncoder(TEXTS, [Covered((FileColumn(bytes(range(16)), 3),), 9)])
+    keys = Keys(np.array([5], np.uint64), np.array([6], np.uint32), np.array([8], np.uint32))
+    data = b"".join([*encoder.add(keys), *encoder.end()])
+    header = b'{"fields": [0], "types": ["string"], "exact": false, "seeds": [5, 6], '
+    header += b'"keys": 1, "files": 1}'
+    assert data[:16] == bytes([5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 8, 0, 0, 0])
+    assert data[16 : 20 + len(header)] == len(header).to_bytes(4, "little") + header
+    rest = data[20 + len(header) : -48]
+    assert rest[:8] == (5).to_bytes(8, "little")
+    assert rest[12:16] == (9).to_bytes(4, "little")
+    assert rest[16:] == bytes(range(16)) + (3).to_bytes(4, "little")
+    assert data[-8:] == b"LSKEYS02"
+
+
+# --- histories
+
+
+@pytest.mark.quick_cases(one_in=10)
+@pytest.mark.parametrize("seed", range(40))
+def test_random_histories_with_an_index_that_suffers(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(seed)
+    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", dice.choice([1, 20, 100]))
+    monkeypatch.setattr(key_index, "MOST_SAVED_ROWS", dice.choice([40, 1000]))
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    states: dict[int, dict[str, int]] = {ds.version: {}}
+    model: dict[str, int] = {}
+    old_runs: dict[str, bytes] = {}
+    num_found = 0
+    prepared: Prepared | None = None
+    for number in range(30):
+        step = dice.choice(STEPS)
+        some = dice.sample(range(300), dice.randrange(1, 60))
+        if step == "upsert":
+            disturbed = with_suffering(ds.table, dice, old_runs)
+            done = upsert(disturbed, rows(some, number), ON_ID)
+            names = rows(some, number)["id"].to_pylist()
+            assert done.num_inserted == len(set(names) - set(model))
+            num_found += done.num_updated
+            ds = lance_stream.Dataset(replace(done.table, store=ds.table.store))
+            model = model | dict.fromkeys(names, number)
+        elif step == "append":
+            new = [each for each in some if rows([each], 0)["id"][0].as_py() not in model]
+            if new:
+                ds = ds.append(rows(new, number))
+                model = model | dict.fromkeys(rows(new, 0)["id"].to_pylist(), number)
+        elif step == "delete":
+            gone = dice.randrange(90000)
+            ds = ds.delete(f"id >= 'key {gone:05d}' AND id < 'key {gone + 9000:05d}'")
+            model = {key: x for key, x in model.items() if not gone <= int(key[4:]) < gone + 9000}
+        elif step == "compact":
+            ds = ds.compact()
+        elif step == "compact elsewhere":
+            restart()
+            ds = ds.compact()
+            restart()
+        elif step == "prepare":
+            prepared = prepare(with_suffering(ds.table, dice, old_runs))
+        elif step == "commit" and prepared is not None:
+            commit_prepared(prepared)
+            ds, prepared = lance_stream.open_dataset(ds.table.store.uri), None
+        elif step == "kill":
+            kill_a_compaction(ds.table, dice)
+            ds = lance_stream.open_dataset(ds.table.store.uri)
+        elif step == "restore":
+            version = dice.choice([*states])
+            ds, model = ds.restore(version), states[version]
+        elif step == "restart":
+            restart()
+        elif step == "cleanup":
+            ds.cleanup(older_than=timedelta(0))
+            states = {}
+        else:
+            suffer(ds.table, step, dice, old_runs)
+        old_runs |= {path: bytes(ds.table.store.read(path)) for path in runs_of(ds.table)}
+        states[ds.version] = model
+        stored = lance_stream.open_dataset(ds.table.store.uri).to_table().to_pydict()
+        pairs = sorted(zip(stored["id"], stored["x"], strict=True))
+        assert pairs == sorted(model.items()), (seed, number, step)
+    assert num_found
+    assert old_runs
+
+
+SUFFERING = ["lose", "damage", "return", "swap"]
+STEPS = [
+    *["upsert"] * 7, *["restart"] * 3, "append", "append", "delete", "compact", "restore",
+    "compact elsewhere", "prepare", "prepare", "commit", "commit", "kill",
+    "cleanup", *SUFFERING,
+]  # fmt: skip
+
+
+def with_suffering(table: TableVersion, dice: random.Random, old: dict[str, bytes]) -> TableVersion:
+    """Return a table whose runs are deleted, damaged or exchanged at some request, or are not."""
+    left = dice.randrange(1, 80)
+
+    def disturb(call: str, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            suffer(table, dice.choice(SUFFERING), dice, old)
+
+    return replace(table, store=WatchedStore(table.store, before=disturb))
+
+
+class KilledError(BaseException):
+    """The process is gone."""
+
+
+def kill_a_compaction(table: TableVersion, dice: random.Random) -> None:
+    """Compact, and kill the process at some request, or let that one fail."""
+    left, is_killed = dice.randrange(60), dice.random() < 0.5
+
+    def end(call: str, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0 or (left < 0 and is_killed):
+            raise KilledError if is_killed else OSError("gone")
+
+    store = WatchedStore(table.store, before=end)
+    with suppress(KilledError, OSError):
+        commit_prepared(prepare(replace(table, store=store, log=ObjectStoreLog(store))))
+    if is_killed:
+        restart()
+
+
+def suffer(table: TableVersion, step: str, dice: random.Random, old: dict[str, bytes]) -> None:
+    """Delete a run, damage one, put an old one back, or give one to another table."""
+    paths = runs_of(table)
+    if step == "return" and old:
+        path = dice.choice([*old])
+        table.store.write(path, old[path])
+    elif paths and step == "lose":
+        table.store.delete(dice.choice(paths))
+    elif paths and step == "damage":
+        path = dice.choice(paths)
+        data = bytearray(table.store.read(path))
+        data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+        table.store.write(path, bytes(data))
+    elif len(paths) > 1 and step == "swap":
+        one, other = dice.sample(paths, 2)
+        data = table.store.read(one)
+        table.store.write(one, table.store.read(other))
+        table.store.write(other, data)
+
+
+@pytest.mark.parametrize(
+    "entry", [{"keys": 1e999}, {"seeds": []}, {"seeds": [1e999, 0]}, {"fields": [1e999]}]
+)
+def test_headers_of_wrong_values_are_damage(entry: dict[str, Any]) -> None:
+    """So that a cleanup removes the run."""
+    header = {"fields": [0], "types": [], "exact": True, "seeds": [0, 0], "keys": 0, "files": 0}
+    text = json.dumps(header | entry).encode()
+    footer = len(text).to_bytes(4, "little") + text
+    trailer = len(footer).to_bytes(8, "little") + run_format._digest(footer) + b"LSKEYS02"
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    store.write("a.keys", footer + trailer)
+    with pytest.raises(CorruptDataError):
+        run_files.read_footer(store, "a.keys")
+    assert run_files.is_useless(store, "a.keys", ())
+
+
+@pytest.mark.parametrize("forged", ["one row for all keys", "each key twice"])
+def test_a_run_that_has_a_row_twice_is_not_used(forged: str) -> None:
+    """Its digests are right; a row that was found twice would be written twice."""
+    table = indexed(table_of())
+    (path,) = runs_of(table)
+    footer = run_files.read_footer(table.store, path)
+    run = run_files.open_run(path, footer, 0)
+    assert run is not None
+    run.fetch_all(table.store)
+    half = np.sort(np.concatenate([np.arange(len(run.words) // 2)] * 2))
+    at = half if forged == "each key twice" else np.arange(len(run.words))
+    rows_of = run.rows[at] if forged == "each key twice" else np.zeros(len(at), np.uint32)
+    keys = Keys(run.words[at], None if run.others is None else run.others[at], rows_of)
+    encoder = RunEncoder(footer.columns, footer.files)
+    table.store.write(path, b"".join([*encoder.add(keys), *encoder.end()]))
+    done = upsert(table, rows(range(300), 6), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (300, 0)
+    assert lance_stream.Dataset(done.table).count_rows() == 300
+    assert path not in runs_of(table)
+
+
+def test_a_run_with_too_many_equal_keys_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its digests are right, and each row is there once; what was found would take much memory."""
+    table = indexed(table_of())
+    (path,) = runs_of(table)
+    footer = run_files.read_footer(table.store, path)
+    run = run_files.open_run(path, footer, 0)
+    assert run is not None
+    run.fetch_all(table.store)
+    place = int(np.flatnonzero(run.rows == 7)[0])
+    others = None if run.others is None else np.full(len(run.words), run.others[place])
+    keys = Keys(np.full(len(run.words), run.words[place]), others, np.sort(run.rows))
+    encoder = RunEncoder(footer.columns, footer.files)
+    table.store.write(path, b"".join([*encoder.add(keys), *encoder.end()]))
+    monkeypatch.setattr(run_files, "MAX_HITS", 299)
+    done = upsert(table, rows(range(300), 6), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (300, 0)
+    assert path in runs_of(table)  # its keys may be equal
+
+
+def test_the_first_look_up_of_a_process_copies_nothing() -> None:
+    """A process that applies one batch and ends would not use the copy."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    written, made = run_of(store, TEXTS, random.Random(8))
+    run = run_files.open_run(written.path, written.footer, 0)
+    assert run is not None
+    wanted = np.array(sorted({each[0] for each in made}), np.uint64)
+    num_missing = []
+    for _ in range(2):
+        hits = run.find(store, wanted)
+        assert sorted(hits.rows.tolist()) == sorted(row for _, _, row in made)
+        num_missing.append(run.num_missing)
+    assert num_missing == [written.footer.num_keys, 0]
+
+
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_more_hits_than_allowed_lose_the_run(
+    num_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In passing, and in the copy."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    written, made = run_of(store, TEXTS, random.Random(9))
+    run = run_files.open_run(written.path, written.footer, 0)
+    assert run is not None
+    wanted = np.array(sorted({each[0] for each in made}), np.uint64)
+    for _ in range(num_before):
+        run.find(store, wanted)
+    monkeypatch.setattr(run_files, "MAX_HITS", len(made) - 1)
+    with pytest.raises(RunUnavailableError) as lost:
+        run.find(store, wanted)
+    assert not lost.value.is_damaged
+
+
+def test_a_listing_that_fails_costs_only_time() -> None:
+    """The index is optional: without a listing keys are read from the data files."""
+
+    def refuse(call: str, path: str) -> None:
+        if "list" in call and "key_index" in path:
+            raise OSError("away")
+
+    table = indexed(table_of())
+    failing = replace(table, store=WatchedStore(table.store, before=refuse))
+    index = shared_index(failing, ["id"])
+    assert index.runs == {}
+    assert len(index.lacking(failing)) == len(table.manifest.fragments)
+    assert run_files.indexed_columns(failing.store) == []
+    assert run_files.indexed_columns(table.store) != []
+    done = upsert(failing, rows(range(0, 310, 7), 9), ON_ID)
+    assert (done.num_updated, done.num_inserted) == (43, 2)
