@@ -10,6 +10,7 @@ from lance_stream.errors import (
     InvalidInputError,
     NotFoundError,
     RetryableConflictError,
+    TableReplacedError,
     UnsupportedFeatureError,
 )
 from lance_stream.retries import RetryPolicy
@@ -321,6 +322,14 @@ def test_an_older_replacement_table_is_noticed() -> None:
     log = create(10)
     with pytest.raises(IncompatibleConflictError, match="re-created"):
         commit(log, append(7, 4), environment=make_environment())
+
+
+def test_a_replacement_of_the_same_version_is_noticed() -> None:
+    """The first attempt follows the version that it was planned on, which has its number."""
+    planned_on = create(10).read_latest()
+    other = create(3, 4)
+    with pytest.raises(TableReplacedError):
+        commit(other, append(1, 4), planned_on=planned_on, environment=make_environment())
 
 
 @pytest.mark.parametrize(

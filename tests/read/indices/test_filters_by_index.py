@@ -147,7 +147,7 @@ def test_small_tables_are_scanned(tmp_path: Path) -> None:
         "g = 7 AND id < 3000",
         "g = 7 AND x < 1000",
         "id = 5 OR id = 77",
-        "id = 5 OR id = 50000",
+        "id = 5 OR g = 7 OR id = 50000",
         "id = 5 OR g = 7",
         "(id = 5 AND x >= 0) OR (g = 7 AND x + 1 < 50)",
         "id = 5 AND id = 6",
