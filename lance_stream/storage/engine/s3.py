@@ -254,38 +254,38 @@ def s3_settings(options: Mapping[str, Any]) -> S3Settings:
     Raises:
         InvalidInputError: A name is unknown, a value is invalid, or two options contradict.
     """
-    options_by_setting = take_settings(options, "s3")
-    _refuse_what_workers_cannot_have(options_by_setting)
-    _refuse_arguments_of_botocore(options_by_setting)
-    endpoint = options_by_setting.get("endpoint")
-    if isinstance(endpoint, str) and "://" not in endpoint and "use_ssl" in options_by_setting:
-        is_open = not as_flag("use_ssl", options_by_setting["use_ssl"])
-        options_by_setting["endpoint"] = f"{'http' if is_open else 'https'}://{endpoint}"
+    _refuse_arguments_of_botocore(options)
+    values = take_settings(options, "s3")
+    _refuse_what_workers_cannot_have(values)
+    endpoint = values.get("endpoint")
+    if isinstance(endpoint, str) and "://" not in endpoint and "use_ssl" in values:
+        is_open = not as_flag("use_ssl", values["use_ssl"])
+        values["endpoint"] = f"{'http' if is_open else 'https'}://{endpoint}"
     texts: dict[str, Any] = {
-        name: as_text(name, options_by_setting[name])
+        name: as_text(name, values[name])
         for name in (
             "endpoint", "region", "profile", "key", "secret", "token", "encryption_key_id",
             "customer_key", "certificates",
         )
-        if name in options_by_setting
+        if name in values
     }  # fmt: skip
     flags: dict[str, Any] = {
-        name: as_flag(name, options_by_setting[name])
+        name: as_flag(name, values[name])
         for name in ("anonymous", "virtual_hosted", "unsigned_payload", "encryption_bucket_key")
-        if name in options_by_setting
+        if name in values
     }
-    if "encryption" in options_by_setting:
-        way = as_text("aws_server_side_encryption", options_by_setting["encryption"])
+    if "encryption" in values:
+        way = as_text("aws_server_side_encryption", values["encryption"])
         texts["encryption"] = _ENCRYPTIONS.get(way.lower(), way)
     settings = S3Settings(
         **texts,
         **flags,
-        requester_pays=_requester_pays(options_by_setting.get("requester_pays", False)),
-        creates_once=_creates_once(options_by_setting.get("conditional_put")),
-        retry_policy=retry_policy_of(options_by_setting),
-        **{"max_requests_at_once": _REQUESTS_AT_ONCE, **connection_of(options_by_setting)},
+        requester_pays=_requester_pays(values.get("requester_pays", False)),
+        creates_once=_creates_once(values.get("conditional_put")),
+        retry_policy=retry_policy_of(values),
+        **{"max_requests_at_once": _REQUESTS_AT_ONCE, **connection_of(values)},
     )
-    _refuse_contradictions(settings, options_by_setting)
+    _refuse_contradictions(settings, values)
     return settings
 
 
@@ -318,9 +318,10 @@ _OPTIONS_INSTEAD: Final = {
 """By s3fs's options that hold arguments of botocore: some of the options for the same settings."""
 
 
-def _refuse_arguments_of_botocore(settings: Mapping[str, Any]) -> None:
-    for option, instead in _OPTIONS_INSTEAD.items():
-        if option in settings:
+def _refuse_arguments_of_botocore(options: Mapping[str, Any]) -> None:
+    for option in options:
+        instead = _OPTIONS_INSTEAD.get(option.lower())
+        if instead is not None and options[option] is not None:
             raise InvalidInputError(
                 f"{option} holds arguments of botocore, which does not send the requests here: "
                 f"give each setting as a storage option, such as {instead}"

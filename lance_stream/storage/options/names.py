@@ -64,9 +64,7 @@ S3: Final[_Names] = {
     "customer_key": ("aws_sse_customer_key_base64",),
     "certificates": ("aws_ca_bundle",),
     "conditional_put": ("aws_conditional_put", "conditional_put"),
-    "client_kwargs": ("client_kwargs",),
-    "config_kwargs": ("config_kwargs",),
-    "s3_additional_kwargs": ("s3_additional_kwargs",),
+    "refused": ("client_kwargs", "config_kwargs", "s3_additional_kwargs"),
     "no effect": (
         *REQUESTS["no effect"],
         "cache_regions", "local_expiry_check", "fixed_upload_size", "aws_s3_express", "s3_express",
