@@ -84,6 +84,21 @@ def test_silent_streams_lose_only_earlier_batches() -> None:
     )
 
 
+def test_silent_streams_are_shortened_a_few_at_a_time() -> None:
+    """A commit should not wait for thousands of streams that ended long ago."""
+    entry = LedgerEntry(9, "q", 9, 3, "d", "r", (LedgerEntry(8, "", 8, 1, "d", "r"),))
+    config: dict[str, str] = {}
+    for number in range(150):
+        config |= ledger_entries.config_entries(f"stream {number}", entry)
+    shortened = []
+    while short := ledger_entries.silent_entries(
+        config, 9 + 2 * ledger_entries.MAX_SILENT_VERSIONS
+    ):
+        shortened.append(len(short))
+        config |= short
+    assert shortened == [64, 64, 22]
+
+
 def test_an_entry_takes_few_bytes() -> None:
     """The note on digests states these sizes."""
 
@@ -114,6 +129,8 @@ def test_app_ids_must_be_text(app_id: str) -> None:
         *("", "{", "[]", "null", "3", '{"batch": -1}', '{"batch": true}', '{"batch": 1.5}'),
         *('{"batch": "1"}', '{"query": "q"}', '{"batch": 1, "query": 2}', "[" * 100_000),
         *('{"batch": 1, "version": "x"}', '{"batch": 9223372036854775808}', "9" * 5000),
+        *('{"batch": 1, "quarantined": 7}', '{"batch": 1, "quarantined": null}'),
+        *('{"batch": 1, "last_quarantined": 7}', '{"batch": 1, "recent": 7}'),
     ],
 )
 def test_invalid_entries_are_refused_by_key(value: str) -> None:

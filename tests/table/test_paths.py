@@ -166,3 +166,21 @@ def test_stored_paths_that_lead_elsewhere_are_corrupt(path: str) -> None:
 )
 def test_other_stored_paths_are_accepted(path: str) -> None:
     assert paths.check_stored_path(path) == path
+
+
+@pytest.mark.parametrize(
+    ("path", "branch"),
+    [
+        ("_refs/branches/dev.json", "dev"),
+        ("_refs/branches/a%2Fb.json", "a/b"),
+        ("_refs/branches/a/b.json", "a/b"),
+        ("_refs/branches/.dev.json", None),
+        ("_refs/branches/a/.b.json", None),
+        ("_refs/branches/.json", None),
+        ("_refs/branches/dev.txt", None),
+        ("_refs/tags/dev.json", None),
+    ],
+)
+def test_only_files_of_branches_name_one(path: str, branch: str | None) -> None:
+    """A file that a program has not finished has a hidden name."""
+    assert paths.parse_branch_file_path(path) == branch
