@@ -126,7 +126,7 @@ class _BatchOfRows:
         self._workers = workers
         self._environment = environment
         self._checks = checks
-        self._found = KeyMatcher(workers)
+        self._matcher = KeyMatcher(workers)
         self._incoming: Incoming | None = None
         self._written: Written | None = None
         self._written_on: TableVersion | None = None
@@ -135,7 +135,7 @@ class _BatchOfRows:
         """Look up the keys, decide, and write; or use the files of the last attempt again."""
         with phases("scan"):
             incoming = self._prepare(table)
-            matches = self._found.look_up(table, incoming)
+            matches = self._matcher.look_up(table, incoming)
             remembered = remembered_deletes(table, incoming, self._environment)
         with phases("write"):
             decision, num_unchanged = decide_changes(
@@ -159,7 +159,7 @@ class _BatchOfRows:
                 rows = incoming.rows.select(list(incoming.scanned_columns))
                 rows = rows.take(written_order(decision, self._written))
                 on, by = self.rules.on, self.rules.sequence_by
-                self._found.remember(table, on, by, self._written.fragments, rows)
+                self._matcher.remember(table, on, by, self._written.fragments, rows)
         part = Part(self._written, incoming.num_rows, incoming.num_late + decision.num_late)
         return Work([part], incoming.rows.schema.names, remembered)
 

@@ -12,7 +12,7 @@ from lance_stream import BadDataError, Dataset, InvalidInputError, UnsupportedFe
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.tombstones import read_tombstones
 from lance_stream.upsert.change_rules import ChangeRules
-from lance_stream.upsert.histories.rebuild_history import shadowed_events
+from lance_stream.upsert.histories import shadowed_events
 from lance_stream.upsert.incoming import FOR_GOOD
 from lance_stream.upsert.tombstone_files import KEPT
 from lance_stream.upsert.upsert import upsert

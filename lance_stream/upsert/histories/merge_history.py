@@ -227,7 +227,7 @@ def merge_history(
     table: TableVersion,
     events: IncomingEvents,
     remembered: RememberedDeletes,
-    found: KeyMatcher,
+    matcher: KeyMatcher,
     workers: Workers = THREADS,
     *,
     may_stay: bool = True,
@@ -239,7 +239,7 @@ def merge_history(
         table: The version that is planned on.
         events: All events of their keys in the batch.
         remembered: The shadowed events that the version remembers.
-        found: Looks up the keys.
+        matcher: Looks up the keys.
         workers: What reads the table's data files.
         may_stay: As for `write_rows`.
         keeps_keys: Whether the process keeps the keys of what it writes.
@@ -249,7 +249,7 @@ def merge_history(
         InvalidInputError: New rows lack a column that must not be null; no file is left behind.
     """
     rules = events.rules
-    matches = found.look_up(table, events)
+    matches = matcher.look_up(table, events)
     known = _known(table, events, remembered, matches, workers)
     names = remembered.values
     made = rebuild_history(
@@ -274,7 +274,7 @@ def merge_history(
     )
     if keeps_keys:
         own = rows.select(list(rules.on)).take(written_order(decision, written))
-        found.remember(table, rules.on, rules.sequence_by, written.fragments, own)
+        matcher.remember(table, rules.on, rules.sequence_by, written.fragments, own)
     hidden = made.hidden
     changed = np.searchsorted(known.addresses, replaced)
     touched = [hidden.keys, known.stored.keys[changed], made.keys[decision.inserted_rows]]
@@ -328,55 +328,57 @@ def _known(
         BadDataError: The history of a key in the table is none.
     """
     bounds = _read(table, matches.addresses, [START_AT, END_AT], workers)
-    found, hidden_keys = remembered.of_keys(events.lookup, events.keys)
-    kind = events.sequence.type
-    parts = [*bounds.columns, found.sequence.cast(kind), events.sequence]
+    shadowed, shadowed_keys = remembered.of_keys(events.lookup, events.keys)
+    # All sequences side by side, so that their ranks can be compared with each other: starts and
+    # ends of rows, shadowed events, and the batch's events. `indices` says where each group is.
+    parts = [*bounds.columns, shadowed.sequence.cast(events.sequence.type), events.sequence]
     sequences = pa.concat_arrays(parts)
     ranks = dense_ranks(sequences)
-    starts = np.cumsum([0, *map(len, parts)])
-    places = [np.arange(first, stop) for first, stop in pairwise(starts.tolist())]
-    every = StoredRows(matches.keys, ranks[places[0]], ranks[places[1]], places[0], places[1])
-    _check_histories(table, events, every, sequences)
-    num_new = len(places[3])
+    ends_of_parts = np.cumsum([0, *map(len, parts)])
+    indices = [np.arange(first, stop) for first, stop in pairwise(ends_of_parts.tolist())]
+    history = StoredRows(matches.keys, ranks[indices[0]], ranks[indices[1]], indices[0], indices[1])
+    _check_histories(table, events, history, sequences)
+    num_events = len(indices[3])
     incoming = Events(
-        events.key_of_event, ranks[places[3]], events.deletes, np.arange(num_new), places[3]
+        events.key_of_event, ranks[indices[3]], events.deletes, np.arange(num_events), indices[3]
     )
+    # Only rows that end with the first event of their key, or later, may change: read these whole.
     num_keys = events.lookup.num_keys
-    changing = np.flatnonzero(may_change(every, incoming, num_keys))
-    stored = every.take(changing)
+    changing = np.flatnonzero(may_change(history, incoming, num_keys))
+    stored = history.take(changing)
     addresses = matches.addresses[changing]
-    held = _read(table, addresses, events.rows.schema.names, workers)
-    # Of deletes, those since the first row or event; of others, those in the time of a row.
+    stored_values = _read(table, addresses, events.rows.schema.names, workers)
+    # A shadowed event that stores a row matters within the time of a stored row; one that deletes
+    # matters from the first such row, or the first incoming event, on. `since` is that rank.
     since = first_ranks(incoming, num_keys)
     np.minimum.at(since, stored.keys, stored.starts)
-    hidden_ranks = ranks[places[2]]
-    covering = covering_rows(stored, hidden_keys, hidden_ranks)
-    matter = np.where(found.stores, covering != NONE, hidden_ranks >= since[hidden_keys])
-    matter &= _are_last(hidden_keys, hidden_ranks, found.stores)
-    chosen = np.flatnonzero(matter)
-    hidden_values = _shadowed_values(held, found, chosen, covering[chosen])
+    shadowed_ranks = ranks[indices[2]]
+    covering = covering_rows(stored, shadowed_keys, shadowed_ranks)
+    matters = np.where(shadowed.stores, covering != NONE, shadowed_ranks >= since[shadowed_keys])
+    # Of one that was remembered more than once, the last counts.
+    matters &= _are_last(shadowed_keys, shadowed_ranks, shadowed.stores)
+    chosen = np.flatnonzero(matters)
+    shadowed_values = _shadowed_values(stored_values, shadowed, chosen, covering[chosen])
     is_whole = np.ones(len(chosen), np.bool_)
-    for each in found.missing.values():
-        is_whole &= ~each[chosen]
-    before = held.num_rows + len(chosen)
+    for is_missing in shadowed.missing.values():
+        is_whole &= ~is_missing[chosen]
+    # The values of all three kinds in one table: stored rows, shadowed events, incoming events.
+    first_incoming = stored_values.num_rows + len(chosen)
     schema = events.rows.schema
+    batches = (stored_values, shadowed_values, events.rows)
     return _Known(
         stored,
         addresses,
         Events(
-            hidden_keys[chosen],
-            hidden_ranks[chosen],
-            ~found.stores[chosen],
-            held.num_rows + np.arange(len(chosen)),
-            places[2][chosen],
+            shadowed_keys[chosen],
+            shadowed_ranks[chosen],
+            ~shadowed.stores[chosen],
+            stored_values.num_rows + np.arange(len(chosen)),
+            indices[2][chosen],
         ),
-        is_whole | ~found.stores[chosen],
-        incoming._replace(rows=before + incoming.rows),
-        one_batch(
-            pa.Table.from_batches(
-                [_in_schema(each, schema) for each in (held, hidden_values, events.rows)]
-            )
-        ),
+        is_whole | ~shadowed.stores[chosen],
+        incoming._replace(rows=first_incoming + incoming.rows),
+        one_batch(pa.Table.from_batches([_in_schema(batch, schema) for batch in batches])),
         sequences,
     )
 
@@ -538,7 +540,7 @@ class BatchOfEvents:
         self._batch = batch
         self._workers = workers
         self._environment = environment
-        self._found = KeyMatcher(workers)
+        self._matcher = KeyMatcher(workers)
         self._parts: list[Part] = []
 
     def write(self, table: TableVersion, phases: Phases) -> Work:
@@ -547,7 +549,7 @@ class BatchOfEvents:
         with phases("write"):
             events = prepare_events(self._batch, table.arrow_schema, self.rules)
             remembered = open_shadowed_events(table, self.rules, events.stored, self._environment)
-            self._parts = [merge_history(table, events, remembered, self._found, self._workers)]
+            self._parts = [merge_history(table, events, remembered, self._matcher, self._workers)]
         return Work(self._parts, table.arrow_schema.names, remembered)
 
     def discard(self) -> None:

@@ -75,11 +75,11 @@ class PartedUpsert:
             InvalidInputError: The rows do not fit the rules or the table; no file is left behind.
         """
         batch = one_batch(rows)
-        found = KeyMatcher()
+        matcher = KeyMatcher()
         if self.rules.history is not None:
-            return self._do_events(batch, found)
+            return self._do_events(batch, matcher)
         incoming = prepare(batch, self.table.arrow_schema, self.rules)
-        matches = found.look_up(self.table, incoming)
+        matches = matcher.look_up(self.table, incoming)
         decision, num_unchanged = decide_changes(self.table, incoming, matches, self.remembered)
         left_over = SortedRows()
         if self._may_stay(incoming, decision):
@@ -98,18 +98,18 @@ class PartedUpsert:
         except BaseException:
             discard_files(self.table.store, [left_over])
             raise
-        self._remember(found, incoming.rows, decision, written)
+        self._remember(matcher, incoming.rows, decision, written)
         num_late = incoming.num_late + decision.num_late
         return Part(written, incoming.num_rows, num_late, left_over, incoming.partial)
 
-    def _do_events(self, batch: pa.RecordBatch, found: KeyMatcher) -> Part:
+    def _do_events(self, batch: pa.RecordBatch, matcher: KeyMatcher) -> Part:
         """Do the same for events of a history."""
         assert self.remembered is not None  # of every history
         return merge_history(
             self.table,
             prepare_events(batch, self.table.arrow_schema, self.rules),
             self.remembered,
-            found,
+            matcher,
             may_stay=False,  # other parts change rows of the same fragments
             keeps_keys=self.keeps_keys,
         )
@@ -155,14 +155,14 @@ class PartedUpsert:
         return bool(len(decision.changed) and columns_that_may_stay(self.table, changing, names, 0))
 
     def _remember(
-        self, found: KeyMatcher, rows: pa.RecordBatch, decision: Decision, written: Written
+        self, matcher: KeyMatcher, rows: pa.RecordBatch, decision: Decision, written: Written
     ) -> None:
         if self.keeps_keys:
             asked = (*self.rules.on, self.rules.sequence_by)
             names = [name for name in rows.schema.names if name in asked]
             own = rows.select(names).take(written_order(decision, written))
             on, by = self.rules.on, self.rules.sequence_by
-            found.remember(self.table, on, by, written.fragments, own)
+            matcher.remember(self.table, on, by, written.fragments, own)
 
 
 def _staged_changes(store: Store, incoming: Incoming, decision: Decision) -> SortedRows:
