@@ -63,6 +63,7 @@ VALUES = {
     "'it''s'": "it's",
     # numbers of two types
     "i + 0.5e0": 7.5,
+    "i % 2.5e0": 2.0,
     "1BD / 3": Decimal("0.333333"),
     "p / CAST(7 AS bigint)": Decimal("0.36428571428571428571429"),
     "CAST('2024-03-01 06:30:15.12+18:00' AS timestamp) = at": True,
