@@ -91,9 +91,9 @@ def check_no_null_keys(names: Sequence[str], keys: Sequence[pa.Array]) -> None:
             bad |= pc.is_null(key).to_numpy(zero_copy_only=False)
     num_bad = int(np.count_nonzero(bad))
     if num_bad:
-        shown = show_key(names, keys, int(np.argmax(bad)))
+        text = show_key(names, keys, int(np.argmax(bad)))
         raise InvalidInputError(
-            f"{num_bad} of {len(bad)} rows have no key, for example {shown}: null equals nothing, "
+            f"{num_bad} of {len(bad)} rows have no key, for example {text}: null equals nothing, "
             "so every batch would insert such a row again. Filter out these rows, or fill in "
             "the key"
         )
@@ -118,18 +118,18 @@ class KeyLookup:
         codes: Places | None = None
         for values in map(without_dictionary, keys):
             if len(keys) == 1 and _are_distinct(values):
-                distinct, own = values, np.arange(len(values))
+                distinct, indices = values, np.arange(len(values))
             else:
                 distinct = pc.unique(values)
-                own = _index_in(values, distinct)
+                indices = _index_in(values, distinct)
             self.distinct.append(distinct)
             if codes is None:
-                codes = own
+                codes = indices
             else:
-                pairs = pa.array(codes * len(distinct) + own)
-                known = pc.unique(pairs)
-                self._pairs.append((len(distinct), known))
-                codes = _index_in(pairs, known)
+                pairs = pa.array(codes * len(distinct) + indices)
+                distinct_pairs = pc.unique(pairs)
+                self._pairs.append((len(distinct), distinct_pairs))
+                codes = _index_in(pairs, distinct_pairs)
         if codes is None:
             raise InvalidInputError("a key needs at least one column")
         self.key_of_row: Places = codes
@@ -145,8 +145,8 @@ class KeyLookup:
             (n,) i64; -1 where the batch does not have the key.
         """
         numbers = np.full(len(keys[0]), NOT_FOUND, np.int64)
-        rows, found = self.find_rows(keys)
-        numbers[rows] = found
+        rows, positions = self.find_rows(keys)
+        numbers[rows] = positions
         return numbers
 
     def find_rows(self, keys: Sequence[pa.Array]) -> tuple[Places, Places]:
@@ -189,37 +189,37 @@ class KeyLookup:
 
     def __getstate__(self) -> dict[str, Any]:
         # A worker rebuilds it, faster than it could be sent.
-        made = ("_search", "key_columns")
-        return {name: value for name, value in self.__dict__.items() if name not in made}
+        lazy = ("_search", "key_columns")
+        return {name: value for name, value in self.__dict__.items() if name not in lazy}
 
     def _numbers(self, keys: Sequence[pa.Array]) -> Places:
-        found = _index_in(keys[0], self.distinct[0])
-        for values, distinct, (factor, known) in zip(
+        numbers = _index_in(keys[0], self.distinct[0])
+        for values, distinct, (factor, code_pairs) in zip(
             keys[1:], self.distinct[1:], self._pairs, strict=True
         ):
-            own = _index_in(values, distinct)
-            is_there = (found >= 0) & (own >= 0)
-            pairs = np.where(is_there, found * factor + own, NOT_FOUND)
-            found = _index_in(pa.array(pairs), known)
-        return found
+            indices = _index_in(values, distinct)
+            is_there = (numbers >= 0) & (indices >= 0)
+            pairs = np.where(is_there, numbers * factor + indices, NOT_FOUND)
+            numbers = _index_in(pa.array(pairs), code_pairs)
+        return numbers
 
     @cached_property
     def key_columns(self) -> list[pa.Array]:
         """The (num_keys,) values of each key column, by the number of the key."""
         columns: list[pa.Array] = []
         codes: Places | None = None
-        for place in range(len(self._pairs), 0, -1):
-            factor, known = self._pairs[place - 1]
-            pairs = known.to_numpy() if codes is None else known.to_numpy()[codes]
+        for index in range(len(self._pairs), 0, -1):
+            factor, code_pairs = self._pairs[index - 1]
+            pairs = code_pairs.to_numpy() if codes is None else code_pairs.to_numpy()[codes]
             codes = pairs // factor
-            columns.append(self.distinct[place].take(pa.array(pairs % factor)))
+            columns.append(self.distinct[index].take(pa.array(pairs % factor)))
         first = self.distinct[0]
         columns.append(first if codes is None else first.take(pa.array(codes)))
         return columns[::-1]
 
     def bounds(self) -> list[tuple[pa.Scalar, pa.Scalar]]:
         """Return the smallest and the largest value of each key column."""
-        extremes = [pc.min_max(each) for each in self.distinct]
+        extremes = [pc.min_max(values) for values in self.distinct]
         return [(extreme["min"], extreme["max"]) for extreme in extremes]
 
 
@@ -241,9 +241,9 @@ def _are_same(
     is_exact = are_exact(columns)
     if is_exact and not columns[0].null_count:
         return same
-    for values, own in zip(columns, keys, strict=True):
+    for values, stored in zip(columns, keys, strict=True):
         there = values.take(pa.array(rows))
-        equal = pc.is_valid(there) if is_exact else pc.equal(there, own.take(pa.array(numbers)))
+        equal = pc.is_valid(there) if is_exact else pc.equal(there, stored.take(pa.array(numbers)))
         same &= pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
     return same
 
@@ -298,13 +298,13 @@ def _hash_column(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
     if seed:  # otherwise a size and the word after it may differ so that both cancel out
         hashes = _mixed(hashes + seed)
     shortest = int(sizes.min())
-    for place in range(0, int(sizes.max()), 8):
-        if place + 8 <= shortest:  # eight bytes of every value
-            hashes = _mixed(hashes ^ (eights[places + place] + seed))
+    for position in range(0, int(sizes.max()), 8):
+        if position + 8 <= shortest:  # eight bytes of every value
+            hashes = _mixed(hashes ^ (eights[places + position] + seed))
             continue
-        active = np.flatnonzero(sizes > place)
-        left = np.minimum(sizes[active] - place, 8)
-        words = eights[places[active] + place] & _FIRST_BYTES[left]
+        active = np.flatnonzero(sizes > position)
+        num_left = np.minimum(sizes[active] - position, 8)
+        words = eights[places[active] + position] & _FIRST_BYTES[num_left]
         hashes[active] = _mixed(hashes[active] ^ (words + seed))
     return hashes
 
@@ -432,9 +432,9 @@ def check_no_null_sequences(batch: pa.RecordBatch, names: Sequence[str], sequenc
     sequence = batch.column(sequence_by)
     if sequence.null_count:
         row = int(np.argmax(pc.is_null(sequence).to_numpy(zero_copy_only=False)))
-        shown = show_key(names, [batch.column(name) for name in names], row)
+        text = show_key(names, [batch.column(name) for name in names], row)
         raise InvalidInputError(
-            f"{sequence.null_count} rows have no {sequence_by!r}, for example that of {shown}: "
+            f"{sequence.null_count} rows have no {sequence_by!r}, for example that of {text}: "
             "which row of a key is the newest is unknown. Fill in the missing values"
         )
 
@@ -465,10 +465,10 @@ def without_dictionary(values: pa.Array) -> pa.Array:
 
 def _index_in(values: pa.Array, distinct: pa.Array) -> Places:
     """Return the index of each value among distinct ones, or -1."""
-    found = pc.fill_null(pc.index_in(values, value_set=distinct), NOT_FOUND)
+    indices = pc.fill_null(pc.index_in(values, value_set=distinct), NOT_FOUND)
     if values.null_count:
-        found = pc.if_else(pc.is_null(values), NOT_FOUND, found)
-    places: Places = found.to_numpy(zero_copy_only=False).astype(np.int64)
+        indices = pc.if_else(pc.is_null(values), NOT_FOUND, indices)
+    places: Places = indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return places
 
 

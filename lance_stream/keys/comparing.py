@@ -41,8 +41,8 @@ def same_values(left: pa.Array, right: pa.Array) -> Mask:
     both = here & there
     if pa.types.is_struct(left.type):
         equal = np.ones(len(left), np.bool_)
-        for place in range(left.type.num_fields):
-            equal &= same_values(left.field(place), right.field(place))
+        for index in range(left.type.num_fields):
+            equal &= same_values(left.field(index), right.field(index))
     elif _has_items(left.type):
         equal = _same_lists(left, right, both)
     elif pa.types.is_null(left.type):
@@ -142,8 +142,8 @@ def dense_ranks(values: pa.Array) -> Ranks:
     values = _plain(values)
     if pa.types.is_struct(values.type):
         ranks = np.zeros(len(values), np.int64)
-        for place in range(values.type.num_fields):
-            ranks = _refined(ranks, dense_ranks(values.field(place)))
+        for index in range(values.type.num_fields):
+            ranks = _refined(ranks, dense_ranks(values.field(index)))
     elif _has_items(values.type):
         ranks = _ranks_of_lists(values)
     else:
@@ -153,18 +153,18 @@ def dense_ranks(values: pa.Array) -> Ranks:
 
 def _ranks_of_lists(values: pa.Array) -> Ranks:
     sizes = np.where(_are_valid(values), _lengths(values), 0)
-    held = np.flatnonzero(sizes)
+    filled = np.flatnonzero(sizes)
     ranks = np.zeros(len(values), np.int64)
-    if not len(held):
+    if not len(filled):
         return ranks
-    items = dense_ranks(_items(values.take(pa.array(held)))) + 1  # 0: past the end of the list
+    items = dense_ranks(_items(values.take(pa.array(filled)))) + 1  # 0: past the end of the list
     starts = np.zeros(len(values), np.int64)
-    starts[held] = np.cumsum(sizes[held]) - sizes[held]
-    for place in range(int(sizes.max())):
-        there = np.flatnonzero(sizes > place)
-        own = np.zeros(len(values), np.int64)
-        own[there] = items[starts[there] + place]
-        ranks = _refined(ranks, own)
+    starts[filled] = np.cumsum(sizes[filled]) - sizes[filled]
+    for position in range(int(sizes.max())):
+        there = np.flatnonzero(sizes > position)
+        ranks_at = np.zeros(len(values), np.int64)
+        ranks_at[there] = items[starts[there] + position]
+        ranks = _refined(ranks, ranks_at)
     return ranks
 
 
@@ -194,8 +194,8 @@ def _from_one(numbers: Ranks) -> Ranks:
     """Return the ranks of numbers among the distinct ones, from 1; 0 for negative ones."""
     distinct, places = np.unique(numbers, return_inverse=True)
     is_null_there = bool(len(distinct)) and distinct[0] < 0
-    found: Ranks = places.reshape(-1).astype(np.int64) + (0 if is_null_there else 1)
-    return found
+    ranks: Ranks = places.reshape(-1).astype(np.int64) + (0 if is_null_there else 1)
+    return ranks
 
 
 # --- one value
@@ -252,7 +252,7 @@ def _lengths(values: pa.Array) -> Ranks:
 def _items(values: pa.Array) -> pa.Array:
     """Return the items of lists, none of which is null."""
     if pa.types.is_map(values.type):
-        first, last = (values.offsets[place].as_py() for place in (0, len(values)))
+        first, last = (values.offsets[index].as_py() for index in (0, len(values)))
         return values.values.slice(first, last - first)
     return values.flatten()
 
@@ -261,6 +261,6 @@ def _are_valid(values: pa.Array) -> Mask:
     return _mask(values.is_valid())
 
 
-def _mask(found: Any) -> Mask:
-    mask: Mask = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+def _mask(result: Any) -> Mask:
+    mask: Mask = pc.fill_null(result, False).to_numpy(zero_copy_only=False)
     return mask

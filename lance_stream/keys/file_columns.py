@@ -53,12 +53,12 @@ def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
     This is so if several files or none have the field, if values of other files override it, or
     if the file's name may be reused.
     """
-    held = [file for file in fragment.files if field_id in file.field_ids]
-    if len(held) != 1 or has_overlays(fragment):
+    holders = [file for file in fragment.files if field_id in file.field_ids]
+    if len(holders) != 1 or has_overlays(fragment):
         return None
-    chance = chance_of(held[0].path)
+    chance = chance_of(holders[0].path)
     with suppress(UnsupportedFeatureError):  # reading the file will report it
-        column = held[0].column_of().get(field_id, -1)
+        column = holders[0].column_of().get(field_id, -1)
         if chance is not None and column >= 0:
             return FileColumn(chance, column)
     return None
@@ -67,13 +67,13 @@ def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
 def chance_of(path: str) -> bytes | None:
     """Return the 16 random bytes of a file's name; None if the name is not random."""
     name = path.rpartition("/")[2]
-    found = parse_data_file_name(name)
+    random = parse_data_file_name(name)
     stem = name.removesuffix(".lance")
-    if found is None and len(stem) == 36:
+    if random is None and len(stem) == 36:
         # older writers named their files like this
         with suppress(ValueError):
-            found = UUID(stem).bytes
-    return found
+            random = UUID(stem).bytes
+    return random
 
 
 def file_columns(fragments: FragmentList, places: Places, field_id: int) -> list[FileColumn | None]:
@@ -87,24 +87,24 @@ def file_columns(fragments: FragmentList, places: Places, field_id: int) -> list
     Raises:
         CorruptDataError: A fragment that is decoded is damaged.
     """
-    found: list[FileColumn | None] = [None] * len(places)
-    left = np.arange(len(places))
+    columns: list[FileColumn | None] = [None] * len(places)
+    remaining = np.arange(len(places))
     if len(places) > _FEW:
-        raws = [fragments.raws[place] for place in places.tolist()]
+        raws = [fragments.raws[index] for index in places.tolist()]
         files = _PlainFiles.of(raws)
         for _ in range(_MOST_KINDS):
             if not len(files.owners):
                 break
             is_alike = files.are_like_first()
             first = file_column(fragments[places[files.owners[0]]], field_id)
-            own = files.where(is_alike)
-            for at, chance in zip(own.owners.tolist(), own.chances(), strict=True):
-                found[at] = None if first is None else FileColumn(chance, first.column)
-            left = np.setdiff1d(left, own.owners, assume_unique=True)
+            alike = files.where(is_alike)
+            for at, chance in zip(alike.owners.tolist(), alike.chances(), strict=True):
+                columns[at] = None if first is None else FileColumn(chance, first.column)
+            remaining = np.setdiff1d(remaining, alike.owners, assume_unique=True)
             files = files.where(~is_alike)
-    for at in left.tolist():
-        found[at] = file_column(fragments[places[at]], field_id)
-    return found
+    for at in remaining.tolist():
+        columns[at] = file_column(fragments[places[at]], field_id)
+    return columns
 
 
 class _PlainFiles(NamedTuple):
@@ -139,13 +139,13 @@ class _PlainFiles(NamedTuple):
         has_one &= walked.spans[_OVERLAYS].starts < 0
         owners = np.flatnonzero(has_one)
         files = walk(data, _at(walked.spans[_FILES], owners), (), (_PATH, _FIELDS, _COLUMNS))
-        paths, fields, columns = (files.spans[each] for each in (_PATH, _FIELDS, _COLUMNS))
+        paths, fields, columns = (files.spans[field] for field in (_PATH, _FIELDS, _COLUMNS))
         is_plain = ~files.is_odd & (paths.starts >= 0)
         is_plain &= (fields.starts >= 0) & (columns.starts >= 0)
-        kept = np.flatnonzero(is_plain)
-        are_random, names = parse_data_file_names(data, *_at(paths, kept))
-        kept = kept[are_random]
-        return cls(data, owners[kept], names[are_random], _at(fields, kept), _at(columns, kept))
+        plain = np.flatnonzero(is_plain)
+        are_random, names = parse_data_file_names(data, *_at(paths, plain))
+        plain = plain[are_random]
+        return cls(data, owners[plain], names[are_random], _at(fields, plain), _at(columns, plain))
 
     def are_like_first(self) -> npt.NDArray[np.bool_]:
         """Return (n,) which files have the same field ids and columns as the first one."""
@@ -153,9 +153,9 @@ class _PlainFiles(NamedTuple):
         for starts, stops in (self.fields, self.columns):
             size = int(stops[0] - starts[0])
             is_alike &= stops - starts == size
-            own = np.flatnonzero(is_alike)
-            each = self.data[starts[own][:, None] + np.arange(size)]
-            is_alike[own] = (each == each[0]).all(axis=1)
+            indices = np.flatnonzero(is_alike)
+            row = self.data[starts[indices][:, None] + np.arange(size)]
+            is_alike[indices] = (row == row[0]).all(axis=1)
         return is_alike
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "_PlainFiles":

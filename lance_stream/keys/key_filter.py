@@ -42,8 +42,8 @@ class KeyFilter:
     """
 
     def __init__(self, words: KeyWords) -> None:
-        wanted = (_PLACES_FOR_A_KEY * max(len(words), 1) - 1).bit_length()
-        self._shift = np.uint64(64 - min(max(wanted, _MIN_BITS), _MAX_BITS))
+        num_bits = (_PLACES_FOR_A_KEY * max(len(words), 1) - 1).bit_length()
+        self._shift = np.uint64(64 - min(max(num_bits, _MIN_BITS), _MAX_BITS))
         num_places = 1 << (64 - int(self._shift))
         self._is_there, self._is_also_there = np.zeros((2, num_places), np.bool_)
         self._is_there[(words * _ODD) >> self._shift] = True
@@ -57,7 +57,7 @@ class KeyFilter:
         """
         num_rows = len(keys[0])
         scratch = np.empty(min(num_rows, _ROWS_AT_ONCE), np.uint64)
-        found, found_words = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+        offsets, found_words = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
         for start in range(0, num_rows, _ROWS_AT_ONCE):
             words = key_words([key.slice(start, _ROWS_AT_ONCE) for key in keys])
             places = scratch[: len(words)]
@@ -70,9 +70,9 @@ class KeyFilter:
             # accidental hits seldom occur twice
             words = words[rows]
             stay = self._is_also_there[(words * _OTHER_ODD) >> self._shift]
-            found.append(rows[stay] + start)
+            offsets.append(rows[stay] + start)
             found_words.append(words[stay])
-        return np.concatenate(found), np.concatenate(found_words)
+        return np.concatenate(offsets), np.concatenate(found_words)
 
 
 def are_exact(keys: Sequence[pa.Array]) -> bool:
@@ -111,8 +111,12 @@ def _words_of(values: pa.Array) -> KeyWords:
         return np.empty(0, np.uint64)
     if _is_small_number(values.type):
         data = np.frombuffer(values.buffers()[1], f"i{values.type.bit_width // 8}")
-        own = data[values.offset : values.offset + len(values)]
-        return own.view(np.uint64) if own.itemsize == _WORD_BYTES else own.astype(np.uint64)
+        data_of_values = data[values.offset : values.offset + len(values)]
+        return (
+            data_of_values.view(np.uint64)
+            if data_of_values.itemsize == _WORD_BYTES
+            else data_of_values.astype(np.uint64)
+        )
     raw, offsets = _bytes_and_offsets(values)
     width = int(offsets[1]) - int(offsets[0])
     if width >= _WORD_BYTES and bool((np.diff(offsets) == width).all()):
@@ -145,8 +149,10 @@ def _words_of_any_width(raw: npt.NDArray[np.uint8], starts: Rows, sizes: Rows) -
         short = np.flatnonzero(sizes < _WORD_BYTES)
         missing = (8 * (_WORD_BYTES - sizes[short])).astype(np.uint64)
         # a shift by 64 bits is a no-op
-        own = np.where(sizes[short] > 0, (firsts[short] << missing) >> missing, np.uint64(0))
-        firsts[short] = lasts[short] = own
+        short_words = np.where(
+            sizes[short] > 0, (firsts[short] << missing) >> missing, np.uint64(0)
+        )
+        firsts[short] = lasts[short] = short_words
     words: KeyWords = lasts * _OTHER_ODD
     words += firsts
     words ^= sizes.astype(np.uint64)

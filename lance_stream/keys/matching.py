@@ -172,7 +172,7 @@ def find_matches(
         num_keys: How many of the columns are key columns.
         collector: Receives the keys of all rows; if there is one, the sequence is kept, too.
     """
-    found: list[Matches] = []
+    matches_of_units: list[Matches] = []
     fragment = decode_fragment(unit.fragment)
     learner = _learner(unit, fragment, num_keys) if unit.include_deleted else None
     reads_all = unit.include_deleted or collector is not None or _most_live(fragment)
@@ -192,9 +192,9 @@ def find_matches(
                 addresses = pack_addresses(fragment.id, rows + first)
             else:
                 addresses = batch.column(batch.num_columns - 1).to_numpy()[rows]
-            found.append(Matches(addresses, numbers))
+            matches_of_units.append(Matches(addresses, numbers))
         first += batch.num_rows
-    matches = join_matches(found)
+    matches = join_matches(matches_of_units)
     if reads_all:
         matches = _alive(unit, fragment, matches)
     if len(unit.columns) > num_keys and len(matches.addresses):
@@ -216,10 +216,10 @@ def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches, *, keeps:
     """
     _, offsets = unpack_addresses(matches.addresses)
     (field,) = key_fields(unit.schema, unit.columns[-1:])
-    place = place_of_column(fragment, field) if keeps else None
-    known = None if place is None else cached_column(place, field)
-    if known is not None and len(known) == fragment.physical_rows:
-        return known.take(pa.array(offsets))
+    location = place_of_column(fragment, field) if keeps else None
+    cached = None if location is None else cached_column(location, field)
+    if cached is not None and len(cached) == fragment.physical_rows:
+        return cached.take(pa.array(offsets))
     rows = replace(unit, columns=unit.columns[-1:], system_columns=())
     if len(offsets) * _FEW_OF < fragment.physical_rows:
         rows = replace(rows, offsets=offsets.astype(np.uint32))
@@ -230,11 +230,11 @@ def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches, *, keeps:
     for batch in read_unit(replace(rows, include_deleted=True)):
         stop = int(np.searchsorted(offsets, first + batch.num_rows))
         parts.append(batch.column(0).take(pa.array(offsets[done:stop] - np.uint64(first))))
-        if place is not None:
+        if location is not None:
             whole.append(batch.column(0))
         done, first = stop, first + batch.num_rows
-    if place is not None and first == fragment.physical_rows:
-        cache_column(place, pa.concat_arrays(whole))
+    if location is not None and first == fragment.physical_rows:
+        cache_column(location, pa.concat_arrays(whole))
     return pa.concat_arrays(parts)
 
 
@@ -269,12 +269,12 @@ _NO_MATCHES: Final = Matches(np.empty(0, np.uint64), np.empty(0, np.int64))
 
 def join_matches(parts: Iterable[Matches]) -> Matches:
     """Return the matches of several fragments, in the order of their addresses."""
-    known = [part for part in parts if len(part.addresses)]
-    if not known:
+    non_empty = [part for part in parts if len(part.addresses)]
+    if not non_empty:
         return _NO_MATCHES
-    addresses = np.concatenate([each.addresses for each in known])
-    keys = np.concatenate([each.keys for each in known])
-    sequences = [each.sequence for each in known if each.sequence is not None]
+    addresses = np.concatenate([part.addresses for part in non_empty])
+    keys = np.concatenate([part.keys for part in non_empty])
+    sequences = [part.sequence for part in non_empty if part.sequence is not None]
     joined = Matches(addresses, keys, pa.concat_arrays(sequences) if sequences else None)
     order = np.argsort(addresses, kind="stable")
     return joined if bool((order[1:] > order[:-1]).all()) else joined.where(order)
@@ -301,38 +301,38 @@ class KeyMatcher:
         """
         columns = incoming.scanned_columns
         fields = {field.name: field for field in table.schema.fields}
-        asked = tuple(fields[name] for name in columns)
-        if asked != self._asked:  # the first call, or others: renamed columns have other ids
-            self._asked, self._known = asked, {}
-        matches: list[Matches] = []
+        fields_read = tuple(fields[name] for name in columns)
+        if fields_read != self._asked:  # the first call, or others: renamed columns have other ids
+            self._asked, self._known = fields_read, {}
+        valid: list[Matches] = []
         places: list[int] = []
         fragments = table.manifest.fragments
         bounds = key_bounds(table, incoming.on)
-        for place in np.flatnonzero(bounds.may_hold(fragments, incoming.lookup)).tolist():
-            known = self._known.get(fragments.ids[place])
-            kept = None if known is None else _still(table, place, *known)
-            if kept is None:
-                places.append(place)
+        for index in np.flatnonzero(bounds.may_hold(fragments, incoming.lookup)).tolist():
+            cached = self._known.get(fragments.ids[index])
+            still_valid = None if cached is None else _still(table, index, *cached)
+            if still_valid is None:
+                places.append(index)
             else:
-                matches.append(kept)
+                valid.append(still_valid)
         are_unknown = bounds.are_unknown(fragments)
         units = [
             unit_of(
                 table,
-                place,
+                index,
                 columns=columns,
                 system_columns=(ROW_ADDRESS,),
-                include_deleted=bool(are_unknown[place]),
+                include_deleted=bool(are_unknown[index]),
             )
-            for place in places
+            for index in places
         ]
         was_looked_up = any(column.saved_work for column in bounds.columns)
-        found = self._find(table, incoming, units, was_looked_up=was_looked_up)
-        for place, unit, each in zip(places, units, found, strict=True):
-            self._known[fragments.ids[place]] = (unit.fragment, each)
-        bounds.learn(file_bounds for each in found for file_bounds in each.file_bounds)
+        results = self._find(table, incoming, units, was_looked_up=was_looked_up)
+        for index, unit, result in zip(places, units, results, strict=True):
+            self._known[fragments.ids[index]] = (unit.fragment, result)
+        bounds.learn(file_bounds for result in results for file_bounds in result.file_bounds)
         save_key_bounds(table, bounds)
-        return join_matches([*matches, *found])
+        return join_matches([*valid, *results])
 
     def _find(
         self,
@@ -356,14 +356,14 @@ class KeyMatcher:
         memory = key_index_of(table, on)
         fragments = [decode_fragment(unit.fragment) for unit in units]
         numbers, remembered = _remembered(memory, table, fragments, lookup)
-        found: list[Matches | None] = [None] * len(units)
+        results: list[Matches | None] = [None] * len(units)
         for at, rows in _by_unit(remembered, numbers):
             addresses = pack_addresses(fragments[at].id, rows.offsets)
             alive = _alive(units[at], fragments[at], Matches(addresses, rows.keys))
             if len(units[at].columns) > len(on) and len(alive.addresses):
                 sequence = _sequence_of(units[at], fragments[at], alive, keeps=True)
                 alive = alive._replace(sequence=sequence)
-            found[at] = alive
+            results[at] = alive
         is_worth_it = memory.is_worth_it or was_looked_up
         for some in _groups(memory, fragments, numbers, is_worth_it=is_worth_it):
             collectors = _collectors(memory, [fragments[at] for at in some], is_worth_it)
@@ -372,10 +372,10 @@ class KeyMatcher:
             )
             memory.add(collector for collector in collectors if collector is not None)
             memory.save(table, MOST_SAVED_ROWS)
-            for at, each in zip(some, read, strict=True):
-                found[at] = each
+            for at, matches in zip(some, read, strict=True):
+                results[at] = matches
         memory.save(table)
-        return [_NO_MATCHES if each is None else each for each in found]
+        return [_NO_MATCHES if matches is None else matches for matches in results]
 
     def remember(
         self,
@@ -404,13 +404,13 @@ class KeyMatcher:
             fragments, _collectors(memory, fragments, memory.is_worth_it), strict=True
         ):
             if collector is not None:
-                own = slice(first, first + fragment.physical_rows)
-                collector.see([values[own] for values in keys])
+                part = slice(first, first + fragment.physical_rows)
+                collector.see([values[part] for values in keys])
                 memory.add([collector])
                 for field in key_fields(table.schema, ordering):
-                    place = place_of_column(fragment, field)
-                    if place is not None:
-                        cache_column(place, rows.column(field.name)[own])
+                    location = place_of_column(fragment, field)
+                    if location is not None:
+                        cache_column(location, rows.column(field.name)[part])
             first += fragment.physical_rows
 
 
@@ -427,8 +427,8 @@ def _by_unit(rows: FoundRows, numbers: Places) -> Iterator[tuple[int, FoundRows]
     firsts = np.searchsorted(files, numbers, "left")
     stops = np.searchsorted(files, numbers, "right")
     for at in np.flatnonzero((numbers >= 0) & (stops > firsts)).tolist():
-        own = order[firsts[at] : stops[at]]
-        yield at, FoundRows(rows.files[own], rows.offsets[own], rows.keys[own])
+        part = order[firsts[at] : stops[at]]
+        yield at, FoundRows(rows.files[part], rows.offsets[part], rows.keys[part])
 
 
 def _remembered(
@@ -439,9 +439,9 @@ def _remembered(
 ) -> tuple[Places, FoundRows]:
     """Return the number of each fragment's file, -1 if unknown; and the rows with a key."""
     while True:
-        known = memory.look_up(fragments, len(table.manifest.fragments), table.store)
+        snapshot = memory.look_up(fragments, len(table.manifest.fragments), table.store)
         try:
-            return known.numbers, known.find(lookup.key_columns, table.store)
+            return snapshot.numbers, snapshot.find(lookup.key_columns, table.store)
         except RunUnavailableError as error:
             memory.drop_run(error, table.store)
 
@@ -467,27 +467,27 @@ def _collectors(
     memory: KeyIndex, fragments: Sequence[Fragment], is_worth_it: bool
 ) -> list[Collector | None]:
     """Return what collects the keys of fragments that are read; None where they are not kept."""
-    made: list[Collector | None] = []
+    collectors: list[Collector | None] = []
     most = MOST_SAVED_ROWS if memory.can_save else MAX_NEW_ROWS
     num_left = min(most, memory.num_rows_left) if is_worth_it else 0
     for fragment in fragments:
         file = memory.file_of(fragment) if 0 < fragment.physical_rows <= num_left else None
         if file is not None:
             num_left -= fragment.physical_rows
-        made.append(None if file is None else memory.collector(file, fragment.physical_rows))
-    return made
+        collectors.append(None if file is None else memory.collector(file, fragment.physical_rows))
+    return collectors
 
 
-def _still(table: TableVersion, place: int, raw: bytes, matches: Matches) -> Matches | None:
+def _still(table: TableVersion, index: int, raw: bytes, matches: Matches) -> Matches | None:
     """Return the matches in a fragment that are still live; None if it must be read again.
 
     Args:
         table: The version now.
-        place: The fragment's index in it.
+        index: The fragment's index in it.
         raw: The fragment as it was.
         matches: The matches in it.
     """
-    now = table.manifest.fragments.raw(place)
+    now = table.manifest.fragments.raw(index)
     if now == raw:
         return matches
     deleted = deleted_rows(table, decode_fragment(raw), decode_fragment(now))

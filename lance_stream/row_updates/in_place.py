@@ -98,21 +98,21 @@ class IncomingValues:
 
 
 def columns_that_may_stay(
-    table: TableVersion, names: Iterable[str], known: Iterable[str], num_bytes: int
+    table: TableVersion, names: Iterable[str], unchanged: Iterable[str], num_bytes: int
 ) -> tuple[Field, ...]:
     """Return the columns with new values; none if they cannot be written beside the others.
 
     Args:
         table: The version that is changed.
         names: The columns.
-        known: The columns that would not have to be read to write the changed rows elsewhere.
+        unchanged: The columns that would not have to be read to write the changed rows elsewhere.
         num_bytes: The size of the new values.
     """
-    wanted = set(names)
-    fields = tuple(field for field in table.schema.fields if field.name in wanted)
+    name_set = set(names)
+    fields = tuple(field for field in table.schema.fields if field.name in name_set)
     if table.file_version.data_file_numbers < (2, 0):
         return ()  # files of 0.1 have no columns that are no longer used
-    if set(known).issuperset(table.schema.names):
+    if set(unchanged).issuperset(table.schema.names):
         return ()
     if any(part.is_blob for field in fields for part in field.walk()):
         return ()  # the blobs of all rows would be copied
@@ -142,30 +142,34 @@ def fragments_that_stay(
     limit = limit_of(table)
     most_lineage = sys.maxsize if limit is None else limit
     places = table.manifest.fragments.place_of
-    asked: list[tuple[slice, Fragment, FragmentCosts]] = []
+    candidates: list[tuple[slice, Fragment, FragmentCosts]] = []
     done = 0
     for fragment_id, offsets in by_fragment(changed):
-        own = slice(done, done + len(offsets))
-        done = own.stop
+        part = slice(done, done + len(offsets))
+        done = part.stop
         fragment = table.manifest.fragments[places[fragment_id]]
         if not _may_stay(table, fragment):
             continue
         if at_any_cost:
-            stays[own] = True
+            stays[part] = True
             continue
         costs = FragmentCosts.of(table, fragment, fields, offsets)
         if _lineage_bytes(fragment, costs.num_runs) <= most_lineage and costs.is_cheaper_in_place:
-            asked.append((own, fragment, costs))  # the sizes of columns may still tell against it
+            candidates.append(
+                (part, fragment, costs)
+            )  # the sizes of columns may still tell against it
 
-    def is_cheaper(each: tuple[slice, Fragment, FragmentCosts]) -> bool:
-        return measured(table, each[1], fields, each[2]).is_cheaper_in_place
+    def is_cheaper(candidate: tuple[slice, Fragment, FragmentCosts]) -> bool:
+        return measured(table, candidate[1], fields, candidate[2]).is_cheaper_in_place
 
-    num_threads = min(table.store.num_readers, len(asked))
+    num_threads = min(table.store.num_readers, len(candidates))
     answers = (
-        map(is_cheaper, asked) if num_threads < 2 else map_ahead(is_cheaper, asked, num_threads)
+        map(is_cheaper, candidates)
+        if num_threads < 2
+        else map_ahead(is_cheaper, candidates, num_threads)
     )
-    for (own, _, _), answer in zip(asked, answers, strict=True):
-        stays[own] = answer
+    for (part, _, _), answer in zip(candidates, answers, strict=True):
+        stays[part] = answer
     return stays
 
 
@@ -182,8 +186,8 @@ def _may_stay(table: TableVersion, fragment: Fragment) -> bool:
 def _lineage_bytes(fragment: Fragment, num_runs: int) -> int:
     """Return up to how many bytes the last-updated-at versions have once rows were changed."""
     stamps = fragment.last_updated_at_versions
-    known = len(stamps) if isinstance(stamps, bytes) else 0
-    return known + 2 * _BYTES_PER_RUN * num_runs
+    num_bytes = len(stamps) if isinstance(stamps, bytes) else 0
+    return num_bytes + 2 * _BYTES_PER_RUN * num_runs
 
 
 def columns_job(
@@ -209,19 +213,19 @@ def columns_job(
         sources: The columns that they depend on.
         needs_stored: Whether they depend on any, or on themselves.
     """
-    place = table.manifest.fragments.place_of[fragment_id]
-    fragment = table.manifest.fragments[place]
+    index = table.manifest.fragments.place_of[fragment_id]
+    fragment = table.manifest.fragments[index]
     num_rows = table.physical_rows(fragment)
-    own = fields if fragment.deletion_file is None else map(_with_nulls, fields)
-    names = dict.fromkeys(quote_path((each,)) for each in (*(e.name for e in fields), *sources))
+    job_fields = fields if fragment.deletion_file is None else map(_with_nulls, fields)
+    names = dict.fromkeys(quote_path((name,)) for name in (*(e.name for e in fields), *sources))
     return ColumnsJob(
-        unit_of(table, place, columns=tuple(names), include_deleted=True),
+        unit_of(table, index, columns=tuple(names), include_deleted=True),
         num_rows,
         offsets,
         new,
         replace(
             target,
-            schema=Schema(tuple(own)),
+            schema=Schema(tuple(job_fields)),
             max_rows_per_file=num_rows,
             max_bytes_per_file=sys.maxsize,
         ),
@@ -229,12 +233,12 @@ def columns_job(
     )
 
 
-def _with_nulls(each: Field) -> Field:
+def _with_nulls(field: Field) -> Field:
     """Return a column that may be null in a file, as deleted rows may have been, with its parts."""
-    children = each.children
-    if each.logical_type == STRUCT:
+    children = field.children
+    if field.logical_type == STRUCT:
         children = tuple(map(_with_nulls, children))
-    return replace(each, nullable=True, children=children)
+    return replace(field, nullable=True, children=children)
 
 
 def jobs_of_incoming(
@@ -291,16 +295,16 @@ def write_columns(
 def write_all_columns(jobs: Sequence[ColumnsJob]) -> list[Fragment]:
     """Write the columns of fragments in threads of this process; see `write_columns`."""
     if len(jobs) < 2:
-        return [write_columns(each, _read_ahead) for each in jobs]
+        return [write_columns(job, _read_ahead) for job in jobs]
     written: list[Fragment] = []
-    units = [each.unit for each in jobs]
+    units = [job.unit for job in jobs]
     try:
         # Appended by the threads: after an error, files of those under way are known, too.
         list(map_ahead(lambda job: written.append(write_columns(job)), jobs, num_readers(units)))
     except BaseException:
         delete_files(jobs[0].target.store, written)
         raise
-    return sorted(written, key=lambda each: each.id)
+    return sorted(written, key=lambda fragment: fragment.id)
 
 
 def _read_ahead(unit: WorkUnit) -> Iterator[pa.RecordBatch]:
@@ -345,8 +349,10 @@ def _with_new_values(
     order[at] = np.arange(stored.num_rows, stored.num_rows + len(at))
     chosen = pa.array(order)
     columns = [
-        pa.concat_arrays([old, own if own.type == old.type else own.cast(old.type)]).take(chosen)
-        for old, own in zip(stored.columns, new.columns, strict=True)
+        pa.concat_arrays(
+            [old, new_values if new_values.type == old.type else new_values.cast(old.type)]
+        ).take(chosen)
+        for old, new_values in zip(stored.columns, new.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, stored.schema.names)
 
@@ -362,14 +368,14 @@ def with_new_columns(
         written: The fragments with new columns, from `write_columns`; they may be among the first.
     """
     places = table.manifest.fragments.place_of
-    changed = {each.id: each for each in updated}
-    for each in written:
-        now = changed.get(each.id) or table.manifest.fragments[places[each.id]]
-        (file,) = each.files
-        changed[each.id] = replace(
+    changed = {fragment.id: fragment for fragment in updated}
+    for fragment in written:
+        now = changed.get(fragment.id) or table.manifest.fragments[places[fragment.id]]
+        (file,) = fragment.files
+        changed[fragment.id] = replace(
             now,
             files=(*(_without(old, file) for old in now.files), file),
-            physical_rows=each.physical_rows,
+            physical_rows=fragment.physical_rows,
             row_ids=None,
             created_at_versions=None,
             last_updated_at_versions=None,
@@ -378,11 +384,13 @@ def with_new_columns(
 
 
 def _without(old: DataFile, new: DataFile) -> DataFile:
-    held = set(new.field_ids)
-    if held.isdisjoint(old.field_ids):
+    new_ids = set(new.field_ids)
+    if new_ids.isdisjoint(old.field_ids):
         return old
-    left = tuple(TOMBSTONED_ID if field_id in held else field_id for field_id in old.field_ids)
-    return replace(old, field_ids=left)
+    field_ids = tuple(
+        TOMBSTONED_ID if field_id in new_ids else field_id for field_id in old.field_ids
+    )
+    return replace(old, field_ids=field_ids)
 
 
 def changed_offsets(changed: Addresses, written: Sequence[Fragment]) -> dict[int, bytes]:
@@ -392,7 +400,7 @@ def changed_offsets(changed: Addresses, written: Sequence[Fragment]) -> dict[int
         changed: u64 addresses of changed rows; those in other fragments are left out.
         written: The fragments with new columns.
     """
-    ids = {each.id for each in written}
+    ids = {fragment.id for fragment in written}
     return {
         fragment_id: BitMap(offsets).serialize()
         for fragment_id, offsets in by_fragment(changed)
@@ -403,7 +411,7 @@ def changed_offsets(changed: Addresses, written: Sequence[Fragment]) -> dict[int
 def are_in(changed: Addresses, written: Sequence[Fragment]) -> npt.NDArray[np.bool_]:
     """Return (n,) which addresses are in one of some fragments."""
     fragment_ids, _ = unpack_addresses(changed)
-    return np.isin(fragment_ids, [each.id for each in written])
+    return np.isin(fragment_ids, [fragment.id for fragment in written])
 
 
 def ids_of(fields: Iterable[Field]) -> tuple[int, ...]:

@@ -80,7 +80,7 @@ class FragmentCosts:
             fields: The columns with new values.
             offsets: (n,) u32, ascending: the changed rows.
         """
-        own = {part.id for field in fields for part in field.walk()}
+        field_ids = {part.id for field in fields for part in field.walk()}
         return cls(
             num_rows=max(table.physical_rows(fragment), 1),
             num_changed=len(offsets),
@@ -89,10 +89,10 @@ class FragmentCosts:
             own_bytes=0,
             other_bytes=sum(_size_of(table, file) for file in fragment.files),
             num_others=sum(
-                part.id not in own for field in table.schema.fields for part in field.leaves()
+                part.id not in field_ids for field in table.schema.fields for part in field.leaves()
             ),
             num_side_blobs=sum(
-                part.is_blob_v2 for part in table.schema.walk() if part.id not in own
+                part.is_blob_v2 for part in table.schema.walk() if part.id not in field_ids
             ),
         )
 
@@ -123,7 +123,7 @@ class FragmentCosts:
 
 
 def measured(
-    table: TableVersion, fragment: Fragment, fields: Sequence[Field], known: FragmentCosts
+    table: TableVersion, fragment: Fragment, fields: Sequence[Field], costs: FragmentCosts
 ) -> FragmentCosts:
     """Return the same with the sizes of columns, from the metadata of the fragment's files.
 
@@ -131,23 +131,23 @@ def measured(
         table: The version that is changed.
         fragment: The fragment.
         fields: The columns with new values.
-        known: What the manifest shows.
+        costs: What the manifest shows.
     """
     own_ids = {part.id for field in fields for part in field.walk()}
-    own = others = 0
+    own_bytes = others = 0
     for file in fragment.files:
-        held = set(file.field_ids)
-        own_here = [field for field in fields if held & {part.id for part in field.walk()}]
+        stored_ids = set(file.field_ids)
+        own_here = [field for field in fields if stored_ids & {part.id for part in field.walk()}]
         size = sum(
             buffer.size_bytes
             for column in table.files.stored_pages(file, own_here)
             for page in column
             for buffer in page.buffers
         )
-        own += size
-        if held - own_ids - {TOMBSTONED_ID}:
+        own_bytes += size
+        if stored_ids - own_ids - {TOMBSTONED_ID}:
             others += max(_size_of(table, file) - size, 0)
-    return replace(known, own_bytes=own, other_bytes=others)
+    return replace(costs, own_bytes=own_bytes, other_bytes=others)
 
 
 def _size_of(table: TableVersion, file: DataFile) -> int:

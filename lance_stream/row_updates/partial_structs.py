@@ -27,12 +27,12 @@ def partial_columns(incoming: pa.Schema, table: pa.Schema) -> dict[str, pa.DataT
     Raises:
         InvalidInputError: A struct in a list or a map lacks one of its parts.
     """
-    found: dict[str, pa.DataType] = {}
-    for wanted in table:
-        place = incoming.get_field_index(wanted.name)
-        if place >= 0 and _lacks_parts(incoming.field(place).type, wanted.type, wanted.name, ""):
-            found[wanted.name] = incoming.field(place).type
-    return found
+    types: dict[str, pa.DataType] = {}
+    for target in table:
+        index = incoming.get_field_index(target.name)
+        if index >= 0 and _lacks_parts(incoming.field(index).type, target.type, target.name, ""):
+            types[target.name] = incoming.field(index).type
+    return types
 
 
 def arriving_parts(column: pa.Field, incoming: pa.DataType) -> pa.Field:
@@ -43,7 +43,7 @@ def arriving_parts(column: pa.Field, incoming: pa.DataType) -> pa.Field:
         return column
     places = [(part, incoming.get_field_index(part.name)) for part in column.type]
     parts = [
-        arriving_parts(part, incoming.field(place).type) for part, place in places if place >= 0
+        arriving_parts(part, incoming.field(index).type) for part, index in places if index >= 0
     ]
     return column.with_type(pa.struct(parts))
 
@@ -62,19 +62,21 @@ def _lacks_parts(incoming: pa.DataType, target: pa.DataType, path: str, around: 
     if pa.types.is_struct(target) and pa.types.is_struct(incoming):
         lacks = False
         for part in target:
-            own = f"{path}.{part.name}"
-            place = incoming.get_field_index(part.name)
-            if place < 0 and around:
+            part_path = f"{path}.{part.name}"
+            index = incoming.get_field_index(part.name)
+            if index < 0 and around:
                 raise InvalidInputError(
                     f"the structs in the {around} {path!r} lack {part.name!r}, which the table "
                     f"has; no stored value corresponds to an item of a new {around}, so it would "
                     "be lost. Supply all parts (null where there is no value), or omit the whole "
                     "column, which then keeps its values"
                 )
-            lacks |= place < 0 or _lacks_parts(incoming.field(place).type, part.type, own, around)
+            lacks |= index < 0 or _lacks_parts(
+                incoming.field(index).type, part.type, part_path, around
+            )
         return lacks
-    for inner, wanted, name in _items(incoming, target):
-        _lacks_parts(inner, wanted, f"{path}.{name}", "map" if _is_map(target) else "list")
+    for inner, inner_target, name in _items(incoming, target):
+        _lacks_parts(inner, inner_target, f"{path}.{name}", "map" if _is_map(target) else "list")
     return False
 
 
@@ -115,15 +117,15 @@ def with_stored_parts(
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
-def _merged(own: pa.Array, stored: pa.Array, incoming: pa.DataType) -> pa.Array:
+def _merged(values: pa.Array, stored: pa.Array, incoming: pa.DataType) -> pa.Array:
     if isinstance(incoming, pa.BaseExtensionType):
         incoming = incoming.storage_type
-    if not (pa.types.is_struct(own.type) and pa.types.is_struct(incoming)):
-        return own
+    if not (pa.types.is_struct(values.type) and pa.types.is_struct(incoming)):
+        return values
     parts = []
-    for place, (part, kept) in enumerate(zip(own.type, stored.flatten(), strict=True)):
+    for index, (part, stored_part) in enumerate(zip(values.type, stored.flatten(), strict=True)):
         at = incoming.get_field_index(part.name)
-        came = own.field(place)
-        parts.append(kept if at < 0 else _merged(came, kept, incoming.field(at).type))
-    mask = own.is_null() if own.null_count else None
-    return pa.StructArray.from_arrays(parts, fields=list(own.type), mask=mask)
+        came = values.field(index)
+        parts.append(stored_part if at < 0 else _merged(came, stored_part, incoming.field(at).type))
+    mask = values.is_null() if values.null_count else None
+    return pa.StructArray.from_arrays(parts, fields=list(values.type), mask=mask)

@@ -82,26 +82,26 @@ class SortedRows:
         """Their size as Arrow streams."""
         return int((self.bundles[:, 2] - self.bundles[:, 1]).sum())
 
-    def read(self, store: Store, wanted: WordRange = ALL_WORDS) -> Iterator[pa.RecordBatch]:
+    def read(self, store: Store, words: WordRange = ALL_WORDS) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range; those of a portion ascend.
 
         Args:
             store: The table's.
-            wanted: The range.
+            words: The range.
 
         Raises:
             OSError: The file is gone, or cannot be read.
         """
-        for rows, _ in self.read_with_words(store, wanted):
+        for rows, _ in self.read_with_words(store, words):
             yield rows
 
     def read_with_words(
-        self, store: Store, wanted: WordRange = ALL_WORDS
+        self, store: Store, word_range: WordRange = ALL_WORDS
     ) -> Iterator[tuple[pa.RecordBatch, Words]]:
         """Yield the rows of a range, and their words; see `read`."""
-        first, last = np.uint64(wanted.first), np.uint64(wanted.last)
-        own = self.bundles[(self.words[:, 1] >= first) & (self.words[:, 0] <= last)]
-        ranges = [ByteRange(start, stop) for start, stop in own[:, 1:].tolist()]
+        first, last = np.uint64(word_range.first), np.uint64(word_range.last)
+        bundles = self.bundles[(self.words[:, 1] >= first) & (self.words[:, 0] <= last)]
+        ranges = [ByteRange(start, stop) for start, stop in bundles[:, 1:].tolist()]
         if not ranges:
             return
         streams: Sequence[Buffer | bytes]
@@ -190,9 +190,9 @@ def _bundles(
         )
         size = max(LEAST_ROWS, -(-rows.num_rows // BUNDLES_OF_A_PORTION))
         for start in range(0, rows.num_rows, size):
-            own = whole.slice(start, size)
-            stop = start + own.num_rows
-            yield encode_rows(own), own.num_rows, int(words[start]), int(words[stop - 1])
+            slice_ = whole.slice(start, size)
+            stop = start + slice_.num_rows
+            yield encode_rows(slice_), slice_.num_rows, int(words[start]), int(words[stop - 1])
 
 
 def cut_ranges(

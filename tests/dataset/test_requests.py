@@ -56,7 +56,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the caches of manifests, key bounds, keys and deleted rows, as in a new process."""
-    known_key_bounds._known.clear()
+    known_key_bounds._columns.clear()
     clear_key_indices()
     forget_dead_offsets()
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())

@@ -23,7 +23,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def restart() -> None:
     """Forget everything, as a new process would."""
     key_index.clear_key_indices()
-    known_key_bounds._known.clear()
+    known_key_bounds._columns.clear()
     KEPT.forget()
 
 

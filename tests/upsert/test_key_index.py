@@ -35,10 +35,10 @@ NO_STORE = MemoryStore("none")
 @pytest.fixture(autouse=True)
 def _a_process_that_remembers_nothing() -> Iterator[None]:
     key_index.clear_key_indices()
-    known_key_bounds._known.clear()
+    known_key_bounds._columns.clear()
     yield
     key_index.clear_key_indices()
-    known_key_bounds._known.clear()
+    known_key_bounds._columns.clear()
 
 
 @pytest.mark.floors

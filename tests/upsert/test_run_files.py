@@ -167,7 +167,7 @@ def test_two_processes_use_what_either_has_written() -> None:
     for number in range(3):
         ds = ds.upsert(rows([6], number), "id")
     assert len(runs_of(ds.table)) == 2
-    key_index._known.put((ds.table.store.uri, ((0, "string"),)), ours)  # the first one again
+    key_index._indices.put((ds.table.store.uri, ((0, "string"),)), ours)  # the first one again
     table, store = watched(ds.table)
     done = upsert(table, rows(range(300, 400), 9), ON_ID)
     assert done.num_updated == 100

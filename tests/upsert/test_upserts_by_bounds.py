@@ -28,9 +28,9 @@ NUM_FRAGMENTS, ROWS = 12, 100
 @pytest.fixture(autouse=True)
 def _a_process_that_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(key_index, "MAX_BYTES", 0)  # or else nothing would be read twice
-    known_key_bounds._known.clear()
+    known_key_bounds._columns.clear()
     yield
-    known_key_bounds._known.clear()
+    known_key_bounds._columns.clear()
 
 
 def rows(start: int, stop: int, x: float = 0.0) -> pa.Table:
@@ -144,7 +144,7 @@ def test_another_process_uses_saved_bounds(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     assert table.store.exists(bounds_path(table.schema.fields[0]))
-    known_key_bounds._known.clear()
+    known_key_bounds._columns.clear()
     now, store = watched(table)
     upsert(now, rows(700, 710, 1.0), ON_ID)
     # and the one that was written since it was saved
@@ -252,7 +252,7 @@ def test_upserts_match_a_dictionary(
         elif action == "compact":
             ds = ds.compact()
         elif step % 2:
-            known_key_bounds._known.clear()
+            known_key_bounds._columns.clear()
         else:
             key_index.clear_key_indices()
         history[ds.version] = model

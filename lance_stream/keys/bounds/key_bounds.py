@@ -89,11 +89,11 @@ def joined_bounds(parts: Iterable[FileBounds]) -> list[FileBounds]:
     """Return the combined bounds of workers that read different rows of the same files."""
     of_file: dict[tuple[int, FileColumn], FileBounds] = {}
     for part in parts:
-        known = of_file.setdefault((part.field_id, part.place), part)
-        if known is not part:
-            ranges = [some.bounds for some in (known, part) if some.bounds is not None]
+        joined = of_file.setdefault((part.field_id, part.place), part)
+        if joined is not part:
+            ranges = [some.bounds for some in (joined, part) if some.bounds is not None]
             of_file[part.field_id, part.place] = part._replace(
-                bounds=_around(ranges), num_seen=known.num_seen + part.num_seen
+                bounds=_around(ranges), num_seen=joined.num_seen + part.num_seen
             )
     return list(of_file.values())
 
@@ -129,16 +129,18 @@ class BoundsLearner:
             keys: (n,) values of each key column.
         """
         self._num_seen += len(keys[0])
-        for place, values, found in zip(self._places, keys, self._found, strict=True):
-            if place is not None and (bounds := bounds_of(values)) is not None:
-                found.append(bounds)
+        for location, values, extremes in zip(self._places, keys, self._found, strict=True):
+            if location is not None and (bounds := bounds_of(values)) is not None:
+                extremes.append(bounds)
 
     def file_bounds(self) -> list[FileBounds]:
         """Return the bounds of the rows seen."""
         return [
-            FileBounds(field.id, place, _around(found), self._num_seen, self._num_rows)
-            for field, place, found in zip(self._fields, self._places, self._found, strict=True)
-            if place is not None
+            FileBounds(field.id, location, _around(extremes), self._num_seen, self._num_rows)
+            for field, location, extremes in zip(
+                self._fields, self._places, self._found, strict=True
+            )
+            if location is not None
         ]
 
 
@@ -152,12 +154,12 @@ def bounds_of_written(
         fields: The key columns.
         keys: (n,) values of each key column in all the rows.
     """
-    found: list[FileBounds] = []
+    bounds: list[FileBounds] = []
     for fragment in fragments:
         learner = BoundsLearner(fragment, fields)
         learner.see(keys)
-        found += [one._replace(num_seen=fragment.physical_rows) for one in learner.file_bounds()]
-    return found
+        bounds += [one._replace(num_seen=fragment.physical_rows) for one in learner.file_bounds()]
+    return bounds
 
 
 def _around(bounds: Sequence[tuple[bytes, bytes]]) -> tuple[bytes, bytes] | None:
@@ -207,13 +209,20 @@ class ColumnBounds:
                 and file_bound.is_complete
                 and file_bound.place not in self._row_of_file
             }
-            pairs = [self._nothing if each.bounds is None else each.bounds for each in new.values()]
-            self._row_of_file.update({place: row for row, place in enumerate(new, len(self._lows))})
+            pairs = [
+                self._nothing if file_bounds.bounds is None else file_bounds.bounds
+                for file_bounds in new.values()
+            ]
+            self._row_of_file.update(
+                {location: row for row, location in enumerate(new, len(self._lows))}
+            )
             self._lows = _joined(self._lows, as_words([low for low, _ in pairs], self.arrow_type))
             self._highs = _joined(
                 self._highs, as_words([high for _, high in pairs], self.arrow_type)
             )
-            self.unsaved_work += sum(each.num_rows + _ROWS_FOR_A_FILE for each in new.values())
+            self.unsaved_work += sum(
+                file_bounds.num_rows + _ROWS_FOR_A_FILE for file_bounds in new.values()
+            )
 
     def inherit(self, old: Iterable[Fragment], new: Iterable[Fragment]) -> None:
         """Derive bounds of new files whose rows all come from old ones.
@@ -222,7 +231,7 @@ class ColumnBounds:
             old: The fragments with the old files; if one of them is unknown, nothing is derived.
             new: Fragments with the new files.
         """
-        places = [file_column(each, self.field.id) for each in old]
+        places = [file_column(fragment, self.field.id) for fragment in old]
         with self._lock:
             rows = [
                 self._row_of_file.get(position, UNKNOWN) if position else UNKNOWN
@@ -235,13 +244,13 @@ class ColumnBounds:
         self.add(
             FileBounds(
                 self.field.id,
-                place,
+                location,
                 (low, high) if low <= high else None,
-                each.physical_rows,
-                each.physical_rows,
+                fragment.physical_rows,
+                fragment.physical_rows,
             )
-            for each in new
-            if (place := file_column(each, self.field.id)) is not None
+            for fragment in new
+            if (location := file_column(fragment, self.field.id)) is not None
         )
 
     def note_saved(self) -> None:
@@ -263,11 +272,11 @@ class ColumnBounds:
             known = map(self._row_of_fragment.get, raws, repeat(UNKNOWN))
             rows = np.fromiter(known, np.int64, len(raws))
             places = np.flatnonzero(rows == UNKNOWN)
-            found = file_columns(fragments, places, self.field.id)
-            for place, column in zip(places.tolist(), found, strict=True):
+            columns = file_columns(fragments, places, self.field.id)
+            for index, column in zip(places.tolist(), columns, strict=True):
                 row = ANYWHERE if column is None else self._row_of_file.get(column, UNKNOWN)
                 if row != UNKNOWN:
-                    self._row_of_fragment[raws[place]] = rows[place] = row
+                    self._row_of_fragment[raws[index]] = rows[index] = row
             if len(self._row_of_fragment) > 2 * len(raws) + _FORGET_FROM:
                 used = self._row_of_fragment
                 self._row_of_fragment = {raw: used[raw] for raw in raws if raw in used}
@@ -289,8 +298,8 @@ class ColumnBounds:
         with self._lock:
             lows, highs = _as_bytes(self._lows), _as_bytes(self._highs)
             return [
-                (place, lows[row], highs[row])
-                for place, row in self._row_of_file.items()
+                (location, lows[row], highs[row])
+                for location, row in self._row_of_file.items()
                 if row in rows
             ]
 
@@ -298,11 +307,11 @@ class ColumnBounds:
         """Forget files outside some fragments, once there are many."""
         if self.num_known <= 2 * len(fragments) + _FORGET_FROM:
             return
-        kept = self.known_files(fragments)
+        survivors = self.known_files(fragments)
         with self._lock:
             self._forget_all()
-            self._row_of_file = {place: row for row, (place, _, _) in enumerate(kept, 1)}
-            lows, highs = [low for _, low, _ in kept], [high for _, _, high in kept]
+            self._row_of_file = {location: row for row, (location, _, _) in enumerate(survivors, 1)}
+            lows, highs = [low for _, low, _ in survivors], [high for _, _, high in survivors]
             self._lows = _joined(self._lows, as_words(lows, self.arrow_type))
             self._highs = _joined(self._highs, as_words(highs, self.arrow_type))
 
@@ -315,8 +324,8 @@ def _as_bytes(words: Words) -> list[bytes]:
     if words.dtype.kind == "u":
         strings = words.astype(">u8").tobytes()
         return [strings[at : at + 8] for at in range(0, len(strings), 8)]
-    found: list[bytes] = words.tolist()
-    return found
+    values: list[bytes] = words.tolist()
+    return values
 
 
 class KeyBounds:
@@ -328,7 +337,7 @@ class KeyBounds:
 
     def __init__(self, columns: Sequence[ColumnBounds | None]) -> None:
         self.columns = [column for column in columns if column is not None]
-        self._places = [place for place, column in enumerate(columns) if column is not None]
+        self._places = [index for index, column in enumerate(columns) if column is not None]
 
     def learn(self, file_bounds: Iterable[FileBounds]) -> None:
         """Remember bounds."""
@@ -347,7 +356,9 @@ class KeyBounds:
         """Return which fragments may hold a key of a batch."""
         may = np.full(len(fragments), lookup.num_keys > 0)
         rows = [column.rows_of(fragments) for column in self.columns]
-        bounded = [at for at, own in enumerate(rows) if bool((own > ANYWHERE).any())]
+        bounded = [
+            at for at, rows_of_column in enumerate(rows) if bool((rows_of_column > ANYWHERE).any())
+        ]
         if not lookup.num_keys or not bounded:
             return may
         keys = [lookup.key_columns[self._places[at]] for at in bounded]
@@ -391,10 +402,10 @@ def _hold_a_key(bounds: Sequence[_Bounds], keys: Sequence[pa.Array]) -> Mask:
     if not len(may):
         return may
     sides: list[_Side] = []
-    for own, values in zip(bounds, keys, strict=True):
+    for bounds_of_column, values in zip(bounds, keys, strict=True):
         order, words = in_order(values)
-        firsts = np.searchsorted(words, own.lows, "left")
-        stops = np.searchsorted(words, own.highs, "right")
+        firsts = np.searchsorted(words, bounds_of_column.lows, "left")
+        stops = np.searchsorted(words, bounds_of_column.highs, "right")
         may &= firsts < stops
         sides.append(_Side(firsts, stops, order))
     if len(sides) > 1:
@@ -422,10 +433,10 @@ def _hold_a_key_in_all(sides: Sequence[_Side], places: Places) -> Mask:
 
     For each box, the keys within its narrowest side are checked, unless there are too many.
     """
-    sizes = np.stack([(each.stops - each.firsts)[places] for each in sides])
+    sizes = np.stack([(side.stops - side.firsts)[places] for side in sides])
     narrowest = np.argmin(sizes, axis=0)
     may = np.ones(len(places), np.bool_)
-    ranks = [_ranks(each.order) for each in sides]
+    ranks = [_ranks(side.order) for side in sides]
     pairs_left = _MOST_PAIRS
     for at, side in enumerate(sides):
         mine = np.flatnonzero(narrowest == at)

@@ -61,7 +61,7 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 
-_known: Final[Cache[tuple[str, int, str], ColumnBounds]] = Cache(MAX_COLUMNS)
+_columns: Final[Cache[tuple[str, int, str], ColumnBounds]] = Cache(MAX_COLUMNS)
 
 
 def key_bounds(table: TableVersion, on: Sequence[str]) -> KeyBounds:
@@ -81,14 +81,14 @@ def _column_bounds(store: Store, field: Field) -> ColumnBounds | None:
     if width_of(arrow_type) is None:
         return None
     key = (store.uri, field.id, str(arrow_type))
-    return _known.get_or_make(key, lambda: _saved_bounds(store, field))
+    return _columns.get_or_make(key, lambda: _saved_bounds(store, field))
 
 
 def _saved_bounds(store: Store, field: Field) -> ColumnBounds:
-    made = ColumnBounds(field)
-    made.add(read_bounds(store, field))
-    made.note_saved()
-    return made
+    bounds = ColumnBounds(field)
+    bounds.add(read_bounds(store, field))
+    bounds.note_saved()
+    return bounds
 
 
 def inherit_key_bounds(
@@ -101,9 +101,9 @@ def inherit_key_bounds(
         old: Fragments of the table.
         new: Fragments with the new files, already written.
     """
-    for (uri, _, _), known in _known.items():
+    for (uri, _, _), bounds in _columns.items():
         if uri == table.store.uri:
-            known.inherit(old, new)
+            bounds.inherit(old, new)
 
 
 def save_key_bounds(table: TableVersion, bounds: KeyBounds) -> None:
@@ -127,13 +127,13 @@ def bounds_path(field: Field) -> str:
 
 def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) -> None:
     """Save the known bounds of the files of some fragments; best effort."""
-    known = column.known_files(fragments)[-MAX_FILE_ENTRIES:]
+    entries = column.known_files(fragments)[-MAX_FILE_ENTRIES:]
     table = pa.table(
         [
-            pa.array([place.file for place, _, _ in known], pa.binary(16)),
-            pa.array([place.column for place, _, _ in known], pa.int32()),
-            pa.array([low if low <= high else None for _, low, high in known], pa.binary()),
-            pa.array([high if low <= high else None for _, low, high in known], pa.binary()),
+            pa.array([location.file for location, _, _ in entries], pa.binary(16)),
+            pa.array([location.column for location, _, _ in entries], pa.int32()),
+            pa.array([low if low <= high else None for _, low, high in entries], pa.binary()),
+            pa.array([high if low <= high else None for _, low, high in entries], pa.binary()),
         ],
         schema=_SCHEMA.with_metadata(_metadata(column.field)),
     )
@@ -173,7 +173,7 @@ def read_bounds(store: Store, field: Field) -> list[FileBounds]:
 
 def _bounds_in(batch: pa.RecordBatch, field: Field) -> list[FileBounds]:
     """Return the bounds in a batch; none if one of them does not belong to the column."""
-    files, columns, lows, highs = (each.to_pylist() for each in batch.columns)
+    files, columns, lows, highs = (column.to_pylist() for column in batch.columns)
     width = width_of(field_to_arrow(field).type)
     is_sound = not batch.column(0).null_count and not batch.column(1).null_count
     pairs = zip(lows, highs, strict=True)

@@ -80,11 +80,11 @@ def ordered_words(values: pa.Array) -> Words:
         return _prefixes(values, width)
     if pa.types.is_boolean(kind):
         values, kind = values.cast(pa.uint8()), pa.uint8()
-    own = f"{'u' if pa.types.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}"
-    raw = np.frombuffer(values.buffers()[1] or b"", own)[
+    word_type = f"{'u' if pa.types.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}"
+    raw = np.frombuffer(values.buffers()[1] or b"", word_type)[
         values.offset : values.offset + len(values)
     ]
-    if own[0] == "u":
+    if word_type[0] == "u":
         return raw.astype(np.uint64)
     return raw.astype(np.int64).view(np.uint64) ^ _SIGN
 
@@ -105,8 +105,8 @@ def in_order(values: pa.Array) -> tuple[npt.NDArray[np.int64], Words]:
 
 def extremes_of(values: pa.Array) -> pa.Array:
     """Return the smallest and the largest value; two nulls if all are null."""
-    found = pc.min_max(values)
-    return pa.array([found["min"], found["max"]], values.type)
+    extremes = pc.min_max(values)
+    return pa.array([extremes["min"], extremes["max"]], values.type)
 
 
 def bounds_of(values: pa.Array) -> tuple[bytes, bytes] | None:

@@ -30,14 +30,14 @@ def place_of_column(fragment: Fragment, field: Field) -> FileColumn | None:
     return None if is_nested else file_column(fragment, field.id)
 
 
-def cached_column(place: FileColumn, field: Field) -> pa.Array | None:
+def cached_column(location: FileColumn, field: Field) -> pa.Array | None:
     """Return the values of a column of a file, those of deleted rows too; None if not known."""
-    return _columns.get((place, str(field_to_arrow(field).type)))
+    return _columns.get((location, str(field_to_arrow(field).type)))
 
 
-def cache_column(place: FileColumn, values: pa.Array) -> None:
+def cache_column(location: FileColumn, values: pa.Array) -> None:
     """Keep the values of a column of a file, of all its rows, for as long as there is room."""
-    _columns.put((place, str(values.type)), values)
+    _columns.put((location, str(values.type)), values)
 
 
 def clear_columns() -> None:

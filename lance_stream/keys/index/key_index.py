@@ -119,22 +119,22 @@ class IndexSnapshot(NamedTuple):
             RunUnavailableError: A run of the index cannot be used any longer.
         """
         keys = [without_dictionary(key) for key in keys]
-        wanted = {seeds: _Wanted.of(keys, seeds) for seeds in self._all_seeds()}
-        found = [FoundRows(*_NOTHING)]
-        found += [wanted[self.seeds].in_memory(each) for each in self.runs]
+        lookups = {seeds: _Wanted.of(keys, seeds) for seeds in self._all_seeds()}
+        row_parts = [FoundRows(*_NOTHING)]
+        row_parts += [lookups[self.seeds].in_memory(run) for run in self.runs]
 
         def in_index(run: IndexRun) -> FoundRows:
-            return wanted[run.footer.columns.seeds].in_index(run, store)
+            return lookups[run.footer.columns.seeds].in_index(run, store)
 
         if len(self.saved) > 1:
-            found += map_ahead(in_index, self.saved, _SEARCHING_THREADS)
+            row_parts += map_ahead(in_index, self.saved, _SEARCHING_THREADS)
         else:
-            found += map(in_index, self.saved)
-        return FoundRows(*(np.concatenate(each) for each in zip(*found, strict=True)))
+            row_parts += map(in_index, self.saved)
+        return FoundRows(*(np.concatenate(parts) for parts in zip(*row_parts, strict=True)))
 
     def _all_seeds(self) -> set[tuple[int, int]]:
-        own = {self.seeds} if self.runs else set()
-        return own | {each.footer.columns.seeds for each in self.saved}
+        seeds = {self.seeds} if self.runs else set()
+        return seeds | {run.footer.columns.seeds for run in self.saved}
 
 
 _NOTHING: Final = np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.int64)
@@ -167,8 +167,8 @@ class _Wanted(NamedTuple):
         ends = np.cumsum(counts)
         at = np.arange(len(which)) - np.repeat(ends - counts, counts) + first[which]
         same = self._same(None if run.others is None else run.others[at], which)
-        found = Memtable(run.words[at[same]], None, run.rows[at[same]])
-        return FoundRows(found.files, found.offsets, self.numbers[which[same]])
+        matches = Memtable(run.words[at[same]], None, run.rows[at[same]])
+        return FoundRows(matches.files, matches.offsets, self.numbers[which[same]])
 
     def in_index(self, run: IndexRun, store: Store) -> FoundRows:
         """Return the rows of a run with one of the keys.
@@ -184,8 +184,10 @@ class _Wanted(NamedTuple):
         files = np.searchsorted(run.starts, rows, "right") - 1
         offsets = (rows - run.starts[files]).astype(np.uint64)
         numbers = run.numbers[files]
-        own = np.flatnonzero(numbers >= 0)
-        return FoundRows(numbers[own], offsets[own], self.numbers[hits.which[same[own]]])
+        in_table = np.flatnonzero(numbers >= 0)
+        return FoundRows(
+            numbers[in_table], offsets[in_table], self.numbers[hits.which[same[in_table]]]
+        )
 
     def _same(self, others: U32 | None, which: Places) -> Places:
         """Return the places of the keys whose further bits are equal, too.
@@ -255,8 +257,10 @@ class KeyIndex:
 
     def fields_in(self, schema: Schema) -> list[Field]:
         """Return the key columns as a table has them now; none if it lacks one of them."""
-        own = {field.id: field for field in schema.fields}
-        return [own[field.id] for field in self._fields] if self._are_in(own) else []
+        fields_by_id = {field.id: field for field in schema.fields}
+        return (
+            [fields_by_id[field.id] for field in self._fields] if self._are_in(fields_by_id) else []
+        )
 
     def _are_in(self, fields: Mapping[int, Field]) -> bool:
         return all(
@@ -271,8 +275,8 @@ class KeyIndex:
 
     def file_of(self, fragment: Fragment) -> FileKey | None:
         """Return which columns of files hold a fragment's keys; None if they cannot be kept."""
-        found = tuple(file_column(fragment, field.id) for field in self._fields)
-        return None if None in found else found  # type: ignore[return-value]  # none is None
+        columns = tuple(file_column(fragment, field.id) for field in self._fields)
+        return None if None in columns else columns  # type: ignore[return-value]  # none is None
 
     def covered_by(self, fragment: Fragment) -> Covered | None:
         """Return the file of a fragment's keys, as it is remembered; None if it cannot be.
@@ -298,13 +302,13 @@ class KeyIndex:
             self._num_lookups += 1
             self._forget_unused(num_fragments)
             unknown = [file for file in files if file and file not in self._number_of]
-        if sum(each.num_rows for each in unknown) >= LEAST_SHARED_ROWS:
+        if sum(file.num_rows for file in unknown) >= LEAST_SHARED_ROWS:
             self.refresh(store)
         with self._lock:
-            known = self._known(files)
-            for number in known.numbers.tolist():
+            snapshot = self._known(files)
+            for number in snapshot.numbers.tolist():
                 self._asked_at[number] = self._num_lookups
-            return known
+            return snapshot
 
     def knows(self, file: Covered) -> bool:
         """Return whether the keys of a file are known."""
@@ -317,18 +321,18 @@ class KeyIndex:
             return self._known(files)
 
     def _known(self, files: Sequence[Covered | None]) -> IndexSnapshot:
-        own = np.array(
+        numbers = np.array(
             [-1 if file is None else self._number_of.get(file, -1) for file in files], np.int64
         )
-        saved = [each for each in self._saved.values() if np.isin(each.numbers, own).any()]
-        return IndexSnapshot(own, tuple(self._runs), tuple(saved), self._seeds)
+        saved = [run for run in self._saved.values() if np.isin(run.numbers, numbers).any()]
+        return IndexSnapshot(numbers, tuple(self._runs), tuple(saved), self._seeds)
 
     def add(self, collected: Iterable[Collector]) -> None:
         """Keep the keys of files, as long as there is room."""
-        for each in collected:
+        for collector in collected:
             with self._lock:
-                if each.is_complete and each.seeds == self._seeds:
-                    self._add_collected(each)
+                if collector.is_complete and collector.seeds == self._seeds:
+                    self._add_collected(collector)
 
     def _add_collected(self, collected: Collector) -> None:
         file = Covered(collected.file, collected.num_rows)
@@ -375,7 +379,7 @@ class KeyIndex:
 
     def _insert(self, run: Memtable) -> None:
         """Add a run, merged with those that are not much larger: few remain, and few are merged."""
-        self._runs.sort(key=lambda each: -len(each.words))
+        self._runs.sort(key=lambda run: -len(run.words))
         while self._runs and are_merged(len(self._runs[-1].words), len(run.words)):
             run = self._runs.pop().merged_with(run)
         self._runs.append(run)
@@ -384,24 +388,26 @@ class KeyIndex:
         """Forget the files that were asked for longest ago, once they are as many as the others."""
         if len(self._number_of) - len(self._saved_files) <= 2 * num_fragments + _FORGET_FROM:
             return
-        own = self._files_in_memory()
-        by_age = sorted(own.items(), key=lambda each: self._asked_at.get(each[1], 0))
+        numbers = self._files_in_memory()
+        by_age = sorted(numbers.items(), key=lambda entry: self._asked_at.get(entry[1], 0))
         for file, _ in by_age[: len(by_age) - num_fragments]:
             del self._number_of[file]
         self._forget_others()
 
     def _files_in_memory(self) -> dict[Covered, int]:
         """Return the files whose keys are in memory, and their numbers."""
-        own = self._number_of.items()
-        return {file: number for file, number in own if file not in self._saved_files}
+        numbers = self._number_of.items()
+        return {file: number for file, number in numbers if file not in self._saved_files}
 
     def _forget_others(self) -> None:
         """Forget all keys in memory of files without a number."""
         is_kept = np.zeros(self._next, np.bool_)
         is_kept[list(self._number_of.values())] = True
-        self._asked_at = {each: self._asked_at.get(each, 0) for each in self._number_of.values()}
-        left = [run.where(is_kept[run.files]) for run in self._runs]
-        self._runs = [each for each in left if len(each.words)]
+        self._asked_at = {
+            number: self._asked_at.get(number, 0) for number in self._number_of.values()
+        }
+        runs = [run.where(is_kept[run.files]) for run in self._runs]
+        self._runs = [run for run in runs if len(run.words)]
 
     # --- the index
 
@@ -412,7 +418,7 @@ class KeyIndex:
             seeds: The seeds of their hashes; of no meaning if words are exact.
         """
         types = tuple(field_to_arrow(field).type for field in self._fields)
-        is_exact = are_exact([pa.array([], _plain(each)) for each in types])
+        is_exact = are_exact([pa.array([], _plain(kind)) for kind in types])
         return KeyColumns(
             tuple(field.id for field in self._fields),
             tuple(map(str, types)),
@@ -452,7 +458,7 @@ class KeyIndex:
             return
         if all(file in self._number_of for file in footer.files):
             return
-        size = sum(each.num_bytes for each in self._saved.values())
+        size = sum(run.num_bytes for run in self._saved.values())
         run = run_files.open_run(path, footer, size)
         if run is None:
             return
@@ -468,9 +474,9 @@ class KeyIndex:
     def _adopt(self, run: IndexRun) -> None:
         if run.path in self._saved:  # another thread has found it in the store since it was written
             return
-        for place, file in enumerate(run.footer.files):
+        for index, file in enumerate(run.footer.files):
             if file not in self._number_of:
-                run.numbers[place] = self._give_number(file)
+                run.numbers[index] = self._give_number(file)
                 self._saved_files.add(file)
         self._saved[run.path] = run
         self._left_out.discard(run.path)
@@ -508,16 +514,16 @@ class KeyIndex:
                 self._save_from_lookup = self._num_lookups + LOOKUPS_BEFORE_RETRY
 
     def _save_memory(self, store: Store) -> bool:
-        own = self._files_in_memory()
-        files = list(own)
+        numbers = self._files_in_memory()
+        files = list(numbers)
         starts = np.concatenate([[0], np.cumsum([file.num_rows for file in files], dtype=np.int64)])
         start_of = np.zeros(self._next, np.int64)
-        start_of[list(own.values())] = starts[:-1]
-        parts = [Part(each.numbered(start_of), None) for each in self._runs]
+        start_of[list(numbers.values())] = starts[:-1]
+        parts = [Part(run.numbered(start_of), None) for run in self._runs]
         run = run_files.write_run(store, self.columns(self._seeds), files, parts)
         if run is None:
             return False
-        run.numbers = np.array(list(own.values()), np.int64)
+        run.numbers = np.array(list(numbers.values()), np.int64)
         self._saved[run.path] = run
         self._saved_files.update(files)
         self._runs = []
@@ -546,42 +552,46 @@ class KeyIndex:
             paths: The runs; about as large together as the largest one that is made. One whose keys
                 are hashed in another way is left alone: it came under its name since it was listed.
         """
-        footers = {each: run_files.footer_if_sound(table.store, each) for each in paths}
-        kept = set(filter(None, map(self.covered_by, table.manifest.fragments)))
+        footers = {path: run_files.footer_if_sound(table.store, path) for path in paths}
+        table_files = set(filter(None, map(self.covered_by, table.manifest.fragments)))
         with self._lock:
             columns = self.columns(self._seeds)
             for path, footer in footers.items():
                 if footer is not None and footer.columns == columns:
                     self._open(path, footer, columns)
             if self._saved:
-                self._merge_all(table.store, list(self._saved.values()), kept)
+                self._merge_all(table.store, list(self._saved.values()), table_files)
 
-    def _merge_all(self, store: Store, runs: Sequence[IndexRun], kept: set[Covered]) -> None:
+    def _merge_all(self, store: Store, runs: Sequence[IndexRun], table_files: set[Covered]) -> None:
         files = {file for run in runs for file in run.footer.files}
-        if len(runs) == 1 and len(files & kept) * 2 > len(files):
+        if len(runs) == 1 and len(files & table_files) * 2 > len(files):
             return
         try:
-            for each in runs:
-                each.fetch_all(store)
+            for run in runs:
+                run.fetch_all(store)
         except RunUnavailableError as error:
             self.drop_run(error, store)
             return
-        left, parts = planned_parts([(each, each.footer.files) for each in runs], kept)
-        made = run_files.write_run(store, self.columns(self._seeds), left, parts) if left else None
-        if left and made is None:
+        remaining, parts = planned_parts([(run, run.footer.files) for run in runs], table_files)
+        merged_run = (
+            run_files.write_run(store, self.columns(self._seeds), remaining, parts)
+            if remaining
+            else None
+        )
+        if remaining and merged_run is None:
             return
-        for each in runs:
-            self._remove_run(each)
-        if made is not None:
-            self._adopt(made)
-        run_files.delete_runs(store, [each.path for each in runs])
+        for run in runs:
+            self._remove_run(run)
+        if merged_run is not None:
+            self._adopt(merged_run)
+        run_files.delete_runs(store, [run.path for run in runs])
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-_known: Final[Cache[tuple[str, tuple[tuple[int, str], ...]], KeyIndex]] = Cache(_MAX_TABLES)
+_indices: Final[Cache[tuple[str, tuple[tuple[int, str], ...]], KeyIndex]] = Cache(_MAX_TABLES)
 
 
 def key_index_of(table: TableVersion, on: Sequence[str]) -> KeyIndex:
@@ -593,20 +603,20 @@ def key_index_of(table: TableVersion, on: Sequence[str]) -> KeyIndex:
     """
     fields = key_fields(table.schema, on)
     types = tuple((field.id, str(field_to_arrow(field).type)) for field in fields)
-    return _known.get_or_make((table.store.uri, types), lambda: KeyIndex(fields))
+    return _indices.get_or_make((table.store.uri, types), lambda: KeyIndex(fields))
 
 
 def key_indices_of(table: TableVersion) -> list[KeyIndex]:
     """Return what this process remembers of a table, for each set of its key columns."""
-    own = [each for (uri, _), each in _known.items() if uri == table.store.uri]
-    return [each for each in own if each.num_files]
+    indices = [index for (uri, _), index in _indices.items() if uri == table.store.uri]
+    return [index for index in indices if index.num_files]
 
 
 def clear_key_indices() -> None:
     """Forget the keys and columns of all tables, as a new process would."""
-    _known.clear()
+    _indices.clear()
     clear_columns()
 
 
 def _bytes_kept() -> int:
-    return sum(each.num_bytes for _, each in _known.items())
+    return sum(index.num_bytes for _, index in _indices.items())

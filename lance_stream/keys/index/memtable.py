@@ -193,11 +193,11 @@ class Memtable(NamedTuple):
             start_of: By the number of a file, the number of its first row; -1 for other files.
         """
         starts = start_of[self.files]
-        kept = self
+        keys = self
         if bool((starts < 0).any()):
-            kept, starts = self.where(starts >= 0), starts[starts >= 0]
-        rows = starts + kept.offsets.astype(np.int64)
-        return Keys(kept.words, kept.others, rows.astype(np.uint32))
+            keys, starts = self.where(starts >= 0), starts[starts >= 0]
+        rows = starts + keys.offsets.astype(np.int64)
+        return Keys(keys.words, keys.others, rows.astype(np.uint32))
 
 
 def are_merged(one: int, other: int) -> bool:

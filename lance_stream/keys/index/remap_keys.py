@@ -105,31 +105,31 @@ def remap_keys(table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
 
 def _memories(table: TableVersion, groups: Sequence[RewrittenFiles]) -> list[KeyIndex]:
     """Return what is known of the table's keys: by this process, or else from the index."""
-    own = key_index.key_indices_of(table)
-    if own:
-        return own
+    indices = key_index.key_indices_of(table)
+    if indices:
+        return indices
     num_rows = sum(row.physical_rows for group in groups for row in group.rows)
     if num_rows < key_index.LEAST_SHARED_ROWS:
         return []
     fields = {field.id: field for field in table.schema.fields}
-    made: dict[tuple[int, ...], KeyIndex] = {}
+    by_fields: dict[tuple[int, ...], KeyIndex] = {}
     for columns in run_files.indexed_columns(table.store):
         ids = columns.field_ids
-        if ids not in made and all(
-            each in fields and str(field_to_arrow(fields[each]).type) == kind
-            for each, kind in zip(ids, columns.types, strict=True)
+        if ids not in by_fields and all(
+            field_id in fields and str(field_to_arrow(fields[field_id]).type) == kind
+            for field_id, kind in zip(ids, columns.types, strict=True)
         ):
-            made[ids] = KeyIndex([fields[each] for each in ids])
-    for each in made.values():
-        each.refresh(table.store)
-    return list(made.values())
+            by_fields[ids] = KeyIndex([fields[field_id] for field_id in ids])
+    for index in by_fields.values():
+        index.refresh(table.store)
+    return list(by_fields.values())
 
 
 def _carry(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
     """Make the keys of new files known to one set of key columns."""
-    covered = [memory.covered_by(each) for group in groups for each in group.old]
-    unknown = [each for each in covered if each is not None and not memory.knows(each)]
-    if sum(each.num_rows for each in unknown) >= key_index.LEAST_SHARED_ROWS:
+    covered = [memory.covered_by(fragment) for group in groups for fragment in group.old]
+    unknown = [file for file in covered if file is not None and not memory.knows(file)]
+    if sum(file.num_rows for file in unknown) >= key_index.LEAST_SHARED_ROWS:
         memory.refresh(table.store)
     _read_few(memory, table, groups)
     while True:
@@ -154,10 +154,10 @@ def _read_few(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenF
     No upsert has looked into them: their bounds exclude all keys so far, or another writer has just
     added them.
     """
-    place_of = {number: place for place, number in enumerate(table.manifest.fragments.ids)}
-    names = tuple(each.name for each in memory.fields_in(table.schema))
+    place_of = {number: index for index, number in enumerate(table.manifest.fragments.ids)}
+    names = tuple(field.name for field in memory.fields_in(table.schema))
     for group in groups:
-        files = [memory.covered_by(each) for each in group.old]
+        files = [memory.covered_by(fragment) for fragment in group.old]
         unknown = [
             (fragment, file)
             for fragment, file in zip(group.old, files, strict=True)
@@ -169,8 +169,8 @@ def _read_few(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenF
             continue
         for fragment, file in unknown:
             collector = memory.collector(file.file, file.num_rows)
-            place = place_of[fragment.id]
-            for batch in read_unit(unit_of(table, place, columns=names, include_deleted=True)):
+            index = place_of[fragment.id]
+            for batch in read_unit(unit_of(table, index, columns=names, include_deleted=True)):
                 collector.see(batch.columns)
             memory.add([collector])
 
@@ -196,28 +196,30 @@ class _Carried(NamedTuple):
 
     def parts(self) -> list[Part]:
         """Return the keys to merge."""
-        in_memory = [each for each in self.known.runs if len(each.words)]
-        most = max(int(each.max()) for each in (self.number_of, *(run.files for run in in_memory)))
+        in_memory = [run for run in self.known.runs if len(run.words)]
+        most = max(
+            int(numbers.max()) for numbers in (self.number_of, *(run.files for run in in_memory))
+        )
         start_of = np.full(most + 1, -1, np.int64)
         start_of[self.number_of] = self.starts[:-1]
-        parts = [Part(each.numbered(start_of), self.numbers) for each in in_memory]
-        return [*parts, *(Part(each, self._numbers_in(each)) for each in self.runs)]
+        parts = [Part(run.numbered(start_of), self.numbers) for run in in_memory]
+        return [*parts, *(Part(run, self._numbers_in(run)) for run in self.runs)]
 
     def _numbers_in(self, run: IndexRun) -> U32:
         """Return the new number of each row of a run."""
         numbers = np.full(int(run.starts[-1]), GONE, np.uint32)
         place_of = {number: at for at, number in enumerate(self.number_of.tolist())}
-        for place, number in enumerate(run.numbers.tolist()):
+        for index, number in enumerate(run.numbers.tolist()):
             at = place_of.get(number)
             if at is not None:
-                own = self.numbers[self.starts[at] : self.starts[at + 1]]
-                numbers[run.starts[place] : run.starts[place + 1]] = own
+                numbers_of_file = self.numbers[self.starts[at] : self.starts[at + 1]]
+                numbers[run.starts[index] : run.starts[index + 1]] = numbers_of_file
         return numbers
 
 
 def _carried(
     memory: KeyIndex,
-    known: IndexSnapshot,
+    snapshot: IndexSnapshot,
     groups: Sequence[RewrittenFiles],
     covered: Sequence[Covered | None],
 ) -> _Carried | None:
@@ -225,34 +227,34 @@ def _carried(
 
     Args:
         memory: What the process knows.
-        known: What it knows of the old files.
+        snapshot: What it knows of the old files.
         groups: What was rewritten.
         covered: The old files of all groups, in order.
     """
-    runs = _usable_runs(memory, known, covered)
-    left_out = [each for each in known.saved if each not in runs]
-    usable = set(known.numbers.tolist()) - {-1}
-    usable -= {number for each in left_out for number in each.numbers.tolist()}
+    runs = _usable_runs(memory, snapshot, covered)
+    left_out = [run for run in snapshot.saved if run not in runs]
+    usable = set(snapshot.numbers.tolist()) - {-1}
+    usable -= {number for run in left_out for number in run.numbers.tolist()}
     files: list[Covered] = []
     numbers: list[U32] = []
     number_of: list[int] = []
     sizes: list[int] = []
     first = at = 0
     for group in groups:
-        own = known.numbers[at : at + len(group.old)].tolist()
+        numbers_of_group = snapshot.numbers[at : at + len(group.old)].tolist()
         old, at = covered[at : at + len(group.old)], at + len(group.old)
-        new = [memory.covered_by(each) for each in group.new]
+        new = [memory.covered_by(fragment) for fragment in group.new]
         rows = [row.physical_rows for row in group.rows]
         if (
-            usable.issuperset(own)
+            usable.issuperset(numbers_of_group)
             and sum(rows) <= key_index.MOST_MERGED_KEYS
-            and rows == [each.num_rows for each in old if each is not None]
+            and rows == [file.num_rows for file in old if file is not None]
             and None not in new
         ):
-            usable -= set(own)  # a file that two fragments share is carried over once
-            files += [each for each in new if each is not None]
+            usable -= set(numbers_of_group)  # a file that two fragments share is carried over once
+            files += [file for file in new if file is not None]
             numbers.append(group.new_numbers(first))
-            number_of += own
+            number_of += numbers_of_group
             sizes += rows
             first += group.num_written
     if not files or len(set(number_of)) < len(number_of):
@@ -263,27 +265,27 @@ def _carried(
         np.array(number_of, np.int64),
         starts,
         np.concatenate(numbers),
-        known,
+        snapshot,
         tuple(run for run in runs if np.isin(run.numbers, number_of).any()),
     )
 
 
 def _usable_runs(
-    memory: KeyIndex, known: IndexSnapshot, covered: Sequence[Covered | None]
+    memory: KeyIndex, snapshot: IndexSnapshot, covered: Sequence[Covered | None]
 ) -> list[IndexRun]:
     """Return the runs with the same hashes as the keys in memory, of which enough is needed.
 
     Args:
         memory: What the process knows.
-        known: What it knows of the old files.
+        snapshot: What it knows of the old files.
         covered: The old files.
     """
-    num_rows = [0 if each is None else each.num_rows for each in covered]
-    rows_of = dict(zip(known.numbers.tolist(), num_rows, strict=True))
-    columns = memory.columns(known.seeds)
+    num_rows = [0 if file is None else file.num_rows for file in covered]
+    rows_of = dict(zip(snapshot.numbers.tolist(), num_rows, strict=True))
+    columns = memory.columns(snapshot.seeds)
     usable = []
-    for each in known.saved:
-        num_carried = sum(rows_of.get(number, 0) for number in each.numbers.tolist() if number >= 0)
-        if each.footer.columns == columns and each.num_missing <= MOST_COPIED * num_carried:
-            usable.append(each)
+    for run in snapshot.saved:
+        num_carried = sum(rows_of.get(number, 0) for number in run.numbers.tolist() if number >= 0)
+        if run.footer.columns == columns and run.num_missing <= MOST_COPIED * num_carried:
+            usable.append(run)
     return usable

@@ -116,7 +116,7 @@ class IndexRun:
     def __init__(self, path: str, footer: RunFooter, file: Any) -> None:
         self.path = path
         self.footer = footer
-        counts = [each.num_rows for each in footer.files]
+        counts = [file.num_rows for file in footer.files]
         self.starts: Places = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self.numbers: Places = np.full(len(counts), -1, np.int64)
         self._was_searched = False
@@ -142,12 +142,12 @@ class IndexRun:
         """Copy a chunk, which has been checked."""
         view = memoryview(data)
         width, count = self.footer.columns.row_bytes, self.footer.num_keys
-        own = len(view) // width
+        num_keys = len(view) // width
         first = chunk * CHUNK_ROWS
         at = 0
         for begin, size in _sections(width, count):
-            _write_at(self._file.fileno(), view[at : at + own * size], begin + first * size)
-            at += own * size
+            _write_at(self._file.fileno(), view[at : at + num_keys * size], begin + first * size)
+            at += num_keys * size
         self._is_here[chunk] = True
 
     @property
@@ -165,7 +165,7 @@ class IndexRun:
         for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
             self._fetch(store, chunks[start : start + _CHUNKS_AT_ONCE])
 
-    def find(self, store: Store, wanted: U64) -> Hits:
+    def find(self, store: Store, targets: U64) -> Hits:
         """Return the keys that have one of some words.
 
         The first look-up of a large run in a near store copies nothing: a process that applies one
@@ -173,81 +173,83 @@ class IndexRun:
 
         Args:
             store: The table's.
-            wanted: (n,) u64, ascending.
+            targets: (n,) u64, ascending.
 
         Raises:
             RunUnavailableError: Chunks that are needed cannot be read; or more keys than
                 `MAX_HITS` have one of the words.
         """
         if len(self._is_here) and bool(self._is_here.all()):
-            return self._find_in_copy(wanted)
+            return self._find_in_copy(targets)
         firsts = self.footer.firsts
         # Equal words may begin at the end of a chunk, and go on in the next ones.
-        first = np.maximum(np.searchsorted(firsts, wanted, "left") - 1, 0)
-        stop = np.searchsorted(firsts, wanted, "right")
-        asked = np.flatnonzero(stop > first)
+        first = np.maximum(np.searchsorted(firsts, targets, "left") - 1, 0)
+        stop = np.searchsorted(firsts, targets, "right")
+        candidates = np.flatnonzero(stop > first)
         edges = np.zeros(len(firsts) + 1, np.int64)
-        np.add.at(edges, first[asked], 1)
-        np.add.at(edges, stop[asked], -1)
+        np.add.at(edges, first[candidates], 1)
+        np.add.at(edges, stop[candidates], -1)
         chunks = np.flatnonzero(np.cumsum(edges[:-1]) > 0)
         is_first, self._was_searched = not self._was_searched, True
         num_missing = int((~self._is_here[chunks]).sum())
         if is_first and num_missing >= _MANY_CHUNKS and store.bytes_per_request <= _NEAR_BYTES:
-            return self._find_in_passing(store, wanted, chunks)
+            return self._find_in_passing(store, targets, chunks)
         self._fetch(store, chunks)
-        low = first[asked] * CHUNK_ROWS
-        high = np.minimum(stop[asked] * CHUNK_ROWS, self.footer.num_keys)
-        return self._hits(wanted, asked, _lower_bound(self.words, wanted[asked], low, high), high)
+        low = first[candidates] * CHUNK_ROWS
+        high = np.minimum(stop[candidates] * CHUNK_ROWS, self.footer.num_keys)
+        return self._hits(
+            targets, candidates, _lower_bound(self.words, targets[candidates], low, high), high
+        )
 
-    def _find_in_passing(self, store: Store, wanted: U64, chunks: Places) -> Hits:
+    def _find_in_passing(self, store: Store, targets: U64, chunks: Places) -> Hits:
         """Return the keys with one of some words; keeps none of the chunks."""
         firsts = self.footer.firsts
-        begins = np.searchsorted(wanted, firsts, "left")
-        ends = np.append(np.searchsorted(wanted, firsts[1:], "right"), len(wanted))
+        begins = np.searchsorted(targets, firsts, "left")
+        ends = np.append(np.searchsorted(targets, firsts[1:], "right"), len(targets))
         found: list[Hits] = []
         num_hits = 0
         for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
             some = chunks[start : start + _CHUNKS_AT_ONCE].tolist()
             for chunk, _, keys in self._read(store, some):
-                own = wanted[begins[chunk] : ends[chunk]]
-                at = np.searchsorted(keys.words, own, "left")
-                sizes = np.searchsorted(keys.words, own, "right") - at
+                targets_of_chunk = targets[begins[chunk] : ends[chunk]]
+                at = np.searchsorted(keys.words, targets_of_chunk, "left")
+                sizes = np.searchsorted(keys.words, targets_of_chunk, "right") - at
                 num_hits += int(sizes.sum())
                 if num_hits > MAX_HITS:
                     raise RunUnavailableError(self, is_damaged=False)
                 places, which = _spread(at, sizes)
                 others = None if keys.others is None else keys.others[places]
                 found.append(Hits(which + begins[chunk], others, keys.rows[places]))
-        all_others = [each.others for each in found if each.others is not None]
+        all_others = [hits.others for hits in found if hits.others is not None]
         return Hits(
-            np.concatenate([each.which for each in found]),
+            np.concatenate([hits.which for hits in found]),
             np.concatenate(all_others) if all_others else None,
-            np.concatenate([each.rows for each in found]),
+            np.concatenate([hits.rows for hits in found]),
         )
 
-    def _find_in_copy(self, wanted: U64) -> Hits:
+    def _find_in_copy(self, targets: U64) -> Hits:
         """Return the keys with one of some words, all chunks being copied."""
-        at = self._search.first_at_least(wanted)
-        high = np.full(len(wanted), self.footer.num_keys)
-        return self._hits(wanted, np.arange(len(wanted)), at, high)
+        at = self._search.first_at_least(targets)
+        high = np.full(len(targets), self.footer.num_keys)
+        return self._hits(targets, np.arange(len(targets)), at, high)
 
-    def _hits(self, wanted: U64, asked: Places, at: Places, high: Places) -> Hits:
+    def _hits(self, targets: U64, candidates: Places, at: Places, high: Places) -> Hits:
         """Return the keys with one of some words, in chunks that are copied.
 
         Args:
-            wanted: (n,) u64, ascending.
-            asked: (m,) i64, which of them may be in the run.
+            targets: (n,) u64, ascending.
+            candidates: (m,) i64, which of them may be in the run.
             at: (m,) i64, the place of the first word that is no less.
             high: (m,) i64, one past the last place at which each may be.
         """
         count = self.footer.num_keys
-        hits = np.flatnonzero(self.words[np.minimum(at, max(count - 1, 0))] == wanted[asked])
+        hits = np.flatnonzero(self.words[np.minimum(at, max(count - 1, 0))] == targets[candidates])
         hits = hits[at[hits] < high[hits]]
-        at, which = at[hits], asked[hits]
+        at, which = at[hits], candidates[hits]
         one_more = np.minimum(at + 1, count - 1)
         stops = at + 1
-        many = np.flatnonzero((stops < high[hits]) & (self.words[one_more] == wanted[which]))
-        stops[many] = _upper_bound(self.words, wanted[which[many]], stops[many], high[hits[many]])
+        many = np.flatnonzero((stops < high[hits]) & (self.words[one_more] == targets[which]))
+        stops[many] = _upper_bound(self.words, targets[which[many]], stops[many], high[hits[many]])
         sizes = stops - at
         if int(sizes.sum()) > MAX_HITS:
             raise RunUnavailableError(self, is_damaged=False)
@@ -265,7 +267,7 @@ class IndexRun:
     def _read(self, store: Store, chunks: Sequence[int]) -> list[tuple[int, Any, Keys]]:
         """Return some chunks, their bytes and their keys, checked."""
         try:
-            ranges = [self.footer.chunk_range(each) for each in chunks]
+            ranges = [self.footer.chunk_range(chunk) for chunk in chunks]
             return [
                 (chunk, data, decode_chunk(data, self.footer, chunk))
                 for chunk, data in zip(chunks, store.read_ranges(self.path, ranges), strict=True)
@@ -296,31 +298,31 @@ def _sections(width: int, count: int) -> list[tuple[int, int]]:
     return list(zip(begins.tolist(), sizes, strict=False))
 
 
-def _write_at(file: int, data: memoryview, place: int) -> None:
+def _write_at(file: int, data: memoryview, position: int) -> None:
     while data:
-        done = os.pwrite(file, data, place)
-        data, place = data[done:], place + done
+        done = os.pwrite(file, data, position)
+        data, position = data[done:], position + done
 
 
-def _lower_bound(words: U64, wanted: U64, low: Places, high: Places) -> Places:
+def _lower_bound(words: U64, targets: U64, low: Places, high: Places) -> Places:
     """Return the first place from `low` on with at least a word; `high` if there is none."""
     last = max(len(words) - 1, 0)
     low, high = low.copy(), high.copy()
     while bool((active := low < high).any()):
         middle = (low + high) >> 1
-        is_less = (words[np.minimum(middle, last)] < wanted) & active
+        is_less = (words[np.minimum(middle, last)] < targets) & active
         low = np.where(is_less, middle + 1, low)
         high = np.where(is_less | ~active, high, middle)
     return low
 
 
-def _upper_bound(words: U64, wanted: U64, low: Places, high: Places) -> Places:
+def _upper_bound(words: U64, targets: U64, low: Places, high: Places) -> Places:
     """Return the first place from `low` on with more than a word; `high` if there is none."""
     last = max(len(words) - 1, 0)
     low, high = low.copy(), high.copy()
     while bool((active := low < high).any()):
         middle = (low + high) >> 1
-        is_no_more = (words[np.minimum(middle, last)] <= wanted) & active
+        is_no_more = (words[np.minimum(middle, last)] <= targets) & active
         low = np.where(is_no_more, middle + 1, low)
         high = np.where(is_no_more | ~active, high, middle)
     return low
@@ -358,8 +360,8 @@ def write_run(
             chunks.flush()
             run = IndexRun(path, encoder.footer, _file())
             for chunk in range(num_chunks):
-                own = encoder.footer.chunk_range(chunk)
-                run.put(chunk, os.pread(chunks.fileno(), own.size_bytes, own.start))
+                chunk_range = encoder.footer.chunk_range(chunk)
+                run.put(chunk, os.pread(chunks.fileno(), chunk_range.size_bytes, chunk_range.start))
             return run
     except Exception as error:  # from any store or disk: the run is optional
         report_failure(store.uri, "a run cannot be written", error)
@@ -418,12 +420,12 @@ def read_footer(store: Store, path: str) -> RunFooter:
     """
     end, size = store.read_end(path, _END_BYTES)
     trailer = end[-TRAILER_BYTES:]
-    wanted = footer_bytes(trailer) + TRAILER_BYTES
-    if wanted > size:
+    num_bytes = footer_bytes(trailer) + TRAILER_BYTES
+    if num_bytes > size:
         raise CorruptDataError("a run of keys is shorter than its footer")
-    if wanted > len(end):
-        (end,) = store.read_ranges(path, [ByteRange(size - wanted, size)])
-    return decode_footer(end[len(end) - wanted : len(end) - TRAILER_BYTES], trailer, size)
+    if num_bytes > len(end):
+        (end,) = store.read_ranges(path, [ByteRange(size - num_bytes, size)])
+    return decode_footer(end[len(end) - num_bytes : len(end) - TRAILER_BYTES], trailer, size)
 
 
 def footer_if_sound(store: Store, path: str) -> RunFooter | None:
@@ -452,7 +454,7 @@ def is_useless(store: Store, path: str, data_files: Container[bytes | None]) -> 
     except Exception as error:  # from any store: runs are optional
         report_failure(store.uri, "the footer of a run cannot be read", error)
         return False
-    return not any(place.file in data_files for file in footer.files for place in file.file)
+    return not any(column.file in data_files for file in footer.files for column in file.file)
 
 
 def open_run(path: str, footer: RunFooter, num_open: int) -> IndexRun | None:

@@ -188,11 +188,11 @@ class RunEncoder:
             self._held.append(keys)
             self._num_held += len(keys.words)
         if self._num_held >= CHUNK_ROWS:
-            held = joined(self._held)
+            pending = joined(self._held)
             whole = self._num_held - self._num_held % CHUNK_ROWS
             for start in range(0, whole, CHUNK_ROWS):
-                yield self._chunk(_slice(held, start, start + CHUNK_ROWS))
-            self._held = [_slice(held, whole, self._num_held)]
+                yield self._chunk(_slice(pending, start, start + CHUNK_ROWS))
+            self._held = [_slice(pending, whole, self._num_held)]
             self._num_held -= whole
 
     def end(self) -> Iterator[bytes]:
@@ -240,7 +240,9 @@ def encode_footer(footer: RunFooter) -> bytes:
         }
     ).encode()
     places = b"".join(
-        place.file + struct.pack("<i", place.column) for file in footer.files for place in file.file
+        column.file + struct.pack("<i", column.column)
+        for file in footer.files
+        for column in file.file
     )
     return b"".join(
         [
@@ -287,7 +289,7 @@ def decode_footer(data: Any, trailer: Any, file_bytes: int) -> RunFooter:
     if len(data) != footer_bytes(trailer) or _digest(data) != bytes(trailer)[8 : 8 + _DIGEST_BYTES]:
         raise CorruptDataError("the footer of a run of keys is damaged")
     try:
-        found = _parsed(data)
+        footer = _parsed(data)
     except (
         ValueError,
         TypeError,
@@ -297,18 +299,18 @@ def decode_footer(data: Any, trailer: Any, file_bytes: int) -> RunFooter:
         RecursionError,
     ) as error:
         raise CorruptDataError(f"the footer of a run of keys cannot be read: {error}") from error
-    wanted = found.num_keys * found.columns.row_bytes + len(data) + TRAILER_BYTES
-    if file_bytes != wanted or not found.num_keys <= found.num_rows <= MAX_ROWS:
+    expected = footer.num_keys * footer.columns.row_bytes + len(data) + TRAILER_BYTES
+    if file_bytes != expected or not footer.num_keys <= footer.num_rows <= MAX_ROWS:
         raise CorruptDataError("a run of keys is not as long as its footer states")
-    return found
+    return footer
 
 
 def _parsed(data: bytes) -> RunFooter:
     (size,) = struct.unpack_from("<I", data)
     header = json.loads(data[4 : 4 + size])
     columns = KeyColumns(
-        tuple(int(each) for each in header["fields"]),
-        tuple(str(each) for each in header["types"]),
+        tuple(int(field_id) for field_id in header["fields"]),
+        tuple(str(kind) for kind in header["types"]),
         bool(header["exact"]),
         (int(header["seeds"][0]), int(header["seeds"][1])),
     )

@@ -108,28 +108,28 @@ def in_groups(sized: Iterable[tuple[T, int]], most: int) -> list[tuple[T, ...]]:
 
 
 def planned_parts(
-    sources: Sequence[tuple[Source, Sequence[Covered]]], kept: set[Covered]
+    sources: Sequence[tuple[Source, Sequence[Covered]]], table_files: set[Covered]
 ) -> tuple[list[Covered], list[Part]]:
     """Return the files of a merged run, and what becomes of those of its sources.
 
     Args:
         sources: Keys, and the files whose rows they number.
-        kept: The files to keep; each is taken from the first source that has it.
+        table_files: The files to keep; each is taken from the first source that has it.
     """
-    left = set(kept)
+    remaining = set(table_files)
     files: list[Covered] = []
     parts: list[Part] = []
     first = 0
-    for source, own in sources:
-        numbers = np.full(sum(each.num_rows for each in own), GONE, np.uint32)
+    for source, source_files in sources:
+        numbers = np.full(sum(file.num_rows for file in source_files), GONE, np.uint32)
         start = 0
-        for each in own:
-            stop = start + each.num_rows
-            if each in left:
-                left.remove(each)
-                files.append(each)
-                numbers[start:stop] = np.arange(first, first + each.num_rows, dtype=np.uint32)
-                first += each.num_rows
+        for file in source_files:
+            stop = start + file.num_rows
+            if file in remaining:
+                remaining.remove(file)
+                files.append(file)
+                numbers[start:stop] = np.arange(first, first + file.num_rows, dtype=np.uint32)
+                first += file.num_rows
             start = stop
         parts.append(Part(source, numbers))
     return files, parts
@@ -137,28 +137,28 @@ def planned_parts(
 
 def merged(parts: Sequence[Part]) -> Iterator[Keys]:
     """Yield the keys of several sources in order, some at a time."""
-    samples = np.sort(np.concatenate([each.source.words[::CHUNK_ROWS] for each in parts]))
+    samples = np.sort(np.concatenate([part.source.words[::CHUNK_ROWS] for part in parts]))
     bounds = samples[_CHUNKS_AT_ONCE::_CHUNKS_AT_ONCE]
     edges = [
-        np.concatenate([[0], np.searchsorted(each.source.words, bounds), [len(each.source.words)]])
-        for each in parts
+        np.concatenate([[0], np.searchsorted(part.source.words, bounds), [len(part.source.words)]])
+        for part in parts
     ]
-    for place in range(len(bounds) + 1):
+    for step in range(len(bounds) + 1):
         some = [
-            _renumbered(part, int(own[place]), int(own[place + 1]))
-            for part, own in zip(parts, edges, strict=True)
+            _renumbered(part, int(edges_of_part[step]), int(edges_of_part[step + 1]))
+            for part, edges_of_part in zip(parts, edges, strict=True)
         ]
         yield some[0] if len(some) == 1 else _in_order(some)
 
 
 def _in_order(some: Sequence[Keys]) -> Keys:
-    words = np.concatenate([each.words for each in some])
+    words = np.concatenate([keys.words for keys in some])
     order = np.argsort(words, kind="stable")
-    others = [each.others for each in some if each.others is not None]
+    others = [keys.others for keys in some if keys.others is not None]
     return Keys(
         words[order],
         np.concatenate(others)[order] if others else None,
-        np.concatenate([each.rows for each in some])[order],
+        np.concatenate([keys.rows for keys in some])[order],
     )
 
 

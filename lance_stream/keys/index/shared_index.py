@@ -55,15 +55,15 @@ class SharedIndex(NamedTuple):
         Args:
             table: The version.
         """
-        indexed = {each for footer in self.runs.values() for each in footer.files}
+        indexed = {file for footer in self.runs.values() for file in footer.files}
         keys = KeyIndex(key_fields(table.schema, self.on), self.seeds)
-        found: list[tuple[int, int]] = []
-        for place, fragment in enumerate(table.manifest.fragments):
+        missing: list[tuple[int, int]] = []
+        for index, fragment in enumerate(table.manifest.fragments):
             file = keys.covered_by(fragment)
             is_new = file is not None and file not in indexed
             if is_new and 0 < fragment.physical_rows <= MOST_SAVED_ROWS:
-                found.append((place, fragment.physical_rows))
-        return found
+                missing.append((index, fragment.physical_rows))
+        return missing
 
     def to_merge(self) -> list[tuple[str, ...]]:
         """Return groups of runs of a similar size that are each better one run."""
@@ -79,18 +79,18 @@ def shared_index(table: TableVersion, on: Sequence[str]) -> SharedIndex:
         table: Any version.
         on: Names of the key columns.
     """
-    wanted = KeyIndex(key_fields(table.schema, on)).columns((0, 0))
-    found: dict[str, RunFooter] = {}
+    expected = KeyIndex(key_fields(table.schema, on)).columns((0, 0))
+    footers: dict[str, RunFooter] = {}
     num_keys: dict[tuple[int, int], int] = {}
-    for path in run_files.list_runs(table.store, wanted.field_ids) or ():
+    for path in run_files.list_runs(table.store, expected.field_ids) or ():
         footer = _footer_of(table, path)
-        if footer is not None and footer.columns._replace(seeds=wanted.seeds) == wanted:
-            found[path] = footer
+        if footer is not None and footer.columns._replace(seeds=expected.seeds) == expected:
+            footers[path] = footer
             seeds = footer.columns.seeds
             num_keys[seeds] = num_keys.get(seeds, 0) + footer.num_keys
-    seeds = max(num_keys, key=lambda each: num_keys[each], default=new_seeds())
-    own = {path: each for path, each in found.items() if each.columns.seeds == seeds}
-    return SharedIndex(tuple(on), seeds, own)
+    seeds = max(num_keys, key=lambda candidate: num_keys[candidate], default=new_seeds())
+    runs = {path: footer for path, footer in footers.items() if footer.columns.seeds == seeds}
+    return SharedIndex(tuple(on), seeds, runs)
 
 
 def _footer_of(table: TableVersion, path: str) -> RunFooter | None:
@@ -105,7 +105,7 @@ def _footer_of(table: TableVersion, path: str) -> RunFooter | None:
 
 _footers: Final[Cache[tuple[str, str], RunFooter]] = Cache(
     _MAX_FOOTER_BYTES,
-    lambda each: each.firsts.nbytes + each.checks.nbytes + _FILE_BYTES * len(each.files),
+    lambda footer: footer.firsts.nbytes + footer.checks.nbytes + _FILE_BYTES * len(footer.files),
 )
 
 
@@ -124,13 +124,13 @@ def index_keys(
         BadDataError: Keys cannot be read.
     """
     keys = KeyIndex(key_fields(table.schema, on), seeds)
-    for place in places:
-        fragment = table.manifest.fragments[place]
+    for index in places:
+        fragment = table.manifest.fragments[index]
         file = keys.file_of(fragment)
         if file is None:
             continue
         collector = keys.collector(file, fragment.physical_rows)
-        for batch in read_unit(unit_of(table, place, columns=tuple(on), include_deleted=True)):
+        for batch in read_unit(unit_of(table, index, columns=tuple(on), include_deleted=True)):
             collector.see(batch.columns)
         keys.add([collector])
     keys.save(table, least_rows=1)

@@ -40,42 +40,42 @@ class SortedWords:
         self._begins: npt.NDArray[np.uint32] | None = None
         self._shift = np.uint64(0)
 
-    def first_at_least(self, wanted: U64) -> Places:
+    def first_at_least(self, targets: U64) -> Places:
         """Return the place of the first word that is no less than each of some words.
 
         Args:
-            wanted: (m,) u64, in any order; faster if they ascend.
+            targets: (m,) u64, in any order; faster if they ascend.
 
         Returns:
             (m,) i64; n where all words are less.
         """
-        if len(self.words) < MANY_WORDS or not len(wanted):
-            return np.searchsorted(self.words, wanted, "left")
+        if len(self.words) < MANY_WORDS or not len(targets):
+            return np.searchsorted(self.words, targets, "left")
         begins = self._begins
         if begins is None:
             begins = self._divide()
-        found: Places = np.empty(len(wanted), np.int64)
-        for start in range(0, len(wanted), _AT_ONCE):
+        positions: Places = np.empty(len(targets), np.int64)
+        for start in range(0, len(targets), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
-            found[some] = self._some(wanted[some], begins)
-        return found
+            positions[some] = self._some(targets[some], begins)
+        return positions
 
-    def _some(self, wanted: U64, begins: npt.NDArray[np.uint32]) -> Places:
+    def _some(self, targets: U64, begins: npt.NDArray[np.uint32]) -> Places:
         words = self.words
-        parts = ((np.clip(wanted, words[0], words[-1]) - words[0]) >> self._shift).astype(np.int64)
-        found: Places = begins[parts].astype(np.int64)
+        parts = ((np.clip(targets, words[0], words[-1]) - words[0]) >> self._shift).astype(np.int64)
+        positions: Places = begins[parts].astype(np.int64)
         stops: Places = begins[parts + 1].astype(np.int64)
-        most = int((stops - found).max())
+        most = int((stops - positions).max())
         if most > _MOST_OF_PART:  # the words are unevenly spread, as numbers may be
-            return np.searchsorted(words, wanted, "left")
+            return np.searchsorted(words, targets, "left")
         step = 1 << most.bit_length() >> 1
         while step:
-            following = found + step
-            is_less = words.take(following - 1, mode="clip") < wanted
+            following = positions + step
+            is_less = words.take(following - 1, mode="clip") < targets
             is_less &= following <= stops
-            found += step * is_less
+            positions += step * is_less
             step >>= 1
-        return found
+        return positions
 
     def _divide(self) -> npt.NDArray[np.uint32]:
         """Set where parts begin, and how many bits of a difference do not tell the part."""
