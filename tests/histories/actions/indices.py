@@ -34,7 +34,7 @@ def kinds_for(state: State, name: str) -> list[Any]:
     return ["BTREE", "BITMAP", 3, 8, "ZONEMAP", "BLOOMFILTER", *texts]
 
 
-@action(weight=0.8)
+@action(weight=1.5)
 def create_index(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     if line.branch is not None or line.memory.get("parent"):

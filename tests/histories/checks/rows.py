@@ -55,7 +55,7 @@ def take(life: Life, choose: Choices) -> None:
     assert taken == expected
 
 
-@check(weight=2)
+@check(weight=3)
 def filters(life: Life, choose: Choices) -> None:
     """A filter selects the rows that the model says, with and without indices."""
     line = life.line(choose)
