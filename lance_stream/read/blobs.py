@@ -129,7 +129,7 @@ def _blob_path(table: "TableVersion", column: str) -> tuple[Field, ...]:
     if not path[-1].is_blob or any(step.logical_type != STRUCT for step in path[:-1]):
         blobs = list(_blob_names(table.schema.fields))
         raise InvalidInputError(
-            f"the column {column!r} has no blobs; ones with blobs: {', '.join(blobs) or 'none'}"
+            f"the column {column!r} has no blobs; columns with blobs: {', '.join(blobs) or 'none'}"
         )
     return path
 

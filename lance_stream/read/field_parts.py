@@ -1,8 +1,9 @@
-"""Columns stored in parts: in several data files of a fragment, or partly in none.
+"""Columns stored in parts: in several data files of a fragment, or partly nowhere.
 
 A fragment's data files contain fields by id. After columns were added, replaced or dropped, the
-parts of one struct may be in different files, and a part that was added without values is in none:
-it reads as nulls. `part_in` returns what one file has of a column; `assemble` rebuilds the column.
+parts of one struct may be in different files, and a part that was added without values is in no
+file: it reads as nulls. `part_in` returns what one file has of a column; `assemble` rebuilds the
+column.
 
 If no file contains any requested part of a struct, another part still shows which structs are null
 and how long lists are: `with_witnesses` adds it to the requested ones.

@@ -20,7 +20,7 @@ class RowRanges:
     """Rows of a fragment as ranges.
 
     Attributes:
-        ranges: (start, stop), ascending, none empty, none touching another.
+        ranges: (start, stop), ascending, not empty, not adjacent.
     """
 
     ranges: tuple[tuple[int, int], ...]

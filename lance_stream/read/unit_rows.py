@@ -13,7 +13,7 @@ from lance_stream.storage.store import NUM_READERS
 def read_units(units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
     """Yield the batches of work units, in order, read ahead by several threads.
 
-    Near by, a few rows are read by none: starting threads takes as long as reading them.
+    On a near store, a few rows are read without threads: starting them takes as long as reading.
     """
     if num_readers(units) <= NUM_READERS and _are_few(units):
         for chosen in choose(units):

@@ -121,7 +121,7 @@ def _encode(value: Any, depth: int) -> _Entry:
     if isinstance(value, int | float):
         return _NUMBER, _encode_number(value)
     if depth == _MAX_DEPTH:
-        raise ValueError(f"it has more than {_MAX_DEPTH} arrays and objects within each other")
+        raise ValueError(f"it is nested more than {_MAX_DEPTH} levels deep")
     parts: list[_Entry] = []
     items, header = value, ARRAY
     if isinstance(value, dict):
@@ -282,8 +282,8 @@ def _double_text(value: float) -> str:
 
 def _too_deep() -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"a value of a JSON column has more than {_MAX_DEPTH} arrays and objects within each "
-        "other, which is not supported. Read other columns"
+        f"a value of a JSON column is nested more than {_MAX_DEPTH} levels deep, which is not "
+        "supported. Read other columns"
     )
 
 

@@ -61,7 +61,7 @@ class Addition:
     Attributes:
         field: Its name and type.
         parent_id: The id of the struct; `UNASSIGNED_ID` for a column.
-        siblings: The names beside it.
+        siblings: The names of the other fields on its level.
     """
 
     field: pa.Field
@@ -184,7 +184,7 @@ def additions(table: TableVersion, target: pa.Field, check: Check) -> list[Addit
 
 
 def _path_of_part(name: str) -> tuple[str, ...]:
-    """Return the path that a name is; only itself, if it is none."""
+    """Return the path that a name denotes; the name alone if it is not a path."""
     try:
         return split_path(name) if "." in name else (name,)
     except InvalidInputError:
@@ -304,12 +304,12 @@ def schema_with(table: TableVersion, new: Sequence[Addition]) -> Schema:
     for addition in new:
         (numbered,) = new_schema(pa.schema([addition.field]), version, next_id).fields
         next_id += len(list(numbered.walk()))
-        beside = below.setdefault(addition.parent_id, [])
-        if numbered.name in (*addition.siblings, *(other.name for other in beside)):
+        siblings = below.setdefault(addition.parent_id, [])
+        if numbered.name in (*addition.siblings, *(other.name for other in siblings)):
             raise InvalidInputError(
                 f"columns must have different names, but {numbered.name!r} occurs twice"
             )
-        beside.append(numbered)
+        siblings.append(numbered)
     fields = (*(_with_parts(top, below) for top in schema.fields), *below.get(UNASSIGNED_ID, ()))
     changed = [field for field in fields if field not in schema.fields]
     from_arrow(to_arrow(Schema(tuple(changed))))  # rejects what cannot be nested

@@ -1,7 +1,7 @@
 """Alters columns: their names, whether they may be null, and their types, which can only widen.
 
     name, nullable     one Project, which states the schema; no data file is touched
-    type               one Merge: beside its other files, each fragment gets a file with the cast
+    type               one Merge: next to its other files, each fragment gets a file with the cast
                        values, under new field ids; every row counts as updated by that version
 
 A cast of a part of a struct writes that part alone. What is in a list or a map is written with all
@@ -445,7 +445,7 @@ def _write(
 def _cast_rows(
     target: pa.Schema, rows: pa.RecordBatch, is_live: npt.NDArray[np.bool_]
 ) -> pa.RecordBatch:
-    """Return cast rows; a deleted one has the values of a live one, which are known to be valid."""
+    """Return cast rows; a deleted row gets the values of a live one, which are valid."""
     if is_live.all() or not is_live.any():
         return cast_batch(rows, target)
     nearest = np.maximum(np.cumsum(is_live) - 1, 0)

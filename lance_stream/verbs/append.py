@@ -111,7 +111,7 @@ def _append_as_if_newest(
             newest = newest_of_same(table)
             uploads.wait()
         except BaseException as error:
-            # Without its files nothing was published; the same holds if the table is gone.
+            # Without its files nothing was published; the same holds if the table was deleted.
             if not uploads.settle() or isinstance(error, NotFoundError):
                 delete_files(table.store, fragments)
             raise
@@ -226,7 +226,7 @@ def _delete_files_of_no_version(table: TableVersion, fragments: Sequence[Fragmen
     """Delete files that were written after a version was read, unless a later one references them.
 
     An earlier call with an unknown outcome may have committed the same fragments. If that cannot be
-    ruled out because a version is gone or cannot be read, nothing is deleted.
+    ruled out because a version was removed or cannot be read, nothing is deleted.
     """
     written = {file.path for fragment in fragments for file in fragment.files}
     try:
@@ -264,8 +264,8 @@ def check_same_names(written: Schema, now: Schema) -> None:
     for field in now.walk():  # other programs restart the numbers of columns when they overwrite
         if types.get(field.id, field.logical_type) != field.logical_type:
             raise ColumnsChangedError(
-                f"the column {field.name!r} has become {field.logical_type} with the number of one "
-                f"that was {types[field.id]} while the rows were written; write the rows again"
+                f"the column {field.name!r} ({field.logical_type}) took the field id of one "
+                f"of type {types[field.id]} while the rows were written; write the rows again"
             )
 
 

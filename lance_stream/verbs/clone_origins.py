@@ -62,9 +62,9 @@ def origins_of(table: TableVersion) -> list[Origin]:
         references = list(_held(refs, root_of_table)) or list(_cloned(refs, table, root))
         if not references:
             raise InvalidInputError(
-                f"{table.uri} is a clone with files in {root}, and which version there has them is "
-                "not known, so that no tag can protect them for another clone. Clone that table "
-                "itself, or write the rows to a table of their own; or clone without a tag "
+                f"{table.uri} is a clone with files in {root}, and it is unknown which version "
+                "there has them, so no tag can protect them for another clone. Clone that table "
+                "itself, or copy the rows into a new table; or clone without a tag "
                 "(tag_source=False), and never clean up versions of that table"
             )
         for branch, version in references:

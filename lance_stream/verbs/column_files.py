@@ -39,7 +39,7 @@ _Key: TypeAlias = tuple[int, tuple[DataFile, ...], Hashable, tuple[Identity, ...
 
 @dataclass(frozen=True)
 class ColumnFiles:
-    """The files that have been written, and what they belong to.
+    """The written files, and the fragments and columns that they belong to.
 
     Attributes:
         store: The table's store.

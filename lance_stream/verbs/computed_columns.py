@@ -1,6 +1,6 @@
 """Adds columns with values: SQL expressions over each row.
 
-    CAST(price AS decimal(9, 2)) * quantity         one new data file per fragment, beside its
+    CAST(price AS decimal(9, 2)) * quantity         one new data file per fragment, next to its
     others CAST(NULL AS double)                            no file: the same as a nullable column
 
 Only the columns that the expressions name are read, and only the new ones written. The new file has

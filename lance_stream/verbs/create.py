@@ -49,7 +49,7 @@ def create_table(
 
     Args:
         planned: Version 0 of the table.
-        data: The rows of its first version; None for none.
+        data: The rows of its first version; None for an empty table.
         checks: Conditions that each row has to meet.
 
     Raises:
@@ -92,7 +92,7 @@ def plan_table(
 
     Nothing is written. Verbs plan on it as on any version, and their plan is committed as version
     1 (see `commit_verb.commit_planned`): so a table is created with its first rows, or not at all.
-    If another writer creates the table meanwhile, they plan again on that one.
+    If another writer creates the table first, they plan again on that one.
 
     Raises:
         InvalidInputError: Such a table cannot be created.
@@ -134,8 +134,8 @@ def check_types_known(columns: Iterable[pa.Field]) -> None:
     for column in columns:
         if _is_void(column.type):
             raise InvalidInputError(
-                f"the column {column.name!r} contains only nulls in its type or in a part of it "
-                f"({column.type}), which is not a type that a new table could have; cast it to the "
+                f"the column {column.name!r} has the type of nulls, or contains it "
+                f"({column.type}), which a new table cannot have; cast it to the "
                 "type that its values will have, or omit it"
             )
 

@@ -95,7 +95,7 @@ def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) ->
 
 
 def _check_still_stored(table: TableVersion, remaining: Sequence[Field]) -> None:
-    """Raise if a fragment that stores parts of a column would store none of those that are left."""
+    """Raise if a fragment that stores parts of a column would store none of the remaining ones."""
     existing = {field.id: field for field in table.schema.fields}
     changed = [field for field in remaining if field.children and existing[field.id] != field]
     if not changed:

@@ -264,7 +264,7 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
     except NotFoundError as error:
         raise TableReplacedError(
             f"the rows were written for version {job.version} of {job.uri}, but the table was "
-            "deleted meanwhile. Write them again to re-create it",
+            "deleted since. Write them again to re-create it",
             job.version,
         ) from error
     if not job.version:

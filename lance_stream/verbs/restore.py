@@ -36,7 +36,7 @@ def restore(table: TableVersion, version: VersionSpec) -> TableVersion:
         settings = {KEEPS_LEDGER: "true"}
         return commit_planned(newest, Restore(number), properties=settings).table
 
-    table.log.read(number)  # if it is gone, the error lists the existing ones
+    table.log.read(number)  # if it was removed, the error lists the existing ones
     with holding(table.refs, number):
         return planning_again(attempt)
 
@@ -55,9 +55,9 @@ def _number_of(table: TableVersion, version: VersionSpec) -> int:
     if source.branch != table.branch:
         raise InvalidInputError(
             f"{version!r} is version {source.version} of "
-            f"{_called(source.branch)}, and this is {_called(table.branch)}: a restore brings "
-            "back a version of the same branch. Take over the rows of another branch by "
-            "overwrite(ds.checkout(...).scan()), or by upsert"
+            f"{_called(source.branch)}, and this is {_called(table.branch)}: a restore can only "
+            "bring back a version of the same branch. To copy the rows of another branch, use "
+            "overwrite(ds.checkout(...).scan()) or upsert"
         )
     return source.version
 

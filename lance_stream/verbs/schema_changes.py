@@ -98,7 +98,7 @@ def check_no_index(
         verb: What is not done to it, for the message.
 
     Raises:
-        InvalidInputError: There is such an index.
+        InvalidInputError: An index is on one of them.
     """
     section = table.manifest.index_section
     for index in () if section is None else decode_index_section(section):
@@ -117,7 +117,7 @@ def with_names(fields: Sequence[Field], name_of: Mapping[int, str]) -> tuple[Fie
         name_of: The new names by field id.
 
     Raises:
-        InvalidInputError: Two fields beside each other would have one name.
+        InvalidInputError: Two fields of one struct would have the same name.
     """
     renamed = tuple(
         replace(
@@ -140,7 +140,7 @@ def with_names(fields: Sequence[Field], name_of: Mapping[int, str]) -> tuple[Fie
 def first_free_id(table: TableVersion) -> int:
     """Return the first field id that neither a version nor one of its data files has.
 
-    A dropped column may still be stored in data files beside others: its id is used up.
+    A dropped column may still be stored in data files with others, so its id is not reused.
     """
     used = (
         field_id
@@ -155,7 +155,7 @@ def identities(fields: Iterable[Field]) -> tuple[Identity, ...]:
     """Return what distinguishes columns, and their parts, from others of the same names.
 
     What a verb has written from them is valid for another attempt only if these are the same:
-    meanwhile others may have dropped or renamed columns, which changes no data file.
+    others may have dropped or renamed columns since, which changes no data file.
     """
     return tuple(
         (field.id, field.name, field.logical_type) for top in fields for field in top.walk()

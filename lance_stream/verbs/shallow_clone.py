@@ -1,4 +1,4 @@
-"""Clones a version as a table of its own, whose rows stay in the files of the cloned table.
+"""Clones a version as a separate table, whose rows stay in the files of the cloned table.
 
     1  check that the clone's readers may open the cloned table's files, and find them there
     2  begin the clone: a location that cannot be written to fails here
@@ -60,13 +60,13 @@ def shallow_clone(
         pass
     else:
         raise InvalidInputError(
-            f"there is a dataset at {log.store.uri} already, at version {existing}: clone to a "
+            f"a dataset already exists at {log.store.uri}, at version {existing}: clone to a "
             "location without one"
         )
     if any(notes_on_missing_branch(log)):
         raise InvalidInputError(
-            f"{log.store.uri} is where a branch of another table would be, whose cleanup takes a "
-            "clone there for one. Clone to another location; or create a branch: "
+            f"{log.store.uri} is a location for a branch of another table, whose cleanup would "
+            "treat a clone there as its branch. Clone to another location; or create a branch: "
             "ds.branches.create(name, version)"
         )
     check_may_write(source.manifest)

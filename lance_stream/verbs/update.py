@@ -175,7 +175,7 @@ def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
 
 
 def _as_stored(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return values whose types literals have, such as the decimals of `array(0.5, 1)`."""
+    """Return values in the types of literals, such as the decimals of `array(0.5, 1)`."""
     from lance_stream.expressions.numbers import to_float
 
     source = values.type

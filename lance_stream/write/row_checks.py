@@ -138,8 +138,8 @@ def as_checks(expect: object) -> tuple[Check, ...]:
         check = Check(name, condition)
         if not check.columns:
             raise InvalidInputError(
-                f"the check {name!r}, {condition!r:.200}, names no column, so it is the same for "
-                "all rows"
+                f"the check {name!r} ({condition!r:.200}) names no column, so it has the same "
+                "result for every row"
             )
         if name in BUILT_IN_REASONS:
             raise InvalidInputError(

@@ -113,7 +113,7 @@ def test_nested_blobs_open_as_files(
     written(tmp_path / "t", version, shape, by_extension=by_extension)
     ds = lance_stream.open_dataset(tmp_path / "t")
     if shape not in PATHS:
-        with pytest.raises(InvalidInputError, match=r"has no blobs; ones with blobs: none"):
+        with pytest.raises(InvalidInputError, match=r"has no blobs; columns with blobs: none"):
             ds.take_blobs("s", [0])
         return
     rows = [2, 8, 0, 14, 3]
@@ -122,7 +122,7 @@ def test_nested_blobs_open_as_files(
         structs = [struct and struct["t"] for struct in structs]
     files = ds.take_blobs(PATHS[shape], rows)
     assert [file and file.read() for file in files] == [s and s["b"] for s in structs]
-    with pytest.raises(InvalidInputError, match=f"ones with blobs: {PATHS[shape]}$"):
+    with pytest.raises(InvalidInputError, match=f"columns with blobs: {PATHS[shape]}$"):
         ds.take_blobs("s.n", [0])
 
 

@@ -112,7 +112,7 @@ def test_nesting_is_limited_alike_both_ways() -> None:
     """What is stored can be read again."""
     text = "[" * 400 + "]" * 400
     assert decode_jsonb(encode_jsonb(text)) == text
-    with pytest.raises(InvalidInputError, match="more than 400 arrays"):
+    with pytest.raises(InvalidInputError, match="more than 400 levels"):
         encode_jsonb(f"[{text}]")
 
 
@@ -121,7 +121,7 @@ def test_deep_nesting_is_no_crash() -> None:
     data = bytes.fromhex("80000000")
     for _ in range(2000):
         data = bytes.fromhex("80000001") + (0x50000000 | len(data)).to_bytes(4) + data
-    with pytest.raises(UnsupportedFeatureError, match="within each other"):
+    with pytest.raises(UnsupportedFeatureError, match="nested more than 400 levels"):
         decode_jsonb(data)
     for depth in (1, 300):
         text = "[" * depth + "]" * depth
