@@ -361,7 +361,7 @@ def check_is_clear(error: LanceStreamError, case: Case, context: str) -> None:
         assert isinstance(error, StoreRefusedError | CommitUncertainError), context
         assert "403" in text, context
     if isinstance(error, StoreUnavailableError):
-        assert re.search(r"\d+ (times|names)", text), context
+        assert re.search(r"\d+ (attempts?|names)", text), context
         assert re.search(r"127\.0\.0\.1:\d+|://", text), context
     if isinstance(error, CommitUncertainError):
         assert "again" in text, context

@@ -187,6 +187,6 @@ def test_readers_soon_report_lasting_faults(place: Place, uri: str, name: str, f
         context = f"at {number}: {caught.value}\n{proxy.story()}"
         assert time.monotonic() - started < 10, context
         assert isinstance(caught.value, StoreRefusedError) == (fault == "403"), context
-        assert re.search("403|2 times", str(caught.value)), context
+        assert re.search("403|2 attempts", str(caught.value)), context
         assert urlsplit(proxy.url).netloc in str(caught.value), context
         proxy.quiet()

@@ -148,7 +148,7 @@ def test_a_busy_service_is_given_up(
     proxy.add(Forge(503), times=None)
     with pytest.raises(StoreUnavailableError) as caught:
         store.read("data/a")
-    for part in ("of 'data/a'", azure_container.name, proxy.url, "4 times", "503 ServerBusy"):
+    for part in ("of 'data/a'", azure_container.name, proxy.url, "4 attempts", "503 ServerBusy"):
         assert part in str(caught.value)
     assert proxy.kinds() == {"get": 4}
 
@@ -312,7 +312,7 @@ def test_copying_a_missing_file_names_it(store: Store) -> None:
         (412, "LeaseIdMissing", "holds a lease on the blob"),
         (400, "InvalidBlobOrBlock", "another program left uncommitted"),
         (400, "InvalidResourceName", "the name is invalid"),
-        (307, "", "sends requests elsewhere"),
+        (307, "", "redirects requests"),
         (400, "SomethingNew", "does not accept this request"),
     ],
 )
