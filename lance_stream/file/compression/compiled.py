@@ -8,7 +8,6 @@ cache directory if that is read-only (`NUMBA_CACHE_DIR` names another). Without 
 
 import importlib
 import logging
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -51,9 +50,9 @@ class CompiledLoops:
 def _imported() -> ModuleType | None:
     if sys.byteorder != "little":
         return None  # numba takes words of the machine's own order only
-    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        return None  # the loops would be interpreted, a thousand times slower than numpy
     try:
+        if importlib.import_module("numba").config.DISABLE_JIT:
+            return None  # the loops would be interpreted, a thousand times slower than numpy
         return importlib.import_module(_MODULE)
     except ModuleNotFoundError:
         return None

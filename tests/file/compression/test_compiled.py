@@ -258,7 +258,6 @@ def test_a_failing_compiler_leaves_the_work_to_numpy(monkeypatch, caplog):
         raise RuntimeError("no locator available")
 
     monkeypatch.setattr(compiled.importlib, "import_module", fail)
-    monkeypatch.delenv("NUMBA_DISABLE_JIT")
     loops = CompiledLoops()
     assert loops.get() is None
     assert "no locator available" in caplog.text
@@ -268,7 +267,7 @@ def test_a_failing_compiler_leaves_the_work_to_numpy(monkeypatch, caplog):
 
 def test_loops_that_would_be_interpreted_are_not_used(monkeypatch):
     """As with NUMBA_DISABLE_JIT=1, by which other code is debugged."""
-    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    monkeypatch.setattr(kernels.numba.config, "DISABLE_JIT", 1)
     assert CompiledLoops().get() is None
 
 
