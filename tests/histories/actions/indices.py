@@ -31,7 +31,8 @@ def kinds_for(state: State, name: str) -> list[Any]:
     if column is not None and column.kind == "list":
         return ["LABEL_LIST"]
     texts = ["NGRAM", "INVERTED"] if column is not None and column.kind == "string" else []
-    return ["BTREE", "BITMAP", 3, 8, "ZONEMAP", "BLOOMFILTER", *texts]
+    blooms = [] if column is not None and column.kind in ("bool", "decimal") else ["BLOOMFILTER"]
+    return ["BTREE", "BITMAP", 3, 8, "ZONEMAP", *blooms, *texts]
 
 
 @action(weight=1.5)
