@@ -15,6 +15,7 @@ from lance_stream.file.columns import unpack_encoding
 from lance_stream.file.compression import compiled
 from lance_stream.file.encoding_options import PREFIX
 from lance_stream.file.reader import open_file
+from lance_stream.file.v2_1.layouts import choose_strings
 from lance_stream.file.versions import FileVersion
 from tests.file.column_metadata import columns_of
 from tests.oracle.test_files_2_1_2_2 import (
@@ -194,9 +195,10 @@ def test_dictionaries_of_any_size_read_alike(
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_compiled_loops_write_and_read_what_pylance_does(
-    version: FileVersion, tmp_path: Path
+    version: FileVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With them, strings that suit FSST are written by it unasked."""
+    monkeypatch.setattr(choose_strings, "LEAST_FSST_BYTES", 1)
     kernels = pytest.importorskip(
         "lance_stream.file.compression.kernels", reason="it needs the extra fast"
     )

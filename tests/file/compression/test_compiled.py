@@ -20,7 +20,7 @@ from lance_stream.file.data_blocks import FixedWidthBlock, VariableWidthBlock
 from lance_stream.file.encoding_options import EncodingOptions
 from lance_stream.file.v2_1.codecs import bitpacking, decode_mini_block
 from lance_stream.file.v2_1.codecs.bitpacking import OutOfLineBitpacking
-from lance_stream.file.v2_1.layouts import level_chunks
+from lance_stream.file.v2_1.layouts import choose_strings, level_chunks
 from lance_stream.file.v2_1.layouts.choose_strings import encode_string_page
 from lance_stream.file.v2_1.layouts.level_chunks import decode_level_chunks
 from lance_stream.file.v2_1.layouts.levels import ALL_VALID_ITEM, Levels, layers_of
@@ -271,8 +271,9 @@ def test_loops_that_would_be_interpreted_are_not_used(monkeypatch):
     assert CompiledLoops().get() is None
 
 
-def test_text_that_suits_fsst_is_written_by_it_with_loops_only():
+def test_text_that_suits_fsst_is_written_by_it_with_loops_only(monkeypatch):
     """Few words in random order suit FSST; lines that repeat suit zstd."""
+    monkeypatch.setattr(choose_strings, "LEAST_FSST_BYTES", 1)
     rng = np.random.default_rng(1)
     words = [f"word{number} ".encode() for number in range(40)]
     random = [b"".join(words[integer] for integer in rng.integers(0, 40, 20)) for _ in range(3000)]
@@ -288,6 +289,15 @@ def test_text_that_suits_fsst_is_written_by_it_with_loops_only():
 
     assert both_ways(lambda: schemes(random)) == ({"general"}, {"fsst"})
     assert both_ways(lambda: schemes(repeated)) == ({"general"}, {"general"})
+
+
+def test_small_pages_are_not_written_by_fsst():
+    """Choosing symbols takes 12 ms, longer than a small batch takes in all."""
+    rng = np.random.default_rng(1)
+    words = [f"word{number} ".encode() for number in range(40)]
+    block = block_of([b"".join(words[n] for n in rng.integers(0, 40, 20)) for _ in range(3000)])
+    with compiled.loops.replaced(kernels):
+        assert choose_strings._smaller_fsst(block, 0.3) is None
 
 
 def test_strings_with_impossible_offsets_are_not_encoded():

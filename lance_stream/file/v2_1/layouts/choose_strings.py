@@ -91,6 +91,10 @@ more, since a symbol has 8 bytes at most; of random letters, too, whose codes zs
 FSST_BONUS = 1.1
 """FSST may be this much larger than zstd, because it is faster to read: above all single rows."""
 
+LEAST_FSST_BYTES = 4 << 20
+"""Symbols are chosen for pages of at least so many bytes: that takes 12 ms for a page of any size,
+as long as FSST encodes 4 MiB faster than zstd."""
+
 _CHUNK_VALUES = (4096, 256, 16, 2)
 _NUM_SAMPLES = 4
 _SAMPLE_BYTES = 8 * 1024
@@ -146,7 +150,7 @@ def _smaller_fsst(block: VariableWidthBlock, part: float) -> Trained | None:
     """
     total = int(block.offsets[-1])
     least, most = PART_FOR_FSST
-    if not least <= part < most or loops.get() is None:
+    if total < LEAST_FSST_BYTES or not least <= part < most or loops.get() is None:
         return None
     choice = trained(block)
     if choice is None:
