@@ -111,8 +111,10 @@ def _in_one_unit(left: Datum, right: Datum) -> tuple[Datum, Datum]:
     """
     if left.type.equals(right.type):
         return left, right
-    ticks = min(_TICKS_OF_DAY.index(_unit_of(each.type)) for each in (left, right))
-    zone = next((each.type.tz for each in (left, right) if pa.types.is_timestamp(each.type)), None)
+    ticks = min(_TICKS_OF_DAY.index(_unit_of(operand.type)) for operand in (left, right))
+    zone = next(
+        (operand.type.tz for operand in (left, right) if pa.types.is_timestamp(operand.type)), None
+    )
     finer = pa.timestamp(_TICKS_OF_DAY[ticks], zone) if _TICKS_OF_DAY[ticks] != "D" else None
     if finer is None:
         return left.cast(pa.date32()), right.cast(pa.date32())

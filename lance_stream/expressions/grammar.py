@@ -205,11 +205,11 @@ class _Parser:
     def _unexpected(self, missing: str | None = None) -> InvalidInputError:
         token = self._token
         before = self._tokens[self._next - 1] if self._next else None
-        shown = "" if before is None else self._text[before.start : before.stop]
+        context = "" if before is None else self._text[before.start : before.stop]
         if missing is not None and before is not None:
-            problem = f"{missing!r} is missing after {shown!r}, at character {before.stop}"
+            problem = f"{missing!r} is missing after {context!r}, at character {before.stop}"
         elif token.kind is Kind.END and before is not None:
-            problem = f"something is missing at {shown!r}, at character {before.stop}"
+            problem = f"something is missing at {context!r}, at character {before.stop}"
         else:
             word = self._text[token.start : token.stop]
             problem = f"{word!r} is not expected there, at character {token.start + 1}"

@@ -118,9 +118,9 @@ def row_hashes(rows: pa.RecordBatch) -> U64:
         UnsupportedFeatureError: A column's type has no digest; no table can have such a column.
     """
     parts = [
-        _struct_codes(zip(each.schema.names, each.columns, strict=True), each.num_rows)[0]
+        _struct_codes(zip(part.schema.names, part.columns, strict=True), part.num_rows)[0]
         for start in range(0, rows.num_rows, ROWS_AT_ONCE)
-        for each in [rows.slice(start, ROWS_AT_ONCE)]
+        for part in [rows.slice(start, ROWS_AT_ONCE)]
     ]
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
@@ -143,8 +143,8 @@ class DigestingBatches:
 
     def __iter__(self) -> Any:
         for batch in self._batches:
-            own = [name for name in batch.schema.names if name not in self._hidden]
-            self.digest += digest_of(batch.select(own) if self._hidden else batch)
+            names = [name for name in batch.schema.names if name not in self._hidden]
+            self.digest += digest_of(batch.select(names) if self._hidden else batch)
             yield batch
 
 
@@ -293,8 +293,8 @@ def _codes(array: pa.Array) -> U64:
 
 def _struct_codes(parts: Iterable[tuple[str, pa.Array]], count: int) -> U64:
     sums = np.zeros((2, count), np.uint64)
-    for name, each in parts:
-        array = _plain(each)
+    for name, array in parts:
+        array = _plain(array)
         kind = _kind(array.type)
         if array.null_count == count:
             continue
@@ -309,7 +309,7 @@ def _struct_codes(parts: Iterable[tuple[str, pa.Array]], count: int) -> U64:
 
 
 def _structs(array: pa.StructArray) -> U64:
-    parts = ((part.name, array.field(place)) for place, part in enumerate(array.type))
+    parts = ((part.name, array.field(index)) for index, part in enumerate(array.type))
     return _struct_codes(parts, len(array))
 
 
@@ -361,8 +361,8 @@ def _decimals(array: pa.Array) -> U64:
     if is_long.any():
         words[is_long], scales[is_long] = _strip_long(words[is_long], scales[is_long])
     codes = _fold(words[:, 0])
-    for place in range(1, width):
-        codes += (words[:, place] ^ _sign_words(words[:, place - 1])) * _WEIGHTS[place - 1]
+    for limb in range(1, width):
+        codes += (words[:, limb] ^ _sign_words(words[:, limb - 1])) * _WEIGHTS[limb - 1]
     codes += scales.view(np.uint64) * _WEIGHTS[4]
     return codes
 
@@ -395,9 +395,9 @@ def _strip_long(words: U64, scales: npt.NDArray[np.int64]) -> tuple[U64, npt.NDA
     active = np.flatnonzero(scales > 0)
     while len(active):
         quotients, rest = limbs[active], np.zeros(len(active), np.uint64)
-        for place in range(limbs.shape[1] - 1, -1, -1):
-            rest = (rest << np.uint64(32)) | quotients[:, place]
-            quotients[:, place], rest = rest // np.uint64(10), rest % np.uint64(10)
+        for limb in range(limbs.shape[1] - 1, -1, -1):
+            rest = (rest << np.uint64(32)) | quotients[:, limb]
+            quotients[:, limb], rest = rest // np.uint64(10), rest % np.uint64(10)
         active, quotients = active[rest == 0], quotients[rest == 0]
         limbs[active] = quotients
         scales[active] -= 1
@@ -410,10 +410,10 @@ def _negated(words: U64, which: npt.NDArray[np.bool_]) -> U64:
     """Return two's complement numbers, little-endian words, with some negated."""
     result = words.copy()
     carry = which.astype(np.uint64)
-    for place in range(words.shape[1]):
-        flipped = np.where(which, ~words[:, place], words[:, place])
-        result[:, place] = flipped + carry
-        carry = carry & (result[:, place] == 0)
+    for limb in range(words.shape[1]):
+        flipped = np.where(which, ~words[:, limb], words[:, limb])
+        result[:, limb] = flipped + carry
+        carry = carry & (result[:, limb] == 0)
     return result
 
 
@@ -529,13 +529,13 @@ def _read_words(words: Any, starts: Any, lengths: Any) -> U64:
 
 
 def _add_short(sums: U64, words: Any, starts: Any, lengths: Any, longest: int) -> None:
-    for place in range(-(-longest // 8)):
-        which = np.flatnonzero(lengths > 8 * place)
+    for word in range(-(-longest // 8)):
+        which = np.flatnonzero(lengths > 8 * word)
         if len(which) == len(lengths):
-            sums += _read_words(words, starts + 8 * place, lengths - 8 * place) * _K[:, place, None]
+            sums += _read_words(words, starts + 8 * word, lengths - 8 * word) * _K[:, word, None]
         else:
-            found = _read_words(words, starts[which] + 8 * place, lengths[which] - 8 * place)
-            sums[:, which] += found * _K[:, place, None]
+            words_read = _read_words(words, starts[which] + 8 * word, lengths[which] - 8 * word)
+            sums[:, which] += words_read * _K[:, word, None]
 
 
 def _add_long(sums: U64, words: Any, starts: Any, lengths: Any) -> None:
@@ -543,16 +543,16 @@ def _add_long(sums: U64, words: Any, starts: Any, lengths: Any) -> None:
     section, which = 0, np.flatnonzero(lengths > 0)
     while len(which):
         begin = starts[which] + section * _TABLE * 8
-        left = lengths[which] - section * _TABLE * 8
-        counts = np.minimum(-(-left // 8), _TABLE)
+        num_left = lengths[which] - section * _TABLE * 8
+        counts = np.minimum(-(-num_left // 8), _TABLE)
         for some in _portions(counts):
             places = _places(counts[some])
             at = np.repeat(begin[some], counts[some]) + 8 * places
-            rest = np.repeat(left[some], counts[some]) - 8 * places
+            rest = np.repeat(num_left[some], counts[some]) - 8 * places
             weighted = _read_words(words, at, rest) * _K[:, places]
-            found = _segment_sums(weighted, counts[some])
-            sums[:, which[some]] += found * _factors(section)
-        which = which[left > _TABLE * 8]
+            section_sums = _segment_sums(weighted, counts[some])
+            sums[:, which[some]] += section_sums * _factors(section)
+        which = which[num_left > _TABLE * 8]
         section += 1
 
 
@@ -599,13 +599,13 @@ def _lists(array: pa.Array) -> U64:
     size = int(lengths[filled[0]])
     is_even = len(items) == size * len(filled) and bool((lengths[filled] == size).all())
     if is_even and valid is None and size <= _TABLE:
-        found = _vector_sums(items, size)
-        found *= a
-        found += b * _SUMS_OF_K[:, size, None]
+        sums_of_lists = _vector_sums(items, size)
+        sums_of_lists *= a
+        sums_of_lists += b * _SUMS_OF_K[:, size, None]
         if len(filled) == len(lengths):
-            sums += found
+            sums += sums_of_lists
         else:
-            sums[:, filled] += found
+            sums[:, filled] += sums_of_lists
         return _mix(sums)
     weighted = _codes(items) * a
     weighted += b
@@ -652,14 +652,14 @@ def _add_items(sums: U64, values: U64, starts: Any, lengths: Any) -> None:
     section, which = 0, np.flatnonzero(lengths > 0)
     while len(which):
         begin = starts[which] + section * _TABLE
-        left = lengths[which] - section * _TABLE
-        counts = np.minimum(left, _TABLE)
+        num_left = lengths[which] - section * _TABLE
+        counts = np.minimum(num_left, _TABLE)
         for some in _portions(counts):
             places = _places(counts[some])
             at = np.repeat(begin[some], counts[some]) + places
-            found = _segment_sums(values[:, at] * _K[:, places], counts[some])
-            sums[:, which[some]] += found * _factors(section)
-        which = which[left > _TABLE]
+            section_sums = _segment_sums(values[:, at] * _K[:, places], counts[some])
+            sums[:, which[some]] += section_sums * _factors(section)
+        which = which[num_left > _TABLE]
         section += 1
 
 
@@ -670,7 +670,7 @@ def _maps(array: pa.MapArray) -> U64:
     sums = lengths.view(np.uint64) * _LENGTH
     entries = array.values.slice(first, last - first)
     entries = _struct_codes(
-        ((name, entries.field(place)) for place, name in enumerate(("key", "value"))), last - first
+        ((name, entries.field(index)) for index, name in enumerate(("key", "value"))), last - first
     )
     sums += _segment_sums(entries, lengths)
     return _mix(sums)

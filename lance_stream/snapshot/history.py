@@ -94,7 +94,7 @@ def walk_versions(
     # one more, as the rows that the first one changed are counted from it
     manifests = map_ahead(
         lambda version: _read(table.log, version),
-        [each for each in versions if each >= first - 1],
+        [version for version in versions if version >= first - 1],
         table.store.num_readers,
     )
     older: Manifest | None = None

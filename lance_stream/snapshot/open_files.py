@@ -141,12 +141,12 @@ class OpenFiles:
         A file states them by its own field ids. The reference assigns a new id in the manifest if
         two files had the same one: then there are none.
         """
-        held = [field for field in fields if field.id in file.field_ids]
+        stored = [field for field in fields if field.id in file.field_ids]
         reader = self.reader(file)
-        own = {field.id for field in reader.metadata.schema.walk()}
-        if not own.issuperset(field_id for field_id in file.field_ids if field_id >= 0):
+        field_ids = {field.id for field in reader.metadata.schema.walk()}
+        if not field_ids.issuperset(field_id for field_id in file.field_ids if field_id >= 0):
             return None
-        return answer(reader.page_bounds(held), self.ranges_of(file))
+        return answer(reader.page_bounds(stored), self.ranges_of(file))
 
     def num_rows(self, file: DataFile) -> int:
         """Return how many rows a data file states."""
@@ -161,10 +161,10 @@ class OpenFiles:
             CorruptDataError: They do not: the manifest is damaged, or malicious.
         """
         for file in fragment.files[:1]:
-            found = self.num_rows(file)
-            if fragment.physical_rows not in (0, found):
+            num_rows = self.num_rows(file)
+            if fragment.physical_rows not in (0, num_rows):
                 raise CorruptDataError(
-                    f"the data file {file.path!r} has {found} rows, but fragment {fragment.id} "
+                    f"the data file {file.path!r} has {num_rows} rows, but fragment {fragment.id} "
                     f"should have {fragment.physical_rows}"
                 )
         if not fragment.files and fragment.physical_rows:
@@ -245,10 +245,10 @@ class OpenFiles:
         Raises:
             CorruptDataError: They are damaged, or not one for each row.
         """
-        found = self.sequence(stored)
-        if isinstance(found, bytes):
-            return decode_row_ids(found, num_rows)
-        return RowIdSequence.from_array(found.check_num_rows(num_rows).to_array())
+        sequence = self.sequence(stored)
+        if isinstance(sequence, bytes):
+            return decode_row_ids(sequence, num_rows)
+        return RowIdSequence.from_array(sequence.check_num_rows(num_rows).to_array())
 
     def row_versions(self, stored: StoredSequence | None, num_rows: int) -> RowVersionSequence:
         """Return the created-at or last-updated-at versions of a fragment with so many rows.
@@ -256,10 +256,10 @@ class OpenFiles:
         Raises:
             CorruptDataError: They are damaged, or not one for each row.
         """
-        found = None if stored is None else self.sequence(stored)
-        if isinstance(found, HiddenColumn):
-            return RowVersionSequence.from_array(found.check_num_rows(num_rows).to_array())
-        return decode_row_versions(found, num_rows)
+        sequence = None if stored is None else self.sequence(stored)
+        if isinstance(sequence, HiddenColumn):
+            return RowVersionSequence.from_array(sequence.check_num_rows(num_rows).to_array())
+        return decode_row_versions(sequence, num_rows)
 
     def size_of(self, file: DataFile) -> int:
         """Return the size of a data file in its store."""

@@ -238,31 +238,31 @@ def list_branches(refs: Refs) -> dict[str, Branch]:
 
     Damaged files are skipped, with a warning that names them.
     """
-    found = {}
+    branches = {}
     for path, branch in read_branches(refs).items():
         if isinstance(branch, Branch):
-            found[branch.name] = branch
+            branches[branch.name] = branch
         else:
             _log.warning("skipped the branch file %s/%s: %s", refs.root.uri, path, branch)
-    return dict(sorted(found.items()))
+    return dict(sorted(branches.items()))
 
 
 def read_branches(refs: Refs) -> dict[str, Branch | Exception]:
     """Return the branch in each branch file, by path; or the error of an unreadable one."""
-    found: dict[str, Branch | Exception] = {}
-    for each in refs.root.list(BRANCHES_DIRECTORY):
-        name = parse_branch_file_path(each.path)
+    branches: dict[str, Branch | Exception] = {}
+    for file in refs.root.list(BRANCHES_DIRECTORY):
+        name = parse_branch_file_path(file.path)
         if name is None:
             continue
         try:
             branch_directory(name)
-            found[each.path] = _as_branch(name, json.loads(refs.root.read(each.path)))
+            branches[file.path] = _as_branch(name, json.loads(refs.root.read(file.path)))
         except NotFoundError:
-            if refs.root.exists(each.path):
+            if refs.root.exists(file.path):
                 raise  # otherwise it was deleted since it was listed
         except (ValueError, RecursionError, CorruptDataError) as error:
-            found[each.path] = error
-    return found
+            branches[file.path] = error
+    return branches
 
 
 def _as_branch(name: str, content: Any) -> Branch:
@@ -276,7 +276,7 @@ def _as_branch(name: str, content: Any) -> Branch:
             f"the file of the branch {name!r} is not a JSON object: {content!r:.200}"
         )
     parent, version = content.get("parentBranch"), content.get("parentVersion")
-    made, metadata = content.get("createAt"), content.get("metadata", {})
+    created_at, metadata = content.get("createAt"), content.get("metadata", {})
     if (
         not isinstance(version, int)
         or isinstance(version, bool)
@@ -287,7 +287,7 @@ def _as_branch(name: str, content: Any) -> Branch:
             f"the file of the branch {name!r} does not state from which version of which branch it "
             f"was created: {content!r:.200}"
         )
-    created = moment_at(made * 1_000_000) if isinstance(made, int) else None
+    created = moment_at(created_at * 1_000_000) if isinstance(created_at, int) else None
     return Branch(
         name,
         None if parent == MAIN_BRANCH else parent,
@@ -332,12 +332,12 @@ def create_branch_file(refs: Refs, branch: Branch, manifest_size: int) -> bool:
         branch: What it says.
         manifest_size: The size in bytes of the manifest that the branch was created from.
     """
-    made = branch.created_at
+    created_at = branch.created_at
     content = {
         "parentBranch": branch.parent,
-        "identifier": {"version_mapping": [list(each) for each in branch.identifier]},
+        "identifier": {"version_mapping": [list(pair) for pair in branch.identifier]},
         "parentVersion": branch.parent_version,
-        "createAt": 0 if made is None else int(made.timestamp()),
+        "createAt": 0 if created_at is None else int(created_at.timestamp()),
         "manifestSize": manifest_size,
         "metadata": dict(branch.metadata),
     }
@@ -362,20 +362,20 @@ def files_of_branch(refs: Refs, name: str) -> list[str]:
     Those of branches in its folder are left out, also of half-created and half-deleted ones; and,
     if the branch `x/data` is in the data folder of the branch `x`, those of `x`.
     """
-    own = branch_directory(name)
-    folders = tuple(f"{own}/{each}/" for each in FOLDERS)
-    files = [each.path for each in refs.root.list(own) if each.path.startswith(folders)]
+    directory = branch_directory(name)
+    folders = tuple(f"{directory}/{folder}/" for folder in FOLDERS)
+    files = [file.path for file in refs.root.list(directory) if file.path.startswith(folders)]
     inner = {
         path[:stop]
         for path in files
         for mark in (f"/{VERSIONS_DIRECTORY}/", f"/{TRANSACTIONS_DIRECTORY}/", f"/{CLONED_FROM}")
-        if (stop := path.rfind(mark)) > len(own)
+        if (stop := path.rfind(mark)) > len(directory)
     }
     others = [*inner, *(branch_directory(branch) for branch in list_branches(refs))]
     inside = tuple(
         f"{other}/{folder}/"
         for other in others
-        if other.startswith(f"{own}/")
+        if other.startswith(f"{directory}/")
         for folder in FOLDERS
     )
     return [path for path in files if not path.startswith(inside)]
@@ -410,12 +410,12 @@ def other_branches(refs: Refs) -> Iterator[tuple[str | None, bool]]:
         names[branch.name] = True
     if refs.branch is not None:
         yield None, True
-    yield from ((name, known) for name, known in names.items() if name != refs.branch)
+    yield from ((name, other) for name, other in names.items() if name != refs.branch)
 
 
 def _folders_with_versions(root: Store) -> set[str]:
     """Return the folders below `tree` that contain manifests."""
     mark = f"/{VERSIONS_DIRECTORY}/"
     start = len(TREE_DIRECTORY) + 1
-    places = ((each.path, each.path.rfind(mark)) for each in root.list(TREE_DIRECTORY))
+    places = ((file.path, file.path.rfind(mark)) for file in root.list(TREE_DIRECTORY))
     return {path[start:stop] for path, stop in places if stop > start}

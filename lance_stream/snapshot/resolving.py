@@ -80,7 +80,7 @@ def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
 
 
 def _resolve(
-    refs: Refs, version: VersionSpec, known: Manifest | None = None
+    refs: Refs, version: VersionSpec, newest: Manifest | None = None
 ) -> tuple[Refs, Manifest]:
     """Return the branch that a version belongs to, and its manifest."""
     if isinstance(version, str):
@@ -102,8 +102,8 @@ def _resolve(
         raise InvalidInputError(
             f"a version is a whole number from 1, a tag or a datetime, not {version!r}"
         )
-    if known is not None and (known.version, known.branch) == (number, refs.branch):
-        return refs, known
+    if newest is not None and (newest.version, newest.branch) == (number, refs.branch):
+        return refs, newest
     return refs, log.read(number)
 
 
@@ -113,17 +113,17 @@ def _branch(refs: Refs, branch: str | None) -> Refs:
     Raises:
         NotFoundError: The branch does not exist; the message lists those that do.
     """
-    found = refs.of(branch)
-    if found is not refs:
+    branch_refs = refs.of(branch)
+    if branch_refs is not refs:
         try:
-            found.log.latest()
+            branch_refs.log.latest()
         except NotFoundError:
             names = ", ".join(list_branches(refs))
             there = f"there are: {names}" if names else "there are no branches"
             raise NotFoundError(
                 f"the table at {refs.root.uri} has no branch {branch!r}; {there}"
             ) from None
-    return found
+    return branch_refs
 
 
 def _uri_beside(uri: str, refs: Refs, other: Refs) -> str:
@@ -139,14 +139,14 @@ def _uri_beside(uri: str, refs: Refs, other: Refs) -> str:
 
 def _newest_at(log: VersionLog, moment: datetime) -> Manifest:
     """Return the newest version that was committed at or before a moment."""
-    wanted = nanos_of(moment)
+    nanos = nanos_of(moment)
     oldest = None
     for version in reversed(log.versions()):
         try:
             manifest = log.read(version)
         except NotFoundError:
             continue  # cleaned up meanwhile
-        if (manifest.timestamp_nanos or 0) // 1000 * 1000 <= wanted:
+        if (manifest.timestamp_nanos or 0) // 1000 * 1000 <= nanos:
             return manifest
         oldest = manifest
     when = oldest and timestamp_of(oldest)

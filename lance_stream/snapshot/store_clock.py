@@ -57,10 +57,10 @@ def _nanos_ahead_of(store: Store, environment: Environment) -> int:
     before = _machine_nanos()
     store.write(path, b"clock")
     try:
-        found = [file for file in store.list_files(TOMBSTONES_DIRECTORY) if file.path == path]
+        files = [file for file in store.list_files(TOMBSTONES_DIRECTORY) if file.path == path]
     finally:
         store.delete(path)
-    ahead = before - int(found[0].modified * 1e9) if found else 0
+    ahead = before - int(files[0].modified * 1e9) if files else 0
     if ahead > TOLERATED_NANOS:
         _log.warning(
             "the clock of this machine is %.0f s ahead of the clock of %s, which determines ages: "

@@ -159,10 +159,10 @@ class TableVersion:
         physical, live, odd = fragments.stated_rows
         if odd:
             physical, live = physical.copy(), live.copy()
-        for place in odd:
-            fragment = fragments[place]  # or the reason why it cannot be decoded
-            physical[place] = self.physical_rows(fragment)
-            live[place] = self.num_live_rows(fragment)
+        for index in odd:
+            fragment = fragments[index]  # or the reason why it cannot be decoded
+            physical[index] = self.physical_rows(fragment)
+            live[index] = self.num_live_rows(fragment)
         return RowCounts(physical, live)
 
     def check_promise(self, fragment: Fragment) -> None:

@@ -99,19 +99,19 @@ def read_tags(refs: Refs) -> TagListing:
     tags: list[Tag] = []
     unreadable: dict[str, Exception] = {}
     for store, names_branch in _places(refs):
-        for each in store.list(TAGS_DIRECTORY):
-            name = parse_tag_file_name(each.path.removeprefix(f"{TAGS_DIRECTORY}/"))
+        for file in store.list(TAGS_DIRECTORY):
+            name = parse_tag_file_name(file.path.removeprefix(f"{TAGS_DIRECTORY}/"))
             if name is None:
                 continue
             try:
                 tag_path(name)
-                tag = _as_tag(name, _read(store, each.path, name))
+                tag = _as_tag(name, _read(store, file.path, name))
                 tags.append(tag if names_branch else replace(tag, branch=refs.branch))
             except NotFoundError:
-                if store.exists(each.path):
+                if store.exists(file.path):
                     raise  # otherwise it was deleted since it was listed
             except (CorruptDataError, InvalidInputError) as error:
-                unreadable[f"{store.uri}/{each.path}"] = error
+                unreadable[f"{store.uri}/{file.path}"] = error
     return TagListing(tags, unreadable)
 
 
@@ -290,7 +290,7 @@ def _read(store: Store, path: str, name: str) -> dict[str, Any]:
 
 
 def _no_such_tag(refs: Refs, name: str) -> NotFoundError:
-    files = (each for store, _ in _places(refs) for each in store.list_names(TAGS_DIRECTORY))
+    files = (name for store, _ in _places(refs) for name in store.list_names(TAGS_DIRECTORY))
     tags = ", ".join(sorted(filter(None, set(map(parse_tag_file_name, files)))))
     there = f"there are: {tags}" if tags else "there are no tags"
     if _looks_like_a_date(name):

@@ -73,5 +73,5 @@ def as_rfc3339(nanos: int) -> str:
     text = (LONG_AGO + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
     if rest == 0:
         return f"{text}Z"
-    digits = next(each for each in (3, 6, 9) if rest % 10 ** (9 - each) == 0)
+    digits = next(num_digits for num_digits in (3, 6, 9) if rest % 10 ** (9 - num_digits) == 0)
     return f"{text}.{rest // 10 ** (9 - digits):0{digits}}Z"

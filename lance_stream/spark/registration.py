@@ -64,8 +64,8 @@ def register(
     function: Any = udtf(changes_function(session), useArrow=False)  # otherwise it requires pandas
     spark.udtf.register(f"{name}_changes", function)
     for suffix, handler in table_functions(session).items():
-        shown: Any = udtf(handler, useArrow=False)
-        spark.udtf.register(f"{name}_{suffix}", shown)
+        handler_udtf: Any = udtf(handler, useArrow=False)
+        spark.udtf.register(f"{name}_{suffix}", handler_udtf)
 
 
 def _source(format_name: str, session: SessionOptions) -> type[LanceSource]:

@@ -91,8 +91,8 @@ def last_changes(
 
 def _brings(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     types = _column(batch, CHANGE_TYPE, pa.string())
-    known = pa.array(list(BRINGS))
-    places = pc.index_in(types, value_set=known)
+    change_types = pa.array(list(BRINGS))
+    places = pc.index_in(types, value_set=change_types)
     if places.null_count:
         unknown = types.filter(pc.is_null(places))[0].as_py()
         raise InvalidInputError(

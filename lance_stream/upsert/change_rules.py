@@ -128,7 +128,7 @@ class ChangeRules:
         lost = [key for key in self.keys if key in self.except_column_list or key not in stored]
         if lost:
             raise InvalidInputError(f"the key column {lost[0]!r} cannot be left out of the table")
-        wrong = [each for each in (*(tracked or ()), *untracked) if each in self.keys]
+        wrong = [name for name in (*(tracked or ()), *untracked) if name in self.keys]
         if wrong:
             raise InvalidInputError(
                 f"the key column {wrong[0]!r} has no history, since each key has its own: leave it "
@@ -234,7 +234,7 @@ class ChangeRules:
             return data
         if len(self.sequence_by) == 1:
             return data.append_column(SEQUENCE, data.column(self.sequence_by[0]))
-        parts = [data.column(each).combine_chunks() for each in self.sequence_by]
+        parts = [data.column(name).combine_chunks() for name in self.sequence_by]
         flat = [part.dictionary_decode() if _is_indexed(part) else part for part in parts]
         return data.append_column(SEQUENCE, pa.StructArray.from_arrays(flat, self.sequence_by))
 
@@ -303,5 +303,5 @@ def history_schema(schema: pa.Schema, sequence: pa.DataType) -> pa.Schema:
     for name in (START_AT, END_AT):
         if name in schema.names:
             raise InvalidInputError(f"the columns already have {name!r}, which a history adds")
-    added = [pa.field(each, sequence) for each in (START_AT, END_AT)]
+    added = [pa.field(name, sequence) for name in (START_AT, END_AT)]
     return pa.schema([*schema, *added], metadata=schema.metadata)

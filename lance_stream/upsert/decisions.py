@@ -194,8 +194,8 @@ def _without_unchanged(
     for stored in read_rows(table, decision.changed, names, workers.read):
         rows = pa.array(decision.changed_rows[done : done + stored.num_rows])
         done += stored.num_rows
-        own = with_stored_parts(incoming.rows.take(rows), stored, incoming.partial)
-        differs.append(~same_rows(stored, own))
+        incoming_rows = with_stored_parts(incoming.rows.take(rows), stored, incoming.partial)
+        differs.append(~same_rows(stored, incoming_rows))
     changes = np.concatenate(differs)
     return decision._replace(
         changed=decision.changed[changes],

@@ -224,7 +224,7 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
     matched, not_matched = _conditions(batch.schema, table, rules)
     stored_names = _stored_names(batch, rules)
     check_known(stored_names, table.names)
-    stored = pa.schema([each for each in table if each.name in stored_names])
+    stored = pa.schema([field for field in table if field.name in stored_names])
     partial = partial_columns(batch.schema, stored)
     batch = _with_stored_order(batch, stored, rules.sequence_by, partial)
     lookup = KeyLookup(own_keys.columns)
@@ -284,16 +284,16 @@ def _with_stored_order(
     """
     if sequence_by is None or sequence_by not in stored.names:
         return batch
-    wanted = stored.field(sequence_by)
-    if not pa.types.is_nested(wanted.type):
+    target = stored.field(sequence_by)
+    if not pa.types.is_nested(target.type):
         return batch
     if sequence_by in partial:
         raise InvalidInputError(
             f"the column of sequence_by, {sequence_by!r}, is {partial[sequence_by]}, but "
-            f"{wanted.type} in the table: which of two rows is newer is unknown without all of "
+            f"{target.type} in the table: which of two rows is newer is unknown without all of "
             "its parts"
         )
-    schema = pa.schema([pa.field(sequence_by, wanted.type)])
+    schema = pa.schema([pa.field(sequence_by, target.type)])
     values = cast_batch(batch.select([sequence_by]), schema).column(0)
     return batch.set_column(batch.schema.get_field_index(sequence_by), sequence_by, values)
 
@@ -377,7 +377,7 @@ def _conditions(
         InvalidInputError: One is not a condition over the columns.
         NotFoundError: It names a column that does not exist.
     """
-    source = pa.field(SOURCE, pa.struct([_as_stored(each, table, rules) for each in batch]))
+    source = pa.field(SOURCE, pa.struct([_as_stored(field, table, rules) for field in batch]))
     target = pa.field(TARGET, pa.struct(list(table)))
     conditions: list[Expression | None] = []
     for argument, default, schema in (
@@ -420,7 +420,7 @@ def _named_by_conditions(
     paths = [path for condition in conditions if condition is not None for path in condition.paths]
     names = list(dict.fromkeys(path[1] for path in paths if path[0] == SOURCE))
     unstored = _chosen(
-        batch.select([each for each in names if each in rules.except_columns]), upserts
+        batch.select([name for name in names if name in rules.except_columns]), upserts
     )
     columns = [(unstored if name in rules.except_columns else rows).column(name) for name in names]
     return pa.RecordBatch.from_arrays(columns, names)

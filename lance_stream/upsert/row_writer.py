@@ -126,9 +126,11 @@ def write_rows(
         keys.append(deletes.keys)
     hashes = [_hashes(table, incoming.rules.on, key) for key in keys]
     fields = key_fields(table.schema, incoming.rules.on)
-    own = incoming.rows.select(list(incoming.rules.on))
+    key_columns = incoming.rows.select(list(incoming.rules.on))
     if in_place:
-        own = own.take(pa.array(np.concatenate([moving.changed_rows, decision.inserted_rows])))
+        key_columns = key_columns.take(
+            pa.array(np.concatenate([moving.changed_rows, decision.inserted_rows]))
+        )
     return Written(
         tuple(fragments),
         decision,
@@ -136,7 +138,7 @@ def write_rows(
         distinct(np.concatenate(hashes)),
         num_unchanged,
         deletes,
-        tuple(bounds_of_written(fragments, fields, own.columns)),
+        tuple(bounds_of_written(fragments, fields, key_columns.columns)),
         tuple(in_place),
     )
 
@@ -186,11 +188,11 @@ def _write(
     limit = limit_of(table)
     if limit is None or _BYTES_PER_ID * num_changed <= limit:
         return write_fragments(chain(changed, new), target)
-    made = write_fragments(changed, target)
+    fragments = write_fragments(changed, target)
     try:
-        return made + write_fragments(new, target)
+        return fragments + write_fragments(new, target)
     except BaseException:
-        delete_files(target.store, made)
+        delete_files(target.store, fragments)
         raise
 
 
@@ -227,9 +229,9 @@ def _changed_rows(
     if not _can_be_mixed(table, kept_columns) or len(joined) > 1 or joined[0].num_rows < len(order):
         parts = chain(first, reading)  # in the order of addresses
         return decision.changed, _completed(incoming, decision.changed_rows, parts, missing)
-    kept = joined[0].take(pa.array(order))
-    own = decision.changed_rows[order]
-    return decision.changed[order], _completed(incoming, own, (kept,), missing)
+    stored = joined[0].take(pa.array(order))
+    changed = decision.changed_rows[order]
+    return decision.changed[order], _completed(incoming, changed, (stored,), missing)
 
 
 def _can_be_mixed(table: TableVersion, names: Sequence[str]) -> bool:
@@ -262,7 +264,7 @@ def _up_to(num_bytes: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 def _completed(
     incoming: Incoming | ChangedRows,
     rows: Places,
-    kept: Iterable[pa.RecordBatch],
+    stored_batches: Iterable[pa.RecordBatch],
     missing: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
     """Yield incoming rows with the values that they do not have.
@@ -270,17 +272,18 @@ def _completed(
     Args:
         incoming: The rows that count.
         rows: Which of them, in order.
-        kept: The stored values of these rows: the missing columns, and structs that have parts of
-            their fields only.
+        stored_batches: The stored values of these rows: the missing columns, and structs that
+            have parts of their fields only.
         missing: The columns that no incoming row has.
     """
     done = 0
-    for stored in kept:
-        own = incoming.rows.take(pa.array(rows[done : done + stored.num_rows]))
+    for stored in stored_batches:
+        incoming_rows = incoming.rows.take(pa.array(rows[done : done + stored.num_rows]))
         done += stored.num_rows
-        own = with_stored_parts(own, stored, incoming.partial)
+        incoming_rows = with_stored_parts(incoming_rows, stored, incoming.partial)
         yield pa.RecordBatch.from_arrays(
-            [*own.columns, *stored.select(missing).columns], [*own.schema.names, *missing]
+            [*incoming_rows.columns, *stored.select(missing).columns],
+            [*incoming_rows.schema.names, *missing],
         )
 
 

@@ -129,12 +129,12 @@ class Deletes:
         Args:
             hashes: (m,) u64, ascending.
         """
-        own, order = self._by_hash
-        if len(own) <= len(hashes):
-            return order[_are_in(own, hashes)]
-        hits = hashes[_are_in(hashes, own)]
-        starts = np.searchsorted(own, hits, "left")
-        counts = np.searchsorted(own, hits, "right") - starts
+        ascending, order = self._by_hash
+        if len(ascending) <= len(hashes):
+            return order[_are_in(ascending, hashes)]
+        hits = hashes[_are_in(hashes, ascending)]
+        starts = np.searchsorted(ascending, hits, "left")
+        counts = np.searchsorted(ascending, hits, "right") - starts
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.unique(order[np.repeat(starts, counts) + within])
 
@@ -150,8 +150,8 @@ def _are_in(
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
     places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    found: npt.NDArray[np.bool_] = ascending[places] == values
-    return found
+    is_member: npt.NDArray[np.bool_] = ascending[places] == values
+    return is_member
 
 
 def encode_deletes(deletes: Deletes) -> bytes:
@@ -183,15 +183,15 @@ def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.Recor
         values = []
     required = [name for name in batch.schema.names if name not in values]
     if sorted(required) != sorted(names) or len(set(values)) != len(values):
-        found = ", ".join(map(repr, batch.schema.names))
+        stored_names = ", ".join(map(repr, batch.schema.names))
         raise CorruptDataError(
-            f"a file of remembered deletes has the columns {found:.200}; "
+            f"a file of remembered deletes has the columns {stored_names:.200}; "
             f"expected {', '.join(names)}"
         )
     strange = [
-        str(each.type)
-        for each in batch.schema
-        if not _is_plain(each.type, may_be_nested=each.name in values)
+        str(field.type)
+        for field in batch.schema
+        if not _is_plain(field.type, may_be_nested=field.name in values)
     ]
     if strange:
         raise CorruptDataError(f"a file of remembered deletes has values of {strange[0]!r:.200}")
@@ -200,7 +200,7 @@ def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.Recor
             f"a file of remembered deletes contains {batch.num_rows}, but the table's config "
             f"says {num_rows}"
         )
-    if any(batch.column(each).null_count for each in required):
+    if any(batch.column(name).null_count for name in required):
         raise CorruptDataError("a file of remembered deletes contains nulls")
     return batch
 
@@ -244,14 +244,14 @@ def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
     Raises:
         InvalidInputError: A column cannot be cast to its type.
     """
-    known = [name for name in rows.schema.names if name in schema.names]  # others were dropped
+    names = [name for name in rows.schema.names if name in schema.names]  # others were dropped
     missing = {
         name: np.ones(rows.num_rows, np.bool_)
         for name in schema.names
-        if name.startswith(VALUE_PREFIX) and name not in known
+        if name.startswith(VALUE_PREFIX) and name not in names
     }
     try:
-        return Deletes(cast_batch(rows.select(known), schema), missing)
+        return Deletes(cast_batch(rows.select(names), schema), missing)
     except InvalidInputError as error:
         raise InvalidInputError(
             f"the table remembers deletes by keys or sequences of other types than those of "
@@ -261,8 +261,8 @@ def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
 
 def column_names(on: Sequence[str], *, is_history: bool = False) -> list[str]:
     """Return the columns that each file of deletes, or of events, has, given the key columns."""
-    own = [STORES] if is_history else []
-    return [*(_KEY_PREFIX + each for each in on), SEQUENCE, DELETED_AT, *own]
+    extra = [STORES] if is_history else []
+    return [*(_KEY_PREFIX + name for name in on), SEQUENCE, DELETED_AT, *extra]
 
 
 def schema_of(
@@ -280,11 +280,11 @@ def schema_of(
         values: The columns whose values are remembered with the events of a history; None for
             deletes alone.
     """
-    types = [*(plain_type(table.field(each).type) for each in on), plain_type(sequence), pa.int64()]
+    types = [*(plain_type(table.field(name).type) for name in on), plain_type(sequence), pa.int64()]
     if values is not None:
         types.append(pa.bool_())
     pairs = zip(column_names(on, is_history=values is not None), types, strict=True)
-    fields = [pa.field(name, each, nullable=False) for name, each in pairs]
+    fields = [pa.field(name, kind, nullable=False) for name, kind in pairs]
     fields += [
         pa.field(VALUE_PREFIX + value, remembered_value_type(table.field(value).type))
         for value in values or ()
@@ -312,27 +312,27 @@ class KeptFiles:
             max_bytes, lambda deletes: deletes.size_bytes
         )
 
-    def get(self, place: OpenFiles, file: TombstoneFile, schema: pa.Schema) -> Deletes:
+    def get(self, files: OpenFiles, file: TombstoneFile, schema: pa.Schema) -> Deletes:
         """Return the deletes of a file, with columns as from `schema_of`.
 
         Raises:
             CorruptDataError: The file is damaged or missing.
             InvalidInputError: It contains values of other types.
         """
-        key = place.store.uri, file.name, str(schema)
+        key = files.store.uri, file.name, str(schema)
         # A file has its own values: those that were remembered as it was written.
         names = [name for name in schema.names if not name.startswith(VALUE_PREFIX)]
         return self._files.get_or_make(
-            key, lambda: cast_deletes(read_deletes(place, file, names), schema)
+            key, lambda: cast_deletes(read_deletes(files, file, names), schema)
         )
 
     def forget(self) -> None:
         """Forget all files, as a new process would."""
         self._files.clear()
 
-    def add(self, place: OpenFiles, file: TombstoneFile, deletes: Deletes) -> None:
+    def add(self, files: OpenFiles, file: TombstoneFile, deletes: Deletes) -> None:
         """Cache the deletes of a file."""
-        key = place.store.uri, file.name, str(deletes.rows.schema)
+        key = files.store.uri, file.name, str(deletes.rows.schema)
         self._files.get_or_make(key, lambda: deletes)
 
 
@@ -340,11 +340,11 @@ KEPT: Final = KeptFiles(MAX_CONNECTIONS_BYTES)
 """The files that this process has cached."""
 
 
-def read_deletes(place: OpenFiles, file: TombstoneFile, names: Sequence[str]) -> pa.RecordBatch:
+def read_deletes(files: OpenFiles, file: TombstoneFile, names: Sequence[str]) -> pa.RecordBatch:
     """Return the rows that a file holds, in the file's own types.
 
     Args:
-        place: The location of the table.
+        files: The location of the table.
         file: The file.
         names: The columns, as from `column_names`.
 
@@ -353,22 +353,22 @@ def read_deletes(place: OpenFiles, file: TombstoneFile, names: Sequence[str]) ->
     """
     path = tombstone_path(file.name)
     try:
-        return decode_deletes(_bytes_of(place, file), names, file.num_rows)
+        return decode_deletes(_bytes_of(files, file), names, file.num_rows)
     except CorruptDataError as error:
-        error.add_note(f"file {path!r} of {place.store.uri}")
+        error.add_note(f"file {path!r} of {files.store.uri}")
         if FORGET not in str(error):
             error.add_note(FORGET)
         raise
 
 
-def _bytes_of(place: OpenFiles, file: TombstoneFile) -> bytes:
+def _bytes_of(files: OpenFiles, file: TombstoneFile) -> bytes:
     """Return the bytes of a file of the table, or of the table that it was cloned from."""
     with suppress(NotFoundError):
-        return _stated_bytes(place.store, file)
-    for base in place.base_paths:
+        return _stated_bytes(files.store, file)
+    for base in files.base_paths:
         if base.is_dataset_root:
             with suppress(NotFoundError):
-                return _stated_bytes(place.store_of_base(base.id), file)
+                return _stated_bytes(files.store_of_base(base.id), file)
     raise CorruptDataError(
         f"the table remembers deletes in a file that is missing: put it back. {FORGET}"
     )

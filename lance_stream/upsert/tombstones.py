@@ -69,7 +69,7 @@ class RememberedDeletes:
     """The deletes that a version remembers, for one set of key columns.
 
     Attributes:
-        place: The location of the table.
+        open_files: The files of the table.
         schema: The columns of deletes, as from `schema_of`.
         on: The key columns.
         sequence_by: The column that orders rows of one key.
@@ -81,7 +81,7 @@ class RememberedDeletes:
             deletes are remembered.
     """
 
-    place: OpenFiles
+    open_files: OpenFiles
     schema: pa.Schema
     on: tuple[str, ...]
     sequence_by: str
@@ -142,9 +142,9 @@ class RememberedDeletes:
         Returns:
             (num_keys,) sequences; null where no delete is remembered.
         """
-        found, numbers = self.of_keys(lookup, keys)
-        best = rows_of_greatest(numbers, found.sequence, lookup.num_keys)
-        return found.sequence.take(pa.array(best, mask=best == NOT_FOUND))
+        deletes, numbers = self.of_keys(lookup, keys)
+        best = rows_of_greatest(numbers, deletes.sequence, lookup.num_keys)
+        return deletes.sequence.take(pa.array(best, mask=best == NOT_FOUND))
 
     def of_keys(self, lookup: KeyLookup, keys: Sequence[pa.Array]) -> tuple[Deletes, Places]:
         """Return all that is remembered of the keys of a batch, and the number of each one's key.
@@ -156,27 +156,30 @@ class RememberedDeletes:
         Returns:
             (n,) deletes, or events, in the order in which they were remembered; (n,) i64.
         """
-        wanted = np.sort(hash_keys([plain_values(key) for key in keys]))
+        hashes = np.sort(hash_keys([plain_values(key) for key in keys]))
         chosen = [pa.RecordBatch.from_pylist([], schema=self.schema)]
         lacking: list[tuple[str, npt.NDArray[np.bool_], int]] = []
         num_found = 0
         for file in self.files:
-            deletes = KEPT.get(self.place, file, self.schema)
-            rows = np.sort(deletes.rows_that_may_be(wanted))
+            deletes = KEPT.get(self.open_files, file, self.schema)
+            rows = np.sort(deletes.rows_that_may_be(hashes))
             rows = rows[deletes.deleted_at_ms[rows] >= self.oldest_ms]
             if len(rows):
                 chosen.append(deletes.rows.take(pa.array(rows)))
-                lacking += [(name, own[rows], num_found) for name, own in deletes.missing.items()]
+                lacking += [
+                    (name, is_missing[rows], num_found)
+                    for name, is_missing in deletes.missing.items()
+                ]
                 num_found += len(rows)
-        found = _one_batch(chosen)
+        deletes_found = _one_batch(chosen)
         missing: dict[str, npt.NDArray[np.bool_]] = {}
-        for name, own, start in lacking:
+        for name, is_missing, start in lacking:
             whole = missing.setdefault(name, np.zeros(num_found, np.bool_))
-            whole[start : start + len(own)] = own
-        numbers = lookup.find(Deletes(found).keys)
+            whole[start : start + len(is_missing)] = is_missing
+        numbers = lookup.find(Deletes(deletes_found).keys)
         hit = np.flatnonzero(numbers != NOT_FOUND)
-        own_missing = {name: each[hit] for name, each in missing.items()}
-        return Deletes(found.take(pa.array(hit)), own_missing), numbers[hit]
+        own_missing = {name: values[hit] for name, values in missing.items()}
+        return Deletes(deletes_found.take(pa.array(hit)), own_missing), numbers[hit]
 
     def are_late(
         self, lookup: KeyLookup, keys: Sequence[pa.Array], sequence: pa.Array
@@ -201,9 +204,9 @@ class RememberedDeletes:
         Raises:
             InvalidInputError: One does not fit.
         """
-        wanted = pa.schema([pa.field(self.sequence_by, self.schema.field(SEQUENCE).type)])
+        target = pa.schema([pa.field(self.sequence_by, self.schema.field(SEQUENCE).type)])
         batch = pa.RecordBatch.from_arrays([sequence], [self.sequence_by])
-        return cast_batch(batch, wanted).column(0)
+        return cast_batch(batch, target).column(0)
 
 
 def _sequence_of(incoming: Incoming) -> pa.Array:
@@ -268,11 +271,11 @@ def remembered_by(
         environment: The clock.
     """
     name = str(rules.sequence_by)
-    known = read_tombstones(table.manifest.config)
-    if rules.tombstones is None and (known is None or not is_of(known, rules.on, name)):
+    tombstones = read_tombstones(table.manifest.config)
+    if rules.tombstones is None and (tombstones is None or not is_of(tombstones, rules.on, name)):
         return None
     # Some of them may be old enough to be forgotten.
-    if known is not None and known.files and rules.tombstones != FOR_GOOD:
+    if tombstones is not None and tombstones.files and rules.tombstones != FOR_GOOD:
         environment = by_the_clock_of(table.store, environment)
     remembered = open_remembered(
         table,
@@ -313,23 +316,23 @@ def open_remembered(
             some by others, or by sequences of another type.
         CorruptDataError: The config's entry is damaged.
     """
-    known = read_tombstones(table.manifest.config)
+    tombstones = read_tombstones(table.manifest.config)
     files: tuple[TombstoneFile, ...] = ()
-    wanted = _remembered_type(sequence)
+    expected = _remembered_type(sequence)
     is_history = values is not None
-    if known is not None and known.files:
+    if tombstones is not None and tombstones.files:
         if age is not None:
-            check_is_of(known, on, sequence_by, is_history=is_history)
-        if is_of(known, on, sequence_by, is_history=is_history):
-            files = known.files
-            wanted = _common_type(wanted, text_to_type(known.sequence_type), sequence_by)
+            check_is_of(tombstones, on, sequence_by, is_history=is_history)
+        if is_of(tombstones, on, sequence_by, is_history=is_history):
+            files = tombstones.files
+            expected = _common_type(expected, text_to_type(tombstones.sequence_type), sequence_by)
             if values is not None:
                 names = table.arrow_schema.names
-                older = [value for value in known.values or () if value in names]
+                older = [value for value in tombstones.values or () if value in names]
                 values = tuple(dict.fromkeys((*older, *values)))
     opened = RememberedDeletes(
-        place=table.files,
-        schema=schema_of(on, table.arrow_schema, wanted, values),
+        open_files=table.files,
+        schema=schema_of(on, table.arrow_schema, expected, values),
         on=tuple(on),
         sequence_by=sequence_by,
         files=files,
@@ -390,20 +393,20 @@ def text_to_type(text: str) -> pa.DataType:
         ) from error
 
 
-def _common_type(ours: pa.DataType, known: pa.DataType, name: str) -> pa.DataType:
+def _common_type(ours: pa.DataType, remembered: pa.DataType, name: str) -> pa.DataType:
     """Return the wider one of two types of sequences.
 
     Raises:
         InvalidInputError: Neither holds the values of the other.
     """
-    for one, other in ((known, ours), (ours, known)):
+    for one, other in ((remembered, ours), (ours, remembered)):
         with suppress(InvalidInputError):
             check_castable(pa.schema([(name, one)]), pa.schema([(name, other)]))
             return other
     raise InvalidInputError(
-        f"the table remembers deletes in the order of {name!r} as {known}, but this upsert "
+        f"the table remembers deletes in the order of {name!r} as {remembered}, but this upsert "
         f"has {ours}, and neither holds the values of the other. "
-        f"Cast the column to {known}. {FORGET}"
+        f"Cast the column to {remembered}. {FORGET}"
     )
 
 
@@ -440,9 +443,9 @@ class PlannedTombstones:
                 "the upsert again on the newest version",
                 newest.version,
             )
-        known = None if newest is None else read_tombstones(newest.config)
-        made = with_change(known, self.added, self.joined, self.oldest_ms)
-        return config_entries(made) if made.files or known else {}
+        before = None if newest is None else read_tombstones(newest.config)
+        after = with_change(before, self.added, self.joined, self.oldest_ms)
+        return config_entries(after) if after.files or before else {}
 
     @property
     def properties(self) -> dict[str, str]:
@@ -489,11 +492,11 @@ def plan_tombstones(
     if not num_new:
         return PlannedTombstones(added, oldest_ms=remembered.oldest_ms, field_ids=field_ids)
     joined = [
-        each
-        for each in files_to_join(remembered.files, num_new)
+        file
+        for file in files_to_join(remembered.files, num_new)
         # What was not remembered must not become a remembered null.
         if remembered.values is None
-        or not KEPT.get(remembered.place, each, remembered.schema).missing
+        or not KEPT.get(remembered.open_files, file, remembered.schema).missing
     ]
     content = _joined(remembered, deletes, joined)
     random = environment.random_id() << 64 | environment.random_id()
@@ -504,11 +507,11 @@ def plan_tombstones(
         content.rows.num_rows,
         FileContent.of(data),
     )
-    remembered.place.store.write(tombstone_path(file.name), data)
-    KEPT.add(remembered.place, file, content)
+    remembered.open_files.store.write(tombstone_path(file.name), data)
+    KEPT.add(remembered.open_files, file, content)
     return PlannedTombstones(
         replace(added, files=(file,)),
-        frozenset(each.name for each in joined),
+        frozenset(file.name for file in joined),
         remembered.oldest_ms,
         field_ids,
     )
@@ -522,11 +525,13 @@ def _joined(
     If files are joined, only the newest of each key is kept; or, in a history, the last of those
     with the same key and sequence.
     """
-    olds = [KEPT.get(remembered.place, each, remembered.schema) for each in joined]
-    kept = [old.rows.filter(pa.array(old.deleted_at_ms >= remembered.oldest_ms)) for old in olds]
+    olds = [KEPT.get(remembered.open_files, file, remembered.schema) for file in joined]
+    survivors = [
+        old.rows.filter(pa.array(old.deleted_at_ms >= remembered.oldest_ms)) for old in olds
+    ]
     # When planned again, sequences may have a wider type than when the deletes were recorded.
-    news = [cast_deletes(each.rows, remembered.schema).rows for each in new]
-    rows = _one_batch([*kept, *news])
+    news = [cast_deletes(deletes.rows, remembered.schema).rows for deletes in new]
+    rows = _one_batch([*survivors, *news])
     deletes = Deletes(rows)
     if not joined:
         return deletes
@@ -539,6 +544,7 @@ def _joined(
 
 def _one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     columns = [
-        pa.concat_arrays(each) for each in zip(*(batch.columns for batch in batches), strict=True)
+        pa.concat_arrays(arrays)
+        for arrays in zip(*(batch.columns for batch in batches), strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)

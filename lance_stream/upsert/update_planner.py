@@ -63,10 +63,10 @@ class PlannedUpdate:
     @property
     def changes_anything(self) -> bool:
         """Whether there is anything to commit."""
-        own = self.operation
+        operation = self.operation
         is_remembering = self.tombstones is not None and bool(self.tombstones.added.files)
         return is_remembering or bool(
-            own.new_fragments or own.updated_fragments or own.removed_fragment_ids
+            operation.new_fragments or operation.updated_fragments or operation.removed_fragment_ids
         )
 
 
@@ -91,7 +91,7 @@ def plan_update(
         environment: Randomness, for file names.
     """
     new: list[Fragment] = []
-    changed = np.sort(np.concatenate([_NO_ADDRESSES, *(each.changed for each in parts)]))
+    changed = np.sort(np.concatenate([_NO_ADDRESSES, *(part.changed for part in parts)]))
     lineage = kept_lineage(table, changed) if table.has_stable_row_ids else None
     for part in parts:
         if lineage is None:
@@ -100,7 +100,7 @@ def plan_update(
             new += with_kept_lineage(
                 part.fragments, lineage.at(np.searchsorted(changed, part.changed))
             )
-    deleted = [each.decision.deleted for each in parts]
+    deleted = [part.decision.deleted for part in parts]
     updated, removed = without_rows(
         table, np.sort(np.concatenate([changed, *deleted])), environment
     )
@@ -111,7 +111,7 @@ def plan_update(
         for field in table.schema.fields
         if field.name in stored and field.name not in rules.on
     )
-    in_place = [each for part in parts for each in part.in_place]
+    in_place = [fragment for part in parts for fragment in part.in_place]
     operation = Update(
         removed_fragment_ids=removed,
         updated_fragments=with_new_columns(table, updated, in_place),
@@ -126,16 +126,16 @@ def plan_update(
                 part.decision.changed, part.in_place
             ).items()
         },
-        inserted_rows=_inserted_keys(table, rules, [each.inserted_keys for each in parts]),
+        inserted_rows=_inserted_keys(table, rules, [part.inserted_keys for part in parts]),
     )
     # Even if it is not committed: a file's bounds stay true.
     key_bounds(table, rules.on).learn(
-        file_bounds for each in parts for file_bounds in each.file_bounds
+        file_bounds for part in parts for file_bounds in part.file_bounds
     )
     untouched = np.concatenate([_NO_ADDRESSES, *(part.decision.untouched for part in parts)])
     if remembered is None or not remembered.is_remembering:
         return PlannedUpdate(operation, Staged(dying=updated, others=paths), untouched)
-    deletes = [each.deletes for each in parts if each.deletes is not None]
+    deletes = [part.deletes for part in parts if part.deletes is not None]
     tombstones = plan_tombstones(remembered, deletes, table.schema, environment)
     others = (*paths, *tombstones.paths)
     return PlannedUpdate(operation, Staged(dying=updated, others=others), untouched, tombstones)

@@ -195,7 +195,7 @@ class _BatchOfRows:
         if not all(np.array_equal(one, other) for one, other in pairs):
             return False
         # Changed rows also contain values of the table, which others may have updated in place.
-        touched = {int(each) for each in np.unique(decision.changed >> np.uint64(32))}
+        touched = {int(fragment_id) for fragment_id in np.unique(decision.changed >> np.uint64(32))}
         return _files_of(before, touched) == _files_of(table, touched)
 
 
@@ -225,5 +225,7 @@ def _refuse_bad_rows(
 
 def _files_of(table: TableVersion, fragment_ids: set[int]) -> dict[int, object]:
     fragments = table.manifest.fragments
-    places = [place for place, each in enumerate(fragments.ids) if each in fragment_ids]
-    return {fragments.ids[place]: fragments[place].files for place in places}
+    places = [
+        index for index, fragment_id in enumerate(fragments.ids) if fragment_id in fragment_ids
+    ]
+    return {fragments.ids[index]: fragments[index].files for index in places}

@@ -230,7 +230,7 @@ def test_each_process_reads_a_file_once() -> None:
     kept = KeptFiles(1 << 20)
     known = open_remembered(here, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
     for _ in range(3):
-        assert kept.get(known.place, known.files[0], known.schema).rows.num_rows == 1
+        assert kept.get(known.open_files, known.files[0], known.schema).rows.num_rows == 1
     assert watched.calls == [("read_end", tombstone_path(known.files[0].name))]
 
 
@@ -246,7 +246,7 @@ def test_the_cache_respects_its_limit() -> None:
     )
     kept = KeptFiles((24 + 16) * 900)
     for place in (0, 1, 0, 1, 2, 1):
-        deletes = kept.get(known.place, known.files[place], known.schema)
+        deletes = kept.get(known.open_files, known.files[place], known.schema)
         assert deletes.rows.num_rows == known.files[place].num_rows
     # The third is larger than what may be kept: it is read each time, and the others stay.
     assert [path for _, path in watched.calls] == [

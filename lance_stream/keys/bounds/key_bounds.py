@@ -66,7 +66,7 @@ class FileBounds(NamedTuple):
 
     Attributes:
         field_id: The table's field for that column.
-        place: The column of the file.
+        location: The column of the file.
         bounds: Bytes for the smallest and largest value (`ordered_values`); None if
             all values are null.
         num_seen: How many rows the bounds were taken from.
@@ -74,7 +74,7 @@ class FileBounds(NamedTuple):
     """
 
     field_id: int
-    place: FileColumn
+    location: FileColumn
     bounds: tuple[bytes, bytes] | None
     num_seen: int
     num_rows: int
@@ -89,10 +89,10 @@ def joined_bounds(parts: Iterable[FileBounds]) -> list[FileBounds]:
     """Return the combined bounds of workers that read different rows of the same files."""
     of_file: dict[tuple[int, FileColumn], FileBounds] = {}
     for part in parts:
-        joined = of_file.setdefault((part.field_id, part.place), part)
+        joined = of_file.setdefault((part.field_id, part.location), part)
         if joined is not part:
             ranges = [some.bounds for some in (joined, part) if some.bounds is not None]
-            of_file[part.field_id, part.place] = part._replace(
+            of_file[part.field_id, part.location] = part._replace(
                 bounds=_around(ranges), num_seen=joined.num_seen + part.num_seen
             )
     return list(of_file.values())
@@ -203,11 +203,11 @@ class ColumnBounds:
         """Store complete bounds; the first ones for a file are kept."""
         with self._lock:
             new = {
-                file_bound.place: file_bound
+                file_bound.location: file_bound
                 for file_bound in file_bounds
                 if file_bound.field_id == self.field.id
                 and file_bound.is_complete
-                and file_bound.place not in self._row_of_file
+                and file_bound.location not in self._row_of_file
             }
             pairs = [
                 self._nothing if file_bounds.bounds is None else file_bounds.bounds
@@ -269,8 +269,8 @@ class ColumnBounds:
         """
         with self._lock:
             raws = fragments.raws
-            known = map(self._row_of_fragment.get, raws, repeat(UNKNOWN))
-            rows = np.fromiter(known, np.int64, len(raws))
+            cached_rows = map(self._row_of_fragment.get, raws, repeat(UNKNOWN))
+            rows = np.fromiter(cached_rows, np.int64, len(raws))
             places = np.flatnonzero(rows == UNKNOWN)
             columns = file_columns(fragments, places, self.field.id)
             for index, column in zip(places.tolist(), columns, strict=True):

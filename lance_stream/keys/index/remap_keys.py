@@ -144,7 +144,7 @@ def _carry(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenFile
             continue
         parts = carried.parts()
         if parts:
-            memory.add_sorted(table.store, carried.files, parts, carried.known.seeds)
+            memory.add_sorted(table.store, carried.files, parts, carried.snapshot.seeds)
         return
 
 
@@ -183,7 +183,7 @@ class _Carried(NamedTuple):
         number_of: The numbers that the process has given to the old files, ...
         starts: ... and (num_files + 1,) where the rows of each begin in `numbers`.
         numbers: (num_old_rows,) u32, the number of each old row among those of the new files.
-        known: The keys of the old files.
+        snapshot: The keys of the old files.
         runs: The runs that have some of them.
     """
 
@@ -191,12 +191,12 @@ class _Carried(NamedTuple):
     number_of: Places
     starts: Places
     numbers: U32
-    known: IndexSnapshot
+    snapshot: IndexSnapshot
     runs: tuple[IndexRun, ...]
 
     def parts(self) -> list[Part]:
         """Return the keys to merge."""
-        in_memory = [run for run in self.known.runs if len(run.words)]
+        in_memory = [run for run in self.snapshot.runs if len(run.words)]
         most = max(
             int(numbers.max()) for numbers in (self.number_of, *(run.files for run in in_memory))
         )

@@ -206,7 +206,7 @@ class IndexRun:
         firsts = self.footer.firsts
         begins = np.searchsorted(targets, firsts, "left")
         ends = np.append(np.searchsorted(targets, firsts[1:], "right"), len(targets))
-        found: list[Hits] = []
+        hits_by_chunk: list[Hits] = []
         num_hits = 0
         for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
             some = chunks[start : start + _CHUNKS_AT_ONCE].tolist()
@@ -219,12 +219,12 @@ class IndexRun:
                     raise RunUnavailableError(self, is_damaged=False)
                 places, which = _spread(at, sizes)
                 others = None if keys.others is None else keys.others[places]
-                found.append(Hits(which + begins[chunk], others, keys.rows[places]))
-        all_others = [hits.others for hits in found if hits.others is not None]
+                hits_by_chunk.append(Hits(which + begins[chunk], others, keys.rows[places]))
+        all_others = [hits.others for hits in hits_by_chunk if hits.others is not None]
         return Hits(
-            np.concatenate([hits.which for hits in found]),
+            np.concatenate([hits.which for hits in hits_by_chunk]),
             np.concatenate(all_others) if all_others else None,
-            np.concatenate([hits.rows for hits in found]),
+            np.concatenate([hits.rows for hits in hits_by_chunk]),
         )
 
     def _find_in_copy(self, targets: U64) -> Hits:

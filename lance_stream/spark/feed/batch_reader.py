@@ -24,7 +24,7 @@ from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.session.worker_archives import forget_archives
 
 
-def plan_batch(table: TableVersion, asked: ReaderOptions, carried: pa.Schema) -> list[ChangeUnit]:
+def plan_batch(table: TableVersion, options: ReaderOptions, carried: pa.Schema) -> list[ChangeUnit]:
     """Return the work units of the requested interval, in the feed's order.
 
     There are none if nothing was committed between two timestamps, or since one, or if the interval
@@ -32,7 +32,7 @@ def plan_batch(table: TableVersion, asked: ReaderOptions, carried: pa.Schema) ->
 
     Args:
         table: The interval's last version.
-        asked: The user's options.
+        options: The user's options.
         carried: The columns that Spark expects.
 
     Raises:
@@ -40,17 +40,17 @@ def plan_batch(table: TableVersion, asked: ReaderOptions, carried: pa.Schema) ->
         NotFoundError: A version is missing.
         UnsupportedFeatureError: The table has no stable row ids.
     """
-    first = first_version(table, asked)
-    if asked.starting_timestamp is not None and (first is None or first > table.version):
+    first = first_version(table, options)
+    if options.starting_timestamp is not None and (first is None or first > table.version):
         return []  # nothing was committed between the timestamps
-    if asked.ending_version is None and first == table.version + 1:
+    if options.ending_version is None and first == table.version + 1:
         return []  # as after the newest version: all that there is has been read
     if first is None or first > table.version:
         raise InvalidInputError(
             f"the requested changes start at version {first}, but the last version of "
-            f"{asked.uri} in the interval is {table.version}"
+            f"{options.uri} in the interval is {table.version}"
         )
-    rules = rules_of(asked, columns_to_read(table, asked, carried))
+    rules = rules_of(options, columns_to_read(table, options, carried))
     return list(plan_changes(table, max(first - 1, 0), table.version, rules).units)
 
 
@@ -63,8 +63,8 @@ class ChangesReader(DataSourceReader):
         carried: The schema of the batches that Spark expects.
     """
 
-    def __init__(self, asked: ReaderOptions, version: int | None, carried: pa.Schema) -> None:
-        self.asked = asked
+    def __init__(self, options: ReaderOptions, version: int | None, carried: pa.Schema) -> None:
+        self.asked = options
         self.version = version
         self.carried = carried
 

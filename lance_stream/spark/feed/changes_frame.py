@@ -84,23 +84,25 @@ def load_changes(
         UnsupportedFeatureError: The table has no stable row ids.
     """
     check_workers_python(spark, only_tasks=True)
-    asked = _asked(spark, text_of(uri), as_options(storage_options), options)
-    table = open_for_changes(asked)
+    reader_options = _asked(spark, text_of(uri), as_options(storage_options), options)
+    table = open_for_changes(reader_options)
     is_exact = is_case_sensitive(spark)
-    asked = replace(
-        asked,
-        columns=resolve_columns(asked.columns, table.arrow_schema, case_sensitive=is_exact),
-        filter=resolve_filter(asked.filter, table.arrow_schema, case_sensitive=is_exact),
+    reader_options = replace(
+        reader_options,
+        columns=resolve_columns(
+            reader_options.columns, table.arrow_schema, case_sensitive=is_exact
+        ),
+        filter=resolve_filter(reader_options.filter, table.arrow_schema, case_sensitive=is_exact),
     )
-    carried = carrier_schema(schema_of_changes(table, asked))
-    units = plan_batch(table, asked, carried)
+    carried = carrier_schema(schema_of_changes(table, reader_options))
+    units = plan_batch(table, reader_options, carried)
     if driver_is_alone(spark):
-        rows = rows_of([one_portion(units, asked, carried)], MOST_BYTES_AT_ONCE)
+        rows = rows_of([one_portion(units, reader_options, carried)], MOST_BYTES_AT_ONCE)
         if rows is not None:
             # Spark's conversion of a table without a row fails
-            given = pa.Table.from_batches(rows, carried) if rows else []
-            return spark.createDataFrame(given, spark_schema(carried))
-    return _by_tasks(spark, tasks_of(units, asked, carried), carried)
+            data = pa.Table.from_batches(rows, carried) if rows else []
+            return spark.createDataFrame(data, spark_schema(carried))
+    return _by_tasks(spark, tasks_of(units, reader_options, carried), carried)
 
 
 def _by_tasks(
@@ -110,8 +112,8 @@ def _by_tasks(
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for place in batch.column(0).to_pylist():
-                yield from inputs[place].read()
+            for index in batch.column(0).to_pylist():
+                yield from inputs[index].read()
 
     places = spark.range(0, len(inputs), 1, max(1, len(inputs)))
     return map_in_arrow(places, read, spark_schema(carried))
@@ -125,10 +127,13 @@ def _asked(
     _check_own(texts, uri)
     settled = {"path": uri, "readChangeFeed": "true"}
     others = {name: text for name, text in texts.items() if name.lower() != "readchangefeed"}
-    asked = parse_reader_options({**others, **settled})
-    check_for_batch(asked)
-    given = {**asked.storage_options, **storage_options}
-    return replace(asked, storage_options=options_in_session(spark, asked.uri, given))
+    reader_options = parse_reader_options({**others, **settled})
+    check_for_batch(reader_options)
+    stored_options = {**reader_options.storage_options, **storage_options}
+    return replace(
+        reader_options,
+        storage_options=options_in_session(spark, reader_options.uri, stored_options),
+    )
 
 
 def _check_own(options: Mapping[str, str], uri: str) -> None:

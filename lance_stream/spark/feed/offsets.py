@@ -87,8 +87,8 @@ def _are_columns(value: Any) -> bool:
     return value is None or (
         isinstance(value, dict)
         and all(
-            isinstance(name, str) and (each is None or _is_number(each))
-            for name, each in value.items()
+            isinstance(name, str) and (column is None or _is_number(column))
+            for name, column in value.items()
         )
     )
 

@@ -33,77 +33,77 @@ from lance_stream.spark.jobs.work_units import bytes_of, divide
 from lance_stream.spark.session.spark_types import carrier
 
 
-def open_for_changes(asked: ReaderOptions) -> TableVersion:
+def open_for_changes(options: ReaderOptions) -> TableVersion:
     """Return the last version of the requested interval, whose columns the feed has.
 
     Raises:
         InvalidInputError: The interval starts or ends after the newest version.
     """
-    newest = open_newest(asked.uri, asked.storage_options)
+    newest = open_newest(options.uri, options.storage_options)
     for name, version in (
-        ("startingVersion", asked.starting_version),
-        ("endingVersion", asked.ending_version),
+        ("startingVersion", options.starting_version),
+        ("endingVersion", options.ending_version),
     ):
         # a stream may wait for the next version
-        may_wait = name == "startingVersion" and asked.ending_version is None
-        if asked.wait_for_table and may_wait:
+        may_wait = name == "startingVersion" and options.ending_version is None
+        if options.wait_for_table and may_wait:
             continue  # for any version
         if isinstance(version, int) and version > newest.version + may_wait:
             raise InvalidInputError(
-                f"{name} is {version}, but the newest version of {asked.uri} is {newest.version}"
+                f"{name} is {version}, but the newest version of {options.uri} is {newest.version}"
             )
-    if asked.ending_timestamp is not None:
-        return checkout(newest, last_version_until(newest, asked.ending_timestamp))
-    return newest if asked.ending_version is None else checkout(newest, asked.ending_version)
+    if options.ending_timestamp is not None:
+        return checkout(newest, last_version_until(newest, options.ending_timestamp))
+    return newest if options.ending_version is None else checkout(newest, options.ending_version)
 
 
-def first_version(table: TableVersion, asked: ReaderOptions) -> int | None:
+def first_version(table: TableVersion, options: ReaderOptions) -> int | None:
     """Return the first version of the requested interval; None if none is set.
 
     Raises:
         InvalidInputError: Nothing has been committed since the given time.
     """
-    moment = asked.starting_timestamp
+    moment = options.starting_timestamp
     if moment is None:
-        return asked.starting_version if isinstance(asked.starting_version, int) else None
+        return options.starting_version if isinstance(options.starting_version, int) else None
     return first_version_since(table, moment)
 
 
-def rules_of(asked: ReaderOptions, columns: Sequence[str] | None) -> FeedRules:
+def rules_of(options: ReaderOptions, columns: Sequence[str] | None) -> FeedRules:
     """Return the user's rules of the feed, with the columns to read."""
     return FeedRules(
         columns,
-        asked.deduplication_mode,
-        asked.pre_images,
-        asked.compute_updates,
-        asked.column_backfills,
+        options.deduplication_mode,
+        options.pre_images,
+        options.compute_updates,
+        options.column_backfills,
     )
 
 
-def schema_of_changes(table: TableVersion, asked: ReaderOptions) -> pa.Schema:
+def schema_of_changes(table: TableVersion, options: ReaderOptions) -> pa.Schema:
     """Return the columns of the change feed, or of a stream of appended rows.
 
     Raises:
         NotFoundError: The table has no such column.
         InvalidInputError: The filter is invalid.
     """
-    own = output_schema(project(table.schema, names_of(table, asked.columns)), ())
-    if asked.filter is not None:
+    table_fields = output_schema(project(table.schema, names_of(table, options.columns)), ())
+    if options.filter is not None:
         everything = output_schema(table.schema, ())
-        named = {path[0] for path in parse_expression(asked.filter).paths}
-        check_names(pa.schema([each for each in everything if each.name in named]))
-        parse_predicate(asked.filter, feed_schema(everything), exact=True)
-    if not asked.read_change_feed:
+        named = {path[0] for path in parse_expression(options.filter).paths}
+        check_names(pa.schema([field for field in everything if field.name in named]))
+        parse_predicate(options.filter, feed_schema(everything), exact=True)
+    if not options.read_change_feed:
         of_rows = [
             change_column
             for change_column in CHANGE_COLUMNS
-            if change_column.name in asked.row_columns
+            if change_column.name in options.row_columns
         ]
         if of_rows:
-            check_names(own)
-        return pa.schema([*own, *of_rows])
-    check_names(own)
-    return feed_schema(own)
+            check_names(table_fields)
+        return pa.schema([*table_fields, *of_rows])
+    check_names(table_fields)
+    return feed_schema(table_fields)
 
 
 def plan_stream(
@@ -111,7 +111,7 @@ def plan_stream(
     start: Position,
     end: Position,
     columns: FeedColumns,
-    asked: ReaderOptions,
+    options: ReaderOptions,
     carried: pa.Schema,
 ) -> list[TaskInput[ChangeUnit]]:
     """Return the tasks that read the changes between two positions of a stream.
@@ -121,7 +121,7 @@ def plan_stream(
         start: Everything up to this position has been read.
         end: Everything up to this position is read.
         columns: The columns that Spark knows from the start of the query.
-        asked: The user's options.
+        options: The user's options.
         carried: The schema of the batches that Spark expects.
 
     Raises:
@@ -135,12 +135,12 @@ def plan_stream(
         check_columns(columns, last)
         return columns
 
-    return tasks_of(follower.units(start, end, columns_of), asked, carried)
+    return tasks_of(follower.units(start, end, columns_of), options, carried)
 
 
 def stream_columns(
-    known: TableVersion,
-    asked: ReaderOptions,
+    last_table: TableVersion,
+    options: ReaderOptions,
     carried: pa.Schema,
     resumed: TableVersion | None = None,
     names: Mapping[str, int | None] | None = None,
@@ -148,8 +148,8 @@ def stream_columns(
     """Return the columns of a stream, in a run of its query.
 
     Args:
-        known: The version from which Spark knows the columns since the start of the query.
-        asked: The user's options.
+        last_table: The version from which Spark knows the columns since the start of the query.
+        options: The user's options.
         carried: The columns that Spark knows.
         resumed: The version after which the stream resumes; None for a new stream.
         names: The columns in that version, from the checkpoint.
@@ -157,41 +157,43 @@ def stream_columns(
     Raises:
         NotFoundError: A column does not exist.
     """
-    columns = columns_to_read(known, asked, carried)
+    columns = columns_to_read(last_table, options, carried)
     if resumed is None or names is None:
-        return FeedColumns(known, columns)
-    return resumed_columns(known, columns, resumed, names)
+        return FeedColumns(last_table, columns)
+    return resumed_columns(last_table, columns, resumed, names)
 
 
-def follower_rules(asked: ReaderOptions) -> FollowerRules:
+def follower_rules(options: ReaderOptions) -> FollowerRules:
     """Return the user's rules of a stream."""
     return FollowerRules(
-        rules_of(asked, None),
-        only_appended=not asked.read_change_feed,
-        skip_change_commits=asked.skip_change_commits,
-        fail_on_data_loss=asked.fail_on_data_loss,
-        is_consumer=asked.consumer is not None,
+        rules_of(options, None),
+        only_appended=not options.read_change_feed,
+        skip_change_commits=options.skip_change_commits,
+        fail_on_data_loss=options.fail_on_data_loss,
+        is_consumer=options.consumer is not None,
     )
 
 
 def tasks_of(
-    units: Sequence[ChangeUnit], asked: ReaderOptions, carried: pa.Schema
+    units: Sequence[ChangeUnit], options: ReaderOptions, carried: pa.Schema
 ) -> list[TaskInput[ChangeUnit]]:
     """Return Spark's tasks for some work units: small ones combined, large ones split."""
-    return divide(units, lambda each: each.unit, _with_unit, _reading(asked, carried))
+    return divide(
+        units, lambda change_unit: change_unit.unit, _with_unit, _reading(options, carried)
+    )
 
 
 def one_portion(
-    units: Sequence[ChangeUnit], asked: ReaderOptions, carried: pa.Schema
+    units: Sequence[ChangeUnit], options: ReaderOptions, carried: pa.Schema
 ) -> TaskInput[ChangeUnit]:
     """Return all of some work units as one `TaskInput`, for a process that reads them itself."""
     num_bytes = bytes_of([unit.unit for unit in units])
-    return TaskInput(tuple(units), _reading(asked, carried), num_bytes)
+    return TaskInput(tuple(units), _reading(options, carried), num_bytes)
 
 
-def _reading(asked: ReaderOptions, carried: pa.Schema) -> ChangeRows:
-    keeps = asked.read_change_feed or bool(asked.row_columns)
-    return ChangeRows(carried, asked.filter, keeps)
+def _reading(options: ReaderOptions, carried: pa.Schema) -> ChangeRows:
+    keeps = options.read_change_feed or bool(options.row_columns)
+    return ChangeRows(carried, options.filter, keeps)
 
 
 def _with_unit(change: ChangeUnit, unit: WorkUnit) -> ChangeUnit:
@@ -199,11 +201,11 @@ def _with_unit(change: ChangeUnit, unit: WorkUnit) -> ChangeUnit:
 
 
 def columns_to_read(
-    table: TableVersion, asked: ReaderOptions, carried: pa.Schema
+    table: TableVersion, options: ReaderOptions, carried: pa.Schema
 ) -> list[str] | None:
     """Return the table's own columns that Spark or the filter needs."""
-    condition = None if asked.filter is None else parse_expression(asked.filter)
-    return columns_named(table, asked.columns or carried.names, condition) or None
+    condition = None if options.filter is None else parse_expression(options.filter)
+    return columns_named(table, options.columns or carried.names, condition) or None
 
 
 def check_columns(columns: FeedColumns, table: TableVersion) -> None:
@@ -220,34 +222,34 @@ def check_columns(columns: FeedColumns, table: TableVersion) -> None:
     missing = columns.missing_in(table)
     if missing is not None:
         raise _columns_have_changed(table, f"column {missing!r} no longer exists")
-    for known, field in zip(columns.own, columns.as_in(table), strict=True):
-        now, was = carrier(field.type), carrier(known.type)
+    for expected, field in zip(columns.own, columns.as_in(table), strict=True):
+        now, was = carrier(field.type), carrier(expected.type)
         if not _fits(now, was):
-            raise _columns_have_changed(table, f"column {known.name!r} is {now}, and was {was}")
+            raise _columns_have_changed(table, f"column {expected.name!r} is {now}, and was {was}")
 
 
-def _fits(now: pa.DataType, known: pa.DataType) -> bool:
+def _fits(now: pa.DataType, expected: pa.DataType) -> bool:
     """Return whether every value of a type fits the type that Spark knows."""
-    if now.equals(known):
+    if now.equals(expected):
         return True
-    if pa.types.is_struct(known):
+    if pa.types.is_struct(expected):
         return pa.types.is_struct(now) and all(
             now.get_field_index(part.name) >= 0
             and _fits(now.field(now.get_field_index(part.name)).type, part.type)
-            for part in known
+            for part in expected
         )
-    if pa.types.is_map(known):
+    if pa.types.is_map(expected):
         return (
             pa.types.is_map(now)
-            and _fits(now.key_type, known.key_type)
-            and _fits(now.item_type, known.item_type)
+            and _fits(now.key_type, expected.key_type)
+            and _fits(now.item_type, expected.item_type)
         )
-    if pa.types.is_list(known):
-        return pa.types.is_list(now) and _fits(now.value_type, known.value_type)
-    is_same_kind = (pa.types.is_integer(now) and pa.types.is_integer(known)) or (
-        pa.types.is_floating(now) and pa.types.is_floating(known)
+    if pa.types.is_list(expected):
+        return pa.types.is_list(now) and _fits(now.value_type, expected.value_type)
+    is_same_kind = (pa.types.is_integer(now) and pa.types.is_integer(expected)) or (
+        pa.types.is_floating(now) and pa.types.is_floating(expected)
     )
-    return bool(is_same_kind and now.bit_width <= known.bit_width)
+    return bool(is_same_kind and now.bit_width <= expected.bit_width)
 
 
 def _columns_have_changed(table: TableVersion, change: str) -> InvalidInputError:

@@ -82,12 +82,12 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
 
     def __init__(
         self,
-        asked: ReaderOptions,
+        options: ReaderOptions,
         carried: pa.Schema,
         version: int | None = None,
         find_table: FindTable | None = None,
     ) -> None:
-        self.asked = asked
+        self.asked = options
         self.carried = carried
         self.version = version
         self._find_table = find_table
@@ -95,7 +95,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         self._made: TableFollower | None = None
         self._initial: Position | None = None
         self._begins_now = False
-        self._progress = KeptProgress(asked.consumer)
+        self._progress = KeptProgress(options.consumer)
 
     def __reduce__(self) -> tuple[type[TaskReader], tuple[()]]:
         """Pickle as what a worker needs: what a `TaskInput` does not carry."""
@@ -105,8 +105,10 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
     def follower(self) -> TableFollower:
         """The follower of the table; only the driver needs it."""
         if self._made is None:
-            asked = self.asked
-            self._made = TableFollower(asked.uri, asked.storage_options, follower_rules(asked))
+            options = self.asked
+            self._made = TableFollower(
+                options.uri, options.storage_options, follower_rules(options)
+            )
         return self._made
 
     @without_traceback
@@ -150,10 +152,10 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         """Return whether the table, or the version to start at, is still missing."""
         if self._find_table is None:
             return False
-        found = self._find_table()
-        if found is None:
+        table = self._find_table()
+        if table is None:
             return True
-        self.asked, self._find_table, self._made = found, None, None
+        self.asked, self._find_table, self._made = table, None, None
         return False
 
     def _is_waiting_at(self, position: Position) -> bool:
@@ -180,9 +182,9 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             if position.columns is not None:
                 with suppress(NotFoundError):  # cleaned up
                     resumed = self.follower.table(max(position.version, 1))
-            known = self._known_version()
+            version = self._known_version()
             self._columns = stream_columns(
-                known, self.asked, self.carried, resumed, position.columns
+                version, self.asked, self.carried, resumed, position.columns
             )
         return self._columns
 
@@ -201,18 +203,18 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
     @property
     def limits(self) -> Limits:
         """The user's limits; Spark's own limits cannot be combined."""
-        asked = self.asked
+        options = self.asked
         return Limits(
-            asked.max_versions_per_trigger,
-            asked.max_rows_per_trigger,
-            asked.max_bytes_per_trigger,
+            options.max_versions_per_trigger,
+            options.max_rows_per_trigger,
+            options.max_bytes_per_trigger,
         )
 
     def _beginning(self) -> Position:
-        asked = self.asked
-        if asked.starting_timestamp is not None:
-            return self._since(asked.starting_timestamp)
-        first = asked.starting_version
+        options = self.asked
+        if options.starting_timestamp is not None:
+            return self._since(options.starting_timestamp)
+        first = options.starting_version
         if first is None:
             done = self._progress.read(self.follower.refs)
             if done is None:
@@ -220,8 +222,8 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             newest = self.follower.newest_listed()
             if done > newest:
                 raise InvalidInputError(
-                    f"the consumer {asked.consumer!r} has finished with version {done} of "
-                    f"{asked.uri}, but the newest version there is {newest}: the table was "
+                    f"the consumer {options.consumer!r} has finished with version {done} of "
+                    f"{options.uri}, but the newest version there is {newest}: the table was "
                     "restored from a copy. Drop the consumer, or set startingVersion"
                 )
             return self.follower.after(done)
@@ -232,7 +234,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         assert isinstance(first, int)
         if first > newest + 1:
             raise InvalidInputError(
-                f"startingVersion is {first}, but the newest version of {asked.uri} is "
+                f"startingVersion is {first}, but the newest version of {options.uri} is "
                 f"{newest}; a stream can start at version {newest + 1} at the latest"
             )
         return self.follower.after(max(first - 1, 0))
@@ -262,12 +264,12 @@ if HAS_READ_LIMITS:
 
         def __init__(
             self,
-            asked: ReaderOptions,
+            options: ReaderOptions,
             carried: pa.Schema,
             version: int | None = None,
             find_table: FindTable | None = None,
         ) -> None:
-            super().__init__(asked, carried, version, find_table)
+            super().__init__(options, carried, version, find_table)
             self._last_available: int | None = None
             self._position: Position | None = None
             self._report: tuple[tuple[Position, int], dict[str, Any]] | None = None
@@ -330,12 +332,12 @@ class FeedStreamWithoutStart(_FeedStream):
 
     def __init__(
         self,
-        asked: ReaderOptions,
+        options: ReaderOptions,
         carried: pa.Schema,
         version: int | None = None,
         find_table: FindTable | None = None,
     ) -> None:
-        super().__init__(asked, carried, version, find_table)
+        super().__init__(options, carried, version, find_table)
         self._stored: dict[str, Any] | None = None
         self._is_first = True
 
@@ -388,23 +390,23 @@ class FailedStream(DataSourceStreamReader):
 
 
 def make_stream_reader(
-    asked: ReaderOptions,
+    options: ReaderOptions,
     carried: pa.Schema,
     version: int | None = None,
     find_table: FindTable | None = None,
 ) -> DataSourceStreamReader:
     """Return the reader for the running version of PySpark."""
     if HAS_READ_LIMITS:
-        return FeedStream(asked, carried, version, find_table)
-    return FeedStreamWithoutStart(asked, carried, version, find_table)
+        return FeedStream(options, carried, version, find_table)
+    return FeedStreamWithoutStart(options, carried, version, find_table)
 
 
-def _waiting_position(asked: ReaderOptions) -> Position:
+def _waiting_position(options: ReaderOptions) -> Position:
     """Return where a stream stands until its table is there: all of the table is new then."""
-    first = asked.starting_version
+    first = options.starting_version
     if isinstance(first, int):
         return Position(max(first - 1, 0))
-    return Position(0, is_snapshot=first is None and asked.starting_timestamp is None)
+    return Position(0, is_snapshot=first is None and options.starting_timestamp is None)
 
 
 def _never() -> None:

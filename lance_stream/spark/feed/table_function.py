@@ -68,20 +68,20 @@ def changes_function(session: SessionOptions) -> type[Any]:
         ) -> AnalyzeResult:
             from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 
-            given = (uri, start, end, deduplication_mode)
+            arguments = (uri, start, end, deduplication_mode)
             in_utc = tuple(
-                each is not None and isinstance(each.dataType, TimestampNTZType)
-                for each in (start, end)
+                bound is not None and isinstance(bound.dataType, TimestampNTZType)
+                for bound in (start, end)
             )
-            asked = _asked(session, in_utc, *(each and each.value for each in given))
-            schema = schema_of_changes(open_for_changes(asked), asked)
+            options = _asked(session, in_utc, *(value and value.value for value in arguments))
+            schema = schema_of_changes(open_for_changes(options), options)
             return _Analyzed(spark_schema(carrier_schema(schema)), in_utc=in_utc)
 
         def eval(
             self, uri: str, start: Any, end: Any = None, deduplication_mode: str | None = None
         ) -> Rows:
-            asked = _asked(session, self._in_utc, uri, start, end, deduplication_mode)
-            return _changes(asked, self._columns)
+            options = _asked(session, self._in_utc, uri, start, end, deduplication_mode)
+            return _changes(options, self._columns)
 
     return ChangesFunction
 
@@ -97,15 +97,15 @@ def _of_machine(moment: datetime) -> datetime:
         return moment.replace(tzinfo=UTC)
 
 
-def _changes(asked: "ReaderOptions", analyzed: StructType | None) -> Rows:
+def _changes(options: "ReaderOptions", analyzed: StructType | None) -> Rows:
     from lance_stream.feed.change_units import read_changes
     from lance_stream.spark.feed.batch_reader import plan_batch
     from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 
-    table = open_for_changes(asked)
-    carried = carrier_schema(schema_of_changes(table, asked))
+    table = open_for_changes(options)
+    carried = carrier_schema(schema_of_changes(table, options))
     check_columns(carried, analyzed, "lance_changes")
-    for batch in read_changes(plan_batch(table, asked, carried)):
+    for batch in read_changes(plan_batch(table, options, carried)):
         yield from rows_of(batch, carried)
 
 

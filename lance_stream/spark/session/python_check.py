@@ -102,5 +102,5 @@ def explain_worker_errors() -> Iterator[None]:
         else:
             raise
         detail = next((line for line in text.splitlines() if _MISMATCH in line), "")
-        shown = f" ({detail.strip()[:300]})" if detail else ""
-        raise InvalidInputError(f"{cause}{shown}. {ADVICE}") from error
+        detail_text = f" ({detail.strip()[:300]})" if detail else ""
+        raise InvalidInputError(f"{cause}{detail_text}. {ADVICE}") from error

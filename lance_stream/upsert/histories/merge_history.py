@@ -143,17 +143,19 @@ def prepare_events(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) 
     lookup = KeyLookup(keys.columns)
     deletes = which_delete(batch, rules)
     sequence = _cast_sequence(batch.column(by), by, start.type)
-    own = pa.schema([each for each in table if each.name in stored])
-    rows = _cast_rows(batch.select([each.name for each in own]), own, rules.on, deletes)
+    stored_schema = pa.schema([field for field in table if field.name in stored])
+    rows = _cast_rows(
+        batch.select([field.name for field in stored_schema]), stored_schema, rules.on, deletes
+    )
     columns = [
-        rows.column(each.name) if each.name in stored else pa.nulls(rows.num_rows, each.type)
-        for each in table
-        if each.name not in (START_AT, END_AT)
+        rows.column(field.name) if field.name in stored else pa.nulls(rows.num_rows, field.type)
+        for field in table
+        if field.name not in (START_AT, END_AT)
     ]
     schema = pa.schema(
-        [each.with_nullable(True) for each in table if each.name not in (START_AT, END_AT)]
+        [field.with_nullable(True) for field in table if field.name not in (START_AT, END_AT)]
     )
-    made = IncomingEvents(
+    events = IncomingEvents(
         rules,
         lookup,
         tuple(lookup_columns(keys, lookup)),
@@ -164,19 +166,19 @@ def prepare_events(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) 
         stored,
         tuple(tracked_columns(table, stored, rules)),
     )
-    _check_unambiguous(made, batch)
-    return made
+    _check_unambiguous(events, batch)
+    return events
 
 
-def _cast_sequence(sequence: pa.Array, name: str, wanted: pa.DataType) -> pa.Array:
+def _cast_sequence(sequence: pa.Array, name: str, data_type: pa.DataType) -> pa.Array:
     try:
         return cast_batch(
-            pa.RecordBatch.from_arrays([sequence], [name]), pa.schema([pa.field(name, wanted)])
+            pa.RecordBatch.from_arrays([sequence], [name]), pa.schema([pa.field(name, data_type)])
         ).column(0)
     except InvalidInputError as error:
         raise InvalidInputError(
             f"the sequence {name!r} is {sequence.type}, but {START_AT} and {END_AT} of the table "
-            f"are {wanted}: {error}"
+            f"are {data_type}: {error}"
         ) from error
 
 
@@ -188,22 +190,22 @@ def lookup_columns(keys: pa.RecordBatch, lookup: KeyLookup) -> list[pa.Array]:
 
 
 def _cast_rows(
-    batch: pa.RecordBatch, wanted: pa.Schema, on: Sequence[str], deletes: Mask
+    batch: pa.RecordBatch, target: pa.Schema, on: Sequence[str], deletes: Mask
 ) -> pa.RecordBatch:
     """Return rows in the table's types; of rows that delete, only keys have to fit."""
     stores = ~deletes
     places = np.cumsum(stores) - 1
-    cast = cast_batch(batch.filter(pa.array(stores)), wanted)
+    cast = cast_batch(batch.filter(pa.array(stores)), target)
     taken = pa.array(places, mask=deletes)
     keys = cast_batch(
-        batch.select([each.name for each in wanted if each.name in on]),
-        pa.schema([each for each in wanted if each.name in on]),
+        batch.select([field.name for field in target if field.name in on]),
+        pa.schema([field for field in target if field.name in on]),
     )
     columns = [
-        keys.column(each.name) if each.name in on else cast.column(each.name).take(taken)
-        for each in wanted
+        keys.column(field.name) if field.name in on else cast.column(field.name).take(taken)
+        for field in target
     ]
-    return pa.RecordBatch.from_arrays(columns, names=wanted.names)
+    return pa.RecordBatch.from_arrays(columns, names=target.names)
 
 
 def _check_unambiguous(events: IncomingEvents, batch: pa.RecordBatch) -> None:
@@ -219,8 +221,8 @@ def _check_unambiguous(events: IncomingEvents, batch: pa.RecordBatch) -> None:
     if len(twins):
         # As they arrived, in the columns that are stored.
         by = str(events.rules.sequence_by)
-        shown = batch.select([*dict.fromkeys((*events.stored, *events.rules.on, by))])
-        check_same(shown, events.rules.on, by, order[twins], heads[group[twins]])
+        columns = batch.select([*dict.fromkeys((*events.stored, *events.rules.on, by))])
+        check_same(columns, events.rules.on, by, order[twins], heads[group[twins]])
 
 
 def merge_history(
@@ -250,18 +252,18 @@ def merge_history(
     """
     rules = events.rules
     matches = matcher.look_up(table, events)
-    known = _known(table, events, remembered, matches, workers)
+    versions_of_keys = _known(table, events, remembered, matches, workers)
     names = remembered.values
-    made = rebuild_history(
-        known.stored,
-        known.hidden,
-        known.is_whole,
-        known.incoming,
-        partial(_same_values, known.values.select(list(events.tracked))),
-        partial(_same_values, known.values.select(names)) if names else None,
+    rebuilt = rebuild_history(
+        versions_of_keys.stored,
+        versions_of_keys.hidden,
+        versions_of_keys.is_whole,
+        versions_of_keys.incoming,
+        partial(_same_values, versions_of_keys.values.select(list(events.tracked))),
+        partial(_same_values, versions_of_keys.values.select(names)) if names else None,
     )
-    rows = _rebuilt_rows(table, events, known, made)
-    decision = _decided(known, made, rows)
+    rows = _rebuilt_rows(table, events, versions_of_keys, rebuilt)
+    decision = _decided(versions_of_keys, rebuilt, rows)
     replaced = np.union1d(decision.changed, decision.deleted)
     decision = decision._replace(untouched=np.setdiff1d(matches.addresses, replaced))
     written = write_rows(
@@ -273,24 +275,30 @@ def merge_history(
         may_stay=may_stay,
     )
     if keeps_keys:
-        own = rows.select(list(rules.on)).take(written_order(decision, written))
-        matcher.remember(table, rules.on, rules.sequence_by, written.fragments, own)
-    hidden = made.hidden
-    changed = np.searchsorted(known.addresses, replaced)
-    touched = [hidden.keys, known.stored.keys[changed], made.keys[decision.inserted_rows]]
+        keys_written = rows.select(list(rules.on)).take(written_order(decision, written))
+        matcher.remember(table, rules.on, rules.sequence_by, written.fragments, keys_written)
+    hidden = rebuilt.hidden
+    changed = np.searchsorted(versions_of_keys.addresses, replaced)
+    touched = [
+        hidden.keys,
+        versions_of_keys.stored.keys[changed],
+        rebuilt.keys[decision.inserted_rows],
+    ]
     deletes = new_shadowed_events(
         remembered,
         [key.take(pa.array(hidden.keys)) for key in events.keys],
-        known.sequences.take(pa.array(hidden.places)),
+        versions_of_keys.sequences.take(pa.array(hidden.places)),
         ~hidden.deletes,
-        _taken(known.values, hidden.rows),
+        _taken(versions_of_keys.values, hidden.rows),
     )
     written = written._replace(
         inserted_keys=_hashes(table, events, np.unique(np.concatenate(touched))),
-        num_unchanged=len(known.addresses) - len(decision.changed) - len(decision.deleted),
+        num_unchanged=len(versions_of_keys.addresses)
+        - len(decision.changed)
+        - len(decision.deleted),
         deletes=deletes if deletes.rows.num_rows else None,
     )
-    return Part(written, events.rows.num_rows, made.num_superseded)
+    return Part(written, events.rows.num_rows, rebuilt.num_superseded)
 
 
 class _Known(NamedTuple):
@@ -405,10 +413,12 @@ def _check_histories(
 ) -> None:
     bad = first_bad_row(rows)
     if bad != NONE:
-        shown = show_key(events.rules.on, events.keys, int(rows.keys[bad]))
-        start, end = (sequences[int(each[bad])] for each in (rows.start_places, rows.end_places))
+        key_text = show_key(events.rules.on, events.keys, int(rows.keys[bad]))
+        start, end = (
+            sequences[int(places[bad])] for places in (rows.start_places, rows.end_places)
+        )
         raise BadDataError(
-            f"the table holds no history of {shown}: its row from {show_value(start)} to "
+            f"the table holds no history of {key_text}: its row from {show_value(start)} to "
             f"{show_value(end)} has no start, does not end after it, or overlaps with another row "
             f"of the key. Correct or delete the key's rows in {table.uri}, or apply the events to "
             "a new table"
@@ -421,39 +431,41 @@ def _are_last(keys: Places, ranks: Places, stores: Mask) -> Mask:
     last = np.ones(len(order), np.bool_)
     if len(order):
         last[:-1] = False
-    for each in (keys, ranks, stores):
-        last[:-1] |= each[order[1:]] != each[order[:-1]]
+    for array in (keys, ranks, stores):
+        last[:-1] |= array[order[1:]] != array[order[:-1]]
     are_last: Mask = np.zeros(len(order), np.bool_)
     are_last[order[last]] = True
     return are_last
 
 
 def _shadowed_values(
-    held: pa.RecordBatch, found: Deletes, chosen: Places, covering: Places
+    batch: pa.RecordBatch, deletes: Deletes, chosen: Places, covering: Places
 ) -> pa.RecordBatch:
     """Return the values of shadowed events: their own; or, if none, those of the row around them.
 
     Of a column that was tracked until now, or that the data lacked, that row has the event's value.
     """
     rows = pa.array(covering, mask=covering == NONE)
-    taken = {name: held.column(name).take(rows) for name in held.schema.names}
-    for name in found.rows.schema.names:
-        own = name.removeprefix(VALUE_PREFIX)
-        if own != name:
-            wanted = held.schema.field(own).type
-            values = _as_stored(found.rows.column(name).take(pa.array(chosen)), wanted)
-            if name in found.missing:
-                places = np.arange(len(chosen)) + len(chosen) * found.missing[name][chosen]
-                values = pa.concat_arrays([values, taken[own]]).take(pa.array(places))
-            taken[own] = values
-    return pa.RecordBatch.from_arrays(list(taken.values()), schema=held.schema)
+    taken = {name: batch.column(name).take(rows) for name in batch.schema.names}
+    for name in deletes.rows.schema.names:
+        value_name = name.removeprefix(VALUE_PREFIX)
+        if value_name != name:
+            data_type = batch.schema.field(value_name).type
+            values = _as_stored(deletes.rows.column(name).take(pa.array(chosen)), data_type)
+            if name in deletes.missing:
+                places = np.arange(len(chosen)) + len(chosen) * deletes.missing[name][chosen]
+                values = pa.concat_arrays([values, taken[value_name]]).take(pa.array(places))
+            taken[value_name] = values
+    return pa.RecordBatch.from_arrays(list(taken.values()), schema=batch.schema)
 
 
-def _as_stored(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _as_stored(values: pa.Array, data_type: pa.DataType) -> pa.Array:
     """Return remembered values in the type of their column."""
-    if isinstance(wanted, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(wanted, _as_stored(values, wanted.storage_type))
-    return values.dictionary_encode() if pa.types.is_dictionary(wanted) else values.cast(wanted)
+    if isinstance(data_type, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(data_type, _as_stored(values, data_type.storage_type))
+    return (
+        values.dictionary_encode() if pa.types.is_dictionary(data_type) else values.cast(data_type)
+    )
 
 
 def _same_values(values: pa.RecordBatch, left: Places, right: Places) -> Mask:
@@ -469,40 +481,42 @@ def _taken(batch: pa.RecordBatch, rows: Places) -> pa.RecordBatch:
 
 
 def _rebuilt_rows(
-    table: TableVersion, events: IncomingEvents, known: _Known, made: RebuiltHistory
+    table: TableVersion, events: IncomingEvents, versions_of_keys: _Known, rebuilt: RebuiltHistory
 ) -> pa.RecordBatch:
     """Return the rows that there should be, in the table's columns."""
     taken = {
-        name: known.values.column(name).take(
-            pa.array(made.rows if name in events.stored else made.kept_rows)
+        name: versions_of_keys.values.column(name).take(
+            pa.array(rebuilt.rows if name in events.stored else rebuilt.kept_rows)
         )
-        for name in known.values.schema.names
+        for name in versions_of_keys.values.schema.names
     }
-    taken[START_AT] = known.sequences.take(pa.array(made.starts))
-    taken[END_AT] = known.sequences.take(pa.array(made.ends, mask=made.ends == NONE))
+    taken[START_AT] = versions_of_keys.sequences.take(pa.array(rebuilt.starts))
+    taken[END_AT] = versions_of_keys.sequences.take(
+        pa.array(rebuilt.ends, mask=rebuilt.ends == NONE)
+    )
     columns = [taken[field.name] for field in table.arrow_schema]
     return pa.RecordBatch.from_arrays(columns, names=table.arrow_schema.names)
 
 
-def _decided(known: _Known, made: RebuiltHistory, rows: pa.RecordBatch) -> Decision:
+def _decided(versions_of_keys: _Known, rebuilt: RebuiltHistory, rows: pa.RecordBatch) -> Decision:
     """Return which of these rows are changed or new, and which rows of the table are deleted."""
-    taking = np.flatnonzero(made.stored != NONE)
-    olds = made.stored[taking]
-    values = known.values
+    taking = np.flatnonzero(rebuilt.stored != NONE)
+    olds = rebuilt.stored[taking]
+    values = versions_of_keys.values
     same = same_rows(
         _taken(values, olds),
         _in_schema(_taken(rows, taking).select(values.schema.names), values.schema),
     )
-    ranks = known.stored.starts[olds], known.stored.ends[olds]
-    same &= made.start_ranks[taking] == ranks[0]
-    same &= made.end_ranks[taking] == ranks[1]
+    ranks = versions_of_keys.stored.starts[olds], versions_of_keys.stored.ends[olds]
+    same &= rebuilt.start_ranks[taking] == ranks[0]
+    same &= rebuilt.end_ranks[taking] == ranks[1]
     changed, olds = taking[~same], olds[~same]
     order = np.argsort(olds)
     return Decision(
-        known.addresses[olds[order]],
+        versions_of_keys.addresses[olds[order]],
         changed[order],
-        np.flatnonzero(made.stored == NONE),
-        known.addresses[made.gone],
+        np.flatnonzero(rebuilt.stored == NONE),
+        versions_of_keys.addresses[rebuilt.removed],
         np.empty(0, np.int64),
         np.empty(0, np.uint64),
         0,

@@ -110,7 +110,7 @@ class RebuiltHistory(NamedTuple):
         rows: (r,) i64, the row of its values among all values.
         kept_rows: (r,) i64, the row of the values of columns that no incoming event has.
         stored: (r,) i64, which stored row it takes the place of; -1 if it is new.
-        gone: (d,) i64, the stored rows that are deleted, ascending.
+        removed: (d,) i64, the stored rows that are deleted, ascending.
         hidden: The events that show in no row and are not known yet, in order.
         num_superseded: How many incoming events do not count, because of another one of the key
             with the same sequence.
@@ -124,7 +124,7 @@ class RebuiltHistory(NamedTuple):
     rows: Places
     kept_rows: Places
     stored: Places
-    gone: Places
+    removed: Places
     hidden: Events
     num_superseded: int
 
@@ -176,8 +176,8 @@ def covering_rows(stored: StoredRows, keys: Places, ranks: Places) -> Places:
     rows = order[np.maximum(at, 0)]
     ends = stored.ends[rows]
     is_in = (at >= 0) & (stored.keys[rows] == keys) & ((ends == OPEN) | (ranks < ends))
-    found: Places = np.where(is_in, rows, NONE)
-    return found
+    covering: Places = np.where(is_in, rows, NONE)
+    return covering
 
 
 def rebuild_history(
@@ -202,8 +202,8 @@ def rebuild_history(
         same_remembered: The same for the columns that are remembered with shadowed events; None if
             none are.
     """
-    told = _told(stored, hidden)
-    events, kept, is_incoming = _one_for_each_sequence(told, incoming)
+    changes = _told(stored, hidden)
+    events, source_rows, is_incoming = _one_for_each_sequence(changes, incoming)
     stores = ~events.deletes
     follows = np.zeros(len(stores), np.bool_)
     follows[1:] = events.keys[1:] == events.keys[:-1]
@@ -220,10 +220,10 @@ def rebuild_history(
     ends = np.where(ends_there, events.places[after], NONE) if len(tails) else tails
     end_ranks = np.where(ends_there, events.ranks[after], OPEN) if len(tails) else tails
     # The last event before each one of which such values are known, within its run.
-    knows = np.where(is_head | (kept != NONE), np.arange(len(stores)), 0)
+    knows = np.where(is_head | (source_rows != NONE), np.arange(len(stores)), 0)
     source = np.maximum.accumulate(knows) if len(knows) else knows
-    before = kept
-    kept = np.where(kept != NONE, kept, events.rows)[source]
+    before = source_rows
+    source_rows = np.where(source_rows != NONE, source_rows, events.rows)[source]
     keys = events.keys[heads]
     taken = _taken(stored, keys, events.ranks[heads])
     used = np.zeros(len(stored.keys), np.bool_)
@@ -242,7 +242,7 @@ def rebuild_history(
         events.ranks[heads],
         end_ranks,
         events.rows[tails],
-        kept[tails],
+        source_rows[tails],
         taken,
         np.flatnonzero(~used),
         events.take(is_hidden & ~is_known),
@@ -253,7 +253,7 @@ def rebuild_history(
 def _told(stored: StoredRows, hidden: Events) -> Events:
     """Return the events that stored rows and shadowed events tell."""
     num_rows = len(stored.keys)
-    own = np.arange(num_rows)
+    row_numbers = np.arange(num_rows)
     covering = covering_rows(stored, hidden.keys, hidden.ranks)
     keeps = hidden.deletes | (covering != NONE)
     hidden, covering = hidden.take(keeps), covering[keeps]
@@ -270,7 +270,7 @@ def _told(stored: StoredRows, hidden: Events) -> Events:
     ended = ended[~np.isin(stored.keys[ended] * factor + stored.ends[ended], begins)]
     never, always = np.zeros(num_rows, np.bool_), np.ones(len(ended), np.bool_)
     return _joined(
-        Events(stored.keys, stored.starts, never, own, stored.start_places),
+        Events(stored.keys, stored.starts, never, row_numbers, stored.start_places),
         Events(stored.keys[ended], stored.ends[ended], always, ended, stored.end_places[ended]),
         hidden,
     )
@@ -286,15 +286,15 @@ def _joined(*parts: Events) -> Events:
     )
 
 
-def _one_for_each_sequence(told: Events, incoming: Events) -> tuple[Events, Places, Mask]:
+def _one_for_each_sequence(changes: Events, incoming: Events) -> tuple[Events, Places, Mask]:
     """Return the event of each key and sequence that counts, in order.
 
     Returns:
         The events; the row of values that were stored or remembered before, or -1; and which are
         incoming.
     """
-    events = _joined(told, incoming)
-    is_new = np.arange(len(events.keys)) >= len(told.keys)
+    events = _joined(changes, incoming)
+    is_new = np.arange(len(events.keys)) >= len(changes.keys)
     # A delete comes last; of others an incoming one, and then a remembered one.
     order = np.lexsort((np.arange(len(is_new)), is_new, events.deletes, events.ranks, events.keys))
     events, is_new = events.take(order), is_new[order]
@@ -302,9 +302,9 @@ def _one_for_each_sequence(told: Events, incoming: Events) -> tuple[Events, Plac
     last[:-1] = (events.keys[1:] != events.keys[:-1]) | (events.ranks[1:] != events.ranks[:-1])
     is_known = ~is_new & ~events.deletes
     group: Places = np.cumsum(last) - last
-    kept: Places = np.full(int(np.count_nonzero(last)), NONE, np.int64)
-    kept[group[is_known]] = events.rows[is_known]
-    return events.take(last), kept, is_new[last]
+    source_rows: Places = np.full(int(np.count_nonzero(last)), NONE, np.int64)
+    source_rows[group[is_known]] = events.rows[is_known]
+    return events.take(last), source_rows, is_new[last]
 
 
 def _taken(stored: StoredRows, keys: Places, starts: Places) -> Places:
@@ -319,13 +319,13 @@ def _taken(stored: StoredRows, keys: Places, starts: Places) -> Places:
     factor = 1 + int(max(stored.starts.max(), starts.max()))
     codes = stored.keys * factor + stored.starts
     order = np.argsort(codes)
-    wanted = keys * factor + starts
-    at = np.minimum(np.searchsorted(codes[order], wanted), num_rows - 1)
-    hits = codes[order][at] == wanted
+    targets = keys * factor + starts
+    at = np.minimum(np.searchsorted(codes[order], targets), num_rows - 1)
+    hits = codes[order][at] == targets
     taken[hits] = order[at[hits]]
-    left = np.ones(num_rows, np.bool_)
-    left[taken[hits]] = False
-    olds = order[left[order]]
+    is_free = np.ones(num_rows, np.bool_)
+    is_free[taken[hits]] = False
+    olds = order[is_free[order]]
     news = np.flatnonzero(~hits)
     pairs = _numbered(keys[news]), _numbered(stored.keys[olds])
     factor = 1 + num_rows + num_made
@@ -361,13 +361,13 @@ def _is_hidden(
     return hidden
 
 
-def _are_among(events: Events, known: Events) -> Mask:
+def _are_among(events: Events, others: Events) -> Mask:
     """Return which events are among known ones: by key, sequence and kind."""
-    if not len(events.keys) or not len(known.keys):
+    if not len(events.keys) or not len(others.keys):
         return np.zeros(len(events.keys), np.bool_)
-    factor = 1 + int(max(events.ranks.max(), known.ranks.max()))
+    factor = 1 + int(max(events.ranks.max(), others.ranks.max()))
 
     def codes(of: Events) -> Places:
         return 2 * (of.keys * factor + of.ranks) + of.deletes
 
-    return np.isin(codes(events), codes(known))
+    return np.isin(codes(events), codes(others))

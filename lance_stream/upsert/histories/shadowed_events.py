@@ -27,7 +27,7 @@ def check_has_history(table: pa.Schema) -> None:
     Raises:
         InvalidInputError: It has not.
     """
-    missing = [each for each in (START_AT, END_AT) if each not in table.names]
+    missing = [name for name in (START_AT, END_AT) if name not in table.names]
     if missing:
         raise InvalidInputError(
             f"a history (scd2) has the columns {START_AT} and {END_AT}, in the type of the "
@@ -84,9 +84,9 @@ def tracked_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules)
                 f"the history of {name!r} cannot be tracked or left out: it is not a column that "
                 f"is stored, which are: {', '.join(stored)}"
             )
-    wanted = stored if history.tracked is None else history.tracked
+    names = stored if history.tracked is None else history.tracked
     left_out = {*rules.on, *history.untracked}
-    return [each for each in table.names if each in wanted and each not in left_out]
+    return [name for name in table.names if name in names and name not in left_out]
 
 
 def column_cache(table: pa.Schema, stored: Sequence[str], rules: UpsertRules) -> list[str]:
@@ -127,9 +127,9 @@ def open_shadowed_events(
             "them in a table of their own, and their keys in the history"
         )
     values = column_cache(schema, stored, rules)
-    known = read_tombstones(table.manifest.config)
+    tombstones = read_tombstones(table.manifest.config)
     age = FOR_GOOD if rules.tombstones is None else rules.tombstones
-    if known is not None and known.files and age != FOR_GOOD:
+    if tombstones is not None and tombstones.files and age != FOR_GOOD:
         environment = by_the_clock_of(table.store, environment)
     return open_remembered(
         table,
@@ -161,10 +161,10 @@ def new_shadowed_events(
     mask = pa.array(stores)
     columns = [*remembered.new_columns(keys, sequence), mask]
     for name in remembered.values or ():
-        wanted = remembered.schema.field(VALUE_PREFIX + name).type
-        own = values.column(name)
-        if isinstance(own, pa.ExtensionArray):
-            own = own.storage
+        data_type = remembered.schema.field(VALUE_PREFIX + name).type
+        column = values.column(name)
+        if isinstance(column, pa.ExtensionArray):
+            column = column.storage
         places = pa.array(np.arange(len(stores)), mask=~stores)
-        columns.append(plain_values(own).take(places).cast(wanted))
+        columns.append(plain_values(column).take(places).cast(data_type))
     return Deletes(pa.RecordBatch.from_arrays(columns, schema=remembered.schema))

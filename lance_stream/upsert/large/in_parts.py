@@ -128,7 +128,7 @@ class PartedUpsert:
             BadDataError: The stored values cannot be read; no file is left behind.
         """
         order = np.argsort(addresses)
-        stored = [each for each in self.table.arrow_schema if each.name in rows.schema.names]
+        stored = [field for field in self.table.arrow_schema if field.name in rows.schema.names]
         changed = cast_batch(one_batch(rows).take(pa.array(order)), pa.schema(stored))
         decision = Decision(
             addresses[order],
@@ -158,11 +158,11 @@ class PartedUpsert:
         self, matcher: KeyMatcher, rows: pa.RecordBatch, decision: Decision, written: Written
     ) -> None:
         if self.keeps_keys:
-            asked = (*self.rules.on, self.rules.sequence_by)
-            names = [name for name in rows.schema.names if name in asked]
-            own = rows.select(names).take(written_order(decision, written))
+            columns = (*self.rules.on, self.rules.sequence_by)
+            names = [name for name in rows.schema.names if name in columns]
+            keys = rows.select(names).take(written_order(decision, written))
             on, by = self.rules.on, self.rules.sequence_by
-            matcher.remember(self.table, on, by, written.fragments, own)
+            matcher.remember(self.table, on, by, written.fragments, keys)
 
 
 def _staged_changes(store: Store, incoming: Incoming, decision: Decision) -> SortedRows:
@@ -283,5 +283,5 @@ def _remembered(
     if name is None or sequence is None:
         return None
     is_stored = name not in rules.except_columns and name in table.arrow_schema.names
-    kept = table.arrow_schema.field(name).type if is_stored else sequence
-    return remembered_by(table, rules, kept, environment)
+    data_type = table.arrow_schema.field(name).type if is_stored else sequence
+    return remembered_by(table, rules, data_type, environment)

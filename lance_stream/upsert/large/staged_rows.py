@@ -85,7 +85,7 @@ class StagedRows:
     Attributes:
         num_rows: How many.
         num_bytes: Their size as Arrow streams.
-        kept: The rows, if they are few: one Arrow stream; empty otherwise.
+        encoded: The rows, if they are few: one Arrow stream; empty otherwise.
         sorted_rows: The rows, if they are many.
         keys: The key columns of the table as the task knew it, whose types decide the words. By the
             time of the commit, the table may have wider ones.
@@ -94,7 +94,7 @@ class StagedRows:
 
     num_rows: int = 0
     num_bytes: int = 0
-    kept: bytes = b""
+    encoded: bytes = b""
     sorted_rows: SortedRows = field(default_factory=SortedRows)
     keys: pa.Schema = field(default_factory=lambda: pa.schema([]))
     seed: int = 0
@@ -133,14 +133,16 @@ def stage_rows(
             first.append(batch)
             num_bytes += batch.nbytes
         if num_bytes > limit:
-            made = write_sorted(_with_words(chain(first, rest), table, rules, seed), store)
-            return StagedRows(made.num_rows, made.num_bytes, b"", made, keys, seed)
+            sorted_rows = write_sorted(_with_words(chain(first, rest), table, rules, seed), store)
+            return StagedRows(
+                sorted_rows.num_rows, sorted_rows.num_bytes, b"", sorted_rows, keys, seed
+            )
     if not first:
         return StagedRows()
     rows = one_batch(pa.Table.from_batches(first))
     key_rows(rows, table, rules)  # the task reports invalid keys
-    kept = encode_rows(rows)
-    return StagedRows(rows.num_rows, len(kept), kept, SortedRows(), keys, seed)
+    encoded = encode_rows(rows)
+    return StagedRows(rows.num_rows, len(encoded), encoded, SortedRows(), keys, seed)
 
 
 def _with_words(
@@ -160,23 +162,23 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches as large as possible."""
-    held: list[pa.RecordBatch] = []
+    waiting: list[pa.RecordBatch] = []
     num_bytes = 0
     for batch in batches:
         if batch.num_rows:
             # Without views, whose bytes older releases of Arrow cannot count.
-            held.append(one_batch(pa.Table.from_batches([batch])))
-            num_bytes += held[-1].nbytes
+            waiting.append(one_batch(pa.Table.from_batches([batch])))
+            num_bytes += waiting[-1].nbytes
         if num_bytes >= PORTION_BYTES:
-            yield one_batch(pa.Table.from_batches(held))
-            held, num_bytes = [], 0
-    if held:
-        yield one_batch(pa.Table.from_batches(held))
+            yield one_batch(pa.Table.from_batches(waiting))
+            waiting, num_bytes = [], 0
+    if waiting:
+        yield one_batch(pa.Table.from_batches(waiting))
 
 
 def discard_staged(store: Store, staged: Iterable[StagedRows]) -> None:
     """Delete the files of staged rows; best effort."""
-    discard_files(store, [each.sorted_rows for each in staged])
+    discard_files(store, [task_rows.sorted_rows for task_rows in staged])
 
 
 class RangeWorkers(Protocol):
@@ -244,7 +246,7 @@ class RangeThreads:
             futures = [threads.submit(do, span) for span in ranges[1:]]
         errors = [error for future in futures if (error := future.exception()) is not None]
         done = [*first, *(future.result() for future in futures if future.exception() is None)]
-        yield from (each for each in done if each is not None)
+        yield from (outcome for outcome in done if outcome is not None)
         if errors:
             raise errors[0]
 
@@ -285,10 +287,10 @@ def upsert_staged(
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
         CommitError: It was not committed, or the outcome is unknown.
     """
-    num_rows = sum(each.num_rows for each in staged)
+    num_rows = sum(task_rows.num_rows for task_rows in staged)
     if not num_rows:
         return Upserted(table)
-    if num_rows <= MAX_ROWS and sum(each.num_bytes for each in staged) <= MAX_BYTES:
+    if num_rows <= MAX_ROWS and sum(task_rows.num_bytes for task_rows in staged) <= MAX_BYTES:
         rows = pa.Table.from_batches(_all_rows(table.store, staged))
         return upsert(
             table,
@@ -300,25 +302,27 @@ def upsert_staged(
             phases=phases,
             environment=environment,
         )
-    held = _by_words(staged, rules)
+    sorted_rows = _by_words(staged, rules)
     # Words of keys in different types are not the same.
-    can_be_cut = len({each.keys for each in staged if each.num_rows}) == 1
+    can_be_cut = len({task_rows.keys for task_rows in staged if task_rows.num_rows}) == 1
 
     def run(planned: PartedUpsert) -> list[Outcome]:
         planned = workers.prepare(planned)
         max_rows = workers.max_rows(num_rows)
-        ranges = cut_ranges(held, max_rows, MAX_BYTES) if can_be_cut else [ALL_WORDS]
+        ranges = cut_ranges(sorted_rows, max_rows, MAX_BYTES) if can_be_cut else [ALL_WORDS]
         done: list[Outcome] = []
         try:
-            done.extend(workers.run(partial(_do_range, planned, held), ranges))
-            parts = [each for each in done if isinstance(each, Part)]
+            done.extend(workers.run(partial(_do_range, planned, sorted_rows), ranges))
+            parts = [outcome for outcome in done if isinstance(outcome, Part)]
             if len(parts) == len(done):
                 done.extend(workers.run(*_left_over(planned, parts, max_rows)))
         except BaseException:
-            discard_parts(table.store, [each for each in done if isinstance(each, Part)])
+            discard_parts(table.store, [outcome for outcome in done if isinstance(outcome, Part)])
             raise
         finally:
-            discard_files(table.store, [each.changes for each in done if isinstance(each, Part)])
+            discard_files(
+                table.store, [outcome.changes for outcome in done if isinstance(outcome, Part)]
+            )
         return done
 
     return upsert_in_parts(
@@ -345,27 +349,33 @@ def _left_over(
 
 
 def _all_rows(store: Store, staged: Iterable[StagedRows]) -> Iterator[pa.RecordBatch]:
-    for each in staged:
-        yield from decode_rows(each.kept) if each.kept else ()
-        yield from each.sorted_rows.read(store)
+    for task_rows in staged:
+        yield from decode_rows(task_rows.encoded) if task_rows.encoded else ()
+        yield from task_rows.sorted_rows.read(store)
 
 
 def _by_words(staged: Sequence[StagedRows], rules: UpsertRules) -> list[SortedRows]:
     """Return all rows, sorted by the words of their keys."""
-    made: list[SortedRows] = []
-    for each in staged:
-        if each.kept:
-            portions = _with_words(decode_rows(each.kept), each.keys, rules, each.seed)
-            made.append(sort_rows(portions))
-        made.append(each.sorted_rows)
-    return made
+    result: list[SortedRows] = []
+    for task_rows in staged:
+        if task_rows.encoded:
+            portions = _with_words(
+                decode_rows(task_rows.encoded), task_rows.keys, rules, task_rows.seed
+            )
+            result.append(sort_rows(portions))
+        result.append(task_rows.sorted_rows)
+    return result
 
 
-def _do_range(planned: PartedUpsert, held: Sequence[SortedRows], wanted: WordRange) -> Outcome:
+def _do_range(
+    planned: PartedUpsert, sorted_rows: Sequence[SortedRows], word_range: WordRange
+) -> Outcome:
     """Look up, decide and write the rows of a range of keys."""
     store = planned.table.store
     try:
-        rows = [batch for each in held for batch in each.read(store, wanted)]
+        rows = [
+            batch for rows_of_task in sorted_rows for batch in rows_of_task.read(store, word_range)
+        ]
         return planned.do_rows(pa.Table.from_batches(rows))
     except LanceStreamError as error:
         return error
@@ -373,15 +383,19 @@ def _do_range(planned: PartedUpsert, held: Sequence[SortedRows], wanted: WordRan
 
 def _do_changes(
     planned: PartedUpsert,
-    held: Sequence[SortedRows],
+    sorted_rows: Sequence[SortedRows],
     lacking: Mapping[str, pa.DataType],
-    wanted: WordRange,
+    word_range: WordRange,
 ) -> Outcome:
     """Write the changed rows of a range of fragments."""
     store = planned.table.store
     try:
-        found = [each for one in held for each in one.read_with_words(store, wanted)]
-        rows = pa.Table.from_batches([each for each, _ in found])
-        return planned.do_changes(rows, np.concatenate([own for _, own in found]), lacking)
+        batches = [
+            batch_and_words
+            for one in sorted_rows
+            for batch_and_words in one.read_with_words(store, word_range)
+        ]
+        rows = pa.Table.from_batches([batch for batch, _ in batches])
+        return planned.do_changes(rows, np.concatenate([words for _, words in batches]), lacking)
     except LanceStreamError as error:
         return error
