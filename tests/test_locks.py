@@ -121,16 +121,16 @@ def test_background_work_reports_under_locks(monkeypatch: pytest.MonkeyPatch) ->
     assert (costs, outcomes) == (set(), set())
 
 
-def test_one_piece_at_a_time_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pieces of one derivation would compute the same rows, and one commit be refused."""
+def test_one_round_at_a_time_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds of one derivation would compute the same rows, and one commit be refused."""
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.schema({"id": pa.int64()}))
     declaration: Any = SimpleNamespace(name="d", inputs=("id",), function_version="1")
     derivation: Any = Derivation(ds.uri, None, declaration)
-    monkeypatch.setattr(Derivation, "_piece", lambda _: DerivedCommit())
-    pieces = unlocked_uses(monkeypatch, Derivation, {"_piece"})
+    monkeypatch.setattr(Derivation, "_round", lambda _: DerivedCommit())
+    rounds = unlocked_uses(monkeypatch, Derivation, {"_round"})
     derivation.run()
     derivation._follow(None)
-    assert pieces == set()
+    assert rounds == set()
 
 
 def test_caches_use_their_values_under_locks(monkeypatch: pytest.MonkeyPatch) -> None:

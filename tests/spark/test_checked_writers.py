@@ -255,7 +255,11 @@ def test_invalid_options_are_refused(options: dict[str, str], problem: str) -> N
 @pytest.mark.parametrize("mode", MODES)
 def test_checks_that_do_not_fit_the_columns_are_refused(uri: str, mode: str) -> None:
     """When the write is planned, before any task."""
-    for expect, problem in (("y > 0", "no column 'y'"), ("x + 1", "is a"), ("name > 5", "check")):
+    for expect, problem in (
+        ("y > 0", "no column 'y'"),
+        ("x + 1", "must be true or false"),
+        ("name > 5", "check"),
+    ):
         with pytest.raises(InvalidInputError, match=problem):
             write(uri, [(1, 1, "a", 1, "u")], 0, 1, **MODES[mode], expect=expect)
 

@@ -315,7 +315,7 @@ def test_an_abort_after_committing_deletes_nothing(uri: str) -> None:
 def test_streams_need_a_query_id(uri: str) -> None:
     writer = StreamWriter(plan_job(uri, rows(0).schema), None)
     part = writer.write(iter(rows(0, 1).to_batches()))  # outside of a task, without a query id
-    with pytest.raises(lance_stream.InvalidInputError, match="option 'appId'"):
+    with pytest.raises(lance_stream.InvalidInputError, match="the option appId"):
         writer.commit([part], 0)
     with pytest.raises(NotFoundError):
         open_newest(uri)

@@ -394,7 +394,7 @@ def test_a_new_query_needs_a_new_app_id(uri: str) -> None:
         ({"tombstones": "7 days"}, "tombstones remember deletes"),
         ({"deleteWhen": "op"}, "true or false"),
         ({"deleteWhen": "substring(op, 1, 1) = 'd'"}, r"withColumn\('gone'"),
-        ({"deleteWhen": "op LIKE '%d\\\\d'"}, "an escape before 'd'"),
+        ({"deleteWhen": "op LIKE '%d\\\\d'"}, "an escape character before 'd'"),
         ({"deleteWhen": "opp = 'd'"}, "no column 'opp'; they have: id, "),
         ({"deleteWhen": "CAST(op AS INT) = 1"}, "cast"),
         ({"deleteWhen": "1 / seq > 0"}, "division by zero"),

@@ -248,7 +248,8 @@ class KeyIndex:
     @property
     def can_save(self) -> bool:
         """Whether keys are saved as runs of the index: not soon after a write that failed."""
-        return self._num_lookups >= self._save_from_lookup
+        with self._lock:
+            return self._num_lookups >= self._save_from_lookup
 
     @property
     def is_worth_it(self) -> bool:
