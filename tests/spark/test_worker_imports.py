@@ -48,7 +48,11 @@ def run_task(uri: str, folder: Path, **options: str) -> tuple[int, set[str]]:
 
 
 def imports_of(program: str, *arguments: str) -> tuple[int, set[str]]:
-    """Return the number that a program prints, and what it imports, in a new process."""
+    """Return the number that a program prints, and what it imports, in a new process.
+
+    numba is blocked there: a worker with the extra "fast" imports it, and much with it.
+    """
+    program = f"import sys; sys.modules['numba'] = None\n{program}"
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
     )
