@@ -595,7 +595,7 @@ class Derivation:
             self._check_progress(work)(newest.manifest)
             placed = None
             if outcome.num_computed:
-                placed = same_table.place(
+                placed = same_table.write_computed(
                     newest,
                     work.source,
                     self.declaration,

@@ -2,7 +2,7 @@
 
     key      lance_stream.derived.<name, percent-encoded>
     value    {"function": "<16 hex digits>", "function_version": "1", "through": 41,      JSON
-              "own_versions": [43], "fields": [0, 4, 5], "outputs": [4, 5], "mark": "<digits>",
+              "own": [43], "fields": [0, 4, 5], "outputs": [4, 5], "mark": "<digits>",
               "pending": [{"after": 0, "below": 70000, "skip": []}]}
 
 Through version `through` of the source, all rows have been checked, and computed where necessary,
@@ -85,7 +85,19 @@ def config_key(name: str) -> str:
 
 def encode(progress: Progress) -> str:
     """Return the text of an entry."""
-    return json.dumps(asdict(progress), sort_keys=True)
+    entry = {
+        "function": progress.function,
+        "function_version": progress.function_version,
+        "through": progress.through,
+        "pending": [asdict(pending_range) for pending_range in progress.pending],
+        "own": progress.own_versions,
+        "fields": progress.fields,
+        "mark": progress.mark,
+        "outputs": progress.outputs,
+        "renews": progress.renews,
+        "source": progress.source,
+    }
+    return json.dumps(entry, sort_keys=True)
 
 
 def read_progress(config: Mapping[str, str], name: str) -> Progress | None:
@@ -138,12 +150,12 @@ def _decode(entry: Mapping[str, Any]) -> Progress:
             raise ValueError(value)
         return value
 
-    def pending_range(entry: Mapping[str, Any]) -> PendingRange:
-        below = entry["below"]
+    def pending_range(item: Mapping[str, Any]) -> PendingRange:
+        below = item["below"]
         return PendingRange(
-            number(entry["after"]),
+            number(item["after"]),
             None if below is None else number(below),
-            tuple(map(number, entry["skip"])),
+            tuple(map(number, item["skip"])),
         )
 
     return Progress(
@@ -151,7 +163,7 @@ def _decode(entry: Mapping[str, Any]) -> Progress:
         str(entry["function_version"]),
         number(entry["through"]),
         tuple(map(pending_range, entry["pending"])),
-        tuple(map(number, entry["own_versions"])),
+        tuple(map(number, entry["own"])),
         tuple(map(number, entry["fields"])),
         str(entry["mark"]),
         tuple(map(number, entry.get("outputs", ()))),  # older entries lack this, and the rest

@@ -74,7 +74,7 @@ class Placed:
     num_in_place: int
 
 
-def place(
+def write_computed(
     table: TableVersion,
     read: TableVersion,
     declaration: Declaration,

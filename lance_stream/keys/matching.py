@@ -172,7 +172,7 @@ def find_matches(
         num_keys: How many of the columns are key columns.
         collector: Receives the keys of all rows; if there is one, the sequence is kept, too.
     """
-    matches_of_units: list[Matches] = []
+    matches_of_batches: list[Matches] = []
     fragment = decode_fragment(unit.fragment)
     learner = _learner(unit, fragment, num_keys) if unit.include_deleted else None
     reads_all = unit.include_deleted or collector is not None or _most_live(fragment)
@@ -192,9 +192,9 @@ def find_matches(
                 addresses = pack_addresses(fragment.id, rows + first)
             else:
                 addresses = batch.column(batch.num_columns - 1).to_numpy()[rows]
-            matches_of_units.append(Matches(addresses, numbers))
+            matches_of_batches.append(Matches(addresses, numbers))
         first += batch.num_rows
-    matches = join_matches(matches_of_units)
+    matches = join_matches(matches_of_batches)
     if reads_all:
         matches = _alive(unit, fragment, matches)
     if len(unit.columns) > num_keys and len(matches.addresses):

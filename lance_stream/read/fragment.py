@@ -104,7 +104,7 @@ class FragmentReader:
 
     Args:
         unit: What is read.
-        kept: The pages that the scan keeps between batches; None if each batch reads by itself.
+        pages: The pages that the scan keeps between batches; None if each batch reads by itself.
         is_first: Whether the scan begins with this unit.
     """
 

@@ -185,7 +185,7 @@ class PagesOfFile:
     """Reads bytes of a file by way of the pages that a scan keeps.
 
     Args:
-        kept: The scan's.
+        cache: The scan's.
         columns: The pages of each column that is read, and whether it is one of the filter's.
         rows: Those that are read of the file.
         read_ranges: Reads bytes of the file itself.

@@ -206,7 +206,7 @@ def create_tag(
     }
     if not create_if_absent(refs.root, path, _encode(content)):
         raise InvalidInputError(
-            f"the tag {name!r} already exists, for {said(get_tag(refs, name))}. Move it "
+            f"the tag {name!r} already exists, for {describe_tag(get_tag(refs, name))}. Move it "
             "with `update`, or delete it"
         )
     _check_is_same_table(refs.store, version, lambda: refs.root.delete(path))
@@ -246,7 +246,7 @@ def delete_tag(refs: Refs, name: str) -> None:
     _store_of(refs, name).delete(tag_path(name))
 
 
-def said(tag: Tag) -> str:
+def describe_tag(tag: Tag) -> str:
     """Return a phrase that describes what a tag stands for."""
     of_branch = "" if tag.branch is None else f" of the branch {tag.branch!r}"
     return f"version {tag.version}{of_branch}"

@@ -41,7 +41,7 @@ def drop_columns(table: TableVersion, columns: Sequence[str]) -> TableVersion:
         CommitError: Every attempt conflicted with other commits.
     """
 
-    def left(newest: TableVersion) -> tuple[Field, ...]:
+    def remaining_fields(newest: TableVersion) -> tuple[Field, ...]:
         dropped = set()
         for column in columns:
             path = find(newest.schema, column)
@@ -54,7 +54,7 @@ def drop_columns(table: TableVersion, columns: Sequence[str]) -> TableVersion:
         _check_still_stored(newest, fields)
         return fields
 
-    return change_schema(table, left)
+    return change_schema(table, remaining_fields)
 
 
 def _check_can_be_dropped(table: TableVersion, column: str, path: tuple[Field, ...]) -> None:

@@ -27,6 +27,25 @@ def test_entries_are_read_as_written() -> None:
     assert read_progress({config_key("a b"): ENTRY}, "a b") == PROGRESS
 
 
+def test_entries_keep_their_keys() -> None:
+    """Tables store them: an attribute can be renamed, a key cannot."""
+    assert json.loads(ENTRY) == {
+        "function": "f",
+        "function_version": "1",
+        "through": 0,
+        "pending": [
+            {"after": 0, "below": 0, "skip": [5]},
+            {"after": 4, "below": None, "skip": []},
+        ],
+        "own": [8],
+        "fields": [1, 2],
+        "mark": "m",
+        "outputs": [3],
+        "renews": True,
+        "source": "s",
+    }
+
+
 def test_entries_without_renewal_renew_nothing() -> None:
     """Dropping the column of states must not be repeated."""
     entry = {name: value for name, value in json.loads(ENTRY).items() if name != "renews"}
@@ -52,7 +71,7 @@ def test_damaged_entries_hide_no_others() -> None:
         {"pending": [{"after": 1, "below": -1, "skip": []}]},
         {"pending": [{"after": 1, "below": None, "skip": [-1]}]},
         {"fields": [-1]},
-        {"own_versions": None},
+        {"own": None},
     ],
 )
 def test_damaged_entries_name_their_remedy(change: dict[str, Any]) -> None:

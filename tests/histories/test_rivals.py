@@ -41,7 +41,7 @@ def test_revived_rows_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     real = committer.check
 
     def without_rebase(*arguments: object) -> Verdict:
-        real(*arguments)  # type: ignore[arg-type]
+        real(*arguments)  # type: ignore[arg-type]  # as it was called
         return Verdict.YES
 
     monkeypatch.setattr(committer, "check", without_rebase)

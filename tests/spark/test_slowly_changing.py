@@ -232,7 +232,7 @@ def test_arguments_that_make_no_dimension_are_refused(
 
 def test_type_may_be_text_as_in_spark() -> None:
     """Spark's own function takes both."""
-    assert "stored_as_scd_type=2" in repr(sink_of("/somewhere", "2"))  # type: ignore[arg-type]
+    assert "stored_as_scd_type=2" in repr(sink_of("/somewhere", "2"))  # type: ignore[arg-type]  # a text is taken
 
 
 @pytest.mark.parametrize("mode", ["scd1", "scd2", "cdc", "SCD"])

@@ -58,13 +58,13 @@ class ChangesReader(DataSourceReader):
     """Reads the changes of an interval of versions.
 
     Args:
-        asked: The user's options.
+        options: The user's options.
         version: The interval's last version at the time when the schema was read.
         carried: The schema of the batches that Spark expects.
     """
 
     def __init__(self, options: ReaderOptions, version: int | None, carried: pa.Schema) -> None:
-        self.asked = options
+        self.options = options
         self.version = version
         self.carried = carried
 
@@ -75,11 +75,11 @@ class ChangesReader(DataSourceReader):
     @without_traceback
     def partitions(self) -> list[AnyInput]:
         """Plan the interval; called once per loaded DataFrame."""
-        last = self.version or open_for_changes(self.asked).version
-        table = open_version(self.asked.uri, last, self.asked.storage_options)
-        units = plan_batch(table, self.asked, self.carried)
-        tasks = tasks_of(units, self.asked, self.carried)
-        inputs = with_rows(tasks, only_by_tasks=self.asked.only_by_tasks)
+        last = self.version or open_for_changes(self.options).version
+        table = open_version(self.options.uri, last, self.options.storage_options)
+        units = plan_batch(table, self.options, self.carried)
+        tasks = tasks_of(units, self.options, self.carried)
+        inputs = with_rows(tasks, only_by_tasks=self.options.only_by_tasks)
         forget_archives()
         return inputs
 

@@ -74,7 +74,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
     and for the workers, which only call `read`.
 
     Args:
-        asked: The user's options.
+        options: The user's options.
         carried: The schema of the batches that Spark expects.
         version: The version that the schema was read from; None if the user specified it.
         find_table: For a stream that waits for its table; None for one whose table is there.
@@ -87,7 +87,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         version: int | None = None,
         find_table: FindTable | None = None,
     ) -> None:
-        self.asked = options
+        self.options = options
         self.carried = carried
         self.version = version
         self._find_table = find_table
@@ -105,7 +105,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
     def follower(self) -> TableFollower:
         """The follower of the table; only the driver needs it."""
         if self._made is None:
-            options = self.asked
+            options = self.options
             self._made = TableFollower(
                 options.uri, options.storage_options, follower_rules(options)
             )
@@ -115,7 +115,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a new query; it is constant during a run."""
         if self._initial is None and self._is_waiting():
-            self._initial = _waiting_position(self.asked)
+            self._initial = _waiting_position(self.options)
         elif self._initial is None:
             self._initial = self._beginning()
             self._progress.note(self.follower.refs, self._initial)
@@ -131,8 +131,8 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         columns = self.columns(first if last.columns is None else last)
         if first == last:
             return []
-        inputs = plan_stream(self.follower, first, last, columns, self.asked, self.carried)
-        if not self.asked.only_by_tasks:
+        inputs = plan_stream(self.follower, first, last, columns, self.options, self.carried)
+        if not self.options.only_by_tasks:
             self.hold_rows(inputs)
         return inputs
 
@@ -155,12 +155,12 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         table = self._find_table()
         if table is None:
             return True
-        self.asked, self._find_table, self._made = table, None, None
+        self.options, self._find_table, self._made = table, None, None
         return False
 
     def _is_waiting_at(self, position: Position) -> bool:
         """Return whether the stream still waits at a position; any other one needs the table."""
-        return self._is_waiting() and position == _waiting_position(self.asked)
+        return self._is_waiting() and position == _waiting_position(self.options)
 
     def advance(self, start: Position, limits: Limits, through: int | None = None) -> Position:
         """Return the end of the next batch."""
@@ -184,7 +184,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
                     resumed = self.follower.table(max(position.version, 1))
             version = self._known_version()
             self._columns = stream_columns(
-                version, self.asked, self.carried, resumed, position.columns
+                version, self.options, self.carried, resumed, position.columns
             )
         return self._columns
 
@@ -203,7 +203,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
     @property
     def limits(self) -> Limits:
         """The user's limits; Spark's own limits cannot be combined."""
-        options = self.asked
+        options = self.options
         return Limits(
             options.max_versions_per_trigger,
             options.max_rows_per_trigger,
@@ -211,7 +211,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         )
 
     def _beginning(self) -> Position:
-        options = self.asked
+        options = self.options
         if options.starting_timestamp is not None:
             return self._since(options.starting_timestamp)
         first = options.starting_version
@@ -246,7 +246,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
                 f"startingTimestamp is {moment.isoformat()}, which is in the future; to read only "
                 f"new changes, set startingVersion to {LATEST!r}"
             )
-        table = open_newest(self.asked.uri, self.asked.storage_options)
+        table = open_newest(self.options.uri, self.options.storage_options)
         first = first_version_since(table, moment)
         self._begins_now = first > table.version
         return self._now(first - 1) if self._begins_now else self.follower.after(first - 1)

@@ -74,7 +74,7 @@ class TableReader(DataSourceReader):
     """
 
     def __init__(self, options: ReaderOptions, version: int | None, carried: pa.Schema) -> None:
-        self.asked = options
+        self.options = options
         self.version = version
         self.carried = carried
 
@@ -85,7 +85,7 @@ class TableReader(DataSourceReader):
     @without_traceback
     def partitions(self) -> list[AnyInput]:
         """Plan the scan; called once per loaded DataFrame."""
-        options = self.asked
+        options = self.options
         version = options.version if self.version is None else self.version
         try:
             table = open_version(options.uri, version, options.storage_options)

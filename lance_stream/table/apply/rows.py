@@ -143,7 +143,7 @@ def _changes(
     """Return the new fragments by their places in the list of fragments."""
     places = start.fragments.place_of
 
-    def place(fragment_id: int) -> int:
+    def index_of(fragment_id: int) -> int:
         if fragment_id not in places:
             raise InvalidInputError(
                 f"rows of fragment {fragment_id} are to be deleted or changed, but version "
@@ -153,10 +153,10 @@ def _changes(
 
     changes: dict[int, Fragment | None] = {}
     for planned in updated:
-        at = place(planned.id)
+        at = index_of(planned.id)
         fragment = change(start.fragments[at], planned)
         changes[at] = fragment if fragment.num_live_rows else None
-    changes.update((place(fragment_id), None) for fragment_id in removed)
+    changes.update((index_of(fragment_id), None) for fragment_id in removed)
     return changes
 
 

@@ -5,9 +5,10 @@ line the versions that are left have the rows that they had.
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def delete_branch(life: Life, choose: Choices) -> None:
         raise DoesNotFit("no branch")
     children = [other for other in life.lines if other.memory.get("parent") is line]
     tags = [name for name, (tagged, _) in life.tags.items() if tagged is line]
-    delete: Callable[[], None] = lambda: life.lines[0].ours().branches.delete(line.branch)  # noqa: E731
+    delete = partial(life.lines[0].ours().branches.delete, line.branch)
     if children or tags or line.memory.get("consumers"):
         with pytest.raises((LanceStreamError, OSError)):
             delete()

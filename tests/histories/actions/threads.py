@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -66,8 +67,7 @@ class Writers:
     def run(self) -> None:
         """Let them write until all batches are done, beside compactions without pause."""
         tasks: list[Callable[[], None]] = [
-            lambda number=number: self._write(number)  # type: ignore[misc]
-            for number in range(len(self.work))
+            partial(self._write, number) for number in range(len(self.work))
         ]
         writers = [threading.Thread(target=self._guarded, args=(task,)) for task in tasks]
         maintenance = threading.Thread(target=self._guarded, args=(self._maintain,))

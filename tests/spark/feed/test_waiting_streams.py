@@ -35,7 +35,7 @@ class WaitingQuery(Query):
         reader = source.streamReader(self.given)
         if self.without_start and HAS_READ_LIMITS:
             of_other: Any = reader
-            reader = self.make(of_other.asked, of_other.carried, None, of_other._find_table)
+            reader = self.make(of_other.options, of_other.carried, None, of_other._find_table)
         return reader
 
 
