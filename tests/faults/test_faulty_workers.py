@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.mark.parametrize("fault", faulty_workers.FAULTS)
 @pytest.mark.parametrize("mode", faulty_workers.MODES)
-def test_l_a_retried_task_leaves_no_duplicate(run: Run, mode: str, fault: str) -> None:
+def test_a_retried_task_leaves_no_duplicate(run: Run, mode: str, fault: str) -> None:
     name = f"{mode} {fault}"
     assert run.outcomes[name] == "in"
     uri = str(run.folder / name)
@@ -60,7 +60,7 @@ def test_l_a_retried_task_leaves_no_duplicate(run: Run, mode: str, fault: str) -
 
 
 @pytest.mark.parametrize("mode", faulty_workers.MODES)
-def test_l_a_failing_task_changes_nothing(run: Run, mode: str) -> None:
+def test_a_failing_task_changes_nothing(run: Run, mode: str) -> None:
     name = f"{mode} fails always"
     assert "the wire is cut" in run.outcomes[name]
     uri = str(run.folder / name)

@@ -1,17 +1,17 @@
 """What the sink promises when things go wrong, one by one, for every way to write a batch.
 
-a  the newest entry of the checkpoint's commit log is lost
-b  a crash between the writes to two tables of one batch
-c  the commit lands and then fails, also while another writer moves on
-d  two drivers do the same batch
-e  the version that took the batch in has been cleaned up, or lies behind a gap
-f  a new checkpoint comes under an old app id
-g  a batch comes again with other data
-h  a batch is empty
-i  others change the table between the plan and the commit
-j  keys that are null, come twice, or are new to two writers at once
-k  changes of one key in one batch, and batches out of order
-l  tasks that are tried again: see test_faulty_workers.py
+- the newest entry of the checkpoint's commit log is lost
+- a crash between the writes to two tables of one batch
+- the commit lands and then fails, also while another writer moves on
+- two drivers do the same batch
+- the version that took the batch in has been cleaned up, or lies behind a gap
+- a new checkpoint comes under an old app id
+- a batch comes again with other data
+- a batch is empty
+- others change the table between the plan and the commit
+- keys that are null, come twice, or are new to two writers at once
+- changes of one key in one batch, and batches out of order
+- tasks that are tried again: see test_faulty_workers.py
 """
 
 import threading
@@ -183,9 +183,7 @@ def test_a_replay_changes_nothing(file_stream: Any, uri: str, mode: str) -> None
 
 
 @every_mode_and_store
-def test_b_crashes_between_two_tables_are_harmless(
-    file_stream: Any, folder: str, mode: str
-) -> None:
+def test_crashes_between_two_tables_are_harmless(file_stream: Any, folder: str, mode: str) -> None:
     uris = [f"{folder}/{name}" for name in ("one", "two", "three")]
     sinks = [sink_into(value, **ARGUMENTS[mode]) for value in uris]
     crashes = {(0, 0), (1, 1), (1, 0), (2, 2)}
@@ -214,7 +212,7 @@ def test_b_crashes_between_two_tables_are_harmless(
 
 @every_mode_and_store
 @pytest.mark.essential
-def test_c_lost_replies_amid_rivals_are_ours(
+def test_lost_replies_amid_rivals_are_ours(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[str] = []
@@ -241,7 +239,7 @@ def test_c_lost_replies_amid_rivals_are_ours(
 
 
 @every_mode_and_store
-def test_c_an_unnoticed_commit_is_skipped_later(
+def test_an_unnoticed_commit_is_skipped_later(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[str] = []
@@ -295,7 +293,7 @@ def test_c_an_unnoticed_commit_is_skipped_later(
 
 @every_mode_and_store
 @pytest.mark.essential
-def test_d_concurrent_drivers_commit_batches_once(file_stream: Any, uri: str, mode: str) -> None:
+def test_concurrent_drivers_commit_batches_once(file_stream: Any, uri: str, mode: str) -> None:
     """Every order of their steps is covered by test_interleaved_drivers.py."""
     from pyspark import InheritableThread
 
@@ -335,7 +333,7 @@ def test_d_concurrent_drivers_commit_batches_once(file_stream: Any, uri: str, mo
 
 @every_mode
 @pytest.mark.essential
-def test_e_batches_of_removed_versions_are_known(file_stream: Any, uri: str, mode: str) -> None:
+def test_batches_of_removed_versions_are_known(file_stream: Any, uri: str, mode: str) -> None:
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
     sink = sink_into(uri, **ARGUMENTS[mode])
@@ -351,7 +349,7 @@ def test_e_batches_of_removed_versions_are_known(file_stream: Any, uri: str, mod
 
 
 @every_mode
-def test_e_batches_of_gap_versions_are_known(file_stream: Any, uri: str, mode: str) -> None:
+def test_batches_of_gap_versions_are_known(file_stream: Any, uri: str, mode: str) -> None:
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
     sink = sink_into(uri, **ARGUMENTS[mode])
@@ -376,7 +374,7 @@ def test_e_batches_of_gap_versions_are_known(file_stream: Any, uri: str, mode: s
 
 
 @every_mode
-def test_f_new_checkpoints_cannot_reuse_app_ids(file_stream: Any, uri: str, mode: str) -> None:
+def test_new_checkpoints_cannot_reuse_app_ids(file_stream: Any, uri: str, mode: str) -> None:
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
     file_stream.run(sink_into(uri, app_id="app", **ARGUMENTS[mode]))
@@ -393,7 +391,7 @@ def test_f_new_checkpoints_cannot_reuse_app_ids(file_stream: Any, uri: str, mode
 
 @every_mode
 @pytest.mark.essential
-def test_g_replays_with_other_rows_are_refused(spark: Any, uri: str, mode: str) -> None:
+def test_replays_with_other_rows_are_refused(spark: Any, uri: str, mode: str) -> None:
     """They are refused after a restart, too."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     for batch_id, batch in enumerate(PLAIN[:2]):
@@ -407,7 +405,7 @@ def test_g_replays_with_other_rows_are_refused(spark: Any, uri: str, mode: str) 
 
 
 @every_mode
-def test_g_a_failed_batch_may_return_changed(
+def test_a_failed_batch_may_return_changed(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the rows of the second attempt are in the table."""
@@ -439,7 +437,7 @@ def test_g_a_failed_batch_may_return_changed(
 
 
 @every_mode_and_store
-def test_h_only_first_empty_batch_makes_a_version(file_stream: Any, uri: str, mode: str) -> None:
+def test_only_first_empty_batch_makes_a_version(file_stream: Any, uri: str, mode: str) -> None:
     """The first batch creates the table; an empty overwrite of rows is a change, too."""
     sink = sink_into(uri, **ARGUMENTS[mode])
 
@@ -536,7 +534,7 @@ INTERLOPERS: dict[str, tuple[Interloper, Effect]] = {
     ],
 )
 @pytest.mark.essential
-def test_i_concurrent_changes_precede_the_batch(
+def test_concurrent_changes_precede_the_batch(
     file_stream: Any, uri: str, mode: str, interloper: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others change the table between the batch's plan and its commit."""
@@ -560,7 +558,7 @@ def test_i_concurrent_changes_precede_the_batch(
 
 
 @pytest.mark.parametrize("mode", ["upsert", "cdc"])
-def test_j_null_keys_are_counted_and_refused(spark: Any, uri: str, mode: str) -> None:
+def test_null_keys_are_counted_and_refused(spark: Any, uri: str, mode: str) -> None:
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     sink(spark.createDataFrame(as_file(mode, PLAIN[0])), 0)
     before = versions_of(uri)
@@ -572,7 +570,7 @@ def test_j_null_keys_are_counted_and_refused(spark: Any, uri: str, mode: str) ->
     check_no_files_are_left(uri)
 
 
-def test_j_duplicate_keys_need_a_sequence(spark: Any, uri: str) -> None:
+def test_duplicate_keys_need_a_sequence(spark: Any, uri: str) -> None:
     """Without a sequence the batch is refused, and nothing is written."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS["upsert"])
     sink(spark.createDataFrame(as_file("upsert", PLAIN[0])), 0)
@@ -586,7 +584,7 @@ def test_j_duplicate_keys_need_a_sequence(spark: Any, uri: str) -> None:
 
 @pytest.mark.parametrize("writer", ["our upsert", "our sink", "pylance"])
 @pytest.mark.parametrize("mode", ["upsert", "cdc"])
-def test_j_keys_inserted_concurrently_are_merged(
+def test_keys_inserted_concurrently_are_merged(
     spark: Any, uri: str, mode: str, writer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key that is new to two writers at once gets one row."""
@@ -614,7 +612,7 @@ def test_j_keys_inserted_concurrently_are_merged(
 # --- k
 
 
-def test_k_a_keys_newest_change_wins(file_stream: Any, uri: str) -> None:
+def test_a_keys_newest_change_wins(file_stream: Any, uri: str) -> None:
     batches = [
         [Change(1, "a", 1), Change(2, "a", 1), Change(3, "a", 1)],
         [
@@ -638,7 +636,7 @@ def test_k_a_keys_newest_change_wins(file_stream: Any, uri: str) -> None:
 
 
 @pytest.mark.essential
-def test_k_late_changes_across_batches_are_ignored(file_stream: Any, uri: str) -> None:
+def test_late_changes_across_batches_are_ignored(file_stream: Any, uri: str) -> None:
     batches = [
         [Change(1, "newest", 9), Change(2, "old", 1)],
         [Change(1, "late", 5), Change(2, "newer", 2), Change(3, "", 3, True)],
