@@ -184,12 +184,12 @@ class _Taken:
         self._version, self._store = version, store
         self._known: set[str] = set()
         self._found: Transaction | None = None
-        self._problem: Exception | None = None
+        self._problem: BaseException | None = None
 
     def lock(self, _version: int) -> NoReturn:
         try:
             self._found = _newest(self._store, self._version, self._known)
-        except Exception as error:  # pylance would hide it behind one of its own
+        except BaseException as error:  # pylance would hide it, a KeyboardInterrupt too
             self._problem = error
         raise _RefusedError
 

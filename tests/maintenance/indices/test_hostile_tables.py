@@ -11,6 +11,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.maintenance.indices import building
 from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
 from lance_stream.table.operations import CreateIndex
 from lance_stream.table.paths import index_folder
@@ -19,6 +20,7 @@ from tests.maintenance.indices.tables import (
     ANY_ROW,
     Gate,
     index_named,
+    indexed_table,
     missing_by_name,
     rows,
 )
@@ -221,3 +223,19 @@ def edit_index(uri: str, name: str, **changes: object) -> None:
     source = Path(uri) / index_folder(index.uuid)
     target = Path(uri) / index_folder(b"\x07" * 16)
     source.rename(target)
+
+
+def test_interrupt_inside_pylance_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while pylance waits for our lock must stop the program, not report a bad index."""
+    uri = str(tmp_path / "t")
+    indexed_table(uri)
+    lance_stream.open_dataset(uri).append(rows(60, 70))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(building, "_newest", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lance_stream.open_dataset(uri).optimize_indices()
