@@ -5,7 +5,8 @@
 A restored version may have been cleaned up. The restore has its columns and its fragments, and
 stands in for it, so the versions that came after it are still derived from it.
 
-If another version that one derives from has been cleaned up, the next older one stands in for it.
+If another version that one derives from has been cleaned up, the next older one, which a restore
+may stand in for, replaces it.
 Field ids still decide if the newer one has rows that were there before the gap, since an overwrite
 replaces all rows; otherwise names do.
 
@@ -112,9 +113,10 @@ class Lineage:
         return Origin(restored or version - 1, same)
 
     def _read_over_gap(self, version: int) -> Origin | None:
-        older = [number for number in self._table.log.versions() if number < version]
+        existing = [*self._table.log.versions(), *self._restores]
+        older = max((number for number in existing if number < version), default=None)
         try:
-            return Origin(max(older), self.same_over_gap(max(older), version)) if older else None
+            return Origin(older, self.same_over_gap(older, version)) if older else None
         except NotFoundError:
             return None
 

@@ -65,13 +65,16 @@ def feeds(ds: Dataset, first: int) -> dict[tuple[int, int, str], list[dict[str, 
 
 
 @settings(max_examples=60 if ALL_CASES else 15)
-@given(steps=STEPS)
-@example(steps=[("swap", 0), ("restore", 0)])
-@example(steps=[("update", 2), ("swap", 0), ("restore", 0)])
-@example(steps=[("rename", 0), ("update", 2), ("restore", 0)])
-@example(steps=[("drop", 0), ("drop", 0), ("update", 0), ("compact", 0)])
-@example(steps=[("drop", 1), ("update", 0), ("compact", 0), ("restore", 0), ("append", 0)])
+@given(steps=STEPS, tagged=st.none() | st.integers(1, 3))
+@example(tagged=None, steps=[("swap", 0), ("restore", 0)])
+@example(tagged=None, steps=[("update", 2), ("swap", 0), ("restore", 0)])
+@example(tagged=None, steps=[("rename", 0), ("update", 2), ("restore", 0)])
+@example(tagged=None, steps=[("drop", 0), ("drop", 0), ("update", 0), ("compact", 0)])
 @example(
+    tagged=None, steps=[("drop", 1), ("update", 0), ("compact", 0), ("restore", 0), ("append", 0)]
+)
+@example(
+    tagged=None,
     steps=[
         ("compact", 3),
         ("update", 0),
@@ -82,15 +85,23 @@ def feeds(ds: Dataset, first: int) -> dict[tuple[int, int, str], list[dict[str, 
         ("update", 3),
         ("drop", 4),
         ("rename", 1),
-    ]
+    ],
 )
-def test_a_cleanup_keeps_the_feed_of_kept_versions(steps: Sequence[Step]) -> None:
-    """Columns are followed through a restore even if the restored version is gone."""
+@example(tagged=1, steps=[("add", 1), ("append", 0), ("update", 0), ("update", 0), ("restore", 2)])
+def test_a_cleanup_keeps_the_feed_of_kept_versions(
+    steps: Sequence[Step], tagged: int | None
+) -> None:
+    """Columns are followed through a restore even if the restored version is gone.
+
+    A tag keeps one version that is older than those.
+    """
     schema = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows(ds, 1, 2, 3))
     for step in steps:
         ds = do(ds, step)
+    if tagged is not None:
+        ds.tags.create("kept", min(tagged, ds.version))
     before, lost = feeds(ds, 1), lost_lineages(ds)
     for first in range(2, ds.version + 1):
         if first in lost:
