@@ -36,7 +36,7 @@ from lance_stream.snapshot.resolving import VersionSpec
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.trust import with_trusted
-from lance_stream.table.ledger_entries import LedgerEntry, read_entries
+from lance_stream.table.config.ledger_entries import LedgerEntry, read_entries
 from lance_stream.upsert import upsert
 from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.change_rules import ChangeRules, check_has_sequence

@@ -19,7 +19,7 @@ import pytest
 from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.snapshot.hidden_columns import forget_hidden_columns
 from lance_stream.snapshot.open_files import forget_dead_offsets
-from lance_stream.table.row_ids import forget_row_ids
+from lance_stream.table.lineage.row_ids import forget_row_ids
 
 LIMIT_BYTES = 1_750_000_000
 GROWTH_BYTES = 60_000_000

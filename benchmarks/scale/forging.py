@@ -19,8 +19,9 @@ from lance_stream.keys.bounds.known_key_bounds import write_bounds
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import uniform_stamps
-from lance_stream.table.deletion_vectors import encode_deletion_vector
-from lance_stream.table.fragments import DeletionFile, Fragment
+from lance_stream.table.fragments.deletion_vectors import encode_deletion_vector
+from lance_stream.table.fragments.fragment import DeletionFile, Fragment
+from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.manifest import FragmentList, Manifest, encode_manifest
 from lance_stream.table.paths import (
     LATEST_VERSION_HINT,
@@ -29,7 +30,6 @@ from lance_stream.table.paths import (
     deletion_file_path,
     manifest_path,
 )
-from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.write.fragments import write_fragments, write_target
 
 SCHEMA: Final = pa.schema(

@@ -27,6 +27,7 @@ from lance_stream.retries import Retrying
 from lance_stream.storage.store import Store, create_if_absent
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.cloning import clone_of
+from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.table.manifest import (
     WRITER_LIBRARY,
     BasePath,
@@ -34,15 +35,18 @@ from lance_stream.table.manifest import (
     WriterVersion,
     encode_manifest,
 )
-from lance_stream.table.operations import Clone
+from lance_stream.table.operations.transaction import (
+    Transaction,
+    decode_transaction,
+    encode_transaction,
+)
+from lance_stream.table.operations.versions import Clone
 from lance_stream.table.paths import (
     CLONED_FROM,
     tombstone_path,
     transaction_file_name,
     transaction_path,
 )
-from lance_stream.table.tombstones import read_tombstones
-from lance_stream.table.transaction import Transaction, decode_transaction, encode_transaction
 from lance_stream.version import VERSION
 
 

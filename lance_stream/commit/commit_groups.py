@@ -41,8 +41,8 @@ from lance_stream.errors import (
     InvalidInputError,
     NotFoundError,
 )
+from lance_stream.table.config.manifest_store_mark import CONFIG_KEY
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.manifest_store_mark import CONFIG_KEY
 
 T = TypeVar("T")
 

@@ -42,13 +42,18 @@ from lance_stream.errors import (
 from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.storage.store import check_is_in_table
 from lance_stream.table.apply import Commit, Creation, apply
-from lance_stream.table.conflicts import Verdict, check
-from lance_stream.table.fragment_list import FragmentList
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.conflicts.rules import Verdict, check
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.manifest import WRITER_LIBRARY, Manifest, WriterVersion, encode_manifest
-from lance_stream.table.operations import Restore, operation_name
+from lance_stream.table.operations.operation import operation_name
+from lance_stream.table.operations.transaction import (
+    Transaction,
+    decode_transaction,
+    encode_transaction,
+)
+from lance_stream.table.operations.versions import Restore
 from lance_stream.table.paths import VERSIONS_DIRECTORY, transaction_file_name, transaction_path
-from lance_stream.table.transaction import Transaction, decode_transaction, encode_transaction
 from lance_stream.version import VERSION
 
 MAX_INLINE_TRANSACTION_BYTES = 20 << 20

@@ -72,8 +72,8 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.storage.store import Store, create_if_absent
+from lance_stream.table.config.manifest_store_mark import CONFIG_KEY, is_of_one_table, mark_of
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.manifest_store_mark import CONFIG_KEY, is_of_one_table, mark_of
 from lance_stream.table.paths import (
     VERSIONS_DIRECTORY,
     NamingScheme,

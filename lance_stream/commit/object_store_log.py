@@ -29,7 +29,7 @@ from lance_stream.commit.manifest_files import read_manifest, remember_manifest
 from lance_stream.commit.version_log import LogState
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.storage.store import Store
-from lance_stream.table import manifest_store_mark
+from lance_stream.table.config import manifest_store_mark
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import (
     LATEST_VERSION_HINT,

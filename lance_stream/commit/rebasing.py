@@ -16,13 +16,17 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.storage.store import Store
-from lance_stream.table.deletion_vectors import decode_deletion_vector, encode_deletion_vector
-from lance_stream.table.fragments import DeletionFile, Fragment
+from lance_stream.table.conflicts.rebase import plan_rebase, rebased, rebased_indices, unite
+from lance_stream.table.fragments.deletion_vectors import (
+    decode_deletion_vector,
+    encode_deletion_vector,
+)
+from lance_stream.table.fragments.fragment import DeletionFile, Fragment
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import CreateIndex, Delete, Update
+from lance_stream.table.operations.rows import Delete, Update
+from lance_stream.table.operations.transaction import Transaction
+from lance_stream.table.operations.versions import CreateIndex
 from lance_stream.table.paths import deletion_file_path
-from lance_stream.table.rebase import plan_rebase, rebased, rebased_indices, unite
-from lance_stream.table.transaction import Transaction
 
 
 def rebase_transaction(

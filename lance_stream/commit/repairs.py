@@ -21,10 +21,11 @@ from lance_stream.byte_ranges import answer
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.reader import open_file
 from lance_stream.storage.store import Store
-from lance_stream.table.deletion_vectors import decode_deletion_vector
-from lance_stream.table.fragments import ExternalFile, Fragment, StoredSequence
+from lance_stream.table.fragments.deletion_vectors import decode_deletion_vector
+from lance_stream.table.fragments.fragment import ExternalFile, Fragment, StoredSequence
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import Operation, Update
+from lance_stream.table.operations.operation import Operation
+from lance_stream.table.operations.rows import Update
 from lance_stream.table.paths import check_stored_path, data_file_path, deletion_file_path
 
 

@@ -28,19 +28,12 @@ from dataclasses import replace
 from lance_stream.commit.version_log import LogState, VersionLog
 from lance_stream.errors import NotFoundError, TableReplacedError
 from lance_stream.storage.store import Store
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import (
-    Append,
-    Delete,
-    Merge,
-    Operation,
-    Overwrite,
-    Rewrite,
-    Update,
-    UpdateMode,
-    operation_name,
-)
+from lance_stream.table.operations.columns import Merge
+from lance_stream.table.operations.moved_rows import Rewrite
+from lance_stream.table.operations.operation import Operation, operation_name
+from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update, UpdateMode
 from lance_stream.table.paths import data_file_path, deletion_file_path
 from lance_stream.table.version_marks import is_same_version, may_derive_from
 

@@ -26,7 +26,7 @@ from lance_stream.read.row_lookup import find_rows
 from lance_stream.row_updates.changed_rows import by_fragment
 from lance_stream.schema.system_columns import ROW_ID, ROW_LAST_UPDATED_AT_VERSION
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.fragments.fragment import DataFile, Fragment
 
 Ids: TypeAlias = npt.NDArray[np.uint64]
 

@@ -31,7 +31,7 @@ from lance_stream.schema.json_columns import with_text
 from lance_stream.schema.system_columns import ROW_ID
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.table.ascending import are_among
+from lance_stream.table.lineage.ascending import are_among
 from lance_stream.write.row_checks import BAD_ROWS_SCHEMA
 from lance_stream.write.rows_as_json import rows_to_json
 

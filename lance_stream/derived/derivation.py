@@ -63,7 +63,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import MapUpdate, UpdateConfig
+from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 from lance_stream.table.version_marks import mark_of
 from lance_stream.verbs.add_columns import add_columns
 from lance_stream.verbs.configure import update_config

@@ -10,7 +10,7 @@ on the one that was read, and only where the inputs are still the same:
 
 Between placing and committing, another writer's change to a fragment that we change is a conflict:
 the values are placed again. Each change of a row changes its fragment, so no value is committed
-beside inputs that it was not computed from (`table.conflicts`, Update).
+beside inputs that it was not computed from (`table.conflicts.rules`, Update).
 
 Values stay in place, as new files of the columns alone (decision 041), where that costs less than
 moving the rows; in a table with blobs always, as far as the format allows: no blob is read or
@@ -50,8 +50,8 @@ from lance_stream.row_updates.in_place import (
 from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.operations import Update, UpdateMode
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.operations.rows import Update, UpdateMode
 from lance_stream.write.fragments import delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files
 from lance_stream.write.planning import Staged

@@ -1,9 +1,9 @@
 """The rows that each version appended, as whole fragments; stable row ids are not needed.
 
-Every table can serve a stream of appended rows only. `table.appended` defines what counts as an
-append and what a version that also changes rows is called. This module turns the new fragments into
-work units, with the same interface as the steps of the change feed (`steps`): each row is one row
-change, in scan order, counted and split before any data is read.
+Every table can serve a stream of appended rows only. `table.changes.appended` defines what counts
+as an append and what a version that also changes rows is called. This module turns the new
+fragments into work units, with the same interface as the steps of the change feed (`steps`): each
+row is one row change, in scan order, counted and split before any data is read.
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ from lance_stream.feed.columns_of_versions import FeedColumns, ReadsOfVersion
 from lance_stream.feed.intervals import version_of_interval
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import LONG_AGO
-from lance_stream.table.appended import AppendedFragments, appended_fragments
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.changes.appended import AppendedFragments, appended_fragments
+from lance_stream.table.fragments.fragment import Fragment
 
 
 @dataclass(frozen=True)

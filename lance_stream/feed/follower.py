@@ -39,7 +39,7 @@ from lance_stream.read.units import sizes_of
 from lance_stream.snapshot.references import Refs, refs_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import LONG_AGO
-from lance_stream.table.appended import appended_fragments
+from lance_stream.table.changes.appended import appended_fragments
 from lance_stream.table.feature_flags import check_readable
 from lance_stream.table.version_marks import mark_of
 

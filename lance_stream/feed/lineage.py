@@ -24,9 +24,10 @@ from lance_stream.schema.fields import Field
 from lance_stream.schema.identity import Ids, same_fields
 from lance_stream.snapshot.history import read_operation_kind, read_transaction
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragment_list import FragmentList
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.operations import Overwrite, Restore
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.fragments.fragment_list import FragmentList
+from lance_stream.table.operations.rows import Overwrite
+from lance_stream.table.operations.versions import Restore
 
 _MAX_RECENT: Final = 4
 _MAX_LOOKED_AT: Final = 32

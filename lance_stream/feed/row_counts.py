@@ -6,7 +6,7 @@ from lance_stream.errors import BadDataError, NotFoundError
 from lance_stream.feed.row_differences import RowDifferences
 from lance_stream.snapshot.history import VersionInfo, list_versions
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.row_counts import RowCounts
+from lance_stream.table.changes.row_counts import RowCounts
 
 
 def list_counted_versions(table: TableVersion, limit: int | None = None) -> list[VersionInfo]:

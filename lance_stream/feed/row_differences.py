@@ -1,11 +1,11 @@
 """Which rows differ between two versions, and what the versions between contribute.
 
-Two neighboring versions suffice by themselves: their manifests are compared (see `table.diff`). But
-between versions further apart, and across a restore, which makes such versions neighbors, a row
-that moved and kept its row versions may have been moved by a compaction, or changed by a writer
-that does not set row versions. Only then are the versions between examined, one step at a time, for
-rows that such a writer changed. Where they are gone, the row versions are trusted. A restored
-version that is gone is still known: the restore has its rows.
+Two neighboring versions suffice by themselves: their manifests are compared (see
+`table.changes.diff`). But between versions further apart, and across a restore, which makes such
+versions neighbors, a row that moved and kept its row versions may have been moved by a compaction,
+or changed by a writer that does not set row versions. Only then are the versions between examined,
+one step at a time, for rows that such a writer changed. Where they are gone, the row versions are
+trusted. A restored version that is gone is still known: the restore has its rows.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from lance_stream.errors import NotFoundError
 from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.feed.lineage import restored_version, version_restored_by
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.diff import (
+from lance_stream.table.changes.diff import (
     DiffPlan,
     History,
     Sequences,

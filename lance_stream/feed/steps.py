@@ -39,8 +39,8 @@ from lance_stream.feed.row_differences import RowDifferences
 from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import LONG_AGO
-from lance_stream.table.diff import RowsOfFragment, TableChanges, U64s, UpdatedRows
-from lance_stream.table.row_addresses import unpack_addresses
+from lance_stream.table.changes.diff import RowsOfFragment, TableChanges, U64s, UpdatedRows
+from lance_stream.table.lineage.row_addresses import unpack_addresses
 
 RowsT = TypeVar("RowsT", RowsOfFragment, UpdatedRows)
 

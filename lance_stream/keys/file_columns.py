@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.errors import UnsupportedFeatureError
-from lance_stream.table.fragment_list import FragmentList
-from lance_stream.table.fragments import Fragment, has_overlays
+from lance_stream.table.fragments.fragment import Fragment, has_overlays
+from lance_stream.table.fragments.fragment_list import FragmentList
+from lance_stream.table.messages.wire_columns import Spans, walk
 from lance_stream.table.paths import parse_data_file_name, parse_data_file_names
-from lance_stream.table.wire_columns import Spans, walk
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]

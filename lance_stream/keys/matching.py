@@ -48,9 +48,9 @@ from lance_stream.row_updates.in_place import ColumnsJob, write_all_columns
 from lance_stream.schema.fields import Field
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ascending import are_among
-from lance_stream.table.fragments import Fragment, decode_fragment
-from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
+from lance_stream.table.fragments.fragment import Fragment, decode_fragment
+from lance_stream.table.lineage.ascending import are_among
+from lance_stream.table.lineage.row_addresses import pack_addresses, unpack_addresses
 
 
 class Matches(NamedTuple):

@@ -5,5 +5,5 @@ Read in this order: `micro_batch`, the identity of a batch; `row_digests`, what 
 `replay_check`, which asks once for each version; `recording`, which makes the entry that the commit
 stores. Off the path: entries that other programs removed (`foreign_restores`), which batch may
 create a table (`first_batch`), and all errors (`messages`). The format of the entries is part of
-the manifest: `table.ledger_entries`.
+the manifest: `table.config.ledger_entries`.
 """

@@ -26,8 +26,10 @@ from lance_stream.ledger.messages import lost_history
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ledger_entries import LedgerEntry, config_key, read_entry
-from lance_stream.table.operations import Operation, Restore, UpdateConfig
+from lance_stream.table.config.ledger_entries import LedgerEntry, config_key, read_entry
+from lance_stream.table.operations.config import UpdateConfig
+from lance_stream.table.operations.operation import Operation
+from lance_stream.table.operations.versions import Restore
 from lance_stream.table.paths import TRANSACTIONS_DIRECTORY, parse_transaction_file_name
 
 KEEPS_LEDGER: Final = "lance_stream.keeps_ledger"

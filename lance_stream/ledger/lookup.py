@@ -15,7 +15,7 @@ from lance_stream.ledger.messages import other_query
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.verdicts import Match, Standing, is_of_other_query, precedes
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ledger_entries import LedgerEntry, read_entries_of_query, read_entry
+from lance_stream.table.config.ledger_entries import LedgerEntry, read_entries_of_query, read_entry
 from lance_stream.table.version_marks import mark_of
 
 MAX_READ_MANIFESTS: Final = 200

@@ -17,7 +17,7 @@ from lance_stream.errors import (
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.ledger.verdicts import Match, Standing, Verdict
-from lance_stream.table.ledger_entries import LedgerEntry, config_key
+from lance_stream.table.config.ledger_entries import LedgerEntry, config_key
 
 
 def refusal(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.table.ledger_entries import MAX_BATCH_ID, config_key
+from lance_stream.table.config.ledger_entries import MAX_BATCH_ID, config_key
 
 APP_ID: Final = "lance_stream.app_id"
 BATCH_ID: Final = "lance_stream.batch_id"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.table.ledger_entries import (
+from lance_stream.table.config.ledger_entries import (
     LedgerEntry,
     config_entries,
     read_entry,

@@ -15,7 +15,7 @@ from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.ledger.verdicts import VERDICTS, Contents, Match, Verdict, compare
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ledger_entries import LedgerEntry
+from lance_stream.table.config.ledger_entries import LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)

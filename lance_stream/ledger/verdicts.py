@@ -18,7 +18,7 @@ from typing import Final
 
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.row_digests import RowsDigest
-from lance_stream.table.ledger_entries import LedgerEntry
+from lance_stream.table.config.ledger_entries import LedgerEntry
 
 
 class Verdict(Enum):

@@ -16,7 +16,7 @@ from typing import Final
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.maintenance.cleanup import CleanupRules, cleanup
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.auto_cleanup import due_cleanup
+from lance_stream.table.config.auto_cleanup import due_cleanup
 
 _LEAST_RETAINED: Final = 2
 """The new version, and the one that it follows."""

@@ -24,8 +24,8 @@ from lance_stream.commit.version_log import ExternalVersions, VersionLog
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.manifest_store_mark import CONFIG_KEY
-from lance_stream.table.operations import MapUpdate, UpdateConfig
+from lance_stream.table.config.manifest_store_mark import CONFIG_KEY
+from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 from lance_stream.write.planning import commit_planned, planning_again
 
 

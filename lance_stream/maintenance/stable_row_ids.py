@@ -14,7 +14,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import Creation
 from lance_stream.table.apply.stable_row_ids import check_can_have_row_ids, with_row_ids
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import Merge
+from lance_stream.table.operations.columns import Merge
 from lance_stream.write.planning import commit_planned, planning_again
 
 

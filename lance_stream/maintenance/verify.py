@@ -28,18 +28,18 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.write_ahead_logs import FOLDER, unmerged_files
 from lance_stream.storage.locations import is_relative
 from lance_stream.table import paths
+from lance_stream.table.config.ledger_entries import read_entries
+from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.table.feature_flags import (
     MIXED_FILE_VERSIONS,
     TABLE_CONFIG,
     check_readable,
     flags_for,
 )
-from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.fragments.fragment import DataFile, Fragment
 from lance_stream.table.indices import decode_index_section
-from lance_stream.table.ledger_entries import read_entries
-from lance_stream.table.operations import Clone
-from lance_stream.table.tombstones import read_tombstones
-from lance_stream.table.transaction import decode_transaction
+from lance_stream.table.operations.transaction import decode_transaction
+from lance_stream.table.operations.versions import Clone
 from lance_stream.upsert.tombstone_files import column_names, read_deletes
 
 

@@ -16,7 +16,7 @@ from lance_stream.read.scan import plan_scan
 from lance_stream.read.units import WorkUnit
 from lance_stream.schema.json_columns import with_text
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import decode_fragment
+from lance_stream.table.fragments.fragment import decode_fragment
 
 
 def broken_values(

@@ -19,7 +19,7 @@ from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.row_counts import RowCounts, count_changed_rows
+from lance_stream.table.changes.row_counts import RowCounts, count_changed_rows
 from lance_stream.table.version_marks import mark_of
 
 COUNTED_AT_ONCE: Final = 64

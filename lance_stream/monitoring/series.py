@@ -18,7 +18,7 @@ from lance_stream.maintenance.consumers import list_consumers
 from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.snapshot.history import VersionInfo, walk_versions
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import Fragment, total_size
+from lance_stream.table.fragments.fragment import Fragment, total_size
 
 MAX_SECONDS: Final = 1e9
 """More seconds than this are no duration of a batch."""

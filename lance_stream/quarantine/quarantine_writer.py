@@ -49,7 +49,7 @@ from lance_stream.read.scan import count_rows
 from lance_stream.schema.system_columns import ROW_CREATED_AT_VERSION
 from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 from lance_stream.table.manifest import Manifest
 from lance_stream.verbs.append import append_fragments, write_input
 from lance_stream.verbs.create import plan_table

@@ -45,7 +45,7 @@ from lance_stream.schema.system_columns import DELETES, ROW_ID
 from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.references import branch_uri
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append, append_fragments

@@ -18,7 +18,7 @@ from lance_stream.errors import (
 )
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 
 QUARANTINE_SCHEMA: Final = pa.schema(
     [

@@ -27,7 +27,7 @@ from lance_stream.schema.fields import Field
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.storage.store import Store
 from lance_stream.storage.trust import check_is_not_link
-from lance_stream.table.fragments import DataFile
+from lance_stream.table.fragments.fragment import DataFile
 from lance_stream.table.paths import blob_file_path, check_stored_path
 
 JOIN_BELOW: Final = 64 << 10

@@ -19,7 +19,7 @@ from lance_stream.schema.blobs import described
 from lance_stream.schema.fields import Field
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import find, narrowed
-from lance_stream.table.row_addresses import unpack_addresses
+from lance_stream.table.lineage.row_addresses import unpack_addresses
 
 if TYPE_CHECKING:
     from lance_stream.snapshot.table_version import TableVersion

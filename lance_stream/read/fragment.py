@@ -54,7 +54,7 @@ from lance_stream.schema.system_columns import (
 )
 from lance_stream.snapshot.hidden_columns import HiddenColumn
 from lance_stream.snapshot.missing_files import explaining_missing_files
-from lance_stream.table.fragments import (
+from lance_stream.table.fragments.fragment import (
     DataFile,
     LineageColumn,
     StoredSequence,
@@ -62,9 +62,9 @@ from lance_stream.table.fragments import (
     decode_fragment,
     has_overlays,
 )
-from lance_stream.table.row_addresses import pack_addresses
-from lance_stream.table.row_ids import RowIdSequence
-from lance_stream.table.row_versions import RowVersionSequence
+from lance_stream.table.lineage.row_addresses import pack_addresses
+from lance_stream.table.lineage.row_ids import RowIdSequence
+from lance_stream.table.lineage.row_versions import RowVersionSequence
 
 Offsets = npt.NDArray[np.int64]
 

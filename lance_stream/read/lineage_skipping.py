@@ -10,8 +10,8 @@ The specification's queries for rows inserted and updated between two versions a
         AND _row_last_updated_at_version <= e
 
 Fragments with one value for all rows, such as most appended ones, need not be decoded for this
-(`table.uniform_lineage`). Matching works as for pages of old files (`page_skipping`): a run is a
-page with known bounds.
+(`table.lineage.constant_lineage`). Matching works as for pages of old files (`page_skipping`): a
+run is a page with known bounds.
 
     created, updated      one piece per run of a version
     row id                one per range of ids, and one per 1024 ids that are stored singly
@@ -37,12 +37,12 @@ from lance_stream.schema.system_columns import (
     ROW_ID,
     ROW_LAST_UPDATED_AT_VERSION,
 )
-from lance_stream.table.ascending import distinct
-from lance_stream.table.fragment_list import FragmentList
-from lance_stream.table.fragments import Fragment, StoredSequence
-from lance_stream.table.row_addresses import pack_addresses
-from lance_stream.table.row_ids import Ranges, RowIdSequence, Values, decode_row_ids
-from lance_stream.table.row_versions import (
+from lance_stream.table.fragments.fragment import Fragment, StoredSequence
+from lance_stream.table.fragments.fragment_list import FragmentList
+from lance_stream.table.lineage.ascending import distinct
+from lance_stream.table.lineage.row_addresses import pack_addresses
+from lance_stream.table.lineage.row_ids import Ranges, RowIdSequence, Values, decode_row_ids
+from lance_stream.table.lineage.row_versions import (
     FIRST_VERSION,
     RowVersionSequence,
     decode_row_versions,

@@ -1,8 +1,9 @@
 """Finds rows by their stable ids without an index: in the fragments that may have them.
 
 Most fragments have one range of ids, and which of them contain one of the ids is found for all at
-once (`table.uniform_lineage`). The ids of the others are decoded. A deletion file is read only if
-its fragment has an id: a row that was moved has its id in two fragments, and is live in one.
+once (`table.lineage.constant_lineage`). The ids of the others are decoded. A deletion file is read
+only if its fragment has an id: a row that was moved has its id in two fragments, and is live in
+one.
 """
 
 from collections.abc import Iterator
@@ -13,9 +14,9 @@ import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ascending import are_among, distinct
-from lance_stream.table.row_addresses import NO_ADDRESS, pack_addresses
-from lance_stream.table.row_ids import RowIdSequence
+from lance_stream.table.lineage.ascending import are_among, distinct
+from lance_stream.table.lineage.row_addresses import NO_ADDRESS, pack_addresses
+from lance_stream.table.lineage.row_ids import RowIdSequence
 
 Ids: TypeAlias = npt.NDArray[np.uint64]
 Places: TypeAlias = npt.NDArray[np.intp]

@@ -19,8 +19,8 @@ from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import BYTES, check_blob_handling, output_schema, projected, unit_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import NUM_READERS
-from lance_stream.table.row_addresses import pack_addresses, unpack_addresses
-from lance_stream.table.row_ids import MAX_MATERIALIZED
+from lance_stream.table.lineage.row_addresses import pack_addresses, unpack_addresses
+from lance_stream.table.lineage.row_ids import MAX_MATERIALIZED
 
 Numbers: TypeAlias = Any
 """A list of integers, a numpy array or an Arrow array of them."""

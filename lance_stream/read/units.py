@@ -24,8 +24,9 @@ from lance_stream.schema.system_columns import (
     ROW_LAST_UPDATED_AT_VERSION,
 )
 from lance_stream.snapshot.open_files import OpenFiles
-from lance_stream.table.fragment_list import FragmentList
-from lance_stream.table.fragments import MAX_PHYSICAL_ROWS, Fragment, decode_fragment
+from lance_stream.table.fragments.fragment import Fragment, decode_fragment
+from lance_stream.table.fragments.fragment_list import FragmentList
+from lance_stream.table.lineage.row_ids import MAX_PHYSICAL_ROWS
 
 if TYPE_CHECKING:  # workers have no version of a table
     from lance_stream.snapshot.table_version import TableVersion

@@ -21,11 +21,15 @@ from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import NUM_READERS
-from lance_stream.table.ascending import union
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.row_addresses import unpack_addresses
-from lance_stream.table.row_ids import Ids, encode_row_ids
-from lance_stream.table.row_versions import RowVersionSequence, Versions, encode_row_versions
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.lineage.ascending import union
+from lance_stream.table.lineage.row_addresses import unpack_addresses
+from lance_stream.table.lineage.row_ids import Ids, encode_row_ids
+from lance_stream.table.lineage.row_versions import (
+    RowVersionSequence,
+    Versions,
+    encode_row_versions,
+)
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 

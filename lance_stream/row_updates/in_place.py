@@ -40,8 +40,8 @@ from lance_stream.schema.fields import TOMBSTONED_ID, Field, Schema
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.index_coverage import keep_old_values
-from lance_stream.table.fragments import DataFile, Fragment, LineageColumn, decode_fragment
-from lance_stream.table.row_addresses import unpack_addresses
+from lance_stream.table.fragments.fragment import DataFile, Fragment, LineageColumn, decode_fragment
+from lance_stream.table.lineage.row_addresses import unpack_addresses
 from lance_stream.threads import map_ahead
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.write.lineage_files import limit_of

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from lance_stream.schema.fields import TOMBSTONED_ID, Field
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.fragments.fragment import DataFile, Fragment
 
 VALUE_BYTES: Final = 12
 """What decoding, replacing and encoding one value costs, beside its bytes."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError
 from lance_stream.schema.fields import Field
-from lance_stream.table.fragments import DataFile, LineageColumn
+from lance_stream.table.fragments.fragment import DataFile, LineageColumn
 
 Numbers: TypeAlias = npt.NDArray[np.uint64]
 KeptNumbers: TypeAlias = npt.NDArray[np.unsignedinteger]

@@ -11,12 +11,16 @@ from lance_stream.errors import BadDataError, NotFoundError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import timestamp_of
 from lance_stream.storage.store import Store
-from lance_stream.table.fragment_list import FragmentList
+from lance_stream.table.changes.row_counts import RowCounts, count_changed_rows
+from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import KnownOperation, operation_name
+from lance_stream.table.operations.operation import KnownOperation, operation_name
+from lance_stream.table.operations.transaction import (
+    Transaction,
+    decode_transaction,
+    operation_kind,
+)
 from lance_stream.table.paths import transaction_path
-from lance_stream.table.row_counts import RowCounts, count_changed_rows
-from lance_stream.table.transaction import Transaction, decode_transaction, operation_kind
 from lance_stream.threads import map_ahead
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from lance_stream.errors import BadDataError, NotFoundError
 from lance_stream.storage.locations import is_relative
 from lance_stream.storage.store import Store
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import BasePath, decode_manifest
 from lance_stream.table.paths import NamingScheme, manifest_path
 

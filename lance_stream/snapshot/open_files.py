@@ -31,8 +31,8 @@ from lance_stream.snapshot.hidden_columns import HiddenColumn
 from lance_stream.storage.locations import as_absolute
 from lance_stream.storage.store import Store
 from lance_stream.storage.trust import check_raw_file, open_named
-from lance_stream.table.deletion_vectors import decode_deletion_vector
-from lance_stream.table.fragments import (
+from lance_stream.table.fragments.deletion_vectors import decode_deletion_vector
+from lance_stream.table.fragments.fragment import (
     DataFile,
     DeletionFile,
     ExternalFile,
@@ -40,10 +40,10 @@ from lance_stream.table.fragments import (
     LineageColumn,
     StoredSequence,
 )
+from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids
+from lance_stream.table.lineage.row_versions import RowVersionSequence, decode_row_versions
 from lance_stream.table.manifest import BasePath
 from lance_stream.table.paths import data_file_path, deletion_file_path
-from lance_stream.table.row_ids import RowIdSequence, decode_row_ids
-from lance_stream.table.row_versions import RowVersionSequence, decode_row_versions
 
 MAX_OPEN_FILES: Final = 256
 MAX_KNOWN_SIZES: Final = 1 << 14

@@ -23,15 +23,11 @@ from lance_stream.snapshot.timestamps import timestamp_of
 from lance_stream.storage.protocols import usual_protocol
 from lance_stream.storage.store import NUM_READERS, Store
 from lance_stream.table.feature_flags import check_readable, has_stable_row_ids
-from lance_stream.table.fragments import (
-    Fragment,
-    LineageColumn,
-    StoredSequence,
-)
+from lance_stream.table.fragments.fragment import Fragment, LineageColumn, StoredSequence
+from lance_stream.table.lineage.row_addresses import FragmentRows, RowIdIndex
+from lance_stream.table.lineage.row_ids import Ids, RowIdSequence
+from lance_stream.table.lineage.row_versions import RowVersionSequence, Versions
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.row_addresses import FragmentRows, RowIdIndex
-from lance_stream.table.row_ids import Ids, RowIdSequence
-from lance_stream.table.row_versions import RowVersionSequence, Versions
 
 Offsets: TypeAlias = npt.NDArray[np.uint32]
 

@@ -17,12 +17,12 @@ Differs: The reference drops the ledger and the remembered deletes, which are no
 from collections.abc import Iterable
 from dataclasses import replace
 
+from lance_stream.table.config.ledger_entries import PREFIX as LEDGER_PREFIX
+from lance_stream.table.config.tombstones import CONFIG_KEY as TOMBSTONES_KEY
 from lance_stream.table.feature_flags import flags_for
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.indices import decode_index_section, encode_index_section
-from lance_stream.table.ledger_entries import PREFIX as LEDGER_PREFIX
 from lance_stream.table.manifest import BasePath, FragmentList, Manifest
-from lance_stream.table.tombstones import CONFIG_KEY as TOMBSTONES_KEY
 
 
 def clone_of(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.stated_fields import check_stated
+from lance_stream.table.manifest_fields import check_manifest_fields
 
 DELETION_FILES = 1 << 0
 STABLE_ROW_IDS = 1 << 1
@@ -138,7 +138,7 @@ def check_readable(manifest: Manifest) -> None:
         CorruptDataError: One of the two words has a bit that both must have.
     """
     _check_paired(manifest)
-    check_stated(manifest.unknown, for_writing=False)
+    check_manifest_fields(manifest.unknown, for_writing=False)
     _refuse("read", manifest.reader_feature_flags, {b for b, f in FLAGS.items() if f.can_read})
 
 
@@ -150,7 +150,7 @@ def check_writable(manifest: Manifest) -> None:
         CorruptDataError: One of the two words has a bit that both must have.
     """
     check_readable(manifest)
-    check_stated(manifest.unknown, for_writing=True)
+    check_manifest_fields(manifest.unknown, for_writing=True)
     _refuse("written", manifest.writer_feature_flags, {b for b, f in FLAGS.items() if f.can_write})
 
 

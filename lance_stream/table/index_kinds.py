@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Final
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.table import wire
 from lance_stream.table.indices import IndexMetadata
+from lance_stream.table.messages import wire
 
 UNKNOWN: Final = "UNKNOWN"
 

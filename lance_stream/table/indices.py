@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lance_stream._proto import table_pb2
-from lance_stream.table import wire
+from lance_stream.table.messages import wire
 
 _INDICES = 1
 

@@ -37,10 +37,10 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.schema.dictionaries import decode_dictionary, encode_dictionary
 from lance_stream.schema.fields import Schema, fields_from_proto, fields_to_proto
 from lance_stream.schema.logical_types import logical_to_leaf
-from lance_stream.table import wire
-from lance_stream.table.fragment_list import FRAGMENTS
-from lance_stream.table.fragment_list import FragmentList as FragmentList
-from lance_stream.table.fragments import without_counts
+from lance_stream.table.fragments.fragment import without_counts
+from lance_stream.table.fragments.fragment_list import FRAGMENTS
+from lance_stream.table.fragments.fragment_list import FragmentList as FragmentList
+from lance_stream.table.messages import wire
 
 MAGIC = b"LANC"
 FOOTER = Struct("<QHH4s")

@@ -26,10 +26,10 @@ from typing import Final, NamedTuple
 
 from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.table import paths
-from lance_stream.table.fragments import ExternalFile, Fragment, has_overlays
+from lance_stream.table.config.tombstones import read_tombstones
+from lance_stream.table.fragments.fragment import ExternalFile, Fragment, has_overlays
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.manifest import BasePath, Manifest
-from lance_stream.table.tombstones import read_tombstones
 
 
 class FileKind(StrEnum):

@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.table.fragments import DeletionFile, DeletionFileType
+from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType
 from lance_stream.table.manifest import BasePath
 
 DATA_DIRECTORY = "data"

@@ -20,7 +20,7 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.decisions import check_untouched
 from lance_stream.upsert.incoming import UpsertRules

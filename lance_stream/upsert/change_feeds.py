@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from lance_stream.errors import InvalidInputError
 from lance_stream.keys.batch_keys import KeyLookup, Places, show_key
 from lance_stream.schema.system_columns import CHANGE_TYPE, COMMIT_VERSION, SYSTEM_COLUMNS
-from lance_stream.table.ascending import distinct
+from lance_stream.table.lineage.ascending import distinct
 
 BRINGS: Final[Mapping[str, bool]] = {
     "delete": False,

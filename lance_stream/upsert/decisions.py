@@ -23,8 +23,8 @@ from lance_stream.keys.matching import THREADS, Matches, Workers, deleted_rows
 from lance_stream.row_updates.changed_rows import Addresses, by_fragment, read_rows
 from lance_stream.row_updates.partial_structs import with_stored_parts
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ascending import are_among
-from lance_stream.table.fragments import decode_fragment
+from lance_stream.table.fragments.fragment import decode_fragment
+from lance_stream.table.lineage.ascending import are_among
 from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.incoming import IGNORE, SOURCE, TARGET, Incoming
 from lance_stream.upsert.tombstones import RememberedDeletes

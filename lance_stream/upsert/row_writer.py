@@ -29,8 +29,8 @@ from lance_stream.row_updates.in_place import (
 )
 from lance_stream.row_updates.partial_structs import with_stored_parts
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ascending import distinct
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.lineage.ascending import distinct
 from lance_stream.upsert.decisions import Decision
 from lance_stream.upsert.incoming import Incoming, UpsertRules
 from lance_stream.upsert.tombstone_files import Deletes

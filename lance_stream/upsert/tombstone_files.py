@@ -33,9 +33,9 @@ from lance_stream.keys.batch_keys import KeyLookup, Places, hash_keys
 from lance_stream.keys.comparing import dense_ranks
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.storage.store import Store
-from lance_stream.table.arrow_messages import read_only_batch
+from lance_stream.table.config.tombstones import CONFIG_KEY, FileContent, TombstoneFile
+from lance_stream.table.messages.arrow_messages import read_only_batch
 from lance_stream.table.paths import tombstone_path
-from lance_stream.table.tombstones import CONFIG_KEY, FileContent, TombstoneFile
 from lance_stream.write.casting import cast_batch
 
 SEQUENCE: Final = "sequence"

@@ -8,9 +8,9 @@
 A delete is remembered whether or not the table has its key, since it may arrive before the insert.
 A delete that is older than the stored row, or than a delete remembered before, is itself late.
 
-The config records what a version remembers (`table.tombstones`); the deletes themselves are stored
-in files (`tombstone_files`). A commit that deletes writes one file, which belongs to the version
-that lists it and to the later versions.
+The config records what a version remembers (`table.config.tombstones`); the deletes themselves are
+stored in files (`tombstone_files`). A commit that deletes writes one file, which belongs to the
+version that lists it and to the later versions.
 """
 
 import json
@@ -32,9 +32,7 @@ from lance_stream.schema.logical_types import leaf_to_logical, logical_to_leaf
 from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.snapshot.store_clock import by_the_clock_of
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.manifest import Manifest
-from lance_stream.table.paths import tombstone_file_name, tombstone_path
-from lance_stream.table.tombstones import (
+from lance_stream.table.config.tombstones import (
     CONFIG_KEY,
     FileContent,
     TombstoneFile,
@@ -47,6 +45,8 @@ from lance_stream.table.tombstones import (
     with_change,
     without_expired,
 )
+from lance_stream.table.manifest import Manifest
+from lance_stream.table.paths import tombstone_file_name, tombstone_path
 from lance_stream.upsert.incoming import FOR_GOOD, Incoming, UpsertRules
 from lance_stream.upsert.tombstone_files import (
     FORGET,

@@ -20,14 +20,10 @@ from lance_stream.row_updates.changed_rows import (
 )
 from lance_stream.row_updates.in_place import changed_offsets, ids_of, with_new_columns
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ascending import distinct
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.operations import (
-    BloomFilter,
-    KeyExistenceFilter,
-    Update,
-    UpdateMode,
-)
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.lineage.ascending import distinct
+from lance_stream.table.operations.key_filters import BloomFilter, KeyExistenceFilter
+from lance_stream.table.operations.rows import Update, UpdateMode
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.row_writer import Written
 from lance_stream.upsert.tombstones import (

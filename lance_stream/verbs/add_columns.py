@@ -44,7 +44,7 @@ from lance_stream.schema.logical_types import STRUCT, is_fixed_size_list_of_stru
 from lance_stream.schema.projections import find
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.operations import Merge
+from lance_stream.table.operations.columns import Merge
 from lance_stream.verbs.create import new_schema
 from lance_stream.verbs.schema_changes import first_free_id
 from lance_stream.write.after_commit import after_commit

@@ -44,8 +44,8 @@ from lance_stream.schema.projections import find, narrowed
 from lance_stream.schema.widening import is_wider
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.operations import Merge, Project
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.operations.columns import Merge, Project
 from lance_stream.verbs.column_files import ColumnFiles, commit_columns, write_columns
 from lance_stream.verbs.schema_changes import (
     check_no_index,

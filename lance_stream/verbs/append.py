@@ -26,9 +26,9 @@ from lance_stream.schema.fields import Schema
 from lance_stream.schema.projections import ids_by_path
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import Append
+from lance_stream.table.operations.rows import Append
 from lance_stream.write.arrow_input import ArrowInput, can_be_read_twice, read_input
 from lance_stream.write.casting import check_rows_fit
 from lance_stream.write.fragments import delete_files, write_fragments, write_target

@@ -26,9 +26,9 @@ from lance_stream.snapshot.tag_files import list_tags
 from lance_stream.storage.trust import open_named
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.manifest import BasePath
-from lance_stream.table.operations import Clone
+from lance_stream.table.operations.transaction import decode_transaction
+from lance_stream.table.operations.versions import Clone
 from lance_stream.table.paths import CLONED_FROM, branch_directory
-from lance_stream.table.transaction import decode_transaction
 
 
 @dataclass(frozen=True)

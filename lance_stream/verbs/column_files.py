@@ -28,8 +28,8 @@ from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.table.fragments import DataFile, Fragment
-from lance_stream.table.row_addresses import unpack_addresses
+from lance_stream.table.fragments.fragment import DataFile, Fragment
+from lance_stream.table.lineage.row_addresses import unpack_addresses
 from lance_stream.verbs.schema_changes import Identity
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.write.planning import planning_again

@@ -44,8 +44,8 @@ from lance_stream.schema.projections import find
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
-from lance_stream.table.fragments import DataFile, Fragment
-from lance_stream.table.operations import Merge
+from lance_stream.table.fragments.fragment import DataFile, Fragment
+from lance_stream.table.operations.columns import Merge
 from lance_stream.verbs.add_columns import Addition, additions, schema_with
 from lance_stream.verbs.column_files import ColumnFiles, commit_columns, write_columns
 from lance_stream.verbs.schema_changes import identities

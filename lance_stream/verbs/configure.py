@@ -27,9 +27,9 @@ from lance_stream.schema.projections import find
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.config import update_config as apply_update
-from lance_stream.table.auto_cleanup import check_auto_cleanup
-from lance_stream.table.lineage_limits import check_entries
-from lance_stream.table.operations import MapUpdate, UpdateConfig
+from lance_stream.table.config.auto_cleanup import check_auto_cleanup
+from lance_stream.table.config.lineage_limits import check_entries
+from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 from lance_stream.write.planning import commit_planned, planning_again
 
 _HOW_STORED: Final = (BLOB_KEY, EXTENSION_NAME_KEY, EXTENSION_METADATA_KEY, *PACKED_KEYS)

@@ -31,10 +31,10 @@ from lance_stream.schema.fields import Schema
 from lance_stream.schema.primary_keys import check_primary_key
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import Commit, Creation, apply
-from lance_stream.table.auto_cleanup import check_auto_cleanup
-from lance_stream.table.lineage_limits import check_entries
+from lance_stream.table.config.auto_cleanup import check_auto_cleanup
+from lance_stream.table.config.lineage_limits import check_entries
 from lance_stream.table.manifest import DataFormat
-from lance_stream.table.operations import Overwrite
+from lance_stream.table.operations.rows import Overwrite
 from lance_stream.verbs.append import write_input
 from lance_stream.write.arrow_input import ArrowInput
 from lance_stream.write.fragments import check_dictionaries, delete_files

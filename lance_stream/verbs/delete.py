@@ -9,7 +9,7 @@ from lance_stream.row_updates.changed_rows import chosen_rows, without_rows
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
-from lance_stream.table.operations import Delete
+from lance_stream.table.operations.rows import Delete
 from lance_stream.write.planning import Staged, commit_planned, planning_again
 
 

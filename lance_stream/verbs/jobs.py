@@ -39,9 +39,9 @@ from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.resolving import checkout
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger_entries
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.operations import Overwrite
+from lance_stream.table.config import ledger_entries
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.operations.rows import Overwrite
 from lance_stream.table.version_marks import mark_of
 from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments, check_still_fits

@@ -26,9 +26,9 @@ from lance_stream.schema.declarations import with_declarations
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import Overwrite
+from lance_stream.table.operations.rows import Overwrite
 from lance_stream.verbs.append import check_is_compatible
 from lance_stream.verbs.create import new_schema, numbered_schema
 from lance_stream.write.arrow_input import ArrowInput, read_input

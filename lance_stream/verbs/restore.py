@@ -12,7 +12,7 @@ from lance_stream.snapshot.resolving import VersionSpec, checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import holding
 from lance_stream.table.detached import check_is_attached
-from lance_stream.table.operations import Restore
+from lance_stream.table.operations.versions import Restore
 from lance_stream.write.planning import commit_planned, planning_again
 
 

@@ -15,10 +15,10 @@ from lance_stream.errors import InvalidInputError, RetryableConflictError
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.config.tombstones import CONFIG_KEY, read_tombstones
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import Project
-from lance_stream.table.tombstones import CONFIG_KEY, read_tombstones
+from lance_stream.table.operations.columns import Project
 from lance_stream.write.casting import check_castable
 from lance_stream.write.planning import commit_planned, planning_again
 

@@ -38,7 +38,7 @@ from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.operations import Update, UpdateMode
+from lance_stream.table.operations.rows import Update, UpdateMode
 from lance_stream.write.casting import cast_batch
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files

@@ -7,7 +7,7 @@ every layer have to run it.
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.auto_cleanup import INTERVAL
+from lance_stream.table.config.auto_cleanup import INTERVAL
 
 
 def after_commit(table: TableVersion, environment: Environment = MACHINE) -> None:

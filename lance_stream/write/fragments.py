@@ -6,7 +6,7 @@ and with each data file its side files of blobs (`blob_files`).
 
 A fragment has id 0 and no row ids or row versions until it is committed: those are assigned from
 the version that is newest at that time. It is sent from worker to driver as bytes
-(`table.fragments.encode_fragment`).
+(`table.fragments.fragment.encode_fragment`).
 """
 
 import operator
@@ -29,7 +29,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import FileWriter as StoreFileWriter
 from lance_stream.storage.store import Store
 from lance_stream.table.apply import check_may_write
-from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.fragments.fragment import DataFile, Fragment
 from lance_stream.table.paths import blob_folder, data_file_name, data_file_path
 from lance_stream.write.blob_files import BlobFiles
 from lance_stream.write.casting import cast_batch, check_castable

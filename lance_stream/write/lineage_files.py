@@ -32,17 +32,17 @@ from lance_stream.schema.system_columns import (
 )
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import has_only_moved_rows
-from lance_stream.table.fragments import (
+from lance_stream.table.config.lineage_limits import inline_limit
+from lance_stream.table.fragments.fragment import (
     LINEAGE_FIELD_IDS,
     DataFile,
     Fragment,
     LineageColumn,
     StoredSequence,
 )
-from lance_stream.table.lineage_limits import inline_limit
+from lance_stream.table.lineage.row_ids import decode_row_ids
+from lance_stream.table.lineage.row_versions import decode_row_versions
 from lance_stream.table.paths import data_file_name, data_file_path
-from lance_stream.table.row_ids import decode_row_ids
-from lance_stream.table.row_versions import decode_row_versions
 from lance_stream.write.fragments import delete_files
 
 _NAMES: Final[Mapping[str, str]] = {

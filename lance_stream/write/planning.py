@@ -38,11 +38,12 @@ from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.apply import Creation
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.ledger_entries import LedgerEntry
+from lance_stream.table.config.ledger_entries import LedgerEntry
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import Append, Operation, Overwrite, Update, operation_name
-from lance_stream.table.transaction import Transaction
+from lance_stream.table.operations.operation import Operation, operation_name
+from lance_stream.table.operations.rows import Append, Overwrite, Update
+from lance_stream.table.operations.transaction import Transaction
 from lance_stream.write.after_commit import after_commit
 from lance_stream.write.fragments import delete_files
 

@@ -10,8 +10,8 @@ from benchmarks.scale import actions
 from benchmarks.scale.actions import HISTORY, TABLE
 from benchmarks.scale.forging import FORGED_VERSION, forge_history, forge_table
 from lance_stream.read import units
-from lance_stream.table import fragment_list
-from lance_stream.table.fragments import Fragment, decode_fragment
+from lance_stream.table.fragments import fragment_list
+from lance_stream.table.fragments.fragment import Fragment, decode_fragment
 from tests.sampling import ALL_CASES
 
 NUM_FRAGMENTS = 1100

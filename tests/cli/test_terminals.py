@@ -21,7 +21,7 @@ from lance_stream.cli import output
 from lance_stream.cli.look import maintenance_advice
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.consumers import record_progress
-from lance_stream.table import lineage_limits
+from lance_stream.table.config import lineage_limits
 from tests.cli.terminals import ESCAPE, Shown, interrupted, on_terminal, typing_in
 
 WIDE = pa.table(

@@ -28,7 +28,7 @@ from lance_stream.cli import output
 from lance_stream.cli.read.values import rows_of
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.maintenance.consumers import record_progress
-from lance_stream.table.ledger_entries import LedgerEntry, config_entries
+from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries
 from tests.golden.archives import unpack
 from tests.golden.test_old_writers import FOLDER as OLD_WRITERS
 

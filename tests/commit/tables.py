@@ -19,20 +19,15 @@ from lance_stream.schema.fields import Schema
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from lance_stream.table.apply import Creation
-from lance_stream.table.deletion_vectors import decode_deletion_vector
-from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.fragments.deletion_vectors import decode_deletion_vector
+from lance_stream.table.fragments.fragment import DataFile, Fragment
+from lance_stream.table.lineage.row_ids import decode_row_ids
 from lance_stream.table.manifest import DataFormat, Manifest, WriterVersion, encode_manifest
-from lance_stream.table.operations import (
-    Append,
-    Delete,
-    MapUpdate,
-    Operation,
-    Overwrite,
-    UpdateConfig,
-)
+from lance_stream.table.operations.config import MapUpdate, UpdateConfig
+from lance_stream.table.operations.operation import Operation
+from lance_stream.table.operations.rows import Append, Delete, Overwrite
+from lance_stream.table.operations.transaction import Transaction, encode_transaction
 from lance_stream.table.paths import deletion_file_path
-from lance_stream.table.row_ids import decode_row_ids
-from lance_stream.table.transaction import Transaction, encode_transaction
 
 SCHEMA = assign_ids(from_arrow(pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.string())])))
 CREATION = Creation(DataFormat("lance", "2.2"))

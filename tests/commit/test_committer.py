@@ -15,16 +15,11 @@ from lance_stream.errors import (
 )
 from lance_stream.retries import RetryPolicy
 from lance_stream.table.manifest import Manifest, encode_manifest
-from lance_stream.table.operations import (
-    DataOverlay,
-    Merge,
-    Operation,
-    Restore,
-    Rewrite,
-    RewriteGroup,
-    UnknownOperation,
-)
-from lance_stream.table.transaction import decode_transaction
+from lance_stream.table.operations.columns import DataOverlay, Merge
+from lance_stream.table.operations.moved_rows import Rewrite, RewriteGroup
+from lance_stream.table.operations.operation import Operation, UnknownOperation
+from lance_stream.table.operations.transaction import decode_transaction
+from lance_stream.table.operations.versions import Restore
 from tests.commit.tables import (
     CREATION,
     SCHEMA,

@@ -26,10 +26,12 @@ from lance_stream.errors import (
 )
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
+from lance_stream.table.config.manifest_store_mark import CONFIG_KEY
 from lance_stream.table.manifest import encode_manifest
-from lance_stream.table.manifest_store_mark import CONFIG_KEY
-from lance_stream.table.operations import Append, MapUpdate, Restore, UpdateConfig
-from lance_stream.table.transaction import encode_transaction
+from lance_stream.table.operations.config import MapUpdate, UpdateConfig
+from lance_stream.table.operations.rows import Append
+from lance_stream.table.operations.transaction import encode_transaction
+from lance_stream.table.operations.versions import Restore
 from tests.commit.tables import (
     CREATION,
     append,

@@ -30,7 +30,7 @@ from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
 from lance_stream.storage.protocols import Service
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert as apply_upsert
 from lance_stream.verbs.append import append_fragments

@@ -10,7 +10,7 @@ import pytest
 import lance_stream
 from lance_stream import BadDataError, Dataset, InvalidInputError, UnsupportedFeatureError
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.tombstones import read_tombstones
+from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.upsert.histories import shadowed_events
 from lance_stream.upsert.incoming import FOR_GOOD

@@ -22,7 +22,7 @@ from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 from lance_stream.table.paths import deletion_file_path
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert

@@ -27,7 +27,7 @@ from lance_stream.errors import (
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.locations import open_store
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 from tests.faults.drivers import (
     APP,
     FIRST_VERSION,

@@ -21,10 +21,10 @@ from lance_stream.ledger.lookup import has_batch_id
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.store import Store
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import Append
-from lance_stream.table.transaction import Transaction
+from lance_stream.table.operations.rows import Append
+from lance_stream.table.operations.transaction import Transaction
 from tests.commit.tables import (
     append,
     commit_to,

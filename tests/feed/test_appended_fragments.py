@@ -14,7 +14,7 @@ from lance_stream.errors import NotFoundError
 from lance_stream.feed.appended_fragments import AppendedRows, walk_appended
 from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.columns_of_versions import FeedColumns
-from lance_stream.table.appended import appended_fragments
+from lance_stream.table.changes.appended import appended_fragments
 
 pytestmark = pytest.mark.oracle
 

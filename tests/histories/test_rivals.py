@@ -3,7 +3,7 @@
 import pytest
 
 from lance_stream.commit import committer
-from lance_stream.table.conflicts import Verdict
+from lance_stream.table.conflicts.rules import Verdict
 from tests.histories.engine import Outcome, replay
 from tests.histories.life import STORE_CALLS
 from tests.histories.steps import step

@@ -17,11 +17,12 @@ from lance_stream.ledger.foreign_restores import MAX_UNTRIED_VERSIONS, forgets
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ledger_entries import config_key
+from lance_stream.table.config.ledger_entries import config_key
 from lance_stream.table.manifest import encode_manifest
-from lance_stream.table.operations import MapUpdate, Restore, UpdateConfig
+from lance_stream.table.operations.config import MapUpdate, UpdateConfig
+from lance_stream.table.operations.transaction import Transaction, encode_transaction
+from lance_stream.table.operations.versions import Restore
 from lance_stream.table.paths import manifest_path
-from lance_stream.table.transaction import Transaction, encode_transaction
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.verbs.configure import update_config
 from lance_stream.verbs.delete import delete

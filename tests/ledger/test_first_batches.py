@@ -14,7 +14,7 @@ from lance_stream import InvalidInputError, TableReplacedError
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.tombstones import read_tombstones
+from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append_fragments

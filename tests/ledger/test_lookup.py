@@ -13,7 +13,7 @@ from lance_stream.ledger.lookup import Lookup, has_batch_id
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ledger_entries import LedgerEntry, config_entries, config_key
+from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries, config_key
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 from tests.contracts.watched_stores import WatchedStore

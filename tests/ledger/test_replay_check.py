@@ -14,7 +14,7 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 from lance_stream.verbs.append import append
 from lance_stream.write.planning import Outcome
 from tests.remedies import follow
@@ -258,7 +258,7 @@ def test_older_batches_survive_foreign_restores(
     table: TableVersion,
 ) -> None:
     """They are compared with what was committed before the restore."""
-    from lance_stream.table.operations import Restore
+    from lance_stream.table.operations.versions import Restore
     from lance_stream.write.planning import commit_operation
 
     for number in range(2):

@@ -25,7 +25,7 @@ from lance_stream.errors import LanceStreamError
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.ledger.verdicts import Verdict
-from lance_stream.table.operations import Restore
+from lance_stream.table.operations.versions import Restore
 from lance_stream.verbs.append import append
 from lance_stream.write.planning import commit_operation
 

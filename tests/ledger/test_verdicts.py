@@ -17,7 +17,7 @@ from lance_stream.ledger.verdicts import (
     classify,
     compare,
 )
-from lance_stream.table.ledger_entries import LedgerEntry
+from lance_stream.table.config.ledger_entries import LedgerEntry
 
 BATCH = MicroBatch("app", 3, "query", "rules")
 ROWS, OTHERS = RowsDigest(2, (1, 2)), RowsDigest(2, (1, 3))

@@ -14,7 +14,7 @@ from lance_stream import Dataset, InvalidInputError
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance import auto_cleanup
 from lance_stream.maintenance.consumers import record_progress
-from lance_stream.table.auto_cleanup import (
+from lance_stream.table.config.auto_cleanup import (
     INTERVAL,
     OLDER_THAN,
     RETAIN_VERSIONS,

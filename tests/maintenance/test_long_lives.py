@@ -23,10 +23,10 @@ from lance_stream.maintenance.compaction.background import ROUND
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
 from lance_stream.storage.protocols import Service
+from lance_stream.table.lineage.row_ids import encode_row_ids
+from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.table.manifest import FragmentList, Manifest, encode_manifest
 from lance_stream.table.paths import manifest_path
-from lance_stream.table.row_ids import encode_row_ids
-from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.write.fragments import write_fragments, write_target
 from tests.contracts.object_service import ObjectService
 from tests.sampling import ALL_CASES

@@ -16,11 +16,15 @@ from lance_stream.maintenance import verify
 from lance_stream.maintenance.verify import RULES
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.write_ahead_logs import FOLDER
+from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries
+from lance_stream.table.config.tombstones import CONFIG_KEY
 from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS
-from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.fragments.fragment import DataFile, Fragment
 from lance_stream.table.indices import IndexMetadata, encode_index_section
-from lance_stream.table.ledger_entries import LedgerEntry, config_entries
+from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
+from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.table.manifest import DataFormat, FragmentList, Manifest, encode_manifest
+from lance_stream.table.operations.transaction import decode_transaction, encode_transaction
 from lance_stream.table.paths import (
     TOMBSTONES_DIRECTORY,
     NamingScheme,
@@ -29,10 +33,6 @@ from lance_stream.table.paths import (
     manifest_path,
     transaction_path,
 )
-from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
-from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
-from lance_stream.table.tombstones import CONFIG_KEY
-from lance_stream.table.transaction import decode_transaction, encode_transaction
 from lance_stream.table.write_ahead_logs import WRITE_AHEAD_LOG
 from lance_stream.verbs.append import append
 

@@ -15,12 +15,12 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.storage.locations import open_store
 from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.apply.index_coverage import coverage
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.indices import IndexMetadata, decode_index_section
+from lance_stream.table.lineage.row_ids import decode_row_ids
+from lance_stream.table.lineage.row_versions import decode_row_versions
 from lance_stream.table.manifest import FragmentList, Manifest
-from lance_stream.table.operations import Restore
-from lance_stream.table.row_ids import decode_row_ids
-from lance_stream.table.row_versions import decode_row_versions
+from lance_stream.table.operations.versions import Restore
 from tests.oracle.test_diffs import ACTS, History
 
 pytestmark = pytest.mark.oracle

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.table.auto_cleanup import INTERVAL, OLDER_THAN, RETAIN_VERSIONS
+from lance_stream.table.config.auto_cleanup import INTERVAL, OLDER_THAN, RETAIN_VERSIONS
 
 pytestmark = pytest.mark.oracle
 

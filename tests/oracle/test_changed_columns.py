@@ -13,7 +13,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.committer import read_transaction
 from lance_stream.snapshot.opening import open_newest
-from lance_stream.table.operations import Operation
+from lance_stream.table.operations.operation import Operation
 from tests.oracle.test_upserts import Twins, rows
 from tests.verbs.test_add_columns import in_the_way
 

@@ -18,9 +18,9 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.storage.locations import open_store
-from lance_stream.table.fragments import DataFile, Fragment
-from lance_stream.table.operations import Append, Overwrite
-from lance_stream.table.transaction import Transaction, decode_transaction
+from lance_stream.table.fragments.fragment import DataFile, Fragment
+from lance_stream.table.operations.rows import Append, Overwrite
+from lance_stream.table.operations.transaction import Transaction, decode_transaction
 from lance_stream.verbs.append import append
 from tests.commit.tables import (
     CREATION,

@@ -11,7 +11,7 @@ import pytest
 
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.storage.locations import open_store
-from lance_stream.table.diff import TableChanges, diff, plan_diff
+from lance_stream.table.changes.diff import TableChanges, diff, plan_diff
 from tests.commit.tables import dead_of
 
 pytestmark = pytest.mark.oracle

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lance_stream.table import diff
+from lance_stream.table.changes import diff
 from tests.oracle.feed_histories import WithHiddenLineage, run
 
 pytestmark = pytest.mark.oracle

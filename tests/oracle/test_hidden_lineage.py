@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.table.fragments import LineageColumn
+from lance_stream.table.fragments.fragment import LineageColumn
 
 pytestmark = pytest.mark.oracle
 

@@ -8,7 +8,7 @@ import pytest
 
 import lance_stream
 from lance_stream.feed.row_differences import RowDifferences
-from lance_stream.table.row_counts import RowCounts
+from lance_stream.table.changes.row_counts import RowCounts
 from tests import seeded_runs as histories
 from tests.oracle.feed_histories import Histories
 

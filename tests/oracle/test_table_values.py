@@ -13,19 +13,27 @@ import pytest
 from lance_stream._proto import transaction_pb2
 from lance_stream.errors import BadDataError
 from lance_stream.schema.arrow_schemas import to_arrow
-from lance_stream.table import feature_flags, operations, paths
-from lance_stream.table.deletion_vectors import decode_deletion_vector, encode_deletion_vector
-from lance_stream.table.fragments import DeletionFile, Fragment, LineageColumn
+from lance_stream.table import feature_flags, paths
+from lance_stream.table.fragments.deletion_vectors import (
+    decode_deletion_vector,
+    encode_deletion_vector,
+)
+from lance_stream.table.fragments.fragment import DeletionFile, Fragment, LineageColumn
 from lance_stream.table.indices import decode_index_section, encode_index_section
-from lance_stream.table.manifest import FragmentList, Manifest, decode_manifest, encode_manifest
-from lance_stream.table.row_addresses import FragmentRows, RowIdIndex, pack_addresses
-from lance_stream.table.row_ids import decode_row_ids, encode_row_ids
-from lance_stream.table.row_versions import (
+from lance_stream.table.lineage.row_addresses import FragmentRows, RowIdIndex, pack_addresses
+from lance_stream.table.lineage.row_ids import decode_row_ids, encode_row_ids
+from lance_stream.table.lineage.row_versions import (
     RowVersionSequence,
     decode_row_versions,
     encode_row_versions,
 )
-from lance_stream.table.transaction import decode_transaction, encode_transaction
+from lance_stream.table.manifest import FragmentList, Manifest, decode_manifest, encode_manifest
+from lance_stream.table.operations.columns import DataReplacement, Merge, Project
+from lance_stream.table.operations.config import UpdateConfig
+from lance_stream.table.operations.moved_rows import ReserveFragments, Rewrite
+from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update
+from lance_stream.table.operations.transaction import decode_transaction, encode_transaction
+from lance_stream.table.operations.versions import Clone, CreateIndex, Restore
 
 lance = pytest.importorskip("lance")
 pytestmark = pytest.mark.oracle
@@ -186,9 +194,9 @@ def test_transactions_are_rewritten_without_loss(history: Path) -> None:
         assert stated == (transaction.read_version, transaction.uuid)
         kinds.add(type(transaction.operation))
     assert kinds == {
-        *(operations.Append, operations.Delete, operations.Overwrite, operations.CreateIndex),
-        *(operations.Rewrite, operations.Merge, operations.Restore, operations.ReserveFragments),
-        *(operations.Update, operations.Project, operations.UpdateConfig),
+        *(Append, Delete, Overwrite, CreateIndex),
+        *(Rewrite, Merge, Restore, ReserveFragments),
+        *(Update, Project, UpdateConfig),
     }
 
 
@@ -198,7 +206,7 @@ def test_transaction_properties_equal_pylances(history: Path) -> None:
     for _, manifest in manifests(history):
         assert manifest.inline_transaction is not None
         ours = decode_transaction(manifest.inline_transaction)
-        if isinstance(ours.operation, operations.Rewrite):
+        if isinstance(ours.operation, Rewrite):
             continue  # pylance cannot show one that rewrote an index
         num_compared += 1
         theirs = ds.read_transaction(manifest.version)
@@ -442,7 +450,7 @@ def test_a_clones_files_lie_below_its_base(tmp_path: Path) -> None:
     first = next(manifests(clone))[1]
     assert first.inline_transaction is not None
     operation = decode_transaction(first.inline_transaction).operation
-    assert isinstance(operation, operations.Clone)
+    assert isinstance(operation, Clone)
     assert (operation.is_shallow, operation.ref_version) == (True, 2)
 
 
@@ -462,6 +470,6 @@ def test_data_replacements_read_as_pylance_made_them(tmp_path: Path) -> None:
     *_, (_, after) = manifests(folder)
     assert after.inline_transaction is not None
     ours = decode_transaction(after.inline_transaction).operation
-    assert isinstance(ours, operations.DataReplacement)
+    assert isinstance(ours, DataReplacement)
     ((fragment_id, replaced),) = ours.replacements
     assert (fragment_id, replaced.path, replaced.field_ids) == (0, file.path, file.field_ids)

@@ -20,11 +20,22 @@ from google.protobuf.message import Message
 import lance_stream
 from lance_stream._proto import transaction_pb2
 from lance_stream.snapshot.opening import open_newest
-from lance_stream.table import operations as ops
-from lance_stream.table import wire
+from lance_stream.table.lineage.row_ids import decode_row_ids
+from lance_stream.table.lineage.row_versions import decode_row_versions
+from lance_stream.table.messages import wire
+from lance_stream.table.operations.columns import DataOverlay, DataReplacement, Merge, Project
+from lance_stream.table.operations.config import UpdateConfig
+from lance_stream.table.operations.moved_rows import ReserveFragments, Rewrite
+from lance_stream.table.operations.operation import FIELD_NAMES, OPERATIONS, KnownOperation
+from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update
+from lance_stream.table.operations.versions import (
+    Clone,
+    CreateIndex,
+    Restore,
+    UpdateBases,
+    UpdateMemWalState,
+)
 from lance_stream.table.paths import transaction_path
-from lance_stream.table.row_ids import decode_row_ids
-from lance_stream.table.row_versions import decode_row_versions
 
 pytestmark = pytest.mark.oracle
 
@@ -71,12 +82,12 @@ DIFFERENCES: Mapping[str, str] = {
 }
 """What differs on purpose, and why."""
 
-NOT_COMMITTED: Mapping[type[ops.KnownOperation], str] = {
-    ops.ReserveFragments: "a compaction states ids that are free when it commits",
-    ops.DataReplacement: "an Update states which rows changed; this does not",
-    ops.UpdateMemWalState: "we do not write to write-ahead logs",
-    ops.UpdateBases: "files are stored in the table's own directory",
-    ops.DataOverlay: "readers of the format in use refuse overlays",
+NOT_COMMITTED: Mapping[type[KnownOperation], str] = {
+    ReserveFragments: "a compaction states ids that are free when it commits",
+    DataReplacement: "an Update states which rows changed; this does not",
+    UpdateMemWalState: "we do not write to write-ahead logs",
+    UpdateBases: "files are stored in the table's own directory",
+    DataOverlay: "readers of the format in use refuse overlays",
 }
 
 
@@ -126,7 +137,7 @@ class Case:
         differs: The paths of the fields that differ, by their reason in DIFFERENCES.
     """
 
-    operation: type[ops.KnownOperation]
+    operation: type[KnownOperation]
     name: str
     ours: Act
     theirs: Act
@@ -136,27 +147,27 @@ class Case:
 
 CASES = [
     Case(
-        ops.Overwrite,
+        Overwrite,
         "create",
         lambda uri: lance_stream.create_dataset(uri, NEW),
         lambda uri: lance.write_dataset(NEW, uri, enable_stable_row_ids=True),
         table="none",
     ),
     Case(
-        ops.Append,
+        Append,
         "rows",
         lambda uri: ours(uri).append(NEW),
         lambda uri: theirs(uri).insert(NEW),
     ),
     Case(
-        ops.Append,
+        Append,
         "rows without stable ids",
         lambda uri: ours(uri).append(NEW),
         lambda uri: theirs(uri).insert(NEW),
         table="unstable",
     ),
     Case(
-        ops.Append,
+        Append,
         "some columns",
         lambda uri: ours(uri).append(NEW.select(["id"])),
         lambda uri: theirs(uri).insert(NEW.select(["id"])),
@@ -165,48 +176,48 @@ CASES = [
         },
     ),
     Case(
-        ops.Overwrite,
+        Overwrite,
         "same columns",
         lambda uri: ours(uri).overwrite(NEW),
         lambda uri: lance.write_dataset(NEW, uri, mode="overwrite"),
     ),
     Case(
-        ops.Overwrite,
+        Overwrite,
         "other columns",
         lambda uri: ours(uri).overwrite(pa.table({"z": [1.5]})),
         lambda uri: lance.write_dataset(pa.table({"z": [1.5]}), uri, mode="overwrite"),
         differs={"field ids": ["fragments.files.fields", "schema.id"]},
     ),
     Case(
-        ops.Delete,
+        Delete,
         "rows of two fragments, all of one",
         lambda uri: ours(uri).delete("id >= 9"),
         lambda uri: theirs(uri).delete("id >= 9"),
         differs={"old lineage": OLD_LINEAGE},
     ),
     Case(
-        ops.Delete,
+        Delete,
         "rows without stable ids",
         lambda uri: ours(uri).delete("id >= 9"),
         lambda uri: theirs(uri).delete("id >= 9"),
         table="unstable",
     ),
     Case(
-        ops.Delete,
+        Delete,
         "rows again",
         lambda uri: ours(uri).delete("id < 2").delete("id = 5"),
         lambda uri: (theirs(uri).delete("id < 2"), theirs(uri).delete("id = 5")),
         differs={"old lineage": OLD_LINEAGE},
     ),
     Case(
-        ops.Update,
+        Update,
         "upsert",
         lambda uri: ours(uri).upsert(CHANGED, on="id"),
         lambda uri: merge(uri).when_not_matched_insert_all().execute(CHANGED),
         differs={**MOVED, "old lineage": OLD_LINEAGE},
     ),
     Case(
-        ops.Update,
+        Update,
         "upsert without stable ids",
         lambda uri: ours(uri).upsert(CHANGED, on="id"),
         lambda uri: merge(uri).when_not_matched_insert_all().execute(CHANGED),
@@ -214,14 +225,14 @@ CASES = [
         differs={name: MOVED[name] for name in ("key filter", "unchanged key")},
     ),
     Case(
-        ops.Update,
+        Update,
         "upsert of all rows of a fragment",
         lambda uri: ours(uri).upsert(ALL_OF_ONE, on="id"),
         lambda uri: merge(uri).when_not_matched_insert_all().execute(ALL_OF_ONE),
         differs=MOVED,
     ),
     Case(
-        ops.Update,
+        Update,
         "upsert of new keys",
         lambda uri: ours(uri).upsert(NEW, on="id"),
         lambda uri: merge(uri).when_not_matched_insert_all().execute(NEW),
@@ -232,7 +243,7 @@ CASES = [
         },
     ),
     Case(
-        ops.Update,
+        Update,
         "upsert by the primary key",
         lambda uri: ours(uri).upsert(keyed(CHANGED), on="id"),
         lambda uri: merge(uri).when_not_matched_insert_all().execute(keyed(CHANGED)),
@@ -240,7 +251,7 @@ CASES = [
         differs={**MOVED, "old lineage": OLD_LINEAGE},
     ),
     Case(
-        ops.Update,
+        Update,
         "upsert beside indices",
         lambda uri: ours(uri).upsert(CHANGED, on="id"),
         lambda uri: merge(uri).when_not_matched_insert_all().execute(CHANGED),
@@ -248,7 +259,7 @@ CASES = [
         differs={**MOVED, "old lineage": OLD_LINEAGE},
     ),
     Case(
-        ops.Update,
+        Update,
         "upsert of some columns",
         lambda uri: ours(uri).upsert(SOME_COLUMNS, on="id"),
         lambda uri: merge(uri).execute(SOME_COLUMNS),
@@ -260,7 +271,7 @@ CASES = [
         },
     ),
     Case(
-        ops.Update,
+        Update,
         "update of a column in place",
         lambda uri: ours(uri).update({"y": "y"}, where="id IN (3, 4)"),
         lambda uri: merge(uri).execute(SOME_COLUMNS),
@@ -271,7 +282,7 @@ CASES = [
         },
     ),
     Case(
-        ops.Update,
+        Update,
         "deletes by key",
         lambda uri: ours(uri).upsert(DELETING, on="id", delete_when="true"),
         lambda uri: theirs(uri).merge_insert("id").when_matched_delete().execute(DELETING),
@@ -282,21 +293,21 @@ CASES = [
         },
     ),
     Case(
-        ops.Rewrite,
+        Rewrite,
         "compaction",
         lambda uri: ours(uri).delete("id = 3").compact(),
         lambda uri: (theirs(uri).delete("id = 3"), theirs(uri).optimize.compact_files()),
         differs={"old lineage": OLD_LINEAGE_OF_GROUPS},
     ),
     Case(
-        ops.Rewrite,
+        Rewrite,
         "compaction without stable ids",
         lambda uri: ours(uri).compact(),
         lambda uri: theirs(uri).optimize.compact_files(),
         table="unstable",
     ),
     Case(
-        ops.Rewrite,
+        Rewrite,
         "compaction beside indices",
         lambda uri: ours(uri).compact(),
         lambda uri: theirs(uri).optimize.compact_files(),
@@ -307,51 +318,51 @@ CASES = [
         },
     ),
     Case(
-        ops.Merge,
+        Merge,
         "a column of nulls",
         lambda uri: ours(uri).add_columns(DOUBLE),
         lambda uri: theirs(uri).add_columns(DOUBLE),
     ),
     Case(
-        ops.Merge,
+        Merge,
         "a computed column",
         lambda uri: ours(uri).add_columns({"z": "y + 1"}),
         lambda uri: theirs(uri).add_columns({"z": "y + 1"}),
     ),
     Case(
-        ops.Merge,
+        Merge,
         "a cast",
         lambda uri: ours(uri).alter_columns({"path": "x", "data_type": pa.large_string()}),
         lambda uri: theirs(uri).alter_columns({"path": "x", "data_type": pa.large_string()}),
         differs={"old rows not null": ["preserves_nullability"]},
     ),
     Case(
-        ops.Project,
+        Project,
         "a dropped column",
         lambda uri: ours(uri).drop_columns("y"),
         lambda uri: theirs(uri).drop_columns(["y"]),
     ),
     Case(
-        ops.Project,
+        Project,
         "a renamed column",
         lambda uri: ours(uri).rename_columns({"y": "w"}),
         lambda uri: theirs(uri).alter_columns({"path": "y", "name": "w"}),
     ),
     Case(
-        ops.Project,
+        Project,
         "a column that may no longer be null",
         lambda uri: ours(uri).alter_columns({"path": "y", "nullable": False}),
         lambda uri: theirs(uri).alter_columns({"path": "y", "nullable": False}),
     ),
     Case(
-        ops.Restore,
+        Restore,
         "the first version",
         lambda uri: ours(uri).restore(1),
         lambda uri: lance.dataset(uri, version=1).restore(),
         differs={"ledger": ["transaction_properties"]},
     ),
     Case(
-        ops.UpdateConfig,
+        UpdateConfig,
         "config",
         lambda uri: ours(uri).update_config({"a": "1"}).update_config({"a": None, "b": "2"}),
         lambda uri: (
@@ -360,33 +371,33 @@ CASES = [
         ),
     ),
     Case(
-        ops.UpdateConfig,
+        UpdateConfig,
         "metadata of a column",
         lambda uri: ours(uri).update_metadata(fields={"y": {"unit": "EUR"}}),
         lambda uri: theirs(uri).update_field_metadata({"y": {"unit": "EUR"}}),
     ),
     Case(
-        ops.UpdateConfig,
+        UpdateConfig,
         "metadata of the table",
         lambda uri: ours(uri).update_metadata({"a": "1"}, replace=True),
         lambda uri: theirs(uri).update_metadata({"a": "1"}, replace=True),
     ),
     Case(
-        ops.CreateIndex,
+        CreateIndex,
         "indices brought up to date",
         lambda uri: ours(uri).append(NEW).optimize_indices(),
         lambda uri: (theirs(uri).insert(NEW), theirs(uri).optimize.optimize_indices()),
         table="indexed",
     ),
     Case(
-        ops.Clone,
+        Clone,
         "a shallow clone",
         lambda uri: shutil.move(ours(f"{uri}/../base").shallow_clone(f"{uri}-c").uri, uri),
         lambda uri: shutil.move(theirs(f"{uri}/../base").shallow_clone(f"{uri}-c", 2).uri, uri),
         table="none",
     ),
     Case(
-        ops.Clone,
+        Clone,
         "a branch",
         lambda uri: ours(uri).branches.create("dev"),
         lambda uri: theirs(uri).create_branch("dev"),
@@ -435,7 +446,7 @@ def test_transactions_differ_only_where_documented(
         if found.get(path) != expected.get(path)
     }
     documented = [path for paths in case.differs.values() for path in paths]
-    prefix = ops.FIELD_NAMES[case.operation]
+    prefix = FIELD_NAMES[case.operation]
     full = {path if path == "transaction_properties" else f"{prefix}.{path}" for path in documented}
     assert differing == full, [(p, found.get(p), expected.get(p)) for p in sorted(differing)]
     ds = lance.dataset(uris[0] + branch)
@@ -508,7 +519,7 @@ def _normalized(path: str, value: Any, known_files: frozenset[str]) -> Any:
 def test_each_operation_is_compared_or_never_committed() -> None:
     compared = {case.operation for case in CASES}
     assert not compared & NOT_COMMITTED.keys()
-    assert compared | NOT_COMMITTED.keys() == set(ops.OPERATIONS.values())
+    assert compared | NOT_COMMITTED.keys() == set(OPERATIONS.values())
     package = Path(lance_stream.__file__).parent
     text = "".join(
         path.read_text() for path in package.rglob("*.py") if path.name != "operations.py"

@@ -21,7 +21,7 @@ from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
 

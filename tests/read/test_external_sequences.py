@@ -10,7 +10,7 @@ import pytest
 import lance_stream
 from lance_stream.dataset import Dataset
 from lance_stream.errors import CorruptDataError
-from lance_stream.table.fragments import ExternalFile, Fragment
+from lance_stream.table.fragments.fragment import ExternalFile, Fragment
 from lance_stream.table.manifest import FragmentList, encode_manifest
 
 

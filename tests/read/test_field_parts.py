@@ -13,7 +13,7 @@ from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.projections import project
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import WriteTarget, write_fragments
 
@@ -181,7 +181,7 @@ def test_tombstoned_columns_are_not_read(ds: Dataset) -> None:
     ]
     emptied = replace(fragment, files=(replace(file, field_ids=tuple(ids)),))
     from lance_stream.read.fragment import read_unit
-    from lance_stream.table.fragments import encode_fragment
+    from lance_stream.table.fragments.fragment import encode_fragment
 
     unit = replace(unit_of(ds.table, 0, columns=("id",)), fragment=encode_fragment(emptied))
     assert pa.Table.from_batches(read_unit(unit))["id"].null_count == 3

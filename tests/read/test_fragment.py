@@ -12,7 +12,7 @@ from lance_stream.read import fragment
 from lance_stream.read.fragment import FragmentReader, read_unit
 from lance_stream.read.units import unit_of
 from lance_stream.snapshot.opening import open_newest
-from lance_stream.table.fragments import decode_fragment
+from lance_stream.table.fragments.fragment import decode_fragment
 
 
 def test_distant_rows_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

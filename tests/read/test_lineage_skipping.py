@@ -21,8 +21,8 @@ from lance_stream.read import fragment, lineage_skipping, page_skipping
 from lance_stream.read.scan import plan_scan
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.storage.store import Store
-from lance_stream.table.fragments import encode_fragment
-from lance_stream.table.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
+from lance_stream.table.fragments.fragment import encode_fragment
+from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
 from tests.contracts.watched_stores import WatchedStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

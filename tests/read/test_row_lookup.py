@@ -14,8 +14,8 @@ from lance_stream.read import take
 from lance_stream.read.row_lookup import find_rows
 from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.opening import open_newest
+from lance_stream.table.lineage.row_addresses import NO_ADDRESS
 from lance_stream.table.manifest import FragmentList
-from lance_stream.table.row_addresses import NO_ADDRESS
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("value", pa.int64())])
 

@@ -27,26 +27,19 @@ from lance_stream.commit.committer import read_transaction
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.storage.locations import open_store
 from lance_stream.table.manifest import BasePath
-from lance_stream.table.operations import (
-    Append,
+from lance_stream.table.operations.columns import DataReplacement, Merge, Project
+from lance_stream.table.operations.config import UpdateConfig
+from lance_stream.table.operations.moved_rows import ReserveFragments, Rewrite
+from lance_stream.table.operations.operation import Operation, UnknownOperation
+from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update
+from lance_stream.table.operations.transaction import Transaction
+from lance_stream.table.operations.versions import (
     Clone,
     CreateIndex,
-    DataReplacement,
-    Delete,
-    Merge,
-    Operation,
-    Overwrite,
-    Project,
-    ReserveFragments,
     Restore,
-    Rewrite,
-    UnknownOperation,
-    Update,
     UpdateBases,
-    UpdateConfig,
     UpdateMemWalState,
 )
-from lance_stream.table.transaction import Transaction
 
 SCHEMA = pa.schema(
     [

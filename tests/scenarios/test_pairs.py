@@ -46,14 +46,10 @@ from lance_stream.errors import (
 )
 from lance_stream.storage.locations import open_store
 from lance_stream.table.apply import APPLY
-from lance_stream.table.conflicts import Verdict
-from lance_stream.table.operations import (
-    OPERATIONS,
-    Clone,
-    DataOverlay,
-    UnknownOperation,
-    UpdateMemWalState,
-)
+from lance_stream.table.conflicts.rules import Verdict
+from lance_stream.table.operations.columns import DataOverlay
+from lance_stream.table.operations.operation import OPERATIONS, UnknownOperation
+from lance_stream.table.operations.versions import Clone, UpdateMemWalState
 from tests.commit.tables import make_environment, publish_foreign
 from tests.scenarios.acts import ACTS, INDICES, PLANNED_ON, SCHEMA, Planned, Stage
 

@@ -37,19 +37,14 @@ from lance_stream.errors import (
 )
 from lance_stream.ledger.lookup import has_batch_id
 from lance_stream.ledger.micro_batch import MicroBatch
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import (
-    Append,
-    Merge,
-    Operation,
-    Restore,
-    Rewrite,
-    RewriteGroup,
-    UnknownOperation,
-    operation_name,
-)
-from lance_stream.table.transaction import Transaction
+from lance_stream.table.operations.columns import Merge
+from lance_stream.table.operations.moved_rows import Rewrite, RewriteGroup
+from lance_stream.table.operations.operation import Operation, UnknownOperation, operation_name
+from lance_stream.table.operations.rows import Append
+from lance_stream.table.operations.transaction import Transaction
+from lance_stream.table.operations.versions import Restore
 from tests.commit import tables
 from tests.contracts.watched_stores import WatchedStore
 

@@ -17,7 +17,7 @@ from lance_stream.errors import (
     InvalidInputError,
     UnsupportedFeatureError,
 )
-from lance_stream.table import wire
+from lance_stream.table.messages import wire
 from tests.dataset.manifest_edits import add_bytes_to_manifest, edit_manifest
 
 ROWS = {"id": [1, 2, 3], "x": [1.0, 2.0, 3.0]}
@@ -122,16 +122,16 @@ def test_ambiguous_column_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_largest_row_id_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lance_stream.table import given_row_ids
+    from lance_stream.table.apply import next_row_id_check
 
     asked: list[int] = []
-    real = given_row_ids.largest_row_id
+    real = next_row_id_check.largest_row_id
 
     def counted(fragments: Any) -> int:
         asked.append(len(fragments))
         return real(fragments)
 
-    monkeypatch.setattr(given_row_ids, "largest_row_id", counted)
+    monkeypatch.setattr(next_row_id_check, "largest_row_id", counted)
     ds = make(tmp_path / "t")
     assert not asked  # all versions are ours
     edit_manifest(tmp_path / "t", by_another_program(lambda _: None))

@@ -16,7 +16,7 @@ from lance_stream.snapshot.hidden_columns import (
     forget_hidden_columns,
 )
 from lance_stream.snapshot.open_files import OpenFiles
-from lance_stream.table.fragments import DataFile, LineageColumn
+from lance_stream.table.fragments.fragment import DataFile, LineageColumn
 from tests.dataset.manifest_edits import edit_manifest
 
 CONFIG = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "0"}

@@ -27,10 +27,10 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
 from lance_stream.storage.protocols import Service
-from lance_stream.table.fragment_list import FragmentNumbers
+from lance_stream.table.fragments.fragment_list import FragmentNumbers
+from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.manifest import FragmentList, Manifest, encode_manifest
 from lance_stream.table.paths import manifest_path
-from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 from tests.contracts.object_service import ObjectService

@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream._proto import table_pb2
 from lance_stream.dataset import Dataset
-from lance_stream.table.appended import appended_fragments
+from lance_stream.table.changes.appended import appended_fragments
 from tests.dataset.manifest_edits import edit_manifest
 
 pytestmark = pytest.mark.oracle

@@ -10,12 +10,13 @@ import pytest
 import lance_stream
 from lance_stream import Dataset, InvalidInputError
 from lance_stream.snapshot.history import VersionInfo
-from lance_stream.table.fragment_list import FragmentList
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.operations import Append, Overwrite, Rewrite, Update
-from lance_stream.table.row_counts import RowCounts, count_changed_rows
-from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
-from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
+from lance_stream.table.changes.row_counts import RowCounts, count_changed_rows
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.fragments.fragment_list import FragmentList
+from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
+from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
+from lance_stream.table.operations.moved_rows import Rewrite
+from lance_stream.table.operations.rows import Append, Overwrite, Update
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])
 UNKNOWN = (None, None, None)

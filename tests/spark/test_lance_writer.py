@@ -17,7 +17,7 @@ from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.resolving import open_version
 from lance_stream.spark import lance_sink, register
 from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWriter
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 from lance_stream.verbs.jobs import plan_job
 
 pytestmark = pytest.mark.spark

@@ -21,7 +21,7 @@ from lance_stream.spark import cleanup_table, compact_table
 from lance_stream.spark.jobs import arrow_jobs, file_jobs, maintenance
 from lance_stream.spark.jobs.rewrite_jobs import rewrite_by_jobs
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from tests.servers.buckets import Bucket
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ import pytest
 import lance_stream
 from lance_stream.spark import lance_sink
 from lance_stream.spark.sink.lance_sink import LanceSink
-from lance_stream.table.ledger_entries import MAX_RECENT
+from lance_stream.table.config.ledger_entries import MAX_RECENT
 from tests.remedies import follow
 
 pytestmark = pytest.mark.spark

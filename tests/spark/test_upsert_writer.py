@@ -20,7 +20,7 @@ from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
 from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWriter, plan
 from lance_stream.spark.writer.upsert_writer import UpsertJob, plan_upsert
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from lance_stream.upsert.large import staged_rows
 

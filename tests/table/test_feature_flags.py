@@ -5,7 +5,7 @@ import pytest
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.schema.fields import Schema
 from lance_stream.table import feature_flags as flags
-from lance_stream.table.fragments import DeletionFile, DeletionFileType, Fragment
+from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType, Fragment
 from lance_stream.table.manifest import BasePath, DataFormat, FragmentList, Manifest
 
 EMPTY = Manifest(1, Schema(), FragmentList(), DataFormat("lance", "2.2"))

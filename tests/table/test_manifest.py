@@ -6,12 +6,7 @@ from lance_stream._proto import table_pb2
 from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.table import manifest as manifests
-from lance_stream.table import wire
-from lance_stream.table.fragments import (
-    DataFile,
-    Fragment,
-    encode_fragment,
-)
+from lance_stream.table.fragments.fragment import DataFile, Fragment, encode_fragment
 from lance_stream.table.manifest import (
     BasePath,
     DataFormat,
@@ -21,6 +16,7 @@ from lance_stream.table.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from lance_stream.table.messages import wire
 
 SCHEMA = Schema((Field("a", "int64", 0), Field("b", "string", 1)), {"k": b"\xff"})
 

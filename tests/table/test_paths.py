@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.table import paths
-from lance_stream.table.fragments import DeletionFile, DeletionFileType
+from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType
 from lance_stream.table.manifest import BasePath
 from lance_stream.table.paths import ManifestName, NamingScheme
 

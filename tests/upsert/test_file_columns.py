@@ -12,7 +12,7 @@ from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError
 from lance_stream.keys import file_columns as module
 from lance_stream.keys.file_columns import file_column, file_columns
-from lance_stream.table.fragments import DataFile, Fragment, encode_fragment
+from lance_stream.table.fragments.fragment import DataFile, Fragment, encode_fragment
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.paths import (
     data_file_name,

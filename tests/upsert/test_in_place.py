@@ -20,9 +20,9 @@ from lance_stream.row_updates.in_place_costs import FragmentCosts
 from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.table.fragments import LineageColumn
+from lance_stream.table.fragments.fragment import LineageColumn
 from lance_stream.table.manifest import FragmentList
-from lance_stream.table.operations import Update, UpdateMode
+from lance_stream.table.operations.rows import Update, UpdateMode
 from lance_stream.upsert import attempts
 from lance_stream.upsert.update_planner import plan_update
 

@@ -13,7 +13,7 @@ from lance_stream import Dataset
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.row_updates.in_place_costs import FragmentCosts
 from lance_stream.table.apply.new_fragments import with_moved_rows
-from lance_stream.table.row_versions import RowVersionSequence, encode_row_versions
+from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.upsert import row_writer
 
 SCHEMA = pa.schema(

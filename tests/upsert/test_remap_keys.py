@@ -21,8 +21,8 @@ from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.carried_rows import RewrittenRows
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.conflicts.carried_rows import RewrittenRows
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 from tests.upsert.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched

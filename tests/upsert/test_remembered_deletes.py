@@ -17,8 +17,8 @@ from lance_stream.errors import CommitConflictError, CommitUncertainError, Inval
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.config.tombstones import CONFIG_KEY, read_tombstones
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
-from lance_stream.table.tombstones import CONFIG_KEY, read_tombstones
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lance_stream.keys.index.shared_index import SharedIndex
-from lance_stream.table.fragment_list import FragmentList
+from lance_stream.table.fragments.fragment_list import FragmentList
 from tests.upsert.keyed_tables import table_of
 
 

@@ -16,14 +16,14 @@ import lance_stream
 from lance_stream.errors import CorruptDataError, InvalidInputError, RetryableConflictError
 from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.paths import TOMBSTONES_DIRECTORY, tombstone_path
-from lance_stream.table.tombstones import (
+from lance_stream.table.config.tombstones import (
     CONFIG_KEY,
     TombstoneFile,
     Tombstones,
     config_entries,
     read_tombstones,
 )
+from lance_stream.table.paths import TOMBSTONES_DIRECTORY, tombstone_path
 from lance_stream.upsert import tombstone_files
 from lance_stream.upsert.tombstone_files import (
     Deletes,
@@ -185,7 +185,7 @@ def test_old_deletes_in_joined_files_expire() -> None:
 
 
 def config_files(table: TableVersion) -> tuple[TombstoneFile, ...]:
-    known = lance_stream.table.tombstones.read_tombstones(table.manifest.config)
+    known = lance_stream.table.config.tombstones.read_tombstones(table.manifest.config)
     assert known is not None
     return known.files
 

@@ -23,7 +23,7 @@ from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.locations import open_store
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.paths import NamingScheme, manifest_path
 from lance_stream.verbs import jobs
 from lance_stream.verbs.jobs import WriteJob, commit_job, discard, plan_job

@@ -12,8 +12,8 @@ import lance_stream
 from lance_stream import CorruptDataError, Dataset, InvalidInputError, RetryableConflictError
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.row_ids import decode_row_ids
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.lineage.row_ids import decode_row_ids
 from lance_stream.upsert import attempts
 from lance_stream.write.lineage_files import with_lineage_files
 from lance_stream.write.planning import Staged

@@ -12,9 +12,9 @@ from lance_stream.snapshot.references import Branch, read_branches
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import TagListing, read_tags
 from lance_stream.snapshot.write_ahead_logs import unmerged_files
-from lance_stream.table.ledger_entries import read_entries
+from lance_stream.table.config.ledger_entries import read_entries
+from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.tombstones import read_tombstones
 
 _EXTENSION = "ARROW:extension:"
 """Metadata that repeat the type of a column."""

@@ -28,8 +28,8 @@ from lance_stream.maintenance.compaction.plan import MAX_DELETED_FRACTION, Compa
 from lance_stream.maintenance.consumers import Consumer, is_consumers
 from lance_stream.snapshot.references import Branch
 from lance_stream.snapshot.timestamps import moment_at
-from lance_stream.table.ledger_entries import PREFIX
-from lance_stream.table.lineage_limits import inline_bytes, is_misplaced
+from lance_stream.table.config.ledger_entries import PREFIX
+from lance_stream.table.config.lineage_limits import inline_bytes, is_misplaced
 from lance_stream.table.paths import VERSIONS_DIRECTORY, NamingScheme, parse_manifest_name
 from lance_stream.write.lineage_files import limit_of
 

@@ -11,7 +11,7 @@ from lance_stream.cli.grammar import new_command
 from lance_stream.cli.progress import progress
 
 if TYPE_CHECKING:
-    from lance_stream.table.fragments import Fragment
+    from lance_stream.table.fragments.fragment import Fragment
 
 _TARGET_ROWS = 1 << 20  # as in maintenance.compaction.plan, which loads Arrow
 

@@ -33,7 +33,7 @@ def _manifest_names(table: TableArgument) -> dict[str, Any]:
 
 
 def _lineage_files(table: TableArgument) -> dict[str, Any]:
-    from lance_stream.table.lineage_limits import SPILL_KEY, inline_limit
+    from lance_stream.table.config.lineage_limits import SPILL_KEY, inline_limit
 
     before = table.open()
     if not before.has_stable_row_ids:

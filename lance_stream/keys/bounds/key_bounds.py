@@ -40,7 +40,7 @@ from lance_stream.keys.bounds.ordered_values import (
 from lance_stream.keys.file_columns import FileColumn, file_column, file_columns
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import FragmentList
 
 Mask = npt.NDArray[np.bool_]

@@ -32,9 +32,9 @@ from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.table.arrow_messages import read_only_batch
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import FragmentList
+from lance_stream.table.messages.arrow_messages import read_only_batch
 from lance_stream.table.paths import key_bounds_path
 
 _log = logging.getLogger(__name__)

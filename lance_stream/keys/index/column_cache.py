@@ -11,7 +11,7 @@ from lance_stream.caches import Cache
 from lance_stream.keys.file_columns import FileColumn, file_column
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 
 MAX_COLUMN_BYTES: Final = 128 << 20
 """How much memory these columns take at most, for all tables."""

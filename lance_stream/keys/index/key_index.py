@@ -47,8 +47,8 @@ from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.table.ascending import distinct
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.lineage.ascending import distinct
 from lance_stream.threads import map_ahead
 
 MAX_BYTES: Final = 256 << 20

@@ -31,8 +31,8 @@ from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.carried_rows import RewrittenRows
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.conflicts.carried_rows import RewrittenRows
+from lance_stream.table.fragments.fragment import Fragment
 
 _log = logging.getLogger("lance_stream.compaction")
 

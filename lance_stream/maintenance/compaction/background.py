@@ -37,7 +37,7 @@ from lance_stream.maintenance.compaction.rewrites import (
     write_task,
 )
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 
 _log = logging.getLogger("lance_stream.compaction")
 

@@ -55,16 +55,16 @@ from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import max_fragment_id
-from lance_stream.table.carried_rows import (
+from lance_stream.table.conflicts.carried_rows import (
     Offsets,
     RewrittenRows,
     by_new_fragment,
     killed_since,
 )
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import Rewrite, RewriteGroup
-from lance_stream.table.transaction import Transaction
+from lance_stream.table.operations.moved_rows import Rewrite, RewriteGroup
+from lance_stream.table.operations.transaction import Transaction
 from lance_stream.write.after_commit import after_commit
 from lance_stream.write.fragments import delete_files
 from lance_stream.write.planning import MAX_PLANS, planning_again

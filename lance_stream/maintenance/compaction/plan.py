@@ -27,8 +27,8 @@ from lance_stream.maintenance.compaction.row_order import has_disordered_lineage
 from lance_stream.read.units import stored_bytes_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.index_coverage import coverage
+from lance_stream.table.config.lineage_limits import is_misplaced
 from lance_stream.table.indices import decode_index_section
-from lance_stream.table.lineage_limits import is_misplaced
 from lance_stream.write.fragments import MAX_BYTES_PER_FILE
 from lance_stream.write.lineage_files import limit_of
 

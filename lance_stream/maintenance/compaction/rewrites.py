@@ -34,13 +34,10 @@ from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.table.carried_rows import RewrittenRows
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.row_ids import encode_row_ids
-from lance_stream.table.row_versions import (
-    RowVersionSequence,
-    encode_row_versions,
-)
+from lance_stream.table.conflicts.carried_rows import RewrittenRows
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.lineage.row_ids import encode_row_ids
+from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.version import VERSION
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files

@@ -36,10 +36,10 @@ from lance_stream.schema.system_columns import (
     ROW_LAST_UPDATED_AT_VERSION,
 )
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import Fragment, decode_fragment
-from lance_stream.table.lineage_limits import inline_bytes
-from lance_stream.table.row_ids import RowIdSequence
-from lance_stream.table.row_versions import RowVersionSequence
+from lance_stream.table.config.lineage_limits import inline_bytes
+from lance_stream.table.fragments.fragment import Fragment, decode_fragment
+from lance_stream.table.lineage.row_ids import RowIdSequence
+from lance_stream.table.lineage.row_versions import RowVersionSequence
 
 Numbers: TypeAlias = npt.NDArray[np.uint64]
 Places: TypeAlias = npt.NDArray[np.int64]

@@ -26,14 +26,14 @@ from lance_stream.errors import (
 )
 from lance_stream.storage.extras import brought_by, is_installed
 from lance_stream.storage.store import Store
-from lance_stream.table.operations import CreateIndex
+from lance_stream.table.operations.transaction import Transaction, decode_transaction
+from lance_stream.table.operations.versions import CreateIndex
 from lance_stream.table.paths import (
     TRANSACTIONS_DIRECTORY,
     index_folder,
     parse_transaction_file_name,
     transaction_path,
 )
-from lance_stream.table.transaction import Transaction, decode_transaction
 from lance_stream.write.planning import Staged
 
 _ALL_PARTS: Final = 1 << 20

@@ -22,7 +22,7 @@ from typing import Any, Final
 from lance_stream.errors import IndexBuildError, LanceStreamError
 from lance_stream.maintenance.indices.building import BuildRequest, Built, build
 from lance_stream.storage.locations import open_store
-from lance_stream.table.transaction import decode_transaction, encode_transaction
+from lance_stream.table.operations.transaction import decode_transaction, encode_transaction
 
 _log = logging.getLogger("lance_stream.indices")
 

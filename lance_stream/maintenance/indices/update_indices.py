@@ -3,7 +3,7 @@
 Other writers continue, and the built files remain useful:
 
     rows added, deleted, moved by an update    the indices do not cover them, or skip them
-    columns changed in place                   the fragments leave the coverage (`table.rebase`)
+    columns changed in place                   the fragments leave the coverage (`rebase`)
     rows moved by a compaction, a restore,     the update starts again from the newest version
     an overwrite; the same indices changed
 

@@ -25,7 +25,7 @@ from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.read.indices.column_conditions import ColumnCondition
 from lance_stream.read.indices.evaluation import where_true
 from lance_stream.read.indices.index_file import IndexFile, PartOfIndex
-from lance_stream.table.deletion_vectors import decode_bitmap_up_to
+from lance_stream.table.fragments.deletion_vectors import decode_bitmap_up_to
 
 Places: TypeAlias = npt.NDArray[np.int64]
 Ids: TypeAlias = npt.NDArray[np.uint64]

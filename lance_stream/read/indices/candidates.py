@@ -40,8 +40,8 @@ from lance_stream.read.indices.segments import (
 from lance_stream.read.row_lookup import find_rows
 from lance_stream.read.row_ranges import Mask, Path
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.ascending import are_among, distinct
-from lance_stream.table.row_addresses import unpack_addresses
+from lance_stream.table.lineage.ascending import are_among, distinct
+from lance_stream.table.lineage.row_addresses import unpack_addresses
 
 Addresses: TypeAlias = npt.NDArray[np.uint64]
 Offsets: TypeAlias = npt.NDArray[np.int64]

@@ -34,8 +34,8 @@ from lance_stream.schema.fields import Field
 from lance_stream.schema.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.index_coverage import FRAGMENT_REUSE, says_addresses
-from lance_stream.table.deletion_vectors import which_in_bitmap
-from lance_stream.table.fragment_list import FragmentList
+from lance_stream.table.fragments.deletion_vectors import which_in_bitmap
+from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.index_kinds import kind_of
 from lance_stream.table.indices import IndexMetadata, decode_index_section
 from lance_stream.table.paths import index_folder

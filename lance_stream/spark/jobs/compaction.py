@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, WriteTasks
 from lance_stream.spark.jobs.arrow_jobs import described, driver_is_alone, slots_of
 from lance_stream.spark.jobs.rewrite_jobs import rewrite_by_jobs
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 
 SLOTS_FOR_EACH_TASK: Final = 4
 """A compaction uses one in this many of a cluster's slots."""

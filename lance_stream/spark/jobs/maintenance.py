@@ -34,7 +34,7 @@ from lance_stream.spark.session.user_errors import without_our_frames
 from lance_stream.storage.locations import check_is_shared, text_of
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import with_trusted
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 
 BYTES_PER_COMMIT: Final = 64 << 30
 """About how many bytes `compact_table` rewrites before it commits them."""

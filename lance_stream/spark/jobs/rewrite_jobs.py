@@ -17,7 +17,7 @@ from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_task
 from lance_stream.read.units import size_of
 from lance_stream.spark.jobs.arrow_jobs import run_in_tasks
 from lance_stream.spark.jobs.work_units import SMALL_TASK_BYTES
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.write.fragments import delete_files
 
 

@@ -18,7 +18,7 @@ from lance_stream.read.units import WorkUnit, sizes_of
 from lance_stream.row_updates.in_place import ColumnsJob, write_all_columns
 from lance_stream.spark.jobs.arrow_jobs import driver_is_alone, run_in_tasks
 from lance_stream.spark.jobs.work_units import number_of_tasks, pack
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.write.fragments import delete_files
 
 

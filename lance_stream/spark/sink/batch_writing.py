@@ -27,7 +27,7 @@ from lance_stream.spark.jobs.arrow_jobs import (
     settings,
 )
 from lance_stream.spark.sink.reports import SinkCommit
-from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+from lance_stream.table.fragments.fragment import Fragment, decode_fragment, encode_fragment
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
 

@@ -44,7 +44,7 @@ from lance_stream.spark.sink.batch_writing import (
 from lance_stream.spark.sink.reports import SinkCommit, size_of_files
 from lance_stream.spark.sink.staged_upserts import upsert_by_staging
 from lance_stream.spark.writer.batch_types import check_compared, check_readable, is_condition
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.change_feeds import check_has_changes
 from lance_stream.upsert.change_rules import check_has_sequence, history_schema

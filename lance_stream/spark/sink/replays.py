@@ -29,7 +29,7 @@ from lance_stream.ledger.verdicts import has_other_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import map_in_arrow
 from lance_stream.spark.sink.batch_calls import BatchCall
-from lance_stream.table.ledger_entries import LedgerEntry
+from lance_stream.table.config.ledger_entries import LedgerEntry
 
 _log = logging.getLogger("lance_stream.sink")
 

@@ -28,7 +28,7 @@ from lance_stream.spark.session.column_names import column_finder
 from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.writer.bad_row_rules import quarantine_batch, recorded_rules
 from lance_stream.spark.writer.upsert_writer import UpsertJob
-from lance_stream.table import ledger_entries
+from lance_stream.table.config import ledger_entries
 from lance_stream.upsert.incoming import UpsertRules, which_delete
 from lance_stream.verbs.create import plan_table
 from lance_stream.verbs.jobs import WriteJob

@@ -61,7 +61,7 @@ from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.writer.checked_rows import Job, RowChecks, SortedRows
 from lance_stream.spark.writer.upsert_writer import UpsertJob, commit_upsert, plan_upsert, stage
 from lance_stream.spark.writer.upsert_writer import discard as discard_staged
-from lance_stream.table.fragments import Fragment, decode_fragment, encode_fragment
+from lance_stream.table.fragments.fragment import Fragment, decode_fragment, encode_fragment
 from lance_stream.upsert.large.staged_rows import StagedRows
 from lance_stream.verbs.jobs import WriteJob, check_is_in, commit_job, discard, plan_job
 from lance_stream.write.fragments import write_fragments

@@ -23,9 +23,9 @@ from lance_stream.table.apply.new_fragments import (
     with_new_fragments,
 )
 from lance_stream.table.feature_flags import has_stable_row_ids
-from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.fragments.fragment import DataFile, Fragment
 from lance_stream.table.manifest import FragmentList, Manifest
-from lance_stream.table.operations import DataReplacement, Merge, Project
+from lance_stream.table.operations.columns import DataReplacement, Merge, Project
 
 
 def merge(start: Manifest, operation: Merge) -> Manifest:

@@ -12,9 +12,9 @@ from typing import Any
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.table import ledger_entries, manifest_store_mark, tombstones
+from lance_stream.table.config import ledger_entries, manifest_store_mark, tombstones
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import MapUpdate, UpdateConfig
+from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 
 _OURS = (ledger_entries.PREFIX, tombstones.CONFIG_KEY, manifest_store_mark.CONFIG_KEY)
 _PRIMARY_KEY = (

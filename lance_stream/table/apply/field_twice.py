@@ -1,9 +1,9 @@
 """Fields that are in two data files of a fragment, as Lance 0.10 left them.
 
 The new values of a replaced column were written to another file under its old id, and the old file
-kept the id. The last file is read (`table.fragments.columns_of_files`). The next version marks the
-column in the old files as no longer used, so that no reader mistakes the old values for the new
-ones; a file without any used column is dropped.
+kept the id. The last file is read (`table.fragments.fragment.columns_of_files`). The next version
+marks the column in the old files as no longer used, so that no reader mistakes the old values for
+the new ones; a file without any used column is dropped.
 
 In a file of version 0.1, whose columns are counted from the first field's id, the first field
 cannot be marked: such a fragment is left unchanged.
@@ -17,7 +17,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from lance_stream.schema.fields import TOMBSTONED_ID
-from lance_stream.table.fragments import DataFile, Fragment
+from lance_stream.table.fragments.fragment import DataFile, Fragment
 from lance_stream.table.manifest import Manifest, WriterVersion
 
 _LAST_RELEASE = (0, 10)

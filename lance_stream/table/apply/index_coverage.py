@@ -28,10 +28,10 @@ from pyroaring import BitMap
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema.fields import Schema
-from lance_stream.table.deletion_vectors import decode_bitmap
+from lance_stream.table.fragments.deletion_vectors import decode_bitmap
 from lance_stream.table.indices import IndexMetadata, decode_index_section, encode_index_section
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import RewriteGroup, RewrittenIndex
+from lance_stream.table.operations.moved_rows import RewriteGroup, RewrittenIndex
 from lance_stream.table.write_ahead_logs import WRITE_AHEAD_LOG
 
 FRAGMENT_REUSE = "__lance_frag_reuse"

@@ -17,9 +17,9 @@ from lance_stream.errors import (
 from lance_stream.table.apply import index_coverage
 from lance_stream.table.apply.new_fragments import check_new_fragments, max_fragment_id
 from lance_stream.table.feature_flags import has_stable_row_ids
-from lance_stream.table.fragments import MAX_FRAGMENT_ID, Fragment
+from lance_stream.table.fragments.fragment import MAX_FRAGMENT_ID, Fragment
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations import ReserveFragments, Rewrite, RewriteGroup
+from lance_stream.table.operations.moved_rows import ReserveFragments, Rewrite, RewriteGroup
 
 
 def reserve_fragments(start: Manifest, operation: ReserveFragments) -> Manifest:

@@ -20,15 +20,15 @@ import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.feature_flags import MIXED_FILE_VERSIONS, has_stable_row_ids
-from lance_stream.table.fragments import MAX_FRAGMENT_ID, DataFile, Fragment, LineageColumn
-from lance_stream.table.manifest import FragmentList, Manifest
-from lance_stream.table.row_ids import Ids, RowIdSequence, decode_row_ids, encode_row_ids
-from lance_stream.table.row_versions import (
+from lance_stream.table.fragments.fragment import MAX_FRAGMENT_ID, DataFile, Fragment, LineageColumn
+from lance_stream.table.lineage.row_ids import Ids, RowIdSequence, decode_row_ids, encode_row_ids
+from lance_stream.table.lineage.row_versions import (
     RowVersionSequence,
     Versions,
     decode_row_versions,
     encode_row_versions,
 )
+from lance_stream.table.manifest import FragmentList, Manifest
 
 Places: TypeAlias = npt.NDArray[np.intp]
 

@@ -25,6 +25,7 @@ from lance_stream.table.apply import (
     stable_row_ids,
     versions,
 )
+from lance_stream.table.apply.next_row_id_check import check_next_row_id
 from lance_stream.table.detached import check_is_attached
 from lance_stream.table.feature_flags import (
     STABLE_ROW_IDS,
@@ -32,7 +33,6 @@ from lance_stream.table.feature_flags import (
     flags_for,
     has_stable_row_ids,
 )
-from lance_stream.table.given_row_ids import check_next_row_id
 from lance_stream.table.manifest import (
     WRITER_LIBRARY,
     DataFormat,
@@ -40,25 +40,17 @@ from lance_stream.table.manifest import (
     Manifest,
     WriterVersion,
 )
-from lance_stream.table.operations import (
-    Append,
-    CreateIndex,
-    DataReplacement,
-    Delete,
+from lance_stream.table.operations.columns import DataReplacement, Merge, Project
+from lance_stream.table.operations.config import UpdateConfig
+from lance_stream.table.operations.moved_rows import ReserveFragments, Rewrite
+from lance_stream.table.operations.operation import (
     KnownOperation,
-    Merge,
     Operation,
-    Overwrite,
-    Project,
-    ReserveFragments,
-    Restore,
-    Rewrite,
     UnknownOperation,
-    Update,
-    UpdateBases,
-    UpdateConfig,
     operation_name,
 )
+from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update
+from lance_stream.table.operations.versions import CreateIndex, Restore, UpdateBases
 from lance_stream.table.write_ahead_logs import check_rows_in_log, has_write_ahead_log
 
 

@@ -24,16 +24,16 @@ from lance_stream.table.apply.new_fragments import (
     with_moved_rows,
     with_new_fragments,
 )
-from lance_stream.table.deletion_vectors import decode_bitmap
 from lance_stream.table.feature_flags import has_stable_row_ids
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.manifest import DataFormat, FragmentList, Manifest
-from lance_stream.table.operations import Append, Delete, Overwrite, Update, UpdateMode
-from lance_stream.table.row_versions import (
+from lance_stream.table.fragments.deletion_vectors import decode_bitmap
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.lineage.row_versions import (
     RowVersionSequence,
     decode_row_versions,
     encode_row_versions,
 )
+from lance_stream.table.manifest import DataFormat, FragmentList, Manifest
+from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update, UpdateMode
 
 
 def append(start: Manifest, operation: Append) -> Manifest:

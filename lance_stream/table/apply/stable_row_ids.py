@@ -26,12 +26,12 @@ from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.apply import index_coverage
 from lance_stream.table.apply.new_fragments import MAX_ROW_ID, uniform_stamps
 from lance_stream.table.feature_flags import FRAGMENT_REUSE_INDEX, STABLE_ROW_IDS
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.indices import decode_index_section
+from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
+from lance_stream.table.lineage.row_versions import FIRST_VERSION
 from lance_stream.table.manifest import FragmentList, Manifest
-from lance_stream.table.operations import Merge
-from lance_stream.table.row_ids import RowIdSequence, encode_row_ids
-from lance_stream.table.row_versions import FIRST_VERSION
+from lance_stream.table.operations.columns import Merge
 
 
 def with_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[list[Fragment], int]:

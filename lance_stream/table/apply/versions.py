@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.table import ledger_entries, manifest_store_mark
 from lance_stream.table.apply.new_fragments import max_fragment_id
+from lance_stream.table.config import ledger_entries, manifest_store_mark
 from lance_stream.table.feature_flags import (
     FRAGMENT_REUSE_INDEX,
     MIXED_FILE_VERSIONS,
@@ -21,7 +21,7 @@ from lance_stream.table.feature_flags import (
 )
 from lance_stream.table.indices import decode_index_section, encode_index_section
 from lance_stream.table.manifest import BasePath, Manifest
-from lance_stream.table.operations import CreateIndex, Restore, UpdateBases
+from lance_stream.table.operations.versions import CreateIndex, Restore, UpdateBases
 
 _STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_INDEX
 

@@ -34,7 +34,7 @@ from lance_stream.keys.matching import THREADS, KeyMatcher, Matches, Workers
 from lance_stream.row_updates.changed_rows import Addresses, read_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.table.ascending import distinct
+from lance_stream.table.lineage.ascending import distinct
 from lance_stream.upsert.attempts import Work
 from lance_stream.upsert.decisions import Decision
 from lance_stream.upsert.histories.rebuild_history import (

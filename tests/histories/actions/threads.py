@@ -27,7 +27,7 @@ from lance_stream.keys.index.run_files import RunUnavailableError
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.upsert.incoming import IGNORE, UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore

@@ -29,7 +29,7 @@ from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_here
 from lance_stream.maintenance.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import Fragment
+from lance_stream.table.fragments.fragment import Fragment
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])
 PATIENCE = 30.0

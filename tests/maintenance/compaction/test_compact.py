@@ -31,8 +31,8 @@ from lance_stream.snapshot.open_files import forget_dead_offsets
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.resolving import checkout
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.operations import Rewrite
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.operations.moved_rows import Rewrite
 from lance_stream.write.planning import MAX_PLANS
 from tests.commit.tables import make_environment
 from tests.contracts.watched_stores import WatchedStore

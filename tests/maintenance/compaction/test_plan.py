@@ -8,7 +8,7 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments import DeletionFile, DeletionFileType
+from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType
 from lance_stream.table.manifest import FragmentList
 from tests.commit.tables import create
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lance_stream.maintenance.compaction import rewrites
-from lance_stream.table.row_ids import decode_row_ids, encode_row_ids
+from lance_stream.table.lineage.row_ids import decode_row_ids, encode_row_ids
 
 
 def test_row_ids_in_no_order_are_encoded_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:

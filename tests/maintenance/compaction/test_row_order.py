@@ -29,9 +29,9 @@ from lance_stream.maintenance.verify import verify
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.opening import newest_of_same
-from lance_stream.table.fragments import Fragment
-from lance_stream.table.operations import Rewrite
-from lance_stream.table.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
+from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
+from lance_stream.table.operations.moved_rows import Rewrite
 from lance_stream.upsert import row_writer
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.string())])

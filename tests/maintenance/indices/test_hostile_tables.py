@@ -13,7 +13,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.maintenance.indices import building
 from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
-from lance_stream.table.operations import CreateIndex
+from lance_stream.table.operations.versions import CreateIndex
 from lance_stream.table.paths import index_folder
 from lance_stream.write.planning import commit_planned
 from tests.maintenance.indices.tables import (

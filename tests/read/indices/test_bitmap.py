@@ -13,7 +13,7 @@ from pyroaring import BitMap
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
 from lance_stream.read.indices import bitmap
 from lance_stream.read.indices.bitmap import decode_row_set
-from lance_stream.table.deletion_vectors import decode_bitmap_up_to
+from lance_stream.table.fragments.deletion_vectors import decode_bitmap_up_to
 
 LOW = st.integers(0, 2**32 - 1) | st.integers(0, 200_000)
 SETS = st.dictionaries(st.integers(0, 2**32 - 1), st.sets(LOW, min_size=1), max_size=4)

@@ -5,23 +5,17 @@ import pytest
 
 from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.table import tombstones
 from lance_stream.table.apply import APPLY, Commit, Creation, apply
+from lance_stream.table.config import tombstones
+from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries
 from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS, TABLE_CONFIG
-from lance_stream.table.fragments import DeletionFile, DeletionFileType, Fragment
-from lance_stream.table.ledger_entries import LedgerEntry, config_entries
+from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType, Fragment
+from lance_stream.table.lineage.row_ids import decode_row_ids
+from lance_stream.table.lineage.row_versions import decode_row_versions
 from lance_stream.table.manifest import BasePath, DataFormat, FragmentList, Manifest, WriterVersion
-from lance_stream.table.operations import (
-    OPERATIONS,
-    Append,
-    Delete,
-    MapUpdate,
-    Operation,
-    Overwrite,
-    UpdateConfig,
-)
-from lance_stream.table.row_ids import decode_row_ids
-from lance_stream.table.row_versions import decode_row_versions
+from lance_stream.table.operations.config import MapUpdate, UpdateConfig
+from lance_stream.table.operations.operation import OPERATIONS, Operation
+from lance_stream.table.operations.rows import Append, Delete, Overwrite
 from tests.commit.tables import CREATION, SCHEMA, new_fragment
 
 NOW = Commit(timestamp_nanos=1000)

@@ -15,23 +15,19 @@ from lance_stream.errors import (
 )
 from lance_stream.table.apply import index_coverage
 from lance_stream.table.feature_flags import DELETION_FILES, FRAGMENT_REUSE_INDEX
-from lance_stream.table.fragments import DeletionFile, DeletionFileType, Fragment
+from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType, Fragment
 from lance_stream.table.indices import IndexMetadata, decode_index_section, encode_index_section
+from lance_stream.table.lineage.row_ids import encode_row_ids
 from lance_stream.table.manifest import FragmentList, Manifest
-from lance_stream.table.operations import (
-    DataReplacement,
-    Delete,
-    Merge,
-    Operation,
-    Project,
+from lance_stream.table.operations.columns import DataReplacement, Merge, Project
+from lance_stream.table.operations.moved_rows import (
     ReserveFragments,
     Rewrite,
     RewriteGroup,
     RewrittenIndex,
-    Update,
-    UpdateMode,
 )
-from lance_stream.table.row_ids import encode_row_ids
+from lance_stream.table.operations.operation import Operation
+from lance_stream.table.operations.rows import Delete, Update, UpdateMode
 from tests.commit.tables import SCHEMA, new_fragment
 from tests.table.apply.test_next_version import ids, killing, stamps, table, then
 

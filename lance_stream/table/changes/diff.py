@@ -1,0 +1,693 @@
+"""The rows in which two adjacent versions differ: the core of the change feed.
+
+A row is followed by its stable row id. There are four cases ("updated" is its last-updated-at
+version):
+
+    live in the newer version only          insert
+    live in the older version only          delete
+    live in both, updated differs           update; a restore can also set it back
+    live in both, updated is the same       no change, wherever it is stored: it was only moved
+
+A fragment with the same bytes in both manifests is never decoded: its rows are live in both, in the
+same place. If a fragment kept its id and its row ids, and only has other deleted rows, only those
+rows are examined. So the cost follows what changed.
+
+Two kinds of change leave the row versions as they were. Some writers replaced a column's data file
+in place without setting them: if a field of the newer schema comes from another file than before,
+and no row version of the fragment's live rows differs, all of them count as updated. And a restore
+can bring back a dropped column: rows that have it in their files count as updated, too.
+
+This holds for a version and the previous one. Between versions further apart, and for a restore,
+which joins such versions, a row with its old row version in another place may have been moved or
+changed. Then `has_doubts` is set, and `diff` is called again with a `History`.
+
+This is pure: `plan_diff` returns which deletion files and external sequences are needed, and `diff`
+is given them.
+
+Source:  row ids and lineage, "Change Data Feed"; facts of the format, section 4.
+Differs: The reference derives changes from the row versions of one version's rows alone, and so
+         misses the changes of a restore or of a writer that does not set them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import ne
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.table.feature_flags import has_stable_row_ids
+from lance_stream.table.fragments.fragment import (
+    DeletionFile,
+    ExternalFile,
+    Fragment,
+    LineageColumn,
+    StoredSequence,
+)
+from lance_stream.table.lineage.ascending import difference
+from lance_stream.table.lineage.row_addresses import pack_addresses
+from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids
+from lance_stream.table.lineage.row_versions import RowVersionSequence, decode_row_versions
+from lance_stream.table.manifest import Manifest
+
+Offsets: TypeAlias = npt.NDArray[np.uint32]
+U64s: TypeAlias = npt.NDArray[np.uint64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+DeadRows: TypeAlias = Mapping[tuple[int, DeletionFile], Offsets]
+
+
+class Hidden(Protocol):
+    """The values of a hidden column; see `snapshot.hidden_columns`."""
+
+    @property
+    def num_ids(self) -> int:
+        """How many values there are."""
+        ...
+
+    def to_array(self) -> U64s:
+        """Return all values."""
+        ...
+
+    def take(self, offsets: Offsets) -> U64s:
+        """Return the values of the rows at some offsets, ascending."""
+        ...
+
+
+Sequences: TypeAlias = Mapping[ExternalFile | LineageColumn, bytes | Hidden]
+
+
+class RowsOfFragment(NamedTuple):
+    """Some rows of one fragment.
+
+    Attributes:
+        fragment: The fragment in the version in which to read the rows: the newer one for inserts,
+            the older one for deletes.
+        offsets: (n,) u32, ascending.
+    """
+
+    fragment: Fragment
+    offsets: Offsets
+
+
+class UpdatedRows(NamedTuple):
+    """Some updated rows of one fragment, and where they were before.
+
+    Attributes:
+        fragment: The fragment in the newer version.
+        offsets: (n,) u32, ascending: the rows in the newer version.
+        addresses_before: (n,) u64, row addresses of the same rows in the older version.
+    """
+
+    fragment: Fragment
+    offsets: Offsets
+    addresses_before: U64s
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """The rows in which two versions differ; each tuple in the scan order of its version.
+
+    Attributes:
+        version: The newer version.
+        deletes: Rows to read in the older version.
+        updates: Rows to read in the newer version; their pre-images in the older one.
+        inserts: Rows to read in the newer version.
+        unstamped: (n,) u64, ids of the updated rows that kept their row versions.
+        has_doubts: Whether rows with their old row versions are in other places than before.
+    """
+
+    version: int
+    deletes: tuple[RowsOfFragment, ...] = ()
+    updates: tuple[UpdatedRows, ...] = ()
+    inserts: tuple[RowsOfFragment, ...] = ()
+    unstamped: U64s = field(default_factory=lambda: np.empty(0, np.uint64), compare=False)
+    has_doubts: bool = field(default=False, compare=False)
+
+    @property
+    def num_changes(self) -> int:
+        """How many rows differ."""
+        offsets = (
+            *(delete.offsets for delete in self.deletes),
+            *(update.offsets for update in self.updates),
+            *(insert.offsets for insert in self.inserts),
+        )
+        return sum(map(len, offsets))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class History:
+    """What happened in the versions between two others that comparing these two does not show.
+
+    Attributes:
+        unstamped: (n,) u64, ids of rows that may have changed but kept their row versions.
+        touched: (n,) u64, ids of rows inserted, deleted, or changed by more than values in a new
+            column; None if those values count, too.
+        has_old_columns: Whether a restore among them brought back dropped columns with values.
+    """
+
+    unstamped: U64s
+    touched: U64s | None = None
+    has_old_columns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DiffPlan:
+    """What two versions' manifests show, and what has to be read to find the rest.
+
+    Attributes:
+        older: The older version; 0 for the state before the first one.
+        version: The newer version.
+        common: Fragments that kept their id and their row ids, before and after.
+        removed: Fragments that only the older version has, in this form.
+        added: Fragments that only the newer version has, in this form.
+        field_ids: The fields of the newer schema.
+        new_field_ids: Those of them that the older schema does not have.
+        is_cast: Whether a column has another id than the column of its name had before.
+        dead_rows_of: The fragments whose deletion files have to be read.
+        sequences: The parts of files, or hidden columns, that have to be read.
+    """
+
+    older: int
+    version: int
+    common: tuple[tuple[Fragment, Fragment], ...]
+    removed: tuple[Fragment, ...]
+    added: tuple[Fragment, ...]
+    field_ids: frozenset[int]
+    new_field_ids: frozenset[int]
+    is_cast: bool
+    dead_rows_of: tuple[Fragment, ...]
+    sequences: tuple[ExternalFile | LineageColumn, ...]
+
+
+def plan_diff(
+    older: Manifest | None, newer: Manifest, new_field_ids: Set[int] | None = None
+) -> DiffPlan:
+    """Return what has to be read to find the rows in which two versions differ.
+
+    Args:
+        older: The older version; None for the state before the first one.
+        newer: The newer version.
+        new_field_ids: The fields of the newer schema that the older one does not have; None to
+            determine them by their ids.
+
+    Raises:
+        UnsupportedFeatureError: The rows have no stable row ids.
+        InvalidInputError: The versions are in the wrong order.
+        CorruptDataError: A fragment that differs is damaged.
+    """
+    if not has_stable_row_ids(newer):
+        raise _without_row_ids(newer)
+    if older is not None and older.version >= newer.version:
+        raise InvalidInputError(
+            f"changes were requested from version {older.version} to version {newer.version}"
+        )
+    if older is not None and not has_stable_row_ids(older):
+        if not _are_same_rows(older, newer):
+            raise _without_row_ids(older)
+        older = newer
+    before, after = _only_in_one(older, newer)
+    common = {
+        fragment.id: (before[fragment.id], fragment)
+        for fragment in after.values()
+        if fragment.id in before and before[fragment.id].row_ids == fragment.row_ids
+    }
+    fields_before = (
+        {}
+        if older is None
+        else {schema_field.id: schema_field for schema_field in older.schema.walk()}
+    )
+    fields_after = {schema_field.id: schema_field for schema_field in newer.schema.walk()}
+    if older is None:
+        new_field_ids = set()
+    elif new_field_ids is None:
+        new_field_ids = fields_after.keys() - fields_before.keys()
+    if older is not None and new_field_ids:
+        common |= {
+            fragment.id: (fragment, fragment) for fragment in _holding(new_field_ids, older, newer)
+        }
+    removed = tuple(fragment for fragment in before.values() if fragment.id not in common)
+    added = tuple(fragment for fragment in after.values() if fragment.id not in common)
+    looked_at = [*removed, *added, *(fragment for pair in common.values() for fragment in pair)]
+    return DiffPlan(
+        older=0 if older is None else older.version,
+        version=newer.version,
+        common=tuple(common.values()),
+        removed=removed,
+        added=added,
+        field_ids=frozenset(fields_after),
+        new_field_ids=frozenset(new_field_ids),
+        is_cast=not {fields_after[field_id].name for field_id in new_field_ids}.isdisjoint(
+            fields_before[field_id].name for field_id in fields_before.keys() - fields_after.keys()
+        ),
+        dead_rows_of=tuple(
+            {
+                (fragment.id, fragment.deletion_file): fragment
+                for fragment in looked_at
+                if fragment.deletion_file is not None
+            }.values()
+        ),
+        sequences=tuple(
+            dict.fromkeys(
+                stored
+                for fragment in looked_at
+                for stored in (fragment.row_ids, fragment.last_updated_at_versions)
+                if isinstance(stored, ExternalFile | LineageColumn)
+            )
+        ),
+    )
+
+
+def diff(
+    plan: DiffPlan,
+    dead_rows: DeadRows | None = None,
+    sequences: Sequences | None = None,
+    history: History | None = None,
+    *,
+    column_backfills: bool = True,
+) -> TableChanges:
+    """Return the rows in which two versions differ.
+
+    Args:
+        plan: The plan for the two versions.
+        dead_rows: The offsets in the deletion file of each fragment in `plan.dead_rows_of`,
+            ascending, by the fragment's id and file.
+        sequences: The bytes of each of `plan.sequences`, or the hidden column.
+        history: What happened between them; None for adjacent versions, and if unknown.
+        column_backfills: Whether a row that only got a value in a new column counts as updated.
+
+    Raises:
+        CorruptDataError: Two live rows of a version have one row id, or a sequence is damaged.
+    """
+    read = _Reader(dead_rows or {}, sequences or {})
+    judge = _Judge(plan, history, column_backfills=column_backfills)
+    removed = [_Rows(fragment, read.live(fragment)) for fragment in plan.removed]
+    added = [_Rows(fragment, read.live(fragment)) for fragment in plan.added]
+    updated: dict[int, list[UpdatedRows]] = {}
+    for before, after in plan.common:
+        killed, revived, changed = _compare(before, after, judge, read)
+        removed.append(_Rows(before, killed))
+        added.append(_Rows(after, revived))
+        if len(changed):
+            addresses = pack_addresses(before.id, changed)
+            updated.setdefault(after.id, []).append(UpdatedRows(after, changed, addresses))
+    deletes, updates, inserts = _match(removed, added, judge, read)
+    for update in updates:
+        updated.setdefault(update.fragment.id, []).append(update)
+    return TableChanges(
+        version=plan.version,
+        deletes=tuple(sorted(deletes, key=lambda rows: rows.fragment.id)),
+        updates=tuple(_joined(updated[fragment_id]) for fragment_id in sorted(updated)),
+        inserts=tuple(sorted(inserts, key=lambda rows: rows.fragment.id)),
+        unstamped=np.concatenate([np.empty(0, np.uint64), *judge.unstamped]),
+        has_doubts=judge.has_doubts,
+    )
+
+
+def changed_row_ids(changed: TableChanges, sequences: Sequences | None = None) -> U64s:
+    """Return the ids of all rows in which two versions differ.
+
+    Args:
+        changed: The rows.
+        sequences: As `diff` was given them.
+    """
+    read = _Reader({}, sequences or {})
+    parts = [_Rows(*part[:2]) for part in (*changed.deletes, *changed.inserts)]
+    parts += [_Rows(*update[:2]) for update in changed.updates]
+    return _row_ids_of(parts, read)
+
+
+def _checked(hidden: Hidden, fragment: Fragment) -> Hidden:
+    if fragment.physical_rows not in (0, hidden.num_ids):
+        raise CorruptDataError(
+            f"fragment {fragment.id} has {fragment.physical_rows} rows, but a hidden column of its "
+            f"lineage has {hidden.num_ids} values"
+        )
+    return hidden
+
+
+def _without_row_ids(manifest: Manifest) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f"version {manifest.version} has no stable row ids, without which rows cannot be followed "
+        "from version to version. Create the table with stable row ids (as "
+        "lance_stream.create_dataset does), or migrate it with "
+        "lance_stream.migrate_to_stable_row_ids, and read changes from the first version after that"
+    )
+
+
+def _are_same_rows(older: Manifest, newer: Manifest) -> bool:
+    """Return whether the only difference is that the newer version has row ids."""
+
+    def unnamed(manifest: Manifest) -> list[Fragment]:
+        return [
+            replace(fragment, row_ids=None, last_updated_at_versions=None, created_at_versions=None)
+            for fragment in manifest.fragments
+        ]
+
+    return older.schema == newer.schema and unnamed(older) == unnamed(newer)
+
+
+def _holding(field_ids: Set[int], older: Manifest, newer: Manifest) -> Iterator[Fragment]:
+    """Yield the fragments that both versions have and that contain values of some fields."""
+    raws = frozenset(older.fragments.raws)
+    for index, raw in enumerate(newer.fragments.raws):
+        if raw in raws:
+            fragment = newer.fragments[index]
+            if any(not field_ids.isdisjoint(file.field_ids) for file in fragment.files):
+                yield fragment
+
+
+class _Rows(NamedTuple):
+    fragment: Fragment
+    offsets: Offsets
+
+
+class _Reader:
+    """What `diff` was given, looked up by fragment."""
+
+    def __init__(self, dead_rows: DeadRows, sequences: Sequences) -> None:
+        self._dead_rows = dead_rows
+        self._sequences = sequences
+        self._row_ids: dict[int, tuple[StoredSequence | None, RowIdSequence | Hidden]] = {}
+
+    def row_ids(self, fragment: Fragment) -> RowIdSequence | Hidden:
+        stored, sequence = self._row_ids.get(fragment.id, (None, None))
+        if sequence is None or stored != fragment.row_ids:
+            data = self._stored(fragment.row_ids)
+            if data is None:
+                raise CorruptDataError(
+                    f"fragment {fragment.id} has no row ids, but its table has stable ones"
+                )
+            if isinstance(data, bytes):
+                sequence = decode_row_ids(data, fragment.physical_rows or None)
+            else:
+                sequence = _checked(data, fragment)
+            self._row_ids[fragment.id] = fragment.row_ids, sequence
+        return sequence
+
+    def stamps(self, fragment: Fragment) -> RowVersionSequence | Hidden:
+        data = self._stored(fragment.last_updated_at_versions)
+        if data is None or isinstance(data, bytes):
+            return decode_row_versions(data, self.row_ids(fragment).num_ids)
+        return _checked(data, fragment)
+
+    def dead(self, fragment: Fragment) -> Offsets:
+        if fragment.deletion_file is None:
+            return np.empty(0, np.uint32)
+        dead = self._dead_rows[fragment.id, fragment.deletion_file]
+        if len(dead) and int(dead.max()) >= self.row_ids(fragment).num_ids:
+            raise CorruptDataError(
+                f"row {int(dead.max())} of fragment {fragment.id} is marked as deleted, but it has "
+                f"only {self.row_ids(fragment).num_ids} rows"
+            )
+        return dead
+
+    def live(self, fragment: Fragment) -> Offsets:
+        return np.flatnonzero(self.is_live(fragment)).astype(np.uint32)
+
+    def is_live(self, fragment: Fragment) -> Mask:
+        mask = np.ones(self.row_ids(fragment).num_ids, np.bool_)
+        mask[self.dead(fragment)] = False
+        return mask
+
+    def _stored(self, stored: StoredSequence | None) -> bytes | Hidden | None:
+        if isinstance(stored, ExternalFile | LineageColumn):
+            return self._sequences[stored]
+        return stored
+
+
+def _only_in_one(
+    older: Manifest | None, newer: Manifest
+) -> tuple[dict[int, Fragment], dict[int, Fragment]]:
+    """Return the fragments of each version that the other does not have with the same bytes.
+
+    Most fragments are in both, in the same place: those are not even hashed.
+    """
+    if older is None:
+        return {}, {fragment.id: fragment for fragment in newer.fragments}
+    before, after = older.fragments.raws, newer.fragments.raws
+    num_both = min(len(before), len(after))
+    differ = [*compress(range(num_both), map(ne, before, after))]
+    places_before = [*differ, *range(num_both, len(before))]
+    places_after = [*differ, *range(num_both, len(after))]
+    by_start = {after[index][:_START_BYTES]: index for index in places_after}
+    moved = {
+        old_index: other
+        for old_index in places_before
+        if (other := by_start.get(before[old_index][:_START_BYTES])) is not None
+        and before[old_index] == after[other]
+    }
+    moved_to = set(moved.values())
+    return (
+        _fragments_at(older, [index for index in places_before if index not in moved]),
+        _fragments_at(newer, [index for index in places_after if index not in moved_to]),
+    )
+
+
+_START_BYTES: Final = 128
+"""Of a fragment's message: its id and the first file's name, which is random. Hashing all of the
+bytes would take longer than comparing them with those that begin alike."""
+
+
+def _fragments_at(manifest: Manifest, places: Sequence[int]) -> dict[int, Fragment]:
+    return {
+        fragment.id: fragment for position in places for fragment in (manifest.fragments[position],)
+    }
+
+
+class _Judge:
+    """Decides which rows that are live in both versions were updated, and collects its doubts.
+
+    Args:
+        plan: The plan for the two versions.
+        history: What happened between them, if known.
+        column_backfills: Whether values in a new column count.
+    """
+
+    def __init__(self, plan: DiffPlan, history: History | None, *, column_backfills: bool) -> None:
+        self._plan = plan
+        is_step = plan.version == plan.older + 1
+        has_old_columns = history is not None and history.has_old_columns
+        self._counts_new_fields = column_backfills and (is_step or has_old_columns)
+        self._history = history
+        self._column_backfills = column_backfills
+        self._knows_touched = history is not None and history.touched is not None
+        self.unstamped: list[U64s] = []
+        self.has_doubts = False
+
+    def replaced(self, before: Fragment, after: Fragment) -> set[int]:
+        """Return the fields whose values come from another place than before."""
+        if before.files == after.files and self._plan.new_field_ids.isdisjoint(
+            field_id for file in after.files for field_id in file.field_ids
+        ):
+            return set()
+        then, now = _sources(before), _sources(after)
+        for field_id in self._plan.new_field_ids:
+            then.pop(field_id, None)
+        return {
+            field_id for field_id in self._plan.field_ids if then.get(field_id) != now.get(field_id)
+        }
+
+    def in_place(
+        self, replaced: Set[int], silent: Mask, stamped: Mask, row_ids: Callable[[], U64s]
+    ) -> Mask:
+        """Return which rows of a fragment that kept its id and its rows were updated.
+
+        Args:
+            replaced: The fields whose values come from another place than before.
+            silent: Rows live in both versions with the same last-updated-at version.
+            stamped: Rows live in both with a different one.
+            row_ids: Returns the ids of all of its rows.
+        """
+        is_backfill = replaced <= self._plan.new_field_ids and not self._plan.is_cast
+        if is_backfill and not (self._column_backfills or self._knows_touched):
+            return np.zeros(len(silent), np.bool_)
+        changed = np.zeros(len(silent), np.bool_)
+        if replaced and silent.any():
+            self.has_doubts = True
+            if self._counts_new_fields and not replaced.isdisjoint(self._plan.new_field_ids):
+                changed = silent
+            elif self._history is not None:
+                changed = silent & np.isin(row_ids(), self._history.unstamped)
+            elif not stamped.any():
+                changed = silent
+        return self._noted(changed, stamped, row_ids)
+
+    def moved(self, added: Sequence["_Rows"], silent: Mask, stamped: Mask, row_ids: U64s) -> Mask:
+        """Return which rows that are now in another fragment were updated.
+
+        Args:
+            added: Where they are.
+            silent: Which of them, in order, have the same last-updated-at version as before.
+            stamped: Which have a different one.
+            row_ids: (n,) u64, their ids.
+        """
+        changed = np.zeros(len(silent), np.bool_)
+        if silent.any():
+            self.has_doubts = True
+            if self._history is not None:
+                changed = silent & np.isin(row_ids, self._history.unstamped)
+            if self._counts_new_fields and self._plan.new_field_ids:
+                changed |= silent & np.repeat(
+                    [self._has_new_fields(rows.fragment) for rows in added],
+                    [len(rows.offsets) for rows in added],
+                )
+        return self._noted(changed, stamped, lambda: row_ids)
+
+    def _has_new_fields(self, fragment: Fragment) -> bool:
+        return not self._plan.new_field_ids.isdisjoint(_sources(fragment))
+
+    def _noted(self, unstamped: Mask, stamped: Mask, row_ids: Callable[[], U64s]) -> Mask:
+        if self._history is None and unstamped.any():
+            self.unstamped.append(row_ids()[unstamped])
+        changed = unstamped | stamped
+        if self._history is not None and self._history.touched is not None and changed.any():
+            changed &= np.isin(row_ids(), self._history.touched)
+        return changed
+
+
+def _compare(
+    before: Fragment, after: Fragment, judge: _Judge, read: _Reader
+) -> tuple[Offsets, Offsets, Offsets]:
+    """Return the offsets of rows that were deleted, restored, and changed in place."""
+    none = np.empty(0, np.uint32)
+    killed = revived = none
+    if before.deletion_file != after.deletion_file:
+        dead_before, dead_after = read.dead(before), read.dead(after)
+        killed = difference(dead_after, dead_before).astype(np.uint32, copy=False)
+        revived = difference(dead_before, dead_after).astype(np.uint32, copy=False)
+    same_stamps = before.last_updated_at_versions == after.last_updated_at_versions
+    replaced = judge.replaced(before, after)
+    if same_stamps and not replaced:
+        return killed, revived, none
+    in_both = read.is_live(before) & read.is_live(after)
+    stamped = np.zeros(len(in_both), np.bool_)
+    if not same_stamps:
+        stamped = in_both & (read.stamps(before).to_array() != read.stamps(after).to_array())
+    changed = judge.in_place(
+        replaced, in_both & ~stamped, stamped, lambda: read.row_ids(after).to_array()
+    )
+    return killed, revived, np.flatnonzero(changed).astype(np.uint32)
+
+
+def _sources(fragment: Fragment) -> dict[int, tuple[str, int]]:
+    """Return the file and column of each field. Files of version 0.1 have no columns."""
+    return {
+        field_id: (file.path, file.column_indices[at] if file.column_indices else -1)
+        for file in fragment.files
+        for at, field_id in enumerate(file.field_ids)
+    }
+
+
+def _match(
+    removed: Sequence[_Rows], added: Sequence[_Rows], judge: _Judge, read: _Reader
+) -> tuple[list[RowsOfFragment], list[UpdatedRows], list[RowsOfFragment]]:
+    """Match rows by their ids: those that disappeared in one place with those in a new place."""
+    removed = [rows for rows in removed if len(rows.offsets)]
+    added = [rows for rows in added if len(rows.offsets)]
+    removed_ids, added_ids = _row_ids_of(removed, read), _row_ids_of(added, read)
+    places, is_known = _find(removed_ids, added_ids)
+    is_moved = np.zeros(len(removed_ids), np.bool_)
+    is_moved[places[is_known]] = True
+    deletes = [
+        RowsOfFragment(rows.fragment, rows.offsets[part])
+        for rows, part in zip(removed, _cut(~is_moved, removed), strict=True)
+        if part.any()
+    ]
+    inserts = [
+        RowsOfFragment(rows.fragment, rows.offsets[part])
+        for rows, part in zip(added, _cut(~is_known, added), strict=True)
+        if part.any()
+    ]
+    if not is_known.any():
+        return deletes, [], inserts
+    stamps_before = np.zeros(len(added_ids), np.uint64)
+    stamps_before[is_known] = _stamps_of(removed, read)[places[is_known]]
+    is_stamped = is_known & (stamps_before != _stamps_of(added, read))
+    is_updated = judge.moved(added, is_known & ~is_stamped, is_stamped, added_ids)
+    addresses = np.zeros(len(added_ids), np.uint64)
+    addresses[is_known] = _addresses_of(removed)[places[is_known]]
+    updates = [
+        UpdatedRows(rows.fragment, rows.offsets[part], before[part])
+        for rows, part, before in zip(
+            added, _cut(is_updated, added), _cut(addresses, added), strict=True
+        )
+        if part.any()
+    ]
+    return deletes, updates, inserts
+
+
+def _find(row_ids: U64s, targets: U64s) -> tuple[npt.NDArray[np.int64], Mask]:
+    """Return where each wanted row id is among the known ones, and whether it is."""
+    order, sorted_ids = _sorted(row_ids)
+    if np.array_equal(row_ids, targets):  # a compaction leaves all rows in their order
+        return np.arange(len(row_ids)), np.ones(len(row_ids), np.bool_)
+    _sorted(targets)
+    places = np.searchsorted(sorted_ids, targets)
+    if not len(row_ids):
+        return places, np.zeros(len(targets), np.bool_)
+    places[places == len(row_ids)] = 0
+    is_known = sorted_ids[places] == targets
+    return (places if order is None else order[places]), is_known
+
+
+def _sorted(row_ids: U64s) -> tuple[npt.NDArray[np.int64] | None, U64s]:
+    """Return the ids ascending, and the order that makes them so if they were not.
+
+    Raises:
+        CorruptDataError: An id occurs twice.
+    """
+    order = None
+    if len(row_ids) > 1 and not bool((row_ids[1:] > row_ids[:-1]).all()):
+        order = np.argsort(row_ids, kind="stable")
+        row_ids = row_ids[order]
+        twins = np.flatnonzero(row_ids[1:] == row_ids[:-1])
+        if len(twins):
+            raise CorruptDataError(
+                f"row id {int(row_ids[twins[0]])} belongs to two live rows of one version"
+            )
+    return order, row_ids
+
+
+def _row_ids_of(parts: Iterable[_Rows], read: _Reader) -> U64s:
+    return np.concatenate(
+        [
+            np.empty(0, np.uint64),
+            *(read.row_ids(part.fragment).take(part.offsets) for part in parts),
+        ]
+    )
+
+
+def _stamps_of(parts: Iterable[_Rows], read: _Reader) -> U64s:
+    return np.concatenate(
+        [
+            np.empty(0, np.uint64),
+            *(read.stamps(part.fragment).take(part.offsets) for part in parts),
+        ]
+    )
+
+
+def _addresses_of(parts: Iterable[_Rows]) -> U64s:
+    return np.concatenate(
+        [
+            np.empty(0, np.uint64),
+            *(pack_addresses(part.fragment.id, part.offsets) for part in parts),
+        ]
+    )
+
+
+def _cut(values: npt.NDArray[np.generic], parts: Sequence[_Rows]) -> list[npt.NDArray[np.generic]]:
+    """Return the piece of an array over all parts' rows that belongs to each part."""
+    ends = np.cumsum([len(part.offsets) for part in parts], dtype=np.int64)
+    return np.split(values, ends[:-1]) if parts else []
+
+
+def _joined(pieces: Sequence[UpdatedRows]) -> UpdatedRows:
+    if len(pieces) == 1:
+        return pieces[0]
+    offsets = np.concatenate([piece.offsets for piece in pieces])
+    order = np.argsort(offsets, kind="stable")
+    before = np.concatenate([piece.addresses_before for piece in pieces])
+    return UpdatedRows(pieces[0].fragment, offsets[order], before[order])

@@ -1,0 +1,386 @@
+"""Conflicts: one table with a rule for every pair of operations.
+
+Our operation was planned on some version; meanwhile other writers have committed newer ones. For
+each of those, `RULES[ours][theirs]` decides about ours:
+
+    yes       it has the same meaning on the newer version
+    rebase    it has, once their change is merged into ours: see `rebase`
+    retry     it has to be planned again
+    no        it no longer means the same
+
+A rule is one of these words, or first examines the two operations (`retry_if`, `rebase_if`,
+`no_if`, ...). Three rules precede the table, because they hold for whole classes of pairs: see
+`ABOVE`. What is unknown conflicts: an unknown operation, a missing transaction.
+
+Source:  the table format's "Conflict Resolution"; facts of the format, section 5, measured on the
+         reference.
+Differs: A new index on a column that was changed in place meanwhile is committed without the
+         fragments in which it was. The reference re-plans a rewrite of indexed fragments after a
+         new index on them; ours, which rewrites no index, follows it. It re-plans an upsert after
+         rows that were only changed, or if the upsert inserts none. It lets a clone follow
+         anything; a clone is the first version of a table, and follows nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
+from lance_stream.table.conflicts.conflict_tests import (
+    changes_same_index,
+    compacts_the_log,
+    config_is_overwritten,
+    drops_indexed_field,
+    drops_modified_field,
+    drops_replaced_field,
+    falsifies_nullability,
+    has_log_index,
+    indexes_moved_rows,
+    indexes_replaced_field,
+    inserts_unique_keys,
+    may_insert_same_keys,
+    merges_over_metadata,
+    more_than_rows_died,
+    moves_rows_of_ours,
+    removes_ours,
+    replaces_indexed_field,
+    replaces_same_field,
+    restores_over_metadata,
+    rewrites_indexed_fragments,
+    rewrites_indices_beside,
+    rewrites_replaced_field,
+    rewrites_uncertain_index,
+    same_bases,
+    same_config_keys,
+    same_config_or_metadata,
+    same_fragments,
+)
+from lance_stream.table.operations.columns import DataOverlay, DataReplacement, Merge, Project
+from lance_stream.table.operations.config import UpdateConfig
+from lance_stream.table.operations.moved_rows import ReserveFragments, Rewrite
+from lance_stream.table.operations.operation import (
+    OPERATIONS,
+    KnownOperation,
+    Operation,
+    UnknownOperation,
+    operation_name,
+)
+from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update
+from lance_stream.table.operations.transaction import Transaction
+from lance_stream.table.operations.versions import (
+    Clone,
+    CreateIndex,
+    Restore,
+    UpdateBases,
+    UpdateMemWalState,
+)
+
+
+class Verdict(Enum):
+    """What becomes of our operation after theirs."""
+
+    YES = "yes"
+    REBASE = "rebase"
+    RETRY = "retry"
+    NO = "no"
+
+
+Rule: TypeAlias = Callable[[Any, Any], Verdict]
+Test: TypeAlias = Callable[[Any, Any], bool]
+
+
+def check(ours: Transaction, theirs: Transaction | None, version: int) -> Verdict:
+    """Return whether our transaction may follow theirs unchanged, or after a rebase.
+
+    Args:
+        ours: The transaction to commit.
+        theirs: The transaction of a version newer than the one ours was planned on; None if it is
+            missing or cannot be read.
+        version: Their version.
+
+    Returns:
+        `YES` or `REBASE`.
+
+    Raises:
+        RetryableConflictError: Ours has to be planned again on the newer version.
+        IncompatibleConflictError: Ours no longer means the same.
+    """
+    if theirs is None:
+        raise RetryableConflictError(
+            f"this {operation_name(ours.operation)} was planned on version {ours.read_version}, "
+            f"but the operation of version {version} is unknown: its transaction is missing or "
+            "cannot be read. Plan the operation again on the newest version",
+            version,
+        )
+    verdict = judge(ours.operation, theirs.operation)
+    names = f"this {operation_name(ours.operation)}", operation_name(theirs.operation)
+    if verdict is Verdict.RETRY:
+        raise RetryableConflictError(
+            f"{names[0]} was planned on version {ours.read_version}, and {names[1]} of version "
+            f"{version} has changed what it depends on. Plan it again on the newest version",
+            version,
+        )
+    if verdict is Verdict.NO:
+        raise IncompatibleConflictError(
+            f"{names[0]} was planned on version {ours.read_version}, but no longer means the same "
+            f"after {names[1]} of version {version}",
+            version,
+        )
+    return verdict
+
+
+def judge(ours: Operation, theirs: Operation) -> Verdict:
+    """Return what becomes of our operation after theirs."""
+    if isinstance(ours, UnknownOperation) or isinstance(theirs, UnknownOperation):
+        return Verdict.NO
+    for test, verdict in ABOVE:
+        if test(ours, theirs) or test(theirs, ours):
+            return verdict
+    return RULES[type(ours)][type(theirs)](ours, theirs)
+
+
+# The words of the table.
+
+
+def yes(_ours: Any, _theirs: Any) -> Verdict:
+    """It means the same."""
+    return Verdict.YES
+
+
+def retry(_ours: Any, _theirs: Any) -> Verdict:
+    """It has to be planned again."""
+    return Verdict.RETRY
+
+
+def no(_ours: Any, _theirs: Any) -> Verdict:
+    """It no longer means the same."""
+    return Verdict.NO
+
+
+def usually(
+    default: Rule, exceptions: Mapping[type[KnownOperation], Rule] = MappingProxyType({})
+) -> Mapping[type[KnownOperation], Rule]:
+    """Return the rules for one of our operations after each of theirs.
+
+    Args:
+        default: The rule for most of them.
+        exceptions: The rules for the others.
+    """
+    return dict.fromkeys(OPERATIONS.values(), default) | dict(exceptions)
+
+
+def first(*cases: tuple[Test, Verdict]) -> Rule:
+    """Return the rule that gives the verdict of the first test that is true, and else yes."""
+
+    def rule(ours: Any, theirs: Any) -> Verdict:
+        return next((verdict for test, verdict in cases if test(ours, theirs)), Verdict.YES)
+
+    return rule
+
+
+def retry_if(*tests: Test) -> Rule:
+    """Return the rule that says retry if one of the tests is true, and else yes."""
+    return first(*((test, Verdict.RETRY) for test in tests))
+
+
+def no_if(*tests: Test) -> Rule:
+    """Return the rule that says no if one of the tests is true, and else yes."""
+    return first(*((test, Verdict.NO) for test in tests))
+
+
+ABOVE: tuple[tuple[Test, Verdict], ...] = (
+    (falsifies_nullability, Verdict.RETRY),
+    (merges_over_metadata, Verdict.RETRY),
+    (restores_over_metadata, Verdict.NO),
+)
+"""Rules that precede the table. Each is tested in both directions."""
+
+_dead_rows = first(
+    (more_than_rows_died, Verdict.RETRY),
+    (same_fragments, Verdict.REBASE),
+)
+
+RULES: Mapping[type[KnownOperation], Mapping[type[KnownOperation], Rule]] = MappingProxyType(
+    {
+        # ours: after theirs
+        Append: usually(
+            yes,
+            {
+                Overwrite: no,
+                Restore: no,
+                UpdateMemWalState: no,
+            },
+        ),
+        Delete: usually(
+            yes,
+            {
+                Delete: _dead_rows,
+                Overwrite: no,
+                Rewrite: retry_if(same_fragments),
+                Merge: retry,
+                Restore: no,
+                Update: _dead_rows,
+                DataReplacement: retry_if(same_fragments),
+                UpdateMemWalState: no,
+            },
+        ),
+        Overwrite: usually(
+            yes,
+            {
+                Overwrite: first((same_config_keys, Verdict.NO), (lambda *_: True, Verdict.RETRY)),
+                UpdateConfig: no_if(same_config_keys),
+                UpdateMemWalState: no,
+            },
+        ),
+        CreateIndex: usually(
+            yes,
+            {
+                Overwrite: no,
+                CreateIndex: retry_if(changes_same_index),
+                Rewrite: retry_if(indexes_moved_rows),
+                Merge: retry_if(has_log_index),
+                Restore: no,
+                Update: first(
+                    (rewrites_uncertain_index, Verdict.RETRY),
+                    (rewrites_indexed_fragments, Verdict.REBASE),
+                ),
+                Project: retry_if(drops_indexed_field),
+                DataReplacement: retry_if(replaces_indexed_field),
+                UpdateMemWalState: no,
+            },
+        ),
+        Rewrite: usually(
+            yes,
+            {
+                Delete: retry_if(same_fragments),
+                Overwrite: no,
+                CreateIndex: retry_if(rewrites_indices_beside),
+                Rewrite: retry_if(same_fragments),
+                Merge: retry,
+                Restore: no,
+                Update: retry_if(same_fragments),
+                DataReplacement: retry_if(same_fragments),
+                DataOverlay: retry_if(same_fragments),
+            },
+        ),
+        Merge: usually(
+            yes,
+            {
+                Append: retry,
+                Delete: retry,
+                Overwrite: no,
+                CreateIndex: retry_if(has_log_index),
+                Rewrite: retry,
+                Merge: retry,
+                Restore: no,
+                Update: retry,
+                Project: no,
+                DataReplacement: retry,
+                UpdateMemWalState: no,
+                DataOverlay: retry,
+            },
+        ),
+        Restore: usually(
+            yes,
+            {
+                UpdateMemWalState: no,
+            },
+        ),
+        ReserveFragments: usually(
+            yes,
+            {
+                Overwrite: no,
+                Restore: no,
+            },
+        ),
+        Update: usually(
+            yes,
+            {
+                Append: retry_if(inserts_unique_keys),
+                Delete: _dead_rows,
+                Overwrite: no,
+                Rewrite: retry_if(same_fragments),
+                Merge: retry,
+                Restore: no,
+                Update: first(
+                    (may_insert_same_keys, Verdict.RETRY),
+                    (more_than_rows_died, Verdict.RETRY),
+                    (same_fragments, Verdict.REBASE),
+                ),
+                Project: retry_if(drops_modified_field),
+                DataReplacement: retry_if(same_fragments),
+                UpdateMemWalState: no_if(compacts_the_log),
+                DataOverlay: retry_if(same_fragments),
+            },
+        ),
+        Project: usually(
+            yes,
+            {
+                Overwrite: no,
+                Merge: retry,
+                Restore: no,
+                Project: retry,
+                UpdateMemWalState: no,
+            },
+        ),
+        UpdateConfig: usually(
+            yes,
+            {
+                Overwrite: no_if(config_is_overwritten),
+                UpdateConfig: no_if(same_config_or_metadata),
+            },
+        ),
+        DataReplacement: usually(
+            yes,
+            {
+                Delete: no_if(removes_ours),
+                Overwrite: no,
+                CreateIndex: retry_if(indexes_replaced_field),
+                Rewrite: retry_if(same_fragments),
+                Merge: retry,
+                Restore: no,
+                Update: first(
+                    (removes_ours, Verdict.NO),
+                    (moves_rows_of_ours, Verdict.RETRY),
+                    (rewrites_replaced_field, Verdict.RETRY),
+                ),
+                Project: no_if(drops_replaced_field),
+                DataReplacement: retry_if(replaces_same_field),
+                UpdateMemWalState: no,
+            },
+        ),
+        UpdateMemWalState: usually(
+            no,
+            {
+                CreateIndex: retry_if(has_log_index),
+                Rewrite: yes,
+                ReserveFragments: yes,
+                Update: retry_if(compacts_the_log),
+                UpdateConfig: yes,
+                UpdateMemWalState: retry,
+                UpdateBases: yes,
+            },
+        ),
+        Clone: usually(no),
+        UpdateBases: usually(
+            yes,
+            {
+                UpdateBases: no_if(same_bases),
+            },
+        ),
+        DataOverlay: usually(
+            yes,
+            {
+                Delete: retry_if(removes_ours),
+                Overwrite: no,
+                Rewrite: retry_if(same_fragments),
+                Merge: retry,
+                Restore: no,
+                Update: retry_if(removes_ours, moves_rows_of_ours),
+                UpdateMemWalState: no,
+            },
+        ),
+    }
+)
+"""What becomes of our operation (first key) after theirs (second key)."""

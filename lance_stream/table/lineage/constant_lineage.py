@@ -1,0 +1,227 @@
+"""Row ids and row versions of fragments whose rows share them, read for many fragments at once.
+
+Most fragments were appended and never changed. The row ids of such a fragment are one range, and
+its row versions one run:
+
+    fragment        id, physical_rows, row ids, last updated at, created at
+    row versions    one run: its span is a range, of one version     or none: version 1 for all rows
+    row ids         one segment, a range
+
+So what a filter over these columns needs of 10,000 fragments is read from their bytes in a few
+numpy steps (`wire_columns`), without an object for each. Anything else, or in a file, is unknown
+here and has to be decoded.
+
+Source: table.proto, message DataFragment; rowids.proto.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.table.lineage.row_versions import FIRST_VERSION
+from lance_stream.table.messages.wire_columns import Mask, Numbers, Spans, walk
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Places: TypeAlias = npt.NDArray[np.intp]
+
+_ID, _PHYSICAL_ROWS = 1, 4
+_ROW_IDS, _LAST_UPDATED, _CREATED = 5, 7, 9
+# A sequence that is stored in a file, or in a hidden column.
+_ELSEWHERE = {_ROW_IDS: (6, 12), _LAST_UPDATED: (8, 13), _CREATED: (10, 14)}
+_FIRST = 1  # the runs of a sequence, its segments, the span of a run, the range of a segment
+_VERSION = 2
+_START, _END = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class OneForAll:
+    """A value that is the same for all rows of each of n fragments, or increases by one per row.
+
+    Attributes:
+        values: (n,) u64: the version of all rows; or the row id of the first one.
+        is_known: (n,) whether the fragment has such a value.
+    """
+
+    values: Numbers
+    is_known: Mask
+
+    def replaced(
+        self, count: int, places: npt.NDArray[np.intp], others: "OneForAll"
+    ) -> "OneForAll":
+        """Return the values with others at some places; see `ConstantLineage.replaced`."""
+        return OneForAll(
+            _replaced(self.values, count, places, others.values),
+            _replaced(self.is_known, count, places, others.is_known),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantLineage:
+    """The uniform values of n fragments, in their order.
+
+    Attributes:
+        ids: (n,) u64.
+        physical_rows: (n,) u64.
+        is_plain: (n,) whether the message was read.
+        first_row_ids: The stable row id of the first row, if they ascend one by one.
+        last_updated: The last-updated-at version of all rows.
+        created: The created-at version of all rows.
+    """
+
+    ids: Numbers
+    physical_rows: Numbers
+    is_plain: Mask
+    first_row_ids: OneForAll
+    last_updated: OneForAll
+    created: OneForAll
+
+    def replaced(
+        self, count: int, places: npt.NDArray[np.intp], others: "ConstantLineage"
+    ) -> "ConstantLineage":
+        """Return the values of another list of fragments.
+
+        Args:
+            count: How many fragments it has.
+            places: (n,) which of them are not at the same place of this list.
+            others: Their values.
+        """
+        return ConstantLineage(
+            _replaced(self.ids, count, places, others.ids),
+            _replaced(self.physical_rows, count, places, others.physical_rows),
+            _replaced(self.is_plain, count, places, others.is_plain),
+            self.first_row_ids.replaced(count, places, others.first_row_ids),
+            self.last_updated.replaced(count, places, others.last_updated),
+            self.created.replaced(count, places, others.created),
+        )
+
+    def ids_within(self, row_ids: Numbers) -> tuple[Places, Places]:
+        """Return which of some rows each fragment has, as far as its row ids are one range.
+
+        Args:
+            row_ids: (n,) u64, ascending.
+
+        Returns:
+            (num_fragments,) where its ids begin among these, and where they end; the same where
+            it has none, and where `first_row_ids` are not known.
+        """
+        first, is_known = self.first_row_ids.values, self.first_row_ids.is_known
+        begins = np.searchsorted(row_ids, first)
+        ends = np.searchsorted(row_ids, first + self.physical_rows)
+        return begins, np.where(is_known, ends, begins)
+
+    def share_no_row_id(self, others: Numbers) -> Mask:
+        """Return which fragments have ids that neither `others` nor another range contains.
+
+        Args:
+            others: (n,) u64, ascending: the ids of the fragments that have no range.
+        """
+        places = np.flatnonzero(self.first_row_ids.is_known)
+        places = places[np.argsort(self.first_row_ids.values[places], kind="stable")]
+        first = self.first_row_ids.values[places]
+        stop = first + self.physical_rows[places]
+        is_alone = np.searchsorted(others, first) == np.searchsorted(others, stop)
+        is_alone[1:] &= np.maximum.accumulate(stop)[:-1] <= first[1:]
+        is_alone[:-1] &= stop[:-1] <= first[1:]
+        is_distinct = np.zeros(len(self.ids), np.bool_)
+        is_distinct[places] = is_alone
+        return is_distinct
+
+
+def constant_lineage(raws: Sequence[bytes]) -> ConstantLineage:
+    """Return the uniform values of fragments without decoding them.
+
+    Args:
+        raws: The bytes of one DataFragment message each.
+    """
+    data = np.frombuffer(b"".join(raws), np.uint8)
+    stops = np.fromiter(accumulate(map(len, raws)), np.int64, len(raws))
+    starts = np.concatenate([np.zeros(1, np.int64), stops])[: len(raws)]
+    sequences = [sequence for field, others in _ELSEWHERE.items() for sequence in (field, *others)]
+    walked = walk(data, Spans(starts, stops), (_ID, _PHYSICAL_ROWS), sequences)
+    num_rows = walked.numbers[_PHYSICAL_ROWS]
+    is_plain = ~walked.is_odd & (num_rows > 0)
+    inline = {}
+    for field, others in _ELSEWHERE.items():
+        is_here = is_plain.copy()
+        for other in others:
+            is_here &= walked.spans[other].starts < 0
+        inline[field] = is_here
+    return ConstantLineage(
+        walked.numbers[_ID],
+        num_rows,
+        is_plain,
+        _row_ids(data, walked.spans[_ROW_IDS], inline[_ROW_IDS], num_rows),
+        _versions(data, walked.spans[_LAST_UPDATED], inline[_LAST_UPDATED], num_rows),
+        _versions(data, walked.spans[_CREATED], inline[_CREATED], num_rows),
+    )
+
+
+def _versions(data: Bytes, sequences: Spans, is_here: Mask, num_rows: Numbers) -> OneForAll:
+    versions = np.full(len(num_rows), FIRST_VERSION, np.uint64)
+    is_known = is_here & (sequences.starts < 0)
+    some, runs = _only_part(data, sequences, np.flatnonzero(is_here & ~is_known))
+    walked = walk(data, runs, (_VERSION,), (_FIRST,))
+    good = ~walked.is_odd & (walked.spans[_FIRST].starts >= 0)
+    some, spans = some[good], _chosen(walked.spans[_FIRST], good)
+    owners, _, lengths = _ranges(data, some, spans)
+    fits = lengths == num_rows[owners]
+    is_known[owners[fits]] = True
+    of_run = np.zeros(len(num_rows), np.uint64)
+    of_run[some] = walked.numbers[_VERSION][good]
+    versions[owners] = of_run[owners]
+    return OneForAll(versions, is_known)
+
+
+def _row_ids(data: Bytes, sequences: Spans, is_here: Mask, num_rows: Numbers) -> OneForAll:
+    first = np.zeros(len(num_rows), np.uint64)
+    is_known = np.zeros(len(num_rows), np.bool_)
+    some, segments = _only_part(data, sequences, np.flatnonzero(is_here & (sequences.starts >= 0)))
+    owners, starts, lengths = _ranges(data, some, segments)
+    first[owners] = starts
+    is_known[owners[lengths == num_rows[owners]]] = True
+    return OneForAll(first, is_known)
+
+
+def _only_part(
+    data: Bytes, messages: Spans, some: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.intp], Spans]:
+    """Return which messages have one embedded message as field 1, and where it is."""
+    walked = walk(data, _chosen(messages, some), (), (_FIRST,))  # one that comes twice is odd
+    good = ~walked.is_odd & (walked.spans[_FIRST].starts >= 0)
+    return some[good], _chosen(walked.spans[_FIRST], good)
+
+
+def _ranges(
+    data: Bytes, some: npt.NDArray[np.intp], segments: Spans
+) -> tuple[npt.NDArray[np.intp], Numbers, Numbers]:
+    """Return which segments are ranges, where these start, and how long they are."""
+    inside, ranges = _only_part(data, segments, np.arange(len(some)))
+    some = some[inside]
+    walked = walk(data, ranges, (_START, _END))
+    start, end = walked.numbers[_START], walked.numbers[_END]
+    good = ~walked.is_odd & (end > start)
+    return some[good], start[good], (end - start)[good]
+
+
+_Value = TypeVar("_Value", np.uint64, np.bool_)
+
+
+def _replaced(
+    values: npt.NDArray[_Value],
+    count: int,
+    places: npt.NDArray[np.intp],
+    others: npt.NDArray[_Value],
+) -> npt.NDArray[_Value]:
+    result = np.empty(count, values.dtype)
+    num_both = min(count, len(values))
+    result[:num_both] = values[:num_both]
+    result[places] = others
+    return result
+
+
+def _chosen(spans: Spans, which: npt.NDArray[np.intp] | Mask) -> Spans:
+    return Spans(spans.starts[which], spans.stops[which])

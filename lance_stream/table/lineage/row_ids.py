@@ -1,0 +1,667 @@
+"""Row id sequences: the stable row id of each physical row of a fragment, in row order.
+
+A sequence is a list of segments; the ids of all segments, concatenated, are the fragment's. There
+are five kinds of segments:
+
+    range               start, end                ids start to end - 1
+    range_with_holes    start, end, holes         the same, without the holes
+    range_with_bitmap   start, end, bitmap        those whose bit is set; bit i, for start + i, is
+                                                  bit i % 8 of byte i // 8, least significant first
+    sorted_array        array                     strictly ascending
+    array               array                     in any order
+
+Holes and arrays are stored as a base and u16 or u32 offsets to it, or as u64 values, all
+little-endian. An id occurs once in a sequence.
+
+A few stored bytes can claim any number of ids: a range of 20 bytes claims 2^63. The number of ids
+is known without materializing them, and has to be compared with the fragment's number of rows
+first.
+
+Source:  rowids.proto, messages RowIdSequence, U64Segment, EncodedU64Array.
+Differs: The proto counts the bits of a bitmap from the most significant. Lance writes them from
+         the least, and files in the wild follow Lance.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream._proto import rowids_pb2
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.table.lineage.ascending import are_among, distinct, union
+from lance_stream.table.lineage.decoded_sequences import DecodedSequences
+from lance_stream.table.messages import wire
+
+Ids: TypeAlias = npt.NDArray[np.uint64]
+Offsets: TypeAlias = npt.NDArray[np.int64]
+
+MAX_PHYSICAL_ROWS = 1 << 32
+MAX_MATERIALIZED = 1 << 29
+"""How many ids are materialized at once; `slice` and `take` return parts of longer sequences."""
+
+_MAX_U64 = (1 << 64) - 1
+_SEGMENT = 1
+_EMPTY: Ids = np.empty(0, np.uint64)
+# Into how many pieces, each with a segment of its own, a sequence is cut at most when encoded.
+_MAX_PIECES = 1024
+# How many ids in a row are worth a segment of their own among others.
+_LONG_RUN = 32
+# Up to how many ids of several segments are listed one by one, to be searched at once: 32 MB.
+_MAX_LISTED = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """One or more range segments that follow one another.
+
+    Attributes:
+        starts: (num_ranges,) u64, the first id of each range.
+        stops: (num_ranges,) u64, one past the last; never less than its start.
+    """
+
+    starts: Ids
+    stops: Ids
+
+    @cached_property
+    def ends(self) -> Offsets:
+        """(num_ranges,) i64, the number of ids up to the end of each range."""
+        return np.cumsum((self.stops - self.starts).astype(np.int64))
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def take(self, offsets: Offsets) -> Ids:
+        """Return the ids at some offsets of the segment."""
+        if len(self.starts) == 1:
+            near: Ids = offsets.astype(np.uint64) + self.starts[0]
+            return near
+        which = np.searchsorted(self.ends, offsets, side="right")
+        behind = (self.ends[which] - offsets).astype(np.uint64)
+        taken: Ids = self.stops[which] - behind
+        return taken
+
+    def to_array(self) -> Ids:
+        """Return all ids."""
+        if len(self.starts) == 1:
+            return self.take(np.arange(len(self), dtype=np.int64))
+        lengths = (self.stops - self.starts).astype(np.int64)
+        first = self.ends - lengths
+        # Modulo 2^64: what is subtracted may be larger than the start.
+        ids: Ids = np.repeat(self.starts - first.astype(np.uint64), lengths)
+        ids += np.arange(len(self), dtype=np.uint64)
+        return ids
+
+    def find(self, ids: Ids) -> Offsets:
+        """Return the offset of each id in the segment, or -1."""
+        if len(self.starts) == 1:
+            order, starts = None, self.starts
+        else:
+            order = np.argsort(self.starts, kind="stable")
+            starts = self.starts[order]
+        near = np.searchsorted(starts, ids, side="right") - 1
+        which = np.maximum(near, 0) if order is None else order[np.maximum(near, 0)]
+        is_there = (near >= 0) & (ids < self.stops[which])
+        behind = (self.stops[which] - np.where(is_there, ids, self.stops[which])).astype(np.int64)
+        offsets: Offsets = np.where(is_there, self.ends[which] - behind, -1)
+        return offsets
+
+
+@dataclass(frozen=True, eq=False)
+class RangeWithHoles:
+    """The ids of a range that has few holes.
+
+    Attributes:
+        start: The first id that the range may hold.
+        stop: One past the last.
+        holes: (num_holes,) u64, strictly ascending, within the range.
+    """
+
+    start: int
+    stop: int
+    holes: Ids
+
+    def __len__(self) -> int:
+        return self.stop - self.start - len(self.holes)
+
+    def take(self, offsets: Offsets) -> Ids:
+        """Return the ids at some offsets of the segment."""
+        # The number of ids before each hole; ascending, like the holes.
+        before = self.holes - np.uint64(self.start) - np.arange(len(self.holes), dtype=np.uint64)
+        places = offsets.astype(np.uint64)
+        passed = np.searchsorted(before, places, side="right").astype(np.uint64)
+        return np.uint64(self.start) + places + passed
+
+    def to_array(self) -> Ids:
+        """Return all ids."""
+        return self.take(np.arange(len(self), dtype=np.int64))
+
+    def find(self, ids: Ids) -> Offsets:
+        """Return the offset of each id in the segment, or -1."""
+        before = np.searchsorted(self.holes, ids)
+        is_hole = np.zeros(len(ids), np.bool_)
+        if len(self.holes):
+            is_hole = self.holes[np.minimum(before, len(self.holes) - 1)] == ids
+        is_there = (ids >= np.uint64(self.start)) & (ids < np.uint64(self.stop)) & ~is_hole
+        places = np.where(is_there, ids, np.uint64(self.start)) - np.uint64(self.start)
+        offsets: Offsets = np.where(is_there, places.astype(np.int64) - before, -1)
+        return offsets
+
+
+@dataclass(frozen=True, eq=False)
+class RangeWithBitmap:
+    """The ids of a range that has many holes.
+
+    Attributes:
+        start: The first id that the range may hold.
+        stop: One past the last.
+        bitmap: ceil((stop - start) / 8) bytes, least significant bit first.
+    """
+
+    start: int
+    stop: int
+    bitmap: bytes
+
+    @cached_property
+    def num_ids(self) -> int:
+        """How many bits are set."""
+        return int(np.bitwise_count(np.frombuffer(self.bitmap, np.uint8)).sum(dtype=np.int64))
+
+    def __len__(self) -> int:
+        return self.num_ids
+
+    def take(self, offsets: Offsets) -> Ids:
+        """Return the ids at some offsets of the segment."""
+        taken: Ids = self.to_array()[offsets]
+        return taken
+
+    def to_array(self) -> Ids:
+        """Return all ids."""
+        bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), bitorder="little")
+        return np.flatnonzero(bits).astype(np.uint64) + np.uint64(self.start)
+
+    def find(self, ids: Ids) -> Offsets:
+        """Return the offset of each id in the segment, or -1."""
+        return _find_among(self.to_array(), ids, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Ids listed one by one; the sorted_array and array segments.
+
+    Attributes:
+        values: (num_ids,) u64.
+    """
+
+    values: Ids
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, offsets: Offsets) -> Ids:
+        """Return the ids at some offsets of the segment."""
+        taken: Ids = self.values[offsets]
+        return taken
+
+    def to_array(self) -> Ids:
+        """Return all ids."""
+        return self.values
+
+    def find(self, ids: Ids) -> Offsets:
+        """Return the offset of each id in the segment, or -1."""
+        return _find_among(self.values, ids, self._order)
+
+    @cached_property
+    def _order(self) -> Offsets | None:
+        """What sorts the ids; None if they ascend."""
+        return None if _ascend(self.values) else np.argsort(self.values, kind="stable")
+
+
+Segment: TypeAlias = Ranges | RangeWithHoles | RangeWithBitmap | Values
+
+
+class RowIdSequence:
+    """The stable row ids of a fragment's rows, in row order, including deleted rows.
+
+    Args:
+        segments: Parts of the sequence, in order.
+    """
+
+    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+        self.segments = tuple(segment for segment in segments if len(segment))
+
+    @classmethod
+    def from_range(cls, start: int, stop: int) -> "RowIdSequence":
+        """Return the sequence of the ids from `start` up to but not including `stop`.
+
+        Raises:
+            InvalidInputError: They are not two u64 in this order.
+        """
+        if not 0 <= start <= stop <= _MAX_U64:
+            raise InvalidInputError(f"{start} to {stop} is no range of row ids")
+        return cls((Ranges(np.array([start], np.uint64), np.array([stop], np.uint64)),))
+
+    @classmethod
+    def from_array(cls, ids: npt.ArrayLike) -> "RowIdSequence":
+        """Return the sequence of the given ids, u64."""
+        return cls((Values(np.asarray(ids, np.uint64)),))
+
+    @classmethod
+    def concat(cls, sequences: Iterable["RowIdSequence"]) -> "RowIdSequence":
+        """Return the concatenation of sequences."""
+        return cls(segment for sequence in sequences for segment in sequence.segments)
+
+    @cached_property
+    def _ends(self) -> Offsets:
+        """(num_segments,) i64, the number of ids up to the end of each segment."""
+        return np.cumsum(np.array([len(segment) for segment in self.segments], np.int64))
+
+    @cached_property
+    def num_ids(self) -> int:
+        """The number of ids, without materializing them."""
+        return sum(map(len, self.segments))
+
+    @cached_property
+    def largest(self) -> int:
+        """The largest id; -1 if there is none."""
+        return max(map(_largest_in, self.segments), default=-1)
+
+    def __len__(self) -> int:
+        return self.num_ids
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, RowIdSequence)
+            and self.num_ids == other.num_ids
+            and np.array_equal(self.to_array(), other.to_array())
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # how Python says it
+
+    def __repr__(self) -> str:
+        return f"<{self.num_ids} row ids in {len(self.segments)} segments>"
+
+    def to_array(self) -> Ids:
+        """Return all ids as (num_rows,) u64. They are not row addresses and not offsets.
+
+        Raises:
+            UnsupportedFeatureError: There are more than 2^29.
+        """
+        if self.num_ids > MAX_MATERIALIZED:
+            raise UnsupportedFeatureError(
+                f"a row id sequence of {self.num_ids} ids is not decoded at once; the limit is "
+                f"{MAX_MATERIALIZED}"
+            )
+        if len(self.segments) == 1:
+            return self.segments[0].to_array()
+        return np.concatenate([_EMPTY, *(segment.to_array() for segment in self.segments)])
+
+    def take(self, offsets: npt.ArrayLike) -> Ids:
+        """Return the ids at some row offsets, in the order of the offsets.
+
+        Args:
+            offsets: (n,) integers, each less than the number of ids; in any order.
+
+        Raises:
+            InvalidInputError: An offset is out of range.
+        """
+        targets = np.asarray(offsets).astype(np.int64, copy=False)
+        if not len(targets):
+            return _EMPTY
+        if int(targets.min()) < 0 or int(targets.max()) >= self.num_ids:
+            raise InvalidInputError(f"a row offset is outside the {self.num_ids} rows")
+        if len(self.segments) == 1:
+            return self.segments[0].take(targets)
+        which = np.searchsorted(self._ends, targets, side="right")
+        order = np.argsort(which, kind="stable")
+        hit, firsts = np.unique(which[order], return_index=True)
+        taken = np.empty(len(targets), np.uint64)
+        for index, group in zip(hit.tolist(), np.split(order, firsts[1:]), strict=True):
+            begin = int(self._ends[index]) - len(self.segments[index])
+            taken[group] = self.segments[index].take(targets[group] - begin)
+        return taken
+
+    def slice(self, start: int, stop: int) -> Ids:
+        """Return the ids of the rows from offset `start` up to but not including `stop`.
+
+        Raises:
+            InvalidInputError: The offsets are out of range.
+        """
+        if not 0 <= start <= stop <= self.num_ids:
+            raise InvalidInputError(f"rows {start} to {stop} are not among {self.num_ids}")
+        return self.take(np.arange(start, stop, dtype=np.int64))
+
+    def find(self, ids: npt.ArrayLike) -> Offsets:
+        """Return the row offsets of some ids.
+
+        Cheap for ranges, however long they are.
+
+        Args:
+            ids: (n,) u64, in any order.
+
+        Returns:
+            (n,) i64 row offsets in the order of the ids; -1 if no row has the id.
+        """
+        targets = np.asarray(ids, np.uint64)
+        offsets: Offsets = np.full(len(targets), -1, np.int64)
+        for end, segment in zip(self._ends.tolist(), self.segments, strict=True):
+            inside = segment.find(targets)
+            hit = inside >= 0
+            offsets[hit] = inside[hit] + (end - len(segment))
+        return offsets
+
+    def without(self, offsets: npt.ArrayLike) -> "RowIdSequence":
+        """Return the sequence without some rows, as when deleted rows are dropped."""
+        return RowIdSequence.from_array(np.delete(self.to_array(), np.asarray(offsets, np.int64)))
+
+
+def decode_row_ids(data: bytes, num_rows: int | None = None) -> RowIdSequence:
+    """Decode a RowIdSequence message.
+
+    Long ones are kept, because every batch of a stream asks for those of all fragments.
+
+    Args:
+        data: The message.
+        num_rows: The fragment's number of physical rows, including deleted ones; None in a
+            transaction, where only some rows may have an id yet.
+
+    Raises:
+        CorruptDataError: The bytes are not such a message, a segment breaks a rule of its kind,
+            or there is not one id per row.
+    """
+    sequence = _KNOWN.get_or_decode(bytes(data), _decode)
+    if num_rows is not None and sequence.num_ids != num_rows:
+        raise CorruptDataError(
+            f"a fragment of {num_rows} rows has {sequence.num_ids} row ids: one for each is needed"
+        )
+    return sequence
+
+
+def _decode(data: bytes) -> RowIdSequence:
+    message = wire.parse_message(rowids_pb2.RowIdSequence, data)
+    sequence = RowIdSequence(decode_segments(message.segments))
+    if sequence.num_ids > MAX_PHYSICAL_ROWS:
+        raise CorruptDataError(f"{sequence.num_ids} row ids are more than a fragment can have rows")
+    if len(sequence.segments) > 1 and sequence.num_ids <= _MAX_LISTED:
+        sequence = RowIdSequence.from_array(sequence.to_array())
+    for segment in sequence.segments:
+        if isinstance(segment, Values):
+            segment.values.setflags(
+                write=False
+            )  # whoever decodes the same bytes gets the same array
+    return sequence
+
+
+_KNOWN: Final = DecodedSequences[RowIdSequence](
+    lambda sequence: sum(map(_size_of, sequence.segments)), room_bytes=256 << 20
+)
+
+
+def forget_row_ids() -> None:
+    """Forget the sequences that were decoded, as a new process would."""
+    _KNOWN.clear()
+
+
+def _largest_in(segment: Segment) -> int:
+    if isinstance(segment, Ranges):
+        return int(segment.stops[segment.stops > segment.starts].max()) - 1
+    return int(segment.to_array().max())
+
+
+def _size_of(segment: Segment) -> int:
+    if isinstance(segment, Values):
+        return segment.values.nbytes * (1 if _ascend(segment.values) else 2)  # with their order
+    if isinstance(segment, Ranges):
+        return 3 * segment.starts.nbytes
+    return len(segment.bitmap) if isinstance(segment, RangeWithBitmap) else segment.holes.nbytes
+
+
+def decode_segments(messages: Iterable[rowids_pb2.U64Segment]) -> list[Segment]:
+    """Return the segments that messages describe; consecutive ones of a kind are combined.
+
+    Raises:
+        CorruptDataError: A segment breaks a rule of its kind.
+    """
+    segments: list[Segment] = []
+    for kind, several in groupby(messages, lambda message: message.WhichOneof("segment")):
+        if kind == "range":
+            bounds = [
+                bound for segment in several for bound in (segment.range.start, segment.range.end)
+            ]
+            pairs = np.array(bounds, np.uint64).reshape(-1, 2)
+            segments.append(_ranges(pairs[:, 0], pairs[:, 1]))
+        elif kind == "sorted_array":
+            segments += _decode_arrays([segment.sorted_array for segment in several], ascend=True)
+        elif kind == "array":
+            segments += _decode_arrays([segment.array for segment in several], ascend=False)
+        else:
+            segments += map(_decode_segment, several)
+    return segments
+
+
+def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
+    """Encode ids as a RowIdSequence message, the smallest that we know of.
+
+    Args:
+        ids: A sequence, or (num_rows,) u64 ids in row order. The caller guarantees that each id
+            occurs once.
+    """
+    if isinstance(ids, RowIdSequence):
+        if len(ids.segments) == 1 and isinstance(ids.segments[0], Ranges):
+            # The ranges of a new fragment stay ranges, however long: nothing is materialized.
+            only = ids.segments[0]
+            if len(only.starts) == 1:
+                return _encode_ranges(only.starts, only.stops)
+        values = ids.to_array()
+    else:
+        values = np.ascontiguousarray(ids, dtype=np.uint64)
+    if not len(values):
+        return b""
+    if int(values.max()) == _MAX_U64:
+        # One past it does not fit in 64 bits, so no range can end there.
+        return _frame(rowids_pb2.U64Segment(array=_encode_array(values)))
+    # Modulo 2^64, so that the comparison also holds where ids descend.
+    breaks = np.flatnonzero(values[1:] - values[:-1] != 1) + 1
+    firsts = np.concatenate(([0], breaks))
+    stops = np.concatenate((breaks, [len(values)]))
+    starts, ends = values[firsts], values[stops - 1] + np.uint64(1)
+    if len(firsts) == 1:
+        return _encode_ranges(starts, ends)
+    candidates: list[bytes] = []
+    descents = np.flatnonzero(values[1:] <= values[:-1]) + 1
+    is_long = stops - firsts >= _LONG_RUN
+    around_runs = union(descents, distinct(np.concatenate((firsts[is_long], stops[is_long]))))
+    for cuts in (descents, around_runs, union(around_runs, _ends_of_spans(values))):
+        if len(cuts) <= _MAX_PIECES:
+            inner = cuts[(cuts > 0) & (cuts < len(values))]
+            pieces = np.split(values, inner)
+            candidates.append(b"".join(_frame(_encode_ascending(piece)) for piece in pieces))
+    candidates.append(_frame(rowids_pb2.U64Segment(array=_encode_array(values))))
+    smallest = min(candidates, key=len)
+    if _size_of_ranges(starts, ends) <= len(smallest):
+        return _encode_ranges(starts, ends)
+    return smallest
+
+
+def _ends_of_spans(values: Ids) -> Offsets:
+    """Return where ids pass a multiple of 2^16: between two such places, they fit in 16 bits."""
+    spans = values >> np.uint64(16)
+    return np.flatnonzero(spans[1:] != spans[:-1]) + 1
+
+
+def _encode_ascending(values: Ids) -> rowids_pb2.U64Segment:
+    """Return the smallest segment for strictly ascending ids."""
+    start, stop = int(values[0]), int(values[-1]) + 1
+    span = stop - start
+    if span == len(values):
+        return rowids_pb2.U64Segment(range=rowids_pb2.U64Segment.Range(start=start, end=stop))
+    num_holes = span - len(values)
+    size_of_array = len(values) * _width(span - 1)
+    size_of_bitmap = -(-span // 8)
+    # Each hole lies between two ids, so its offset from the first hole is less than the span.
+    size_of_holes = num_holes * _width(span - 1)
+    smallest = min(size_of_array, size_of_bitmap, size_of_holes)
+    if smallest == size_of_array:
+        return rowids_pb2.U64Segment(sorted_array=_encode_array(values))
+    is_there = np.zeros(span, np.bool_)
+    is_there[(values - values[0]).astype(np.int64)] = True
+    if smallest == size_of_bitmap:
+        return rowids_pb2.U64Segment(
+            range_with_bitmap=rowids_pb2.U64Segment.RangeWithBitmap(
+                start=start, end=stop, bitmap=np.packbits(is_there, bitorder="little").tobytes()
+            )
+        )
+    holes = np.flatnonzero(~is_there).astype(np.uint64) + values[0]
+    return rowids_pb2.U64Segment(
+        range_with_holes=rowids_pb2.U64Segment.RangeWithHoles(
+            start=start, end=stop, holes=_encode_array(holes)
+        )
+    )
+
+
+def _width(largest_offset: int) -> int:
+    return 2 if largest_offset < 1 << 16 else 4 if largest_offset < 1 << 32 else 8
+
+
+def _encode_array(values: Ids) -> rowids_pb2.EncodedU64Array:
+    base = values.min()
+    width = _width(int(values.max() - base))
+    if width == 8:
+        return rowids_pb2.EncodedU64Array(
+            u64_array=rowids_pb2.EncodedU64Array.U64Array(values=values.astype("<u8").tobytes())
+        )
+    offsets = (values - base).astype(f"<u{width}").tobytes()
+    if width == 2:
+        return rowids_pb2.EncodedU64Array(
+            u16_array=rowids_pb2.EncodedU64Array.U16Array(base=int(base), offsets=offsets)
+        )
+    return rowids_pb2.EncodedU64Array(
+        u32_array=rowids_pb2.EncodedU64Array.U32Array(base=int(base), offsets=offsets)
+    )
+
+
+def _encode_ranges(starts: Ids, stops: Ids) -> bytes:
+    message = rowids_pb2.RowIdSequence()
+    add = message.segments.add
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        ranges = add().range
+        ranges.start = start
+        ranges.end = stop
+    return wire.serialize(message)
+
+
+def _size_of_ranges(starts: Ids, stops: Ids) -> int:
+    # Tag and length of the segment, tag and length of the range; of a bound that is 0, nothing.
+    bounds = np.concatenate((starts, stops))
+    return 4 * len(starts) + int((_varint_sizes(bounds) + 1)[bounds > 0].sum())
+
+
+def _varint_sizes(values: Ids) -> npt.NDArray[np.int64]:
+    sizes = np.ones(len(values), np.int64)
+    for bits in range(7, 64, 7):
+        sizes += values >= np.uint64(1 << bits)
+    return sizes
+
+
+def _frame(segment: rowids_pb2.U64Segment) -> bytes:
+    return wire.frame(_SEGMENT, wire.serialize(segment))
+
+
+def _find_among(values: Ids, targets: Ids, order: Offsets | None) -> Offsets:
+    places = np.searchsorted(values, targets, sorter=order)
+    near = np.minimum(places, len(values) - 1)
+    offsets: Offsets = near if order is None else order[near]
+    return np.where(values[offsets] == targets, offsets, -1)
+
+
+def _ascend(values: Ids) -> bool:
+    return bool((values[1:] > values[:-1]).all())
+
+
+def _ranges(starts: Ids, stops: Ids) -> Ranges:
+    if bool((starts > stops).any()):
+        raise CorruptDataError("a range of row ids ends before it starts")
+    # Summed as floats first: the exact sum of lengths near 2^64 would wrap around.
+    if float((stops - starts).astype(np.float64).sum()) > 2.0**62:
+        raise CorruptDataError("ranges of row ids hold more ids than a table can have rows")
+    holds_ids = stops > starts  # an empty range could hide the one that an id is in
+    return Ranges(starts[holds_ids], stops[holds_ids])
+
+
+def _decode_segment(message: rowids_pb2.U64Segment) -> Segment:
+    kind = message.WhichOneof("segment")
+    if kind == "range_with_holes":
+        holed = message.range_with_holes
+        _check_span(holed.start, holed.end)
+        (holes,) = [array.values for array in _decode_arrays([holed.holes], ascend=False)]
+        _check_ascending(holes, "the holes of a range of row ids")
+        if len(holes) and not (holed.start <= holes[0] and holes[-1] < holed.end):
+            raise CorruptDataError("a hole lies outside its range of row ids")
+        return RangeWithHoles(holed.start, holed.end, holes)
+    if kind == "range_with_bitmap":
+        mapped = message.range_with_bitmap
+        _check_span(mapped.start, mapped.end)
+        span, bitmap = mapped.end - mapped.start, mapped.bitmap
+        if len(bitmap) != -(-span // 8):
+            raise CorruptDataError(f"a bitmap of {len(bitmap)} bytes stands for {span} row ids")
+        if span % 8 and bitmap[-1] >> span % 8:
+            raise CorruptDataError("a bitmap of row ids has bits set past its end")
+        return RangeWithBitmap(mapped.start, mapped.end, bitmap)
+    raise CorruptDataError("a segment of row ids is of an unknown kind")
+
+
+def _decode_arrays(
+    messages: Sequence[rowids_pb2.EncodedU64Array], *, ascend: bool
+) -> Iterator[Values]:
+    """Yield the ids of arrays that follow one another; those of one width together.
+
+    Args:
+        messages: The arrays.
+        ascend: Whether the ids of each have to ascend.
+    """
+    for kind, several in groupby(messages, lambda message: message.WhichOneof("array")):
+        parts = [_ARRAYS[kind](segment) for segment in several] if kind in _ARRAYS else None
+        if parts is None:
+            raise CorruptDataError("an array of row ids is of an unknown kind")
+        width = _WIDTHS[kind]
+        for _, data in parts:
+            if len(data) % width:
+                raise CorruptDataError(
+                    f"an array of row ids has {len(data)} bytes: not whole values"
+                )
+        offsets = np.frombuffer(b"".join(data for _, data in parts), f"<u{width}")
+        lengths = np.array([len(data) // width for _, data in parts], np.int64)
+        bases = np.repeat(np.array([base for base, _ in parts], np.uint64), lengths)
+        ids = offsets.astype(np.uint64) + bases
+        if bool((ids < bases).any()):
+            raise CorruptDataError("an array of row ids goes beyond 64 bits")
+        if ascend:
+            falls = np.flatnonzero(ids[1:] <= ids[:-1]) + 1
+            if not are_among(falls, np.cumsum(lengths)).all():
+                raise CorruptDataError("a sorted array of row ids do not ascend")
+        yield Values(ids)
+
+
+_WIDTHS: Final = {"u16_array": 2, "u32_array": 4, "u64_array": 8}
+_ARRAYS: Final[Mapping[str | None, Callable[[rowids_pb2.EncodedU64Array], tuple[int, bytes]]]] = {
+    "u16_array": lambda array: (array.u16_array.base, array.u16_array.offsets),
+    "u32_array": lambda array: (array.u32_array.base, array.u32_array.offsets),
+    "u64_array": lambda array: (0, array.u64_array.values),
+}
+
+
+def _check_span(start: int, stop: int) -> None:
+    if start > stop:
+        raise CorruptDataError("a range of row ids ends before it starts")
+    if stop - start > 1 << 62:
+        raise CorruptDataError("a range of row ids holds more ids than a table can have rows")
+
+
+def _check_ascending(values: Sequence[int] | Ids, what: str) -> None:
+    ids = np.asarray(values, np.uint64)
+    if bool((ids[1:] <= ids[:-1]).any()):
+        raise CorruptDataError(f"{what} do not ascend")

@@ -1,0 +1,181 @@
+"""Reads numbers of many messages of one type from their bytes at once, and writes varints.
+
+The messages follow one another in a buffer and are walked together: each step advances those whose
+next field has the lowest tag by one field. Writers put fields in the order of their numbers, so
+there are about as many steps as fields in the definition: eight numpy steps for 20,000 fragments,
+ten times as fast as one Python object for each.
+
+Only plain messages are read here. A message is *odd*, and has to be parsed by itself, if
+
+    a field has a number above 15, or 0, or is a group
+    a varint is longer than 10 bytes, or a field ends after the message
+    a requested embedded message occurs twice (its parts would have to be merged)
+    its fields are in an order that takes more than 64 steps
+
+Source: the protobuf encoding guide; see `wire`.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.table.messages.wire import (
+    FIXED32,
+    FIXED64,
+    LENGTH_DELIMITED,
+    MAX_VARINT_BYTES,
+    VARINT,
+)
+
+Offsets: TypeAlias = npt.NDArray[np.int64]
+Numbers: TypeAlias = npt.NDArray[np.uint64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+_MAX_STEPS = 64
+_FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
+# Stands for the tag of a message that is read, or odd; larger than any first byte.
+_NONE = np.uint16(0x100)
+
+
+class Spans(NamedTuple):
+    """Ranges of bytes in a buffer, for each of n messages.
+
+    Attributes:
+        starts: (n,) i64.
+        stops: (n,) i64, one past the last byte.
+    """
+
+    starts: Offsets
+    stops: Offsets
+
+
+class Walked(NamedTuple):
+    """The fields read from n messages.
+
+    Attributes:
+        numbers: For each requested varint field (n,) u64; 0 if a message has none.
+        spans: For each requested embedded message its range; start -1 if there is none.
+        is_odd: (n,) which messages were not read; their other values are meaningless.
+    """
+
+    numbers: dict[int, Numbers]
+    spans: dict[int, Spans]
+    is_odd: Mask
+
+
+def walk(
+    data: npt.NDArray[np.uint8],
+    messages: Spans,
+    varints: Collection[int] = (),
+    embedded: Collection[int] = (),
+) -> Walked:
+    """Read some fields of many messages.
+
+    Args:
+        data: The buffer.
+        messages: The range of each message in it.
+        varints: The numbers of the varint fields to read; the last occurrence counts.
+        embedded: The numbers of the length-delimited fields to find.
+    """
+    count = len(messages.starts)
+    numbers = {varint: np.zeros(count, np.uint64) for varint in varints}
+    spans = {
+        number: Spans(np.full(count, -1, np.int64), np.full(count, -1, np.int64))
+        for number in embedded
+    }
+    is_odd = np.zeros(count, np.bool_)
+    # Reading past the end finds a varint that does not end.
+    data = np.concatenate([data, np.full(MAX_VARINT_BYTES + 1, 0xFF, np.uint8)])
+    places, stops = messages.starts.copy(), messages.stops
+    for _ in range(_MAX_STEPS):
+        tags = np.where(places < stops, data[places], _NONE)
+        tag = int(tags.min(initial=_NONE))
+        if tag == _NONE:
+            return Walked(numbers, spans, is_odd)
+        which = np.flatnonzero(tags == tag)
+        number, wire_type = tag >> 3, tag & 7
+        begins, good = places[which] + 1, np.ones(len(which), np.bool_)
+        behind = begins
+        if wire_type in (VARINT, LENGTH_DELIMITED):
+            values, begins, good = _read_varints(data, begins)
+            behind = begins
+            if wire_type == LENGTH_DELIMITED:
+                good &= values <= np.uint64(len(data))
+                behind = begins + np.where(good, values, 0).astype(np.int64)
+            elif number in numbers:
+                numbers[number][which] = values
+        elif wire_type in _FIXED_SIZES:
+            behind = begins + _FIXED_SIZES[wire_type]
+        else:
+            good[:] = False
+        good &= behind <= stops[which]
+        if wire_type == LENGTH_DELIMITED and number in spans:
+            good &= spans[number].starts[which] < 0
+            spans[number].starts[which], spans[number].stops[which] = begins, behind
+        if tag >= 0x80 or not number:
+            good[:] = False
+        is_odd[which] = ~good
+        places[which] = np.where(good, behind, stops[which])
+    is_odd |= places < stops
+    return Walked(numbers, spans, is_odd)
+
+
+def short_frames(data: bytes, number: int) -> Spans | None:
+    """Return the bodies of a message's fields, which are embedded messages below 128 bytes.
+
+    Args:
+        data: The bytes of the message.
+        number: The field of which it consists, below 16.
+
+    Returns:
+        The range of each in the data; None if the message is not of this form.
+    """
+    tag = number << 3 | LENGTH_DELIMITED
+    starts: list[int] = []
+    position, end = 0, len(data)
+    while position + 1 < end and data[position] == tag and (size := data[position + 1]) < 0x80:
+        starts.append(position + 2)
+        position += 2 + size
+    if position != end:
+        return None
+    begins = np.array(starts, np.int64)
+    return Spans(begins, np.append(begins[1:] - 2, end)[: len(begins)])
+
+
+def encode_varints(values: Numbers) -> tuple[npt.NDArray[np.uint8], Offsets]:
+    """Return the varints of numbers, each in a row of bytes, and how many bytes each has.
+
+    Args:
+        values: (n,) u64.
+
+    Returns:
+        (n, w) u8, as wide as the longest; (n,) i64.
+    """
+    largest = int(values.max(initial=0))
+    width = max(1, -(-largest.bit_length() // 7))
+    shifts = np.arange(width, dtype=np.uint64) * np.uint64(7)
+    groups = values[:, None] >> shifts
+    sizes = np.maximum(np.count_nonzero(groups, axis=1), 1).astype(np.int64)
+    is_last = np.arange(width) >= sizes[:, None] - 1
+    return ((groups & 0x7F) | np.where(is_last, 0, 0x80).astype(np.uint64)).astype(np.uint8), sizes
+
+
+def _read_varints(data: npt.NDArray[np.uint8], places: Offsets) -> tuple[Numbers, Offsets, Mask]:
+    """Return the varints at some places, the places after them, and which are valid."""
+    first = data[places]
+    values = (first & 0x7F).astype(np.uint64)
+    behind = places + 1
+    good = first < 0x80
+    which = np.flatnonzero(~good)
+    for step in range(1, MAX_VARINT_BYTES):
+        if not len(which):
+            break
+        here = data[places[which] + step]
+        values[which] |= (here & 0x7F).astype(np.uint64) << np.uint64(7 * step)
+        behind[which] = places[which] + step + 1
+        # The last byte has room for one bit.
+        good[which] = here < (0x80 if step < MAX_VARINT_BYTES - 1 else 2)
+        which = which[here >= 0x80]
+    return values, behind, good

@@ -1,0 +1,157 @@
+"""What a version appended, as found by the fragments of two manifests."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from lance_stream.schema.arrow_schemas import from_arrow
+from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import Schema
+from lance_stream.table.changes.appended import appended_fragments
+from lance_stream.table.fragments.fragment import DataFile, DeletionFile, DeletionFileType, Fragment
+from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
+from lance_stream.table.manifest import DataFormat, FragmentList, Manifest
+from lance_stream.table.operations.columns import Merge
+from lance_stream.table.operations.config import UpdateConfig
+from lance_stream.table.operations.moved_rows import Rewrite
+from lance_stream.table.operations.operation import Operation
+from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update
+from lance_stream.table.operations.versions import Restore
+from tests.commit.tables import SCHEMA
+
+WIDER = assign_ids(
+    from_arrow(pa.schema([("id", pa.int64()), ("x", pa.string()), ("y", pa.float64())]))
+)
+
+
+def fragment(number: int, num_rows: int = 10, dead: int = 0) -> Fragment:
+    file = DataFile(f"{number}.lance", (0, 1), (0, 1), (2, 2))
+    deletion_file = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, dead) if dead else None
+    return Fragment(number, (file,), num_rows, deletion_file)
+
+
+def version(
+    number: int, *fragments: Fragment, schema: Schema = SCHEMA, highest: int | None = None
+) -> Manifest:
+    return Manifest(
+        number,
+        schema,
+        FragmentList.of(fragments),
+        DataFormat("lance", "2.2"),
+        max_fragment_id=highest,
+    )
+
+
+def outcome(
+    older: Manifest | None, newer: Manifest, operation: Operation | None
+) -> tuple[list[int], str | None]:
+    found = appended_fragments(older, newer, operation)
+    assert found.version == newer.version
+    return [entry.id for entry in found.fragments], found.changes
+
+
+FIRST = version(1, fragment(0), fragment(1))
+
+
+def with_values(number: int, path: str, field_id: int) -> Fragment:
+    """Return a fragment that has a column in a file of its own."""
+    made = fragment(number)
+    return replace(made, files=(*made.files, DataFile(path, (field_id,), (0,), (2, 2))))
+
+
+def test_the_first_version_appends_everything() -> None:
+    assert outcome(None, FIRST, Overwrite((), SCHEMA)) == ([0, 1], None)
+
+
+@pytest.mark.parametrize("operation", [Append(()), Update((), (), ()), Merge((), SCHEMA), None])
+def test_new_fragments_beside_old_are_appended(operation: Operation | None) -> None:
+    newer = version(2, fragment(0), fragment(1), fragment(2), fragment(3))
+    assert outcome(FIRST, newer, operation) == ([2, 3], None)
+
+
+def test_a_compaction_appends_nothing() -> None:
+    newer = version(2, fragment(2, 20), highest=2)
+    assert outcome(FIRST, newer, Rewrite(())) == ([], None)
+
+
+def test_an_ambiguous_compaction_is_no_append() -> None:
+    """What looks like a compaction may be an update."""
+    appended, changes = outcome(FIRST, version(2, fragment(2, 20)), None)
+    assert appended == []
+    assert changes == "removes the rows of fragment 0"
+
+
+@pytest.mark.parametrize(
+    ("fragments", "operation", "changes"),
+    [
+        ([fragment(0), fragment(1, dead=2)], Delete((), ()), "changes or deletes rows of"),
+        ([fragment(0)], Delete((), ()), "removes the rows of fragment 1 (by Delete)"),
+        ([fragment(0), fragment(1, dead=2), fragment(2)], Update((), (), ()), "by Update"),
+        ([fragment(2), fragment(3)], Overwrite((), SCHEMA), "rows of fragment 0 (by Overwrite)"),
+        ([fragment(0), with_values(1, "new", 1)], Update((), (), ()), "other values (by Update)"),
+    ],
+)
+def test_changed_rows_give_reason_and_no_fragments(
+    fragments: Sequence[Fragment], operation: Operation, changes: str
+) -> None:
+    appended, found = outcome(FIRST, version(2, *fragments), operation)
+    assert appended == []
+    assert found is not None
+    assert changes in found
+
+
+def test_restored_rows_are_not_appended_rows() -> None:
+    older = version(5, fragment(0), highest=4)
+    newer = version(6, fragment(0), fragment(1), highest=4)
+    for operation in (Restore(3), None):  # an id that was given before tells it, too
+        appended, changes = outcome(older, newer, operation)
+        assert appended == []
+        assert changes is not None
+        assert changes.startswith("brings back the rows of fragment 1")
+
+
+def test_fragments_without_live_rows_may_go() -> None:
+    older = version(1, fragment(0), fragment(1, dead=10))
+    assert outcome(older, version(2, fragment(0)), Delete((), ())) == ([], None)
+
+
+def test_fragments_of_unknown_size_are_missed() -> None:
+    older = version(1, fragment(0), fragment(1, num_rows=0))
+    assert outcome(older, version(2, fragment(0)), Delete((), ()))[1] is not None
+
+
+def test_equivalent_fragment_metadata_is_no_change() -> None:
+    """Row ids may be encoded differently, and file sizes filled in later."""
+    said = replace(fragment(1), row_ids=encode_row_ids(RowIdSequence.from_range(10, 20)))
+    sized = replace(
+        fragment(0), files=(replace(fragment(0).files[0], size_bytes=99),)
+    )  # a writer that fills in what the one before it left out
+    assert outcome(FIRST, version(2, sized, said), UpdateConfig()) == ([], None)
+
+
+def test_column_backfills_change_rows_unless_ignored() -> None:
+    newer = version(2, with_values(0, "y0", 2), with_values(1, "y1", 2), schema=WIDER)
+    assert outcome(FIRST, newer, Merge((), WIDER)) == (
+        [],
+        "gives rows of fragment 0 other values (by Merge)",
+    )
+    passed = appended_fragments(FIRST, newer, Merge((), WIDER), column_backfills=False)
+    assert (passed.fragments, passed.changes) == ((), None)
+
+
+def test_rewritten_columns_always_change_rows() -> None:
+    """Ignoring column backfills makes no difference."""
+    newer = version(2, with_values(0, "x0", 1), fragment(1))
+    told_of = appended_fragments(FIRST, newer, Update((), (), ()), column_backfills=False)
+    assert told_of.changes == "gives rows of fragment 0 other values (by Update)"
+
+
+def test_equal_fragments_are_not_decoded() -> None:
+    older = version(1, *(fragment(number) for number in range(100)))
+    encoded = FragmentList(older.fragments.raws)
+    newer = replace(older, version=2, fragments=encoded.appended([fragment(100)]))
+    appended = appended_fragments(replace(older, fragments=encoded), newer, Append(()))
+    assert [entry.id for entry in appended.fragments] == [100]
+    assert newer.fragments.num_decoded == 1

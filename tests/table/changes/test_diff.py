@@ -1,0 +1,535 @@
+"""Diffs of hand-made versions: a fragment is its rows, each a row id with its stamp."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
+from lance_stream.schema.fields import Schema
+from lance_stream.table.changes.diff import (
+    DiffPlan,
+    History,
+    TableChanges,
+    changed_row_ids,
+    diff,
+    plan_diff,
+)
+from lance_stream.table.feature_flags import STABLE_ROW_IDS
+from lance_stream.table.fragments.fragment import (
+    DataFile,
+    DeletionFile,
+    DeletionFileType,
+    ExternalFile,
+    Fragment,
+    LineageColumn,
+)
+from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
+from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
+from lance_stream.table.manifest import DataFormat, FragmentList, Manifest
+from tests.commit.tables import SCHEMA
+
+Change = dict[str, list[int]]
+FILE = DataFile("a.lance", (0, 1), (0, 1), (2, 2))
+
+
+@dataclass
+class Rows:
+    """One fragment: for each row offset the row id and its update stamp; and the dead offsets."""
+
+    id: int
+    row_ids: Sequence[int]
+    stamps: Sequence[int] | int = 1
+    dead: Sequence[int] = ()
+    files: tuple[DataFile, ...] = (FILE,)
+
+    @property
+    def all_stamps(self) -> list[int]:
+        if isinstance(self.stamps, int):
+            return [self.stamps] * len(self.row_ids)
+        return list(self.stamps)
+
+    def live(self) -> dict[int, tuple[int, int, int]]:
+        """Row id -> fragment, offset, stamp of each live row."""
+        return {
+            row_id: (self.id, offset, stamp)
+            for offset, (row_id, stamp) in enumerate(
+                zip(self.row_ids, self.all_stamps, strict=True)
+            )
+            if offset not in self.dead
+        }
+
+    def fragment(self) -> Fragment:
+        file = None
+        if self.dead:
+            number = hash((self.id, tuple(self.dead))) % (1 << 32)
+            file = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, number, len(self.dead))
+        return Fragment(
+            self.id,
+            self.files,
+            len(self.row_ids),
+            file,
+            encode_row_ids(self.row_ids),
+            encode_row_versions(RowVersionSequence.from_array(self.all_stamps)),
+        )
+
+
+@dataclass
+class Version:
+    number: int
+    rows: Sequence[Rows]
+    schema: Schema = SCHEMA
+    flags: int = STABLE_ROW_IDS
+    manifest: Manifest = field(init=False)
+    dead: Mapping[tuple[int, DeletionFile], "np.ndarray[tuple[int], np.dtype[np.uint32]]"] = field(
+        init=False
+    )
+
+    def __post_init__(self) -> None:
+        fragments = [row.fragment() for row in self.rows]
+        self.manifest = Manifest(
+            self.number,
+            self.schema,
+            FragmentList.of(fragments),
+            DataFormat("lance", "2.2"),
+            reader_feature_flags=self.flags,
+        )
+        self.dead = {
+            (made.id, made.deletion_file): np.array(sorted(rows.dead), np.uint32)
+            for made, rows in zip(fragments, self.rows, strict=True)
+            if made.deletion_file
+        }
+
+    def live(self) -> dict[int, tuple[int, int, int]]:
+        return {row_id: place for rows in self.rows for row_id, place in rows.live().items()}
+
+
+def version(number: int, *rows: Rows) -> Version:
+    return Version(number, rows)
+
+
+def changes(older: Version | None, newer: Version) -> TableChanges:
+    plan = plan_diff(older.manifest if older else None, newer.manifest)
+    known = {**(older.dead if older else {}), **newer.dead}
+    asked = {(entry.id, entry.deletion_file) for entry in plan.dead_rows_of}
+    return diff(plan, {key: known[key] for key in asked})
+
+
+def ids(older: Version | None, newer: Version) -> Change:
+    """The row ids of each kind of change, having checked every place that the diff names."""
+    found = changes(older, newer)
+    before = {(f, o): row_id for row_id, (f, o, _) in (older.live() if older else {}).items()}
+    after = {(f, o): row_id for row_id, (f, o, _) in newer.live().items()}
+    result: Change = {"insert": [], "update": [], "delete": []}
+    for kind, parts, places in (
+        ("insert", found.inserts, after),
+        ("delete", found.deletes, before),
+    ):
+        for fragment, offsets in parts:
+            assert offsets.dtype == np.uint32
+            assert_ascending(offsets.tolist())
+            result[kind] += [places[fragment.id, offset] for offset in offsets.tolist()]
+        assert_ascending([part.fragment.id for part in parts])
+    for fragment, offsets, addresses in found.updates:
+        assert (offsets.dtype, addresses.dtype) == (np.uint32, np.uint64)
+        assert_ascending(offsets.tolist())
+        for offset, address in zip(offsets.tolist(), addresses.tolist(), strict=True):
+            row_id = after[fragment.id, offset]
+            assert before[address >> 32, address & 0xFFFFFFFF] == row_id
+            result["update"].append(row_id)
+    assert_ascending([update.fragment.id for update in found.updates])
+    assert found.num_changes == sum(map(len, result.values()))
+    return result
+
+
+def assert_ascending(values: Iterable[int]) -> None:
+    known = list(values)
+    assert known == sorted(set(known))
+
+
+def expect(
+    insert: Iterable[int] = (), update: Iterable[int] = (), delete: Iterable[int] = ()
+) -> Change:
+    return {"insert": list(insert), "update": list(update), "delete": list(delete)}
+
+
+FIRST = version(1, Rows(0, range(10)), Rows(1, range(10, 15)))
+
+
+def test_first_version_rows_are_inserts() -> None:
+    assert ids(None, FIRST) == expect(insert=range(15))
+
+
+def test_dead_rows_of_version_1_are_ignored() -> None:
+    assert ids(None, version(1, Rows(0, range(5), dead=[0, 3]))) == expect(insert=[1, 2, 4])
+
+
+def test_an_append_gives_inserts() -> None:
+    newer = version(2, *FIRST.rows, Rows(2, range(15, 18), 2))
+    assert ids(FIRST, newer) == expect(insert=[15, 16, 17])
+
+
+def test_fragments_with_equal_bytes_are_never_decoded() -> None:
+    newer = version(2, *FIRST.rows, Rows(2, range(15, 18), 2))
+    older = replace(FIRST.manifest, fragments=FragmentList(FIRST.manifest.fragments.raws))
+    after = replace(newer.manifest, fragments=FragmentList(newer.manifest.fragments.raws))
+    assert diff(plan_diff(older, after)).num_changes == 3
+    assert (older.fragments.num_decoded, after.fragments.num_decoded) == (0, 1)
+
+
+def test_only_changed_deletion_files_are_requested() -> None:
+    older = version(1, Rows(0, range(10), dead=[1]), Rows(1, range(10, 15), dead=[2]))
+    newer = version(2, older.rows[0], Rows(1, range(10, 15), dead=[2, 4]))
+    plan = plan_diff(older.manifest, newer.manifest)
+    assert [(entry.id, entry.deletion_file) for entry in plan.dead_rows_of] == [
+        (1, older.manifest.fragments[1].deletion_file),
+        (1, newer.manifest.fragments[1].deletion_file),
+    ]
+
+
+def test_rows_deleted_in_place_are_deletes() -> None:
+    newer = version(2, Rows(0, range(10), dead=[3, 7]), FIRST.rows[1])
+    assert ids(FIRST, newer) == expect(delete=[3, 7])
+
+
+def test_rows_of_removed_fragments_are_deletes() -> None:
+    assert ids(FIRST, version(2, FIRST.rows[0])) == expect(delete=range(10, 15))
+
+
+def test_already_dead_rows_are_not_deleted_again() -> None:
+    older = version(1, Rows(0, range(5), dead=[0, 1]))
+    assert ids(older, version(2)) == expect(delete=[2, 3, 4])
+
+
+def test_moved_rows_with_new_stamps_are_updates() -> None:
+    newer = version(2, Rows(0, range(10), dead=[2, 4]), FIRST.rows[1], Rows(2, [4, 2, 15], 2))
+    assert ids(FIRST, newer) == expect(insert=[15], update=[4, 2])
+
+
+def test_a_wholly_updated_fragment_gives_updates() -> None:
+    newer = version(2, FIRST.rows[0], Rows(2, range(10, 15), 2))
+    assert ids(FIRST, newer) == expect(update=range(10, 15))
+
+
+def test_one_version_can_insert_update_and_delete() -> None:
+    newer = version(2, Rows(0, range(10), dead=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
+    assert ids(FIRST, newer) == expect(insert=[15], update=[4], delete=[2, 6])
+
+
+def test_a_compaction_is_no_change() -> None:
+    older = version(
+        5, Rows(0, range(5), [1, 1, 4, 1, 1], dead=[1]), Rows(1, [9, 7], 3), Rows(2, [8], 2)
+    )
+    newer = version(6, Rows(3, [0, 2, 3, 4, 9, 7], [1, 4, 1, 1, 3, 3]), older.rows[2])
+    assert ids(older, newer) == expect()
+
+
+def test_rows_stamped_in_place_are_updates() -> None:
+    newer = version(2, Rows(0, range(10), [1, 2] * 5), FIRST.rows[1])
+    assert ids(FIRST, newer) == expect(update=[1, 3, 5, 7, 9])
+
+
+def test_dead_rows_are_never_updates() -> None:
+    """Their row versions make no difference."""
+    older = version(1, Rows(0, range(4), dead=[0]))
+    newer = version(2, Rows(0, range(4), 2, dead=[0, 1]))
+    assert ids(older, newer) == expect(update=[2, 3], delete=[1])
+
+
+def test_a_restore_that_revives_rows_gives_inserts() -> None:
+    older = version(3, Rows(0, range(10), dead=[3, 7]))
+    assert ids(older, version(4, Rows(0, range(10)))) == expect(insert=[3, 7])
+
+
+def test_a_restore_that_removes_rows_gives_deletes() -> None:
+    older = version(3, *FIRST.rows, Rows(2, range(15, 18), 2))
+    assert ids(older, version(4, *FIRST.rows)) == expect(delete=[15, 16, 17])
+
+
+def test_a_restore_that_reverts_updates_gives_updates() -> None:
+    older = version(3, Rows(0, range(10), dead=[2, 4]), FIRST.rows[1], Rows(2, [4, 2], 2))
+    assert ids(older, version(4, *FIRST.rows)) == expect(update=[2, 4])
+
+
+@pytest.mark.floors
+def test_revived_and_restamped_rows_are_both_found() -> None:
+    older = version(3, Rows(0, range(6), [1, 1, 1, 5, 1, 1], dead=[0, 4]), Rows(1, [4], 3))
+    newer = version(4, Rows(0, range(6), 1))
+    assert ids(older, newer) == expect(insert=[0], update=[3, 4])
+
+
+def test_reused_fragment_ids_are_recognized() -> None:
+    """In the newer version, the fragment of that id holds other rows."""
+    older = version(3, Rows(0, range(10)), Rows(1, [20, 21], 3))
+    newer = version(4, Rows(0, range(10)), Rows(1, [30, 21], 4))
+    assert ids(older, newer) == expect(insert=[30], update=[21], delete=[20])
+
+
+def test_reencoded_row_ids_are_no_change() -> None:
+    newer = version(2, *FIRST.rows)
+    spelled = b"".join(encode_row_ids([number]) for number in range(10))
+    first = replace(newer.manifest.fragments[0], row_ids=spelled)
+    manifest = replace(newer.manifest, fragments=newer.manifest.fragments.replaced({0: first}))
+    assert diff(plan_diff(FIRST.manifest, manifest)).num_changes == 0
+
+
+def test_new_fragment_metadata_is_no_change() -> None:
+    newer = version(2, Rows(0, range(10), files=(replace(FILE, size_bytes=77),)), FIRST.rows[1])
+    assert ids(FIRST, newer) == expect()
+
+
+NEW_COLUMN = DataFile("b.lance", (1,), (0,), (2, 2))
+WITHOUT_X = replace(FILE, field_ids=(0, -2))
+
+
+def test_an_unstamped_column_replacement_updates_live_rows() -> None:
+    older = version(1, Rows(0, range(4), dead=[1]), Rows(1, range(10, 15)))
+    newer = version(2, Rows(0, range(4), dead=[1, 2], files=(WITHOUT_X, NEW_COLUMN)), older.rows[1])
+    assert ids(older, newer) == expect(update=[0, 3], delete=[2])
+
+
+def test_a_partly_stamped_replacement_updates_stamped_rows() -> None:
+    newer = version(
+        2, Rows(0, range(10), [2] + [1] * 9, files=(WITHOUT_X, NEW_COLUMN)), FIRST.rows[1]
+    )
+    assert ids(FIRST, newer) == expect(update=[0])
+
+
+def test_stamps_of_dead_rows_do_not_count() -> None:
+    """No live row is stamped: the replaced column updates all of them."""
+    older = version(1, Rows(0, range(3), dead=[0]))
+    newer = version(2, Rows(0, range(3), [2, 1, 1], dead=[0], files=(WITHOUT_X, NEW_COLUMN)))
+    assert ids(older, newer) == expect(update=[1, 2])
+
+
+def test_an_unstamped_backfill_updates_every_row() -> None:
+    older = version(
+        1, Rows(0, range(3), files=(replace(FILE, field_ids=(0,), column_indices=(0,)),))
+    )
+    newer = version(2, Rows(0, range(3), files=(*older.rows[0].files, NEW_COLUMN)))
+    assert ids(older, newer) == expect(update=[0, 1, 2])
+
+
+def test_a_column_that_was_dropped_updates_nothing() -> None:
+    newer = Version(
+        2,
+        [Rows(row.id, row.row_ids, files=(WITHOUT_X,)) for row in FIRST.rows],
+        Schema(SCHEMA.fields[:1]),
+    )
+    assert ids(FIRST, newer) == expect()
+
+
+def test_an_added_null_column_updates_nothing() -> None:
+    added = replace(SCHEMA.fields[1], id=2, name="y")
+    assert ids(FIRST, Version(2, FIRST.rows, Schema((*SCHEMA.fields, added)))) == expect()
+
+
+def test_sequences_in_other_files_are_requested() -> None:
+    older, newer = version(1, Rows(0, range(3))), version(2, Rows(0, range(3), [1, 2, 1]))
+    before, after = older.manifest.fragments[0], newer.manifest.fragments[0]
+    ids_at, stamps_at = ExternalFile("ids", 0, 9), ExternalFile("stamps", 5, 9)
+    moved = replace(after, row_ids=ids_at, last_updated_at_versions=stamps_at)
+    manifest = replace(newer.manifest, fragments=FragmentList.of([moved]))
+    plan = plan_diff(older.manifest, manifest)
+    assert plan.sequences == (ids_at, stamps_at)
+    assert isinstance(before.row_ids, bytes)
+    assert isinstance(after.last_updated_at_versions, bytes)
+    found = diff(plan, {}, {ids_at: before.row_ids, stamps_at: after.last_updated_at_versions})
+    assert [update.offsets.tolist() for update in found.updates] == [[1]]
+
+
+def test_sequences_in_hidden_columns_are_requested() -> None:
+    known = FIRST.manifest.fragments[1]
+    file = DataFile("hidden.lance", (-3,), (0,), (2, 2))
+    hidden = replace(known, files=(FILE, file), row_ids=LineageColumn(-3, file))
+    manifest = replace(FIRST.manifest, version=2, fragments=FragmentList.of([hidden]))
+    plan = plan_diff(None, manifest)
+    assert plan.sequences == (LineageColumn(-3, file),)
+    assert isinstance(known.row_ids, bytes)
+    (inserted,) = diff(plan, {}, dict.fromkeys(plan.sequences, known.row_ids)).inserts
+    assert inserted.offsets.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_returned_column_updates_unchanged_fragments() -> None:
+    """The fragments are equal byte by byte; the column was missing in the schema between them."""
+    older = Version(2, FIRST.rows, Schema(SCHEMA.fields[:1]))
+    assert ids(older, version(3, *FIRST.rows)) == expect(update=range(15))
+    plan = plan_diff(older.manifest, version(3, *FIRST.rows).manifest)
+    assert diff(plan, column_backfills=False).num_changes == 0
+
+
+def test_a_returned_column_updates_moved_rows() -> None:
+    older = Version(
+        2,
+        [Rows(7, range(15), files=(replace(FILE, field_ids=(0, -2)),))],
+        Schema(SCHEMA.fields[:1]),
+    )
+    assert ids(older, version(3, *FIRST.rows)) == expect(update=range(15))
+
+
+def test_distant_versions_leave_moved_rows_in_doubt() -> None:
+    newer = version(9, Rows(3, range(15)))
+    plan = plan_diff(FIRST.manifest, newer.manifest)
+    found = diff(plan)
+    assert (found.num_changes, found.has_doubts) == (0, True)
+    found = diff(plan, history=History(np.array([2, 4, 99], np.uint64)))
+    assert [update.offsets.tolist() for update in found.updates] == [[2, 4]]
+
+
+def test_in_place_stamps_need_history_across_versions() -> None:
+    """Between distant versions, only the history decides about the other rows of the fragment."""
+    files = (WITHOUT_X, NEW_COLUMN)
+    newer = version(9, Rows(0, range(10), [5] + [1] * 9, dead=[0], files=files), FIRST.rows[1])
+    plan = plan_diff(FIRST.manifest, newer.manifest)
+    found = diff(plan, newer.dead, history=History(np.empty(0, np.uint64)))
+    assert (len(found.updates), [delete.offsets.tolist() for delete in found.deletes]) == (0, [[0]])
+
+
+@pytest.mark.floors
+def test_column_backfills_can_be_left_out() -> None:
+    older = version(
+        1, Rows(0, range(4), files=(replace(FILE, field_ids=(0,), column_indices=(0,)),))
+    )
+    older = Version(1, older.rows, Schema(SCHEMA.fields[:1]))
+    newer = version(2, Rows(0, range(4), 2, files=(*older.rows[0].files, NEW_COLUMN)))
+    plan = plan_diff(older.manifest, newer.manifest)
+    assert diff(plan).num_changes == 4
+    assert diff(plan, column_backfills=False).num_changes == 0
+    touched = History(np.empty(0, np.uint64), np.array([1], np.uint64))
+    found = diff(plan, history=touched, column_backfills=False)
+    assert [update.offsets.tolist() for update in found.updates] == [[1]]
+
+
+def test_ids_of_all_changed_rows_are_listed() -> None:
+    newer = version(2, Rows(0, range(10), dead=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
+    found = diff(plan_diff(FIRST.manifest, newer.manifest), newer.dead)
+    assert changed_row_ids(found).tolist() == [2, 6, 15, 4]
+
+
+def test_tables_without_stable_ids_name_the_remedy() -> None:
+    plain = Version(2, FIRST.rows, flags=0)
+    for older, newer in ((None, plain), (FIRST, plain), (Version(0, (), flags=0), FIRST)):
+        with pytest.raises(UnsupportedFeatureError, match=r"no stable row ids.* Create .* migrate"):
+            changes(older, newer)
+
+
+def test_a_fragment_without_row_ids_is_corrupt() -> None:
+    bare = replace(FIRST.manifest.fragments[0], row_ids=None)
+    manifest = replace(FIRST.manifest, fragments=FragmentList.of([bare]))
+    with pytest.raises(CorruptDataError, match="no row ids"):
+        diff(plan_diff(None, manifest))
+
+
+def test_a_fragment_without_stamps_reads_version_1() -> None:
+    bare = replace(FIRST.manifest.fragments[0], last_updated_at_versions=None)
+    manifest = replace(FIRST.manifest, version=2, fragments=FragmentList.of([bare]))
+    older = version(1, Rows(0, range(10)))
+    assert diff(plan_diff(older.manifest, manifest)).num_changes == 0
+    older = version(1, Rows(0, range(10), [3] + [1] * 9))
+    assert diff(plan_diff(older.manifest, manifest)).num_changes == 1
+
+
+@pytest.mark.parametrize("row_ids", [[5, 5], [6, 5, 6]])
+def test_a_row_id_live_twice_is_corrupt(row_ids: list[int]) -> None:
+    with pytest.raises(CorruptDataError, match="belongs to two live rows"):
+        changes(None, version(1, Rows(0, row_ids[:1]), Rows(1, row_ids[1:])))
+
+
+def test_dead_rows_beyond_the_end_are_corrupt() -> None:
+    newer = version(2, Rows(0, range(10), dead=[3]), FIRST.rows[1])
+    plan = plan_diff(FIRST.manifest, newer.manifest)
+    with pytest.raises(CorruptDataError, match="row 10 of fragment 0"):
+        diff(plan, {key: np.array([10], np.uint32) for key in newer.dead})
+
+
+def test_versions_in_the_wrong_order_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="version 1 to version 1"):
+        changes(FIRST, FIRST)
+
+
+def test_a_plan_between_equal_tables_is_empty() -> None:
+    newer = version(2, *FIRST.rows)
+    assert plan_diff(FIRST.manifest, newer.manifest) == DiffPlan(
+        1, 2, (), (), (), frozenset({0, 1}), frozenset(), False, (), ()
+    )
+    assert changes(FIRST, newer) == TableChanges(2)
+
+
+def test_a_million_compacted_rows_are_followed() -> None:
+    def fragment(number: int, start: int, stop: int) -> Fragment:
+        stamps = encode_row_versions(RowVersionSequence([1, stop - start - 1], [1, 2]))
+        sequence = encode_row_ids(RowIdSequence.from_range(start, stop))
+        return Fragment(number, (FILE,), stop - start, None, sequence, stamps)
+
+    def manifest(number: int, *fragments: Fragment) -> Manifest:
+        return replace(FIRST.manifest, version=number, fragments=FragmentList.of(fragments))
+
+    half, end = 500_000, 1_000_000
+    older = manifest(3, fragment(0, 0, half), fragment(1, half, end))
+    assert diff(plan_diff(older, manifest(4, fragment(2, 0, end)))).num_changes == 1
+    found = diff(plan_diff(older, manifest(4, fragment(2, 1, end + 1))))
+    (deleted,), (updated,), (inserted,) = found.deletes, found.updates, found.inserts
+    assert (deleted.fragment.id, deleted.offsets.tolist()) == (0, [0])
+    assert updated.offsets.tolist() == [0, half - 1]
+    assert updated.addresses_before.tolist() == [1, 1 << 32]
+    assert inserted.offsets.tolist() == [end - 1]
+
+
+def make_history(seed: int) -> tuple[Version, Version]:
+    """Two versions: fragments kept, killed in, revived in, stamped, moved, renumbered, dropped."""
+    dice = random.Random(seed)
+    next_id, rows = 0, []
+    for number in range(dice.randint(0, 5)):
+        size = dice.randint(1, 8)
+        numbers = list(range(next_id, next_id + size))
+        next_id += size
+        if dice.random() < 0.3:
+            dice.shuffle(numbers)
+        dead = [o for o in range(size) if dice.random() < 0.3]
+        rows.append(Rows(number, numbers, [dice.randint(1, 4) for _ in numbers], dead))
+    older = Version(4, rows)
+    kept: list[Rows] = []
+    loose: list[tuple[int, int]] = []
+    for row in rows:
+        choice = dice.choice(["keep", "kill", "revive", "stamp", "gone"])
+        dead = set(row.dead)
+        stamps = row.all_stamps
+        if choice == "gone":
+            dead = set(range(len(row.row_ids)))
+        elif choice == "kill":
+            dead |= {o for o in range(len(row.row_ids)) if dice.random() < 0.5}
+        elif choice == "revive":
+            dead = {o for o in dead if dice.random() < 0.5}
+        elif choice == "stamp":
+            stamps = [5 if dice.random() < 0.5 else stamp for stamp in stamps]
+        loose += [
+            (row_id, dice.choice([stamp, 5]))
+            for row_id, (_, offset, stamp) in row.live().items()
+            if offset in dead and dice.random() < 0.7
+        ]
+        if choice != "gone":
+            kept.append(Rows(row.id, row.row_ids, stamps, sorted(dead)))
+    loose += [(next_id + n, 5) for n in range(dice.randint(0, 4))]
+    dice.shuffle(loose)
+    for number in range(9, 9 + dice.randint(1, 3)):
+        part, loose = loose[: dice.randint(0, 9)], loose[9:]
+        if part:
+            kept.append(Rows(number, [i for i, _ in part], [s for _, s in part]))
+    return older, Version(5, kept)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 40))
+def test_diffs_are_differences_of_live_rows(seed: int) -> None:
+    older, newer = make_history(seed)
+    before, after = older.live(), newer.live()
+    found = ids(older, newer)
+    assert sorted(found["insert"]) == sorted(after.keys() - before.keys())
+    assert sorted(found["delete"]) == sorted(before.keys() - after.keys())
+    assert sorted(found["update"]) == sorted(
+        value for value in before.keys() & after.keys() if before[value][2] != after[value][2]
+    )

@@ -1,0 +1,165 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.errors import CorruptDataError, InvalidInputError
+from lance_stream.table.config.tombstones import (
+    CONFIG_KEY,
+    MAX_FILES_A_TIER,
+    MAX_ROWS_TO_JOIN,
+    FileContent,
+    TombstoneFile,
+    Tombstones,
+    check_is_of,
+    config_entries,
+    files_to_join,
+    is_of,
+    read_tombstones,
+    with_change,
+    without_expired,
+)
+
+
+def file(number: int, newest_ms: int = 0, num_rows: int = 1) -> TombstoneFile:
+    return TombstoneFile(f"{number:032x}.arrow", newest_ms, num_rows)
+
+
+def by_id(*files: TombstoneFile) -> Tombstones:
+    return Tombstones(("id",), "seq", "int64", files)
+
+
+names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
+files = st.builds(file, st.integers(0, 1 << 100), st.integers(0, 1 << 50), st.integers(0, 1 << 40))
+
+
+@given(
+    st.builds(
+        Tombstones,
+        st.lists(names, min_size=1).map(tuple),
+        names,
+        st.just("timestamp:us:UTC"),
+        st.lists(files, max_size=5).map(tuple),
+    )
+)
+def test_tombstones_round_trip_through_the_config(tombstones: Tombstones) -> None:
+    entries = config_entries(tombstones)
+    assert list(entries) == [CONFIG_KEY]
+    assert read_tombstones({"lance.auto": "1", **entries}) == tombstones
+
+
+def test_entries_have_a_fixed_extensible_form() -> None:
+    entry = json.loads(config_entries(by_id(file(1, 5, 7)))[CONFIG_KEY])
+    assert entry == {
+        "on": ["id"],
+        "sequence_by": "seq",
+        "sequence_type": "int64",
+        "files": [{"name": f"{1:032x}.arrow", "ms": 5, "rows": 7}],
+    }
+    later = {**entry, "more": 1, "files": [{**entry["files"][0], "bytes": 9}]}
+    assert read_tombstones({CONFIG_KEY: json.dumps(later)}) == by_id(file(1, 5, 7))
+    assert read_tombstones({"lance_stream.ledger.app": "{}"}) is None
+    stated = by_id(replace(file(1, 5, 7), content=FileContent.of(b"twelve bytes")))
+    assert '"bytes": 12, "digest": "' in config_entries(stated)[CONFIG_KEY]
+    assert read_tombstones(config_entries(stated)) == stated
+
+
+GOOD = {"on": ["id"], "sequence_by": "seq", "sequence_type": "int64", "files": []}
+GOOD_FILE = {"name": f"{1:032x}.arrow", "ms": 5, "rows": 7}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "[" * 100_000,
+        "[]",
+        "null",
+        {**GOOD, "on": []},
+        {**GOOD, "on": "id"},
+        {**GOOD, "on": [1]},
+        {**GOOD, "sequence_by": None},
+        {**GOOD, "sequence_type": 3},
+        {**GOOD, "files": {}},
+        *(
+            {**GOOD, "files": [value]}
+            for value in (
+                3,
+                {**GOOD_FILE, "name": "../../etc/passwd"},
+                {**GOOD_FILE, "name": f"{1:032x}.arrow\n"},
+                {**GOOD_FILE, "name": None},
+                {**GOOD_FILE, "ms": -1},
+                {**GOOD_FILE, "ms": True},
+                {**GOOD_FILE, "rows": 1.5},
+                {**GOOD_FILE, "rows": 1 << 63},
+            )
+        ),
+    ],
+)
+def test_invalid_entries_are_refused(value: Any) -> None:
+    with pytest.raises(CorruptDataError, match=CONFIG_KEY):
+        read_tombstones({CONFIG_KEY: value if isinstance(value, str) else json.dumps(value)})
+
+
+def test_tombstones_fix_the_key_columns() -> None:
+    """Other columns are refused as long as deletes are remembered; the error names a way out."""
+    known = Tombstones(("a", "b"), "seq", "int64", (file(1),))
+    assert is_of(known, ("b", "a"), "seq")
+    check_is_of(known, ("b", "a"), "seq")
+    for on, sequence_by in ((("a",), "seq"), (("a", "b"), "at")):
+        assert not is_of(known, on, sequence_by)
+        with pytest.raises(InvalidInputError) as caught:
+            check_is_of(known, on, sequence_by)
+        for part in ("('a', 'b')", "'seq'", "Nothing was written", CONFIG_KEY, "leave out"):
+            assert part in str(caught.value)
+        check_is_of(Tombstones(("a", "b"), "seq", "int64"), on, sequence_by)
+
+
+def test_writers_add_to_the_newest_tombstones() -> None:
+    newest = by_id(file(1, 10), file(2, 20), file(3, 30))
+    made = with_change(
+        newest, by_id(file(4, 40)), joined=[file(2).name, file(9).name], oldest_ms=15
+    )
+    assert made == by_id(file(3, 30), file(4, 40))
+    assert with_change(None, by_id(file(4, 40)), joined=[], oldest_ms=15) == by_id(file(4, 40))
+    assert with_change(newest, by_id(), joined=[], oldest_ms=30) == by_id(file(3, 30))
+
+
+def test_columns_can_change_after_all_expire() -> None:
+    added = Tombstones(("key",), "at", "double", (file(4, 40),))
+    assert with_change(by_id(), added, joined=[], oldest_ms=0) == added
+    with pytest.raises(InvalidInputError, match="by the key"):
+        with_change(by_id(file(1, 10)), added, joined=[], oldest_ms=0)
+
+
+def test_a_file_expires_with_its_newest_delete() -> None:
+    assert without_expired([file(1, 99), file(2, 100), file(3, 101)], 100) == (
+        file(2, 100),
+        file(3, 101),
+    )
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=300))
+def test_files_stay_few_and_rarely_rewritten(sizes: list[int]) -> None:
+    there: list[TombstoneFile] = []
+    written = 0
+    for number, size in enumerate(sizes):
+        joined = files_to_join(there, size)
+        rows = size + sum(batch.num_rows for batch in joined)
+        there = [value for value in there if value not in joined] + [file(number, 0, rows)]
+        written += rows
+    total = sum(sizes)
+    num_tiers = (total.bit_length() + 2) // 3
+    assert sum(batch.num_rows for batch in there) == total
+    assert len(there) <= MAX_FILES_A_TIER * num_tiers
+    assert written <= total * (num_tiers + 1)
+
+
+def test_large_files_are_left_alone() -> None:
+    large = [file(number, num_rows=MAX_ROWS_TO_JOIN) for number in range(20)]
+    assert files_to_join(large, MAX_ROWS_TO_JOIN) == ()
+    assert files_to_join([*large, *map(file, range(20, 27))], 1) == tuple(map(file, range(20, 27)))

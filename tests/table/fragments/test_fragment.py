@@ -1,0 +1,150 @@
+import pytest
+
+from lance_stream._proto import table_pb2
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.table.fragments.fragment import (
+    DataFile,
+    DeletionFile,
+    DeletionFileType,
+    ExternalFile,
+    Fragment,
+    LineageColumn,
+    data_file_from_proto,
+    decode_fragment,
+    encode_fragment,
+    fragment_from_proto,
+    fragment_to_proto,
+    has_overlays,
+)
+from lance_stream.table.messages import wire
+
+DATA_FILE = DataFile("a.lance", (0, 1, -2), (0, -1, 2), (2, 2), size_bytes=99, base_id=0)
+HIDDEN = DataFile("hidden.lance", (-3,), (0,), (2, 2))
+DELETION_FILE = DeletionFile(DeletionFileType.BITMAP, 7, (1 << 64) - 1, 3, base_id=1)
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        Fragment(0, (), 0),
+        Fragment((1 << 32) - 1, (DATA_FILE,), 10, DELETION_FILE, b"", b"\x01", b"\x02"),
+        Fragment(1, (DATA_FILE, DATA_FILE), 10, row_ids=ExternalFile("x", 0, 0)),
+        Fragment(2, (), 10, None, *(LineageColumn(value, None) for value in (-3, -5, -4))),
+        Fragment(2, (DATA_FILE, HIDDEN), 10, None, LineageColumn(-3, HIDDEN), b"\x01", b"\x02"),
+        Fragment(3, (), 1, None, b"r", ExternalFile("u", 1, 2), ExternalFile("c", 3, 4)),
+    ],
+)
+def test_fragments_round_trip(fragment: Fragment) -> None:
+    assert decode_fragment(encode_fragment(fragment)) == fragment
+
+
+LONG = bytes(range(256)) * 20
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        Fragment(1, (DATA_FILE,), 10, DELETION_FILE, LONG, LONG[1:], LONG[2:]),
+        Fragment(1, (DATA_FILE,), 10, None, LONG, b"", None),
+        Fragment(1, (DATA_FILE,), 10, None, None, None, LONG),
+        Fragment(1, (DATA_FILE, HIDDEN), 10, None, LineageColumn(-3, HIDDEN), LONG, LONG),
+        Fragment(1, (DATA_FILE,), 10, None, LONG, unknown=wire.frame(200, LONG)),
+    ],
+)
+def test_long_sequences_are_in_the_bytes_that_protobuf_writes(fragment: Fragment) -> None:
+    data = encode_fragment(fragment)
+    assert data == wire.serialize(fragment_to_proto(fragment))
+    assert decode_fragment(data) == fragment
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [wire.frame(5, LONG), wire.frame(5, b"later")],
+        [wire.frame(5, LONG), wire.frame(6, table_pb2.ExternalFile(path="x").SerializeToString())],
+        [wire.frame(6, b""), wire.frame(5, LONG)],
+        [wire.frame(12, b""), wire.frame(7, LONG)],
+        [wire.frame(9, LONG), wire.frame(200, b"unknown"), bytes((0x08, 3)), wire.frame(5, b"ids")],
+    ],
+)
+def test_long_messages_of_other_writers_are_read_as_protobuf_does(fields: list[bytes]) -> None:
+    message = table_pb2.DataFragment.FromString(b"".join(fields))
+    assert decode_fragment(b"".join(fields)) == fragment_from_proto(message)
+
+
+@pytest.mark.parametrize("field", [bytes((5 << 3, 1)), bytes((5 << 3 | 2, 200, 1)), b"\x07"])
+def test_damage_in_a_long_message_is_reported(field: bytes) -> None:
+    with pytest.raises(CorruptDataError):
+        decode_fragment(wire.frame(9, LONG) + field)
+
+
+@pytest.mark.parametrize("version", [(0, 2), (0, 3), (2, 0), (2, 1), (2, 2), (2, 3)])
+def test_every_file_version_spelling_is_kept(version: tuple[int, int]) -> None:
+    fragment = Fragment(0, (DataFile("a", (0,), (0,), version),), 1)
+    assert decode_fragment(encode_fragment(fragment)).files[0].file_version == version
+
+
+def test_unknown_fields_of_every_part_are_kept() -> None:
+    future = wire.frame(200, b"later")
+    message = table_pb2.DataFragment(physical_rows=5)
+    message.files.add(path="a").MergeFromString(future)
+    message.deletion_file.MergeFromString(future)
+    message.MergeFromString(future)
+    data = message.SerializeToString()
+    fragment = decode_fragment(data)
+    assert (fragment.unknown, fragment.files[0].unknown) == (future, future)
+    again = encode_fragment(fragment)
+    assert table_pb2.DataFragment.FromString(again) == message
+
+
+def test_data_overlays_are_kept_and_reported() -> None:
+    message = table_pb2.DataFragment(id=4, physical_rows=5)
+    message.overlays.add(committed_version=9).data_file.path = "overlay.lance"
+    fragment = decode_fragment(message.SerializeToString())
+    assert has_overlays(fragment)
+    assert not has_overlays(Fragment(0, (), 0, unknown=wire.frame(200, b"")))
+    assert table_pb2.DataFragment.FromString(encode_fragment(fragment)) == message
+
+
+def test_legacy_files_need_no_column_indices() -> None:
+    file = data_file_from_proto(table_pb2.DataFile(path="a", fields=[3, -2, 5]))
+    assert file.column_indices == ()
+    assert file.column_of() == {3: 0, 5: 2}
+    lost = data_file_from_proto(table_pb2.DataFile(path="a", fields=[-2, 5]))
+    with pytest.raises(UnsupportedFeatureError, match=r"0\.1 is no longer used"):
+        lost.column_of()
+
+
+@pytest.mark.parametrize(
+    ("message", "what"),
+    [
+        (table_pb2.DataFragment(id=1 << 32), "32 bits"),
+        (table_pb2.DataFragment(physical_rows=(1 << 32) + 1), "32 bits"),
+        (
+            table_pb2.DataFragment(
+                physical_rows=5, deletion_file=table_pb2.DeletionFile(num_deleted_rows=6)
+            ),
+            "6 deleted rows",
+        ),
+        (
+            table_pb2.DataFragment(files=[table_pb2.DataFile(fields=[1], file_major_version=2)]),
+            "0 column indices",
+        ),
+        (
+            table_pb2.DataFragment(files=[table_pb2.DataFile(fields=[1], column_indices=[1, 2])]),
+            "2 column indices",
+        ),
+    ],
+)
+def test_contradictory_fragments_are_corrupt(message: table_pb2.DataFragment, what: str) -> None:
+    with pytest.raises(CorruptDataError, match=what):
+        decode_fragment(message.SerializeToString())
+
+
+def test_unknown_deletion_file_types_are_refused() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="type 2"):
+        decode_fragment(b"\x1a\x02\x08\x02")
+
+
+def test_columns_are_found_by_field_unless_void() -> None:
+    assert DATA_FILE.column_of() == {0: 0, 1: -1}

@@ -1,0 +1,211 @@
+import pickle
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lance_stream.errors import BadDataError, CorruptDataError
+from lance_stream.table.fragments.fragment import (
+    DataFile,
+    DeletionFile,
+    DeletionFileType,
+    Fragment,
+    decode_fragment,
+    encode_fragment,
+)
+from lance_stream.table.fragments.fragment_list import FragmentList, FragmentNumbers
+from lance_stream.table.messages import wire
+
+MANY = 300
+"""So many fragments are read all at once, not one by one."""
+
+
+def fragment(fragment_id: int, **changes: object) -> Fragment:
+    file = DataFile(f"{fragment_id}.lance", (0, 1), (0, 1), (2, 2), 1000)
+    return replace(Fragment(fragment_id, (file,), 10), **changes)
+
+
+def dead(num_rows: int) -> DeletionFile:
+    return DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 2, num_rows)
+
+
+def varied(count: int) -> list[Fragment]:
+    """Fragments without, with and with large numbers, and unknown fields."""
+    return [
+        fragment(
+            place * 7 % (1 << 32),
+            physical_rows=(0, 10, 1 << 20)[place % 3],
+            deletion_file=dead((0, 3, 10)[place % 3]) if place % 5 == 0 else None,
+            row_ids=b"i" * (place % 200),
+            unknown=wire.frame(99, b"later") if place % 31 == 0 else b"",
+        )
+        for place in range(count)
+    ]
+
+
+def numbers_of(fragments: FragmentList) -> list[tuple[int, int, int, bool]]:
+    each = fragments.numbers
+    columns = (each.ids, each.physical_rows, each.dead_rows, each.has_deletion_file)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def expected_of(fragments: list[Fragment]) -> list[tuple[int, int, int, bool]]:
+    return [
+        (
+            entry.id,
+            entry.physical_rows,
+            entry.deletion_file.num_deleted_rows if entry.deletion_file else 0,
+            entry.deletion_file is not None,
+        )
+        for entry in fragments
+    ]
+
+
+def test_a_fragment_is_decoded_once() -> None:
+    fragments = FragmentList(FragmentList.of([fragment(1)]).raws)
+    assert fragments[0] is fragments[0]
+    assert fragments[-1] is fragments[0]
+
+
+def test_fragments_are_replaced_and_dropped_by_position() -> None:
+    fragments = FragmentList.of(fragment(number) for number in range(4))
+    changed = fragments.replaced({1: None, 3: fragment(3, physical_rows=99)})
+    assert changed.ids == (0, 2, 3)
+    assert [value.physical_rows for value in changed] == [10, 10, 99]
+    assert changed[:2] == FragmentList.of([fragment(0), fragment(2)])
+    assert changed.by_id(2) == fragment(2)
+    assert changed.by_id(1) is None
+
+
+def test_two_fragments_with_one_id_are_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="same id"):
+        FragmentList.of([fragment(1), fragment(1)]).by_id(1)
+
+
+def test_one_deletion_file_among_many_is_seen() -> None:
+    plain = [fragment(number) for number in range(5)]
+    assert not FragmentList.of(plain).has_deletion_files
+    for place in range(5):
+        some = [*plain[:place], fragment(place, deletion_file=dead(3)), *plain[place + 1 :]]
+        assert FragmentList.of(some).has_deletion_files
+
+
+def test_a_fragment_list_survives_pickling() -> None:
+    fragments = FragmentList.of([fragment(0), fragment(1)])
+    assert pickle.loads(pickle.dumps(fragments)) == fragments
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, MANY])
+def test_numbers_are_found_without_decoding(count: int) -> None:
+    known = varied(count)
+    fragments = FragmentList(map(encode_fragment, known))
+    assert numbers_of(fragments) == expected_of(known)
+    assert fragments.ids == tuple(entry.id for entry in known)
+    assert fragments.num_decoded == 0
+    assert numbers_of(FragmentList.of(known)) == expected_of(known)
+
+
+def test_repeated_deletion_file_fields_merge() -> None:
+    """The parts are merged as protobuf merges them."""
+    raws = [encode_fragment(value) for value in varied(MANY)]
+    # protobuf unites an embedded message that comes twice.
+    raws[3] += wire.frame(3, b"\x10\x05\x20\x02") + wire.frame(3, b"\x18\x07")
+    fragments = FragmentList(raws)
+    assert numbers_of(fragments) == expected_of([decode_fragment(raw) for raw in raws])
+    assert fragments.numbers.dead_rows[3] == 2
+
+
+@pytest.mark.parametrize("place", [0, 7, MANY - 1])
+def test_truncated_fragments_are_corrupt(place: int) -> None:
+    raws = [encode_fragment(value) for value in varied(MANY)]
+    raws[place] = raws[place][:-1]
+    with pytest.raises(CorruptDataError):
+        _ = FragmentList(raws).numbers
+
+
+def test_damaged_fragments_agree_with_the_decoder() -> None:
+    """Their numbers are those of the decoded fragment, or both are refused."""
+    random = np.random.default_rng(5)
+    raws = [encode_fragment(value) for value in varied(MANY)]
+    compared = 0
+    for _ in range(300):
+        place = int(random.integers(len(raws)))
+        damaged = bytearray(raws[place])
+        damaged[int(random.integers(len(damaged)))] ^= 1 << int(random.integers(8))
+        try:
+            stands = expected_of([decode_fragment(bytes(damaged))])
+        except BadDataError:
+            continue
+        fragments = FragmentList([*raws[:place], bytes(damaged), *raws[place + 1 :]])
+        assert numbers_of(fragments)[place : place + 1] == stands
+        compared += 1
+    assert compared > 20
+
+
+def test_derived_lists_keep_what_is_known() -> None:
+    known = varied(MANY)
+    fragments = FragmentList(map(encode_fragment, known))
+    _ = fragments.numbers, fragments[4], fragments.framed, fragments.place_of
+    new = [fragment(5000, deletion_file=dead(2)), fragment(4000)]
+    lists = {
+        "appended": (fragments.appended(new), [*known, *new]),
+        "replaced": (fragments.replaced({4: new[0]}), [*known[:4], new[0], *known[5:]]),
+        "left out": (
+            fragments.replaced({0: None, 4: new[0], 9: None}),
+            [*known[1:4], new[0], *known[5:9], *known[10:]],
+        ),
+        "cut": (fragments[3:90:2], known[3:90:2]),
+        "untouched": (fragments.replaced({}), known),
+        "changed in place": (
+            fragments.replaced({4: replace(known[4], physical_rows=77)}),
+            [*known[:4], replace(known[4], physical_rows=77), *known[5:]],
+        ),
+    }
+    for name, (made, expected) in lists.items():
+        assert "numbers" in made.__dict__, name
+        assert numbers_of(made) == expected_of(expected), name
+        assert made.raws == tuple(map(encode_fragment, expected)), name
+        decoded = made.num_decoded
+        assert 0 < decoded <= 3 or name == "cut", name
+        assert list(made) == expected, name
+        assert made.framed == wire.join_frames(2, made.raws), name
+        assert made.place_of == {value.id: at for at, value in enumerate(expected)}, name
+    assert numbers_of(fragments) == expected_of(known)
+
+
+def test_duplicate_ids_are_seen_in_derived_lists() -> None:
+    fragments = FragmentList.of([fragment(1), fragment(2)])
+    assert fragments.place_of == {1: 0, 2: 1}
+    for made in (fragments.appended([fragment(2)]), fragments.replaced({0: fragment(2)})):
+        with pytest.raises(CorruptDataError, match="same id"):
+            _ = made.place_of
+
+
+@pytest.mark.floors
+def test_fragments_are_sorted_by_id() -> None:
+    fragments = FragmentList(map(encode_fragment, reversed(varied(MANY))))
+    _ = fragments[0]
+    made = fragments.sorted_by_id()
+    assert list(made) == varied(MANY)
+    assert made.ids == tuple(value.id for value in varied(MANY))
+    assert made.sorted_by_id() is made
+
+
+def test_live_and_dead_rows_are_summed() -> None:
+    fragments = FragmentList.of([fragment(1, deletion_file=dead(3)), fragment(2)])
+    assert fragments.num_live_rows == 17
+    assert FragmentList().num_live_rows == 0
+    assert FragmentNumbers.of([]).ids.tolist() == []
+
+
+def test_numbers_of_long_fragments_copy_no_sequence() -> None:
+    num_bytes = 1 << 20
+    wanted = [fragment(place, row_ids=bytes(num_bytes)) for place in range(3)]
+    raws = [encode_fragment(value) for value in wanted]
+    tracemalloc.start()
+    numbers = FragmentNumbers.of(raws)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert numbers.ids.tolist() == [0, 1, 2]
+    assert peak < num_bytes / 4

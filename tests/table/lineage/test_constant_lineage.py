@@ -1,0 +1,215 @@
+"""The lineage of many fragments that is read at once is what each says when it is decoded."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.errors import BadDataError
+from lance_stream.table.fragments.fragment import (
+    DataFile,
+    ExternalFile,
+    Fragment,
+    LineageColumn,
+    StoredSequence,
+    encode_fragment,
+)
+from lance_stream.table.fragments.fragment_list import FragmentList
+from lance_stream.table.lineage.constant_lineage import OneForAll, constant_lineage
+from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
+from lance_stream.table.lineage.row_versions import (
+    RowVersionSequence,
+    decode_row_versions,
+    encode_row_versions,
+)
+
+NUM_ROWS = 5
+ELSEWHERE = (ExternalFile("_rows/a", 0, 10), LineageColumn(-3, None))
+
+
+def versions(*stamps: int) -> bytes:
+    return encode_row_versions(RowVersionSequence.from_array(stamps))
+
+
+def row_ids(*ids: int) -> bytes:
+    return encode_row_ids(np.array(ids, np.uint64))
+
+
+STAMPS = st.one_of(
+    st.none(),
+    st.sampled_from(ELSEWHERE),
+    st.integers(1, 1 << 40).map(lambda each: versions(*[each] * NUM_ROWS)),
+    st.lists(st.integers(1, 3), min_size=NUM_ROWS, max_size=NUM_ROWS).map(
+        lambda each: versions(*each)
+    ),
+    st.integers(1, 9).map(lambda each: versions(*[each] * (NUM_ROWS + 1))),  # too many rows
+    st.binary(max_size=12),
+)
+ROW_IDS = st.one_of(
+    st.none(),
+    st.sampled_from(ELSEWHERE),
+    st.integers(0, 1 << 40).map(lambda each: row_ids(*range(each, each + NUM_ROWS))),
+    st.lists(st.integers(0, 50), min_size=NUM_ROWS, max_size=NUM_ROWS, unique=True).map(
+        lambda each: row_ids(*each)
+    ),
+    st.integers(0, 9).map(lambda each: row_ids(*range(each, each + NUM_ROWS - 1))),
+    st.binary(max_size=12),
+)
+
+
+@st.composite
+def fragments(draw: st.DrawFn) -> Fragment:
+    file = DataFile("a.lance", (0, 1), (0, 1), (2, 2), size_bytes=draw(st.integers(0, 1 << 33)))
+    return Fragment(
+        draw(st.integers(0, 1 << 31)),
+        (file,) * draw(st.integers(1, 2)),
+        NUM_ROWS,
+        None,
+        draw(ROW_IDS),
+        last_updated_at_versions=draw(STAMPS),
+        created_at_versions=draw(STAMPS),
+    )
+
+
+def stamps_of(stored: StoredSequence | None) -> list[int] | None:
+    """Return the versions of a fragment's rows; None where they stand elsewhere, or are damaged."""
+    if isinstance(stored, ExternalFile | LineageColumn):
+        return None
+    try:
+        return decode_row_versions(stored, NUM_ROWS).to_array().tolist()
+    except BadDataError:
+        return None
+
+
+def ids_of(stored: StoredSequence | None) -> list[int] | None:
+    """Return the ids of a fragment's rows; None where there are none, or they are damaged."""
+    try:
+        return (
+            decode_row_ids(stored, NUM_ROWS).to_array().tolist()
+            if isinstance(stored, bytes)
+            else None
+        )
+    except BadDataError:
+        return None
+
+
+def check(lineage: OneForAll, place: int, found: list[int] | None, step: int) -> None:
+    """What is said to be known of a fragment's rows is so."""
+    if lineage.is_known[place]:
+        first = int(lineage.values[place])
+        assert found == [first + step * number for number in range(NUM_ROWS)]
+
+
+@settings(max_examples=60)
+@given(made=st.lists(fragments(), max_size=12))
+def test_constant_lineage_agrees_with_each_fragment(made: list[Fragment]) -> None:
+    lineage = constant_lineage([encode_fragment(value) for value in made])
+    assert lineage.ids.tolist() == [entry.id for entry in made]
+    assert lineage.is_plain.all()
+    for place, item in enumerate(made):
+        check(lineage.created, place, stamps_of(item.created_at_versions), 0)
+        check(lineage.last_updated, place, stamps_of(item.last_updated_at_versions), 0)
+        check(lineage.first_row_ids, place, ids_of(item.row_ids), 1)
+
+
+@settings(max_examples=100)
+@given(
+    firsts=st.lists(st.one_of(st.integers(0, 60), st.none()), max_size=8),
+    others=st.lists(st.integers(0, 60), max_size=6, unique=True),
+)
+def test_ranges_of_row_ids_are_compared(firsts: list[int | None], others: list[int]) -> None:
+    file = DataFile("a.lance", (0,), (0,), (2, 2))
+    made = [
+        Fragment(
+            at,
+            (file,),
+            NUM_ROWS,
+            None,
+            None if first is None else row_ids(*range(first, first + 5)),
+        )
+        for at, first in enumerate(firsts)
+    ]
+    lineage = constant_lineage([encode_fragment(value) for value in made])
+    ids = np.array(sorted(others), np.uint64)
+    owned = [set() if first is None else set(range(first, first + 5)) for first in firsts]
+    begins, ends = lineage.ids_within(ids)
+    within = [set(ids[first:stop].tolist()) for first, stop in zip(begins, ends, strict=True)]
+    assert within == [own & set(others) for own in owned]
+    alone = [
+        firsts[at] is not None
+        and not own & set(others)
+        and not any(own & other for place, other in enumerate(owned) if place != at)
+        for at, own in enumerate(owned)
+    ]
+    assert lineage.share_no_row_id(ids).tolist() == alone
+
+
+@settings(max_examples=60)
+@given(
+    made=st.lists(fragments(), max_size=6),
+    more=st.lists(fragments(), max_size=3),
+    other=fragments(),
+    steps=st.lists(st.sampled_from(["append", "replace", "remove", "ask"]), max_size=6),
+)
+def test_lineage_is_carried_from_list_to_list(
+    made: list[Fragment], more: list[Fragment], other: Fragment, steps: list[str]
+) -> None:
+    listed = FragmentList(map(encode_fragment, made))
+    for step in ("ask", *steps):
+        if step == "ask":
+            _ = listed.lineage
+        elif step == "append":
+            listed = listed.appended(more)
+        elif len(listed):
+            changed = other if step == "replace" else None
+            listed = listed.replaced({len(listed) // 2: changed})
+    found, expected = listed.lineage, constant_lineage(listed.raws)
+    for one, two in (
+        (found.created, expected.created),
+        (found.last_updated, expected.last_updated),
+        (found.first_row_ids, expected.first_row_ids),
+    ):
+        assert one.is_known.tolist() == two.is_known.tolist()
+        assert one.values[one.is_known].tolist() == two.values[two.is_known].tolist()
+
+
+def test_a_split_run_is_not_known() -> None:
+    """Two runs of one version mean the same as one, but have to be decoded to be known."""
+    twice = versions(4, 4, 4) + versions(4, 4)
+    made = Fragment(0, (DataFile("a.lance", (0,), (0,), (2, 2)),), NUM_ROWS)
+    lineage = constant_lineage([encode_fragment(replace(made, created_at_versions=twice))])
+    assert decode_row_versions(twice, NUM_ROWS).to_array().tolist() == [4] * NUM_ROWS
+    assert not lineage.created.is_known[0]
+    assert lineage.last_updated.is_known[0]  # there is none, which stands for version 1
+
+
+def test_fragments_without_row_counts_are_unknown() -> None:
+    made = Fragment(3, (DataFile("a.lance", (0,), (0,), (2, 2)),), 0)
+    lineage = constant_lineage([encode_fragment(made)])
+    assert not lineage.is_plain[0]
+
+
+def test_no_fragments_give_no_lineage() -> None:
+    lineage = constant_lineage([])
+    assert len(lineage.ids) == len(lineage.created.values) == 0
+
+
+def test_lineage_of_appended_tables_is_known() -> None:
+    made = [
+        Fragment(
+            number,
+            (DataFile("a.lance", (0,), (0,), (2, 2), size_bytes=1000),),
+            NUM_ROWS,
+            None,
+            encode_row_ids(RowIdSequence.from_range(number * NUM_ROWS, (number + 1) * NUM_ROWS)),
+            last_updated_at_versions=versions(*[number + 1] * NUM_ROWS),
+            created_at_versions=versions(*[number + 1] * NUM_ROWS),
+        )
+        for number in range(300)
+    ]
+    lineage = constant_lineage([encode_fragment(value) for value in made])
+    for one in (lineage.created, lineage.last_updated, lineage.first_row_ids):
+        assert one.is_known.all()
+    assert lineage.created.values.tolist() == list(range(1, 301))
+    assert lineage.first_row_ids.values.tolist() == [number * NUM_ROWS for number in range(300)]

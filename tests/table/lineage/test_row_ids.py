@@ -1,0 +1,314 @@
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lance_stream._proto import rowids_pb2
+from lance_stream.errors import (
+    BadDataError,
+    CorruptDataError,
+    InvalidInputError,
+    UnsupportedFeatureError,
+)
+from lance_stream.table.lineage import row_ids
+from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
+
+MAX = (1 << 64) - 1
+Segment = rowids_pb2.U64Segment
+Array = rowids_pb2.EncodedU64Array
+
+near = st.integers(0, 400)
+far = st.integers(0, MAX)
+# Ids as tables have them: runs, with holes, moved around, and some that are anywhere.
+runs = st.tuples(near, st.integers(1, 60)).map(lambda run: list(range(run[0], run[0] + run[1])))
+id_lists = st.one_of(
+    st.lists(far, max_size=40, unique=True),
+    st.lists(near, max_size=200, unique=True),
+    st.sets(near, max_size=300).map(sorted),
+    st.lists(runs, max_size=6).map(lambda parts: list(dict.fromkeys(chain.from_iterable(parts)))),
+    st.builds(lambda base, ids: [base + id_ for id_ in ids], far.map(lambda x: x // 2), runs),
+)
+
+
+def u64(ids: list[int]) -> np.ndarray:
+    return np.array(ids, np.uint64)
+
+
+def message_of(*segments: rowids_pb2.U64Segment) -> bytes:
+    return rowids_pb2.RowIdSequence(segments=segments).SerializeToString()
+
+
+def kind_of(data: bytes) -> str:
+    (segment,) = rowids_pb2.RowIdSequence.FromString(data).segments
+    return str(segment.WhichOneof("segment"))
+
+
+@given(id_lists)
+def test_row_ids_round_trip(ids: list[int]) -> None:
+    decoded = decode_row_ids(encode_row_ids(u64(ids)), len(ids))
+    assert decoded.to_array().dtype == np.uint64
+    assert decoded.to_array().tolist() == ids
+    assert len(decoded) == len(ids)
+    assert encode_row_ids(decoded) == encode_row_ids(u64(ids))
+
+
+@given(id_lists, st.data())
+def test_parts_of_a_sequence_decode_alone(ids: list[int], data: st.DataObject) -> None:
+    sequence = decode_row_ids(encode_row_ids(u64(ids)))
+    start = data.draw(st.integers(0, len(ids)))
+    stop = data.draw(st.integers(start, len(ids)))
+    assert sequence.slice(start, stop).tolist() == ids[start:stop]
+    offsets = data.draw(st.lists(st.integers(0, len(ids) - 1), max_size=20)) if ids else []
+    assert sequence.take(offsets).tolist() == [ids[offset] for offset in offsets]
+    kept = [id_ for place, id_ in enumerate(ids) if place not in offsets]
+    assert sequence.without(sorted(set(offsets))).to_array().tolist() == kept
+
+
+@given(id_lists, st.lists(st.one_of(near, far), max_size=30))
+def test_a_row_is_found_by_its_id(ids: list[int], others: list[int]) -> None:
+    sequence = decode_row_ids(encode_row_ids(u64(ids)))
+    wanted = [*others, *ids[::3]]
+    place_of = {id_: place for place, id_ in enumerate(ids)}
+    assert sequence.find(u64(wanted)).tolist() == [place_of.get(value, -1) for value in wanted]
+
+
+@given(id_lists.filter(bool))
+def test_no_other_single_segment_would_be_smaller(ids: list[int]) -> None:
+    size = len(encode_row_ids(u64(ids)))
+    values = Array.U64Array(values=u64(ids).astype("<u8").tobytes())
+    rivals = [Segment(array=Array(u64_array=values))]
+    low, high = min(ids), max(ids)
+    if high - low < 1 << 16:
+        offsets = (u64(ids) - np.uint64(low)).astype("<u2").tobytes()
+        rivals.append(Segment(array=Array(u16_array=Array.U16Array(base=low, offsets=offsets))))
+        if sorted(ids) == ids:
+            there = np.zeros(high - low + 1, np.bool_)
+            there[[id_ - low for id_ in ids]] = True
+            bitmap = np.packbits(there, bitorder="little").tobytes()
+            spanned = {"start": low, "end": min(high + 1, MAX)}
+            rivals.append(
+                Segment(range_with_bitmap=Segment.RangeWithBitmap(**spanned, bitmap=bitmap))
+            )
+            if there.all():
+                rivals.append(Segment(range=Segment.Range(**spanned)))
+    # A stored array states its base with up to 10 bytes; all that is allowed on top of the best.
+    assert size <= min(len(message_of(rival)) for rival in rivals) + 12
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind"),
+    [
+        (range(100, 200), "range"),
+        ([5], "range"),
+        (sorted({*range(3000)} - {100, 999, 2000, 2500}), "range_with_holes"),
+        (range(0, 1000, 3), "range_with_bitmap"),
+        (range(0, 60_000, 999), "sorted_array"),
+        ([7, 3, 900], "array"),
+        ([0, MAX], "array"),
+    ],
+)
+def test_the_smallest_segment_kind_is_chosen(ids: list[int], kind: str) -> None:
+    data = encode_row_ids(u64(list(ids)))
+    assert kind_of(data) == kind
+    assert decode_row_ids(data).to_array().tolist() == list(ids)
+
+
+def test_rows_moved_in_runs_store_runs() -> None:
+    moved = [*range(500, 900), *range(300), *range(4000, 9000)]
+    data = encode_row_ids(u64(moved))
+    kinds = [
+        segment.WhichOneof("segment")
+        for segment in rowids_pb2.RowIdSequence.FromString(data).segments
+    ]
+    assert kinds == ["range"] * 3
+    (only,) = decode_row_ids(data).segments
+    assert isinstance(only, row_ids.Ranges)
+
+
+def test_unsorted_pieces_have_their_own_kinds() -> None:
+    ids = [*range(5000, 9000, 3), *range(1000), *range(10**6, 10**9, 10**7)]
+    data = encode_row_ids(u64(ids))
+    kinds = [
+        segment.WhichOneof("segment")
+        for segment in rowids_pb2.RowIdSequence.FromString(data).segments
+    ]
+    assert kinds == ["range_with_bitmap", "range", "sorted_array"]
+    assert decode_row_ids(data).to_array().tolist() == ids
+
+
+def test_scattered_ascending_ids_take_two_bytes_each() -> None:
+    ids = np.arange(10**9, 10**9 + 10**6, 55, dtype=np.uint64)
+    data = encode_row_ids(ids)
+    assert len(data) < 2.05 * len(ids)
+    decoded = decode_row_ids(data, len(ids))
+    assert decoded.to_array().tolist() == ids.tolist()
+    assert len(decoded.segments) == 1  # to be searched at once
+    assert decoded.find(ids[::-7]).tolist() == list(range(len(ids)))[::-7]
+
+
+def test_sequences_that_differ_in_one_id_are_told_apart() -> None:
+    ids = np.arange(0, 900_000, 300, dtype=np.uint64)
+    for place in range(0, len(ids), 97):
+        changed = ids.copy()
+        changed[place] += 1
+        assert decode_row_ids(encode_row_ids(changed)).to_array().tolist() == changed.tolist()
+    decoded = decode_row_ids(encode_row_ids(ids)).to_array()
+    assert decoded.tolist() == ids.tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        decoded[0] = 1
+
+
+def test_bitmaps_count_from_the_lowest_bit() -> None:
+    # Ids 0 to 9 without 1, as Lance writes them.
+    data = bytes.fromhex("0a081a06100a1a02fd03")
+    assert decode_row_ids(data, 9).to_array().tolist() == [0, *range(2, 10)]
+    assert encode_row_ids(u64([0, *range(2, 10)])) == data
+
+
+def test_new_ranges_are_encoded_without_expansion() -> None:
+    sequence = RowIdSequence.from_range(5, 5 + (1 << 31))
+    data = encode_row_ids(sequence)
+    assert len(data) < 20
+    assert len(decode_row_ids(data, 1 << 31)) == 1 << 31
+    assert decode_row_ids(data).slice((1 << 31) - 2, 1 << 31).tolist() == [
+        3 + (1 << 31),
+        4 + (1 << 31),
+    ]
+    with pytest.raises(UnsupportedFeatureError, match="not decoded at once"):
+        sequence.to_array()
+
+
+@pytest.mark.floors
+def test_empty_ranges_hide_no_ids() -> None:
+    message = rowids_pb2.RowIdSequence()
+    for start, stop in [(20, 30), (0, 10), (5, 5), (0, 0), (20, 20)]:
+        found = message.segments.add().range
+        found.start, found.end = start, stop
+    sequence = decode_row_ids(message.SerializeToString(), 20)
+    assert sequence.to_array().tolist() == [*range(20, 30), *range(10)]
+    wanted = np.arange(32, dtype=np.uint64)
+    assert sequence.find(wanted).tolist() == [*range(10, 20), *[-1] * 10, *range(10), -1, -1]
+
+
+def test_sequences_are_joined_in_order() -> None:
+    parts = [RowIdSequence.from_range(5, 7), RowIdSequence.from_array([9, 1]), RowIdSequence()]
+    joined = RowIdSequence.concat([*parts, RowIdSequence.from_range(0, 0)])
+    assert joined.to_array().tolist() == [5, 6, 9, 1]
+    assert joined == RowIdSequence.from_array([5, 6, 9, 1])
+    assert joined != RowIdSequence.from_array([5, 6, 1, 9])
+    assert encode_row_ids(RowIdSequence()) == b""
+
+
+def test_invalid_ranges_and_offsets_are_refused() -> None:
+    for start, stop in ((-1, 0), (5, 4), (0, 1 << 64)):
+        with pytest.raises(InvalidInputError):
+            RowIdSequence.from_range(start, stop)
+    sequence = RowIdSequence.from_range(0, 10)
+    for wrong in ([10], [-1]):
+        with pytest.raises(InvalidInputError):
+            sequence.take(wrong)
+    with pytest.raises(InvalidInputError):
+        sequence.slice(5, 11)
+
+
+def test_a_count_unlike_the_fragments_is_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="10 rows has 9 row ids"):
+        decode_row_ids(bytes.fromhex("0a081a06100a1a02fd03"), 10)
+
+
+def u16(base: int, values: list[int]) -> rowids_pb2.EncodedU64Array:
+    return Array(u16_array=Array.U16Array(base=base, offsets=np.array(values, "<u2").tobytes()))
+
+
+HUGE = Segment(range=Segment.Range(start=0, end=1 << 63))
+
+
+@pytest.mark.parametrize(
+    ("segments", "what"),
+    [
+        ([Segment()], "an unknown kind"),
+        ([HUGE], "more ids than"),
+        ([HUGE, HUGE, HUGE], "more ids than"),
+        ([Segment(range=Segment.Range(start=0, end=(1 << 32) + 1))], "more than a fragment"),
+        ([Segment(range=Segment.Range(start=5, end=4))], "before it starts"),
+        ([Segment(range_with_holes=Segment.RangeWithHoles(start=0, end=9))], "an unknown kind"),
+        (
+            [Segment(range_with_holes=Segment.RangeWithHoles(start=5, end=4, holes=u16(0, [])))],
+            "before it starts",
+        ),
+        (
+            [Segment(range_with_holes=Segment.RangeWithHoles(end=1 << 63, holes=u16(0, [1])))],
+            "more ids than",
+        ),
+        (
+            [Segment(range_with_holes=Segment.RangeWithHoles(end=9, holes=u16(0, [3, 3])))],
+            "do not ascend",
+        ),
+        (
+            [Segment(range_with_holes=Segment.RangeWithHoles(end=9, holes=u16(0, [3, 9])))],
+            "outside its range",
+        ),
+        (
+            [Segment(range_with_holes=Segment.RangeWithHoles(start=4, end=9, holes=u16(0, [3])))],
+            "outside its range",
+        ),
+        (
+            [Segment(range_with_bitmap=Segment.RangeWithBitmap(end=9, bitmap=b"\xff"))],
+            "1 bytes stands for 9",
+        ),
+        (
+            [Segment(range_with_bitmap=Segment.RangeWithBitmap(end=9, bitmap=b"\xff\x02"))],
+            "past its end",
+        ),
+        (
+            [Segment(range_with_bitmap=Segment.RangeWithBitmap(end=MAX, bitmap=b"\xff"))],
+            "more ids than",
+        ),
+        ([Segment(sorted_array=u16(0, [2, 1]))], "do not ascend"),
+        ([Segment(array=u16(MAX, [0, 1]))], "beyond 64 bits"),
+        ([Segment(array=Array())], "an unknown kind"),
+        ([Segment(array=Array(u16_array=Array.U16Array(offsets=b"abc")))], "3 bytes"),
+        ([Segment(array=Array(u64_array=Array.U64Array(values=b"abc")))], "3 bytes"),
+    ],
+)
+def test_rule_breaking_segments_are_corrupt(
+    segments: list[rowids_pb2.U64Segment], what: str
+) -> None:
+    with pytest.raises(CorruptDataError, match=what):
+        decode_row_ids(message_of(*segments))
+
+
+def test_holes_may_begin_and_end_ranges() -> None:
+    """pylance cuts no range when its first or last row is deleted."""
+    holed = Segment.RangeWithHoles(start=4, end=9, holes=u16(0, [4, 6, 8]))
+    assert decode_row_ids(message_of(Segment(range_with_holes=holed)), 2).to_array().tolist() == [
+        5,
+        7,
+    ]
+
+
+def test_any_bytes_read_or_are_bad_data() -> None:
+    num_read = 0
+
+    sound = encode_row_ids(RowIdSequence.from_array([3, 4, 5, 9, 7, 20]))
+    damaged = st.builds(
+        lambda at, byte: sound[:at] + bytes([byte]) + sound[at + 1 :],
+        st.integers(0, len(sound) - 1),
+        st.integers(0, 255),
+    )
+
+    @given(st.binary(max_size=60) | damaged)
+    def read(data: bytes) -> None:
+        nonlocal num_read
+        try:
+            sequence = decode_row_ids(data)
+        except BadDataError:
+            return
+        num_read += 1
+        if len(sequence) < 1000:
+            assert len(sequence.to_array()) == len(sequence)
+
+    read()
+    assert num_read > 3

@@ -1,0 +1,202 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lance_stream._proto import rowids_pb2
+from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
+from lance_stream.table.lineage import row_versions
+from lance_stream.table.lineage.row_versions import (
+    RowVersionSequence,
+    decode_row_versions,
+    encode_row_versions,
+)
+
+version_lists = st.lists(
+    st.tuples(st.integers(1, 30), st.one_of(st.integers(0, 3), st.just((1 << 64) - 1)))
+).map(lambda runs: [version for length, version in runs for _ in range(length)])
+
+
+def run(version: int, **span: object) -> rowids_pb2.RowDatasetVersionRun:
+    return rowids_pb2.RowDatasetVersionRun(span=rowids_pb2.U64Segment(**span), version=version)
+
+
+def message_of(*runs: rowids_pb2.RowDatasetVersionRun) -> bytes:
+    return rowids_pb2.RowDatasetVersionSequence(runs=runs).SerializeToString()
+
+
+def span(start: int, end: int) -> rowids_pb2.U64Segment.Range:
+    return rowids_pb2.U64Segment.Range(start=start, end=end)
+
+
+@given(version_lists)
+def test_row_versions_round_trip(versions: list[int]) -> None:
+    sequence = RowVersionSequence.from_array(versions)
+    again = decode_row_versions(encode_row_versions(sequence), len(versions))
+    assert again == sequence
+    assert again.to_array().tolist() == versions
+    assert len(again.versions) == sum(
+        1 for place, version in enumerate(versions) if place == 0 or versions[place - 1] != version
+    )
+
+
+@given(version_lists, st.data())
+def test_parts_of_the_versions_decode_alone(versions: list[int], data: st.DataObject) -> None:
+    sequence = RowVersionSequence.from_array(versions)
+    start = data.draw(st.integers(0, len(versions)))
+    stop = data.draw(st.integers(start, len(versions)))
+    assert sequence.slice(start, stop).tolist() == versions[start:stop]
+    some = st.lists(st.integers(0, len(versions) - 1), max_size=20)
+    offsets = data.draw(some) if versions else []
+    assert sequence.take(offsets).tolist() == [versions[offset] for offset in offsets]
+    kept = [version for place, version in enumerate(versions) if place not in offsets]
+    assert sequence.without(offsets).to_array().tolist() == kept
+    whole = RowVersionSequence.concat([sequence, sequence])
+    assert whole.to_array().tolist() == versions * 2
+
+
+def test_every_span_starts_at_zero() -> None:
+    """Readers count the members of spans, and a start would take up to five bytes a run."""
+    data = encode_row_versions(RowVersionSequence([3, 2], [1, 7]))
+    message = rowids_pb2.RowDatasetVersionSequence.FromString(data)
+    assert [(value.span.range.start, value.span.range.end) for value in message.runs] == [
+        (0, 3),
+        (0, 2),
+    ]
+
+
+@given(st.integers(0, 60), st.integers(0, 63), st.integers(64, 200))
+def test_many_runs_are_encoded_as_messages_are(
+    length_bits: int, version_bits: int, num_runs: int
+) -> None:
+    """Their bytes are put together without an object for each run."""
+    lengths = [max(1, (1 << length_bits) // (place + 1)) for place in range(num_runs)]
+    versions = [max(1, (1 << version_bits) - 1 - place % 2) for place in range(num_runs)]
+    sequence = RowVersionSequence(lengths, versions)
+    runs = zip(sequence.lengths.tolist(), sequence.versions.tolist(), strict=True)
+    expected = message_of(*(run(version, range=span(0, length)) for length, version in runs))
+    assert encode_row_versions(sequence) == expected
+
+
+MANY = 400
+RANGE = span(3, 9)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        run(7, range=RANGE),
+        run(0, range=span(0, 0)),
+        run((1 << 64) - 1, range=span((1 << 64) - 2, (1 << 64) - 1)),
+        run(7, range_with_bitmap={"start": 0, "end": 3, "bitmap": b"\x05"}),
+        run(7, sorted_array={"u16_array": {"base": 1, "offsets": bytes(range(200))}}),
+    ],
+)
+def test_many_runs_are_decoded_as_few_are(last: rowids_pb2.RowDatasetVersionRun) -> None:
+    """Their numbers are read at once if all are plain, and one by one if a single run is not."""
+    plain = [run(number % 300, range=span(number, 2 * number + 1)) for number in range(MANY)]
+    assert len(message_of(*plain)) > 2048
+    together = row_versions._decode(message_of(*plain, last))
+    parts = [row_versions._decode(message_of(value))[0] for value in [*plain, last]]
+    joined = RowVersionSequence.concat(parts)
+    assert together == (joined, joined.num_rows)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        message_of(run(7, range=span(9, 3))),
+        message_of(run(7, range=RANGE))[:-1],
+        message_of(run(7)),
+        message_of(rowids_pb2.RowDatasetVersionRun(version=3)),
+        message_of(rowids_pb2.RowDatasetVersionRun()),
+        b"\x0a\x7f\x0a",
+        b"\x0a",
+        b"\x0f\x01",
+    ],
+)
+def test_damage_behind_many_runs_is_reported(damaged: bytes) -> None:
+    plain = message_of(*(run(number, range=RANGE) for number in range(MANY)))
+    with pytest.raises(CorruptDataError):
+        decode_row_versions(plain + damaged, 6 * MANY + 6)
+
+
+def test_more_rows_than_a_fragment_can_have_are_refused_among_many_runs() -> None:
+    runs = [run(number, range=span(0, (1 << 32) - 1)) for number in range(MANY)]
+    with pytest.raises(CorruptDataError, match="row versions"):
+        decode_row_versions(message_of(*runs), 6)
+
+
+def test_only_the_size_of_a_span_counts() -> None:
+    bitmap = rowids_pb2.U64Segment.RangeWithBitmap(start=7, end=15, bitmap=b"\x81")
+    data = message_of(
+        run(5, range=span(0, 3)),
+        run(6, range=span(0, 3)),
+        run(7, range_with_bitmap=bitmap),
+        run(5, range=span(1000, 1001)),
+    )
+    assert decode_row_versions(data, 9).to_array().tolist() == [5, 5, 5, 6, 6, 6, 7, 7, 5]
+
+
+def test_a_missing_sequence_reads_as_version_1() -> None:
+    assert decode_row_versions(None, 3).to_array().tolist() == [1, 1, 1]
+    assert decode_row_versions(None, 0).to_array().tolist() == []
+
+
+def test_equal_neighbours_merge_into_one_run() -> None:
+    """Empty runs are dropped."""
+    sequence = RowVersionSequence([2, 0, 1, 1], [4, 9, 4, 5])
+    assert (sequence.lengths.tolist(), sequence.versions.tolist()) == ([3, 1], [4, 5])
+    assert RowVersionSequence.uniform(0, 3) == RowVersionSequence([], [])
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (message_of(run(1, range=span(0, 4))), "4 row versions"),
+        (message_of(run(1, range=span(0, 6))), "6 row versions"),
+        (message_of(run(1, range=span(0, (1 << 64) - 1))), "row versions"),
+        (message_of(run(1, range=span(6, 1)), run(1, range=span(0, 10))), "before it starts"),
+        (message_of(run(1)), "an unknown kind"),
+        (b"\x0a\x05", "not a RowDatasetVersionSequence"),
+        (b"", "0 row versions"),
+    ],
+)
+def test_versions_that_do_not_fit_are_corrupt(data: bytes, what: str) -> None:
+    with pytest.raises(CorruptDataError, match=what):
+        decode_row_versions(data, 5)
+
+
+def test_any_bytes_read_or_are_bad_data() -> None:
+    sound, num_read = encode_row_versions(RowVersionSequence.uniform(4, 1)), 0
+    damaged = st.builds(
+        lambda at, byte: sound[:at] + bytes([byte]) + sound[at + 1 :],
+        st.integers(0, len(sound) - 1),
+        st.integers(0, 255),
+    )
+
+    @given(st.binary(max_size=50) | damaged, st.integers(0, 20) | st.just(4))
+    def read(data: bytes, num_rows: int) -> None:
+        nonlocal num_read
+        try:
+            versions = decode_row_versions(data, num_rows)
+        except BadDataError:
+            return
+        num_read += 1
+        assert len(versions.to_array()) == num_rows
+
+    read()
+    assert num_read > 0
+
+
+def test_invalid_offsets_and_lengths_are_refused() -> None:
+    sequence = RowVersionSequence.uniform(4, 1)
+    for wrong in ([4], [-1]):
+        with pytest.raises(InvalidInputError):
+            sequence.take(wrong)
+    with pytest.raises(InvalidInputError):
+        sequence.slice(3, 5)
+    for lengths, versions in (([1], [1, 2]), ([-1], [1])):
+        with pytest.raises(InvalidInputError):
+            RowVersionSequence(lengths, versions)
+    assert RowVersionSequence.from_array(np.array([], np.uint64)).num_rows == 0

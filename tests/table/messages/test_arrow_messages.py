@@ -1,0 +1,87 @@
+"""The sizes that a small Arrow file claims are not trusted."""
+
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.table.messages.arrow_messages import parse_batch_header, read_only_batch
+
+SCHEMA = pa.schema([pa.field("n", pa.uint32(), nullable=False)])
+
+
+def arrow_file(values: object, compression: str | None = None, batches: int = 1) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_file(sink, SCHEMA, options=options) as writer:
+        for _ in range(batches):
+            writer.write_batch(pa.record_batch([pa.array(values, pa.uint32())], schema=SCHEMA))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+@pytest.mark.parametrize("count", [0, 1, 1000])
+def test_a_sound_file_is_read(compression: str | None, count: int) -> None:
+    batch = read_only_batch(arrow_file(range(count), compression), SCHEMA, count, 5)
+    assert batch.column(0).to_pylist() == list(range(count))
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_many_zeros_are_not_decompressed(compression: str) -> None:
+    """The file has 40 kB, and claims 400 MB."""
+    data = arrow_file(np.zeros(100_000_000, np.uint32), compression)
+    assert len(data) < 2_000_000
+    before = pa.total_allocated_bytes()
+    with pytest.raises(CorruptDataError, match="100000000 rows, but may have 5"):
+        read_only_batch(data, SCHEMA, 5, 5)
+    with pytest.raises(CorruptDataError, match="decompress to more bytes"):
+        read_only_batch(data, SCHEMA, 1 << 30)
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def test_overstated_buffers_are_refused() -> None:
+    data = bytearray(arrow_file(range(1000), "zstd"))
+    place = data.index(struct.pack("<q", 4000))
+    while bytes(data[place + 8 : place + 12]) != b"\x28\xb5\x2f\xfd":  # where a frame begins
+        place = data.index(struct.pack("<q", 4000), place + 1)
+    for claim in (1 << 40, 5200, -2, -(1 << 62), 3999, 0):
+        data[place : place + 8] = struct.pack("<q", claim)
+        with pytest.raises(CorruptDataError):
+            read_only_batch(bytes(data), SCHEMA, 1000, 5)
+
+
+@pytest.mark.parametrize("batches", [0, 2, 3, 50])
+def test_exactly_one_batch_is_read(batches: int) -> None:
+    with pytest.raises(CorruptDataError, match="batches of"):
+        read_only_batch(arrow_file([1], batches=batches), SCHEMA, 5)
+
+
+def test_damaged_messages_are_refused_or_read() -> None:
+    dice = np.random.default_rng(5)
+    refused = read = 0
+    for compression in (None, "zstd", "lz4"):
+        data = arrow_file(range(300), compression)
+        for _ in range(400):
+            damaged = bytearray(data)
+            for place in dice.integers(0, len(data), 3):
+                damaged[place] = dice.integers(256)
+            try:
+                read += read_only_batch(bytes(damaged), SCHEMA, 300, 5).num_rows <= 300
+            except CorruptDataError:
+                refused += 1
+    assert refused > 200
+    assert read > 100
+
+
+def test_random_headers_are_refused_or_parsed() -> None:
+    dice = np.random.default_rng(6)
+    refused = 0
+    for size in range(1, 400):
+        try:
+            parse_batch_header(dice.integers(0, 256, size, np.uint8).tobytes())
+        except CorruptDataError:
+            refused += 1
+    assert refused > 200

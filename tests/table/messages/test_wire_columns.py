@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.table.messages import wire
+from lance_stream.table.messages.wire_columns import Spans, Walked, walk
+
+NUMBERS = st.integers(0, (1 << 64) - 1)
+
+
+def varint(number: int, value: int) -> bytes:
+    return wire.encode_varint(number << 3) + wire.encode_varint(value)
+
+
+FIELDS = st.one_of(
+    st.builds(varint, st.integers(1, 15), NUMBERS),
+    st.builds(wire.frame, st.integers(4, 15), st.binary(max_size=200)),
+    st.builds(lambda value: b"\x29" + value, st.binary(min_size=8, max_size=8)),
+    st.builds(lambda value: b"\x2d" + value, st.binary(min_size=4, max_size=4)),
+)
+
+
+def walk_all(messages: list[bytes]) -> Walked:
+    sizes = np.array([len(message) for message in messages], np.int64)
+    stops = np.cumsum(sizes)
+    data = np.frombuffer(b"".join(messages), np.uint8)
+    return walk(data, Spans(stops - sizes, stops), (1, 2), (3,))
+
+
+@given(st.lists(st.lists(FIELDS, max_size=6).map(b"".join), max_size=20))
+@settings(deadline=None, max_examples=50)
+def test_walking_columns_agrees_with_each_message(messages: list[bytes]) -> None:
+    walked = walk_all(messages)
+    assert not walked.is_odd.any()
+    for place, message in enumerate(messages):
+        said = {1: 0, 2: 0}
+        for number, wire_type, _, value_start, _ in wire.split_message(message):
+            if number in said and wire_type == wire.VARINT:
+                said[number], _ = wire.read_varint(message, value_start)
+        assert {number: int(found[place]) for number, found in walked.numbers.items()} == said
+
+
+def test_embedded_messages_are_found_in_place() -> None:
+    messages = [b"", wire.frame(3, b""), varint(1, 9) + wire.frame(3, b"x" * 300) + varint(2, 1)]
+    spans = walk_all(messages).spans[3]
+    assert spans.starts.tolist() == [-1, 2, 2 + 2 + 3]
+    assert (spans.stops - spans.starts).tolist() == [0, 0, 300]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"\x08",
+        b"\x08\x80",
+        b"\x08" + b"\xff" * 9 + b"\x02",
+        b"\x08" + b"\x80" * 10 + b"\x00",
+        b"\x12\x05abc",
+        b"\x12" + b"\xff" * 9 + b"\x01",
+        b"\x29abc",
+        b"\x2dabc",
+        b"\x00\x00",
+        b"\x0b\x0c",
+        b"\x0f",
+        b"\xff",
+        varint(16, 1),
+        wire.frame(3, b"") * 2,
+        varint(2, 1) + varint(1, 1) + b"\x08",
+        (varint(2, 1) + varint(1, 1)) * 33,
+    ],
+)
+def test_odd_messages_do_not_affect_neighbours(odd: bytes) -> None:
+    plain = varint(1, 1 << 40) + varint(2, 7)
+    walked = walk_all([plain, odd, plain, odd])
+    assert walked.is_odd.tolist() == [False, True, False, True]
+    assert walked.numbers[1][[0, 2]].tolist() == [1 << 40] * 2
+    assert walked.numbers[2][[0, 2]].tolist() == [7] * 2
+
+
+@given(st.lists(st.binary(max_size=40), max_size=10))
+@settings(deadline=None)
+def test_any_bytes_are_plain_or_odd(messages: list[bytes]) -> None:
+    walked = walk_all([*messages, varint(1, 5)])
+    assert len(walked.is_odd) == len(messages) + 1
+    assert int(walked.numbers[1][-1]) == 5
+    for message, is_odd in zip(messages, walked.is_odd, strict=False):
+        if not is_odd:
+            wire.split_message(message)
