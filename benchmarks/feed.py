@@ -33,7 +33,7 @@ import lance_stream
 from benchmarks.side_by_side import speed_ratio, take_turns
 from benchmarks.sinks.session import make_session
 from benchmarks.tables import make_table
-from lance_stream.feed.newest_version import NewestVersion
+from lance_stream.feed.following.newest_version import NewestVersion
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.spark import register
 from lance_stream.storage.locations import open_store

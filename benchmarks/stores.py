@@ -34,8 +34,8 @@ import pyarrow as pa
 import lance_stream
 from benchmarks.side_by_side import Worker
 from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.follower import FollowerRules, TableFollower
-from lance_stream.feed.positions import Position
+from lance_stream.feed.following.follower import FollowerRules, TableFollower
+from lance_stream.feed.following.positions import Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.verbs.append import append_fragments

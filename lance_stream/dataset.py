@@ -25,7 +25,7 @@ from lance_stream.monitoring.report import DEFAULT_VERSIONS, Report, make_report
 from lance_stream.read import blobs, take
 from lance_stream.read import scan as scanning
 from lance_stream.read.take import Numbers
-from lance_stream.schema.extension_types import (
+from lance_stream.schema.types.extension_types import (
     reader_with_extensions,
     table_with_extensions,
     with_extensions,
@@ -42,19 +42,21 @@ from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.change_rules import ChangeRules, check_has_sequence
 from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
 from lance_stream.verbs import (
-    add_columns,
-    alter_columns,
     append,
-    computed_columns,
     configure,
     create,
     delete,
-    drop_columns,
     overwrite,
-    rename_columns,
     restore,
     shallow_clone,
     update,
+)
+from lance_stream.verbs.columns import (
+    add_columns,
+    alter_columns,
+    computed_columns,
+    drop_columns,
+    rename_columns,
 )
 from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.row_checks import as_checks

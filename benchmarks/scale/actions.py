@@ -14,8 +14,8 @@ import pyarrow as pa
 import lance_stream
 from benchmarks.scale.forging import SCHEMA, rows
 from lance_stream.cli.main import main as command_line
-from lance_stream.feed.follower import FollowerRules, TableFollower
-from lance_stream.feed.positions import Limits, Position
+from lance_stream.feed.following.follower import FollowerRules, TableFollower
+from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.maintenance.compaction.automatic import Automatic
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan

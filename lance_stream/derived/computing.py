@@ -27,8 +27,8 @@ from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.row_updates.staged_files import SortedRows, WordRange, sort_rows, write_sorted
 from lance_stream.schema.column_paths import quote_path
-from lance_stream.schema.json_columns import with_text
 from lance_stream.schema.system_columns import ROW_ID
+from lance_stream.schema.types.json_columns import with_text
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.lineage.ascending import are_among

@@ -65,10 +65,10 @@ from lance_stream.storage.options.names import as_options
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 from lance_stream.table.version_marks import mark_of
-from lance_stream.verbs.add_columns import add_columns
+from lance_stream.verbs.columns.add_columns import add_columns
+from lance_stream.verbs.columns.drop_columns import drop_columns
 from lance_stream.verbs.configure import update_config
 from lance_stream.verbs.delete import delete
-from lance_stream.verbs.drop_columns import drop_columns
 from lance_stream.write.planning import commit_planned
 from lance_stream.write.row_checks import BadRows
 

@@ -19,7 +19,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.schema.arrow_schemas import field_to_arrow, to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.verbs.add_columns import Addition, additions
+from lance_stream.verbs.columns.add_columns import Addition, additions
 from lance_stream.verbs.create import new_schema
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
-from lance_stream.schema.logical_types import is_list_type
+from lance_stream.schema.types.logical_types import is_list_type
 from lance_stream.write.casting import cast_batch
 
 _MAX_MESSAGE: Final = 2000

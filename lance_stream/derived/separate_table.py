@@ -33,9 +33,9 @@ from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
-from lance_stream.verbs.add_columns import add_missing_columns
+from lance_stream.verbs.columns.add_columns import add_missing_columns
+from lance_stream.verbs.columns.drop_columns import drop_columns
 from lance_stream.verbs.create import create_table, plan_table
-from lance_stream.verbs.drop_columns import drop_columns
 
 
 def schema_of(source: TableVersion, declaration: Declaration) -> pa.Schema:

@@ -30,8 +30,8 @@ from lance_stream.expressions.numbers import (
     to_float,
 )
 from lance_stream.expressions.patterns import as_regex
-from lance_stream.schema.jsonb import decode_jsonb
-from lance_stream.schema.logical_types import is_list_type
+from lance_stream.schema.types.jsonb import decode_jsonb
+from lance_stream.schema.types.logical_types import is_list_type
 
 
 @dataclass(frozen=True)

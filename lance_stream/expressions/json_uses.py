@@ -17,7 +17,7 @@ from lance_stream.expressions import nodes
 from lance_stream.expressions.nodes import Node, refuse, source_of
 from lance_stream.expressions.rules import evaluate_node
 from lance_stream.schema.column_paths import spelled_name
-from lance_stream.schema.json_columns import has_json, is_json
+from lance_stream.schema.types.json_columns import has_json, is_json
 
 EXTRACTS: Final = "get_json_object"
 

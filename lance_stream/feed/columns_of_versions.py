@@ -1,8 +1,8 @@
 """The feed's columns, which belong to one version, found in other versions by column identity.
 
 A reader names columns as one version does. Each name stands for a field id in that version. From
-there every column, and every part of one, is followed from version to version (see `lineage`), back
-and forth through the version that both derive from. A version without the column gives nulls.
+there every column, and every part of one, is followed from version to version (see `ancestry`),
+back and forth through the version that both derive from. A version without the column gives nulls.
 
 A `Source` for each of the feed's columns describes what is read of a version and which part of it
 becomes which part of the column; `shown_values` builds the values.
@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from lance_stream.errors import NotFoundError
 from lance_stream.expressions.predicates import Expression
+from lance_stream.feed.ancestry import Ancestry
 from lance_stream.feed.change_units import STAMPS, ChangeUnit, feed_schema
-from lance_stream.feed.lineage import Lineage
 from lance_stream.feed.shown_values import Source
 from lance_stream.read.scan import names_of
 from lance_stream.read.units import unit_of
@@ -28,8 +28,8 @@ from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.column_paths import quote_path, split_path
 from lance_stream.schema.fields import UNASSIGNED_ID, Field
 from lance_stream.schema.identity import Ids, composed, inverted, is_list
-from lance_stream.schema.logical_types import MAP, STRUCT
 from lance_stream.schema.projections import Path, ids_by_path, project
+from lance_stream.schema.types.logical_types import MAP, STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 
 STEPS_AHEAD: Final = 64
@@ -52,7 +52,7 @@ class FeedColumns:
         meaning: Maps ids of the columns to the ids that they stand for in that version; None where
             each stands for itself. A stream that started before two columns swapped names keeps
             the columns that it started with.
-        lineage: Lineage of the same table from another reader, to save reading it again.
+        ancestry: Ancestry of the same table from another reader, to save reading it again.
 
     Attributes:
         as_of: The version.
@@ -69,13 +69,13 @@ class FeedColumns:
         as_of: TableVersion,
         columns: Sequence[str] | None,
         meaning: Ids | None = None,
-        lineage: Lineage | None = None,
+        ancestry: Ancestry | None = None,
     ) -> None:
         self.as_of = as_of
         self.wanted = project(as_of.schema, names_of(as_of, columns))
         self.own = pa.schema([field_to_arrow(_nullable(field)) for field in self.wanted.fields])
         self.arrow_schema = feed_schema(self.own)
-        self.lineage = lineage or Lineage(as_of)
+        self.ancestry = ancestry or Ancestry(as_of)
         ids = {field.id: field.id for field in self.wanted.walk()}
         self._ids: dict[int, Ids] = {as_of.version: ids if meaning is None else meaning}
         self._last: Ids = self._ids[as_of.version]
@@ -86,7 +86,7 @@ class FeedColumns:
 
         Columns that the version does not have are left out.
         """
-        self.lineage.see(table)
+        self.ancestry.see(table)
         if table.version not in self._ids:
             self._note(table.version, self._follow(table) if self.wanted.fields else {})
         return self._ids[table.version]
@@ -110,9 +110,9 @@ class FeedColumns:
             if not is_newer:
                 if steps >= STEPS_ALONE and self._meet <= read_from:
                     read_from = max(version, self._meet - STEPS_AHEAD, leaps.next)
-                    self.lineage.read_ahead(range(self._meet - 1, read_from - 1, -1))
+                    self.ancestry.read_ahead(range(self._meet - 1, read_from - 1, -1))
                 steps += 1
-            origin = self.lineage.origin(version if is_newer else self._meet)
+            origin = self.ancestry.origin(version if is_newer else self._meet)
             if origin is None:
                 return self._over_gap(version, here)
             if is_newer:
@@ -130,7 +130,7 @@ class FeedColumns:
         while length >= SHORTEST_LEAP:
             target = self._meet - length
             with suppress(NotFoundError):
-                if self.lineage.ids_held(target, self._meet).issuperset(ids.values()):
+                if self.ancestry.ids_held(target, self._meet).issuperset(ids.values()):
                     self._note(target, ids)
                     self._meet = target
                     leaps.succeeded()
@@ -141,7 +141,7 @@ class FeedColumns:
     def _over_gap(self, version: int, here: Ids) -> Ids:
         """Compare two versions, where what one derives from is unknown."""
         older, newer = sorted((version, self._meet))
-        same = self.lineage.same_over_gap(older, newer)
+        same = self.ancestry.same_over_gap(older, newer)
         there = same if newer == self._meet else inverted(same)
         return composed(composed(self._ids[self._meet], there), here)
 

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from lance_stream.errors import NotFoundError
+from lance_stream.feed.ancestry import restored_version, version_restored_by
 from lance_stream.feed.columns_of_versions import FeedColumns
-from lance_stream.feed.lineage import restored_version, version_restored_by
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.changes.diff import (
     DiffPlan,

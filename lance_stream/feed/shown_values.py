@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.schema.logical_types import is_list_type
+from lance_stream.schema.types.logical_types import is_list_type
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 

@@ -13,7 +13,7 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.file.arrow_blocks import nulls
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.types.logical_types import STRUCT
 
 
 def with_whole_structs(field: Field, stored: Schema) -> Field:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import MAP, STRUCT, is_fixed_size_list_of_structs
+from lance_stream.schema.types.logical_types import MAP, STRUCT, is_fixed_size_list_of_structs
 
 _WITHOUT_MAPS = frozenset({FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1})
 

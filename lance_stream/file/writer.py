@@ -49,7 +49,7 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.blobs import PREPARED_V2, check_blobs, description_of
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.schema.logical_types import MAP, STRUCT
+from lance_stream.schema.types.logical_types import MAP, STRUCT
 
 MAX_PAGE_BYTES: Final = 8 << 20
 """About how many bytes of a column form a page, as in the reference."""

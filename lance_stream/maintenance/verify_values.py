@@ -14,7 +14,7 @@ from lance_stream.errors import BadDataError, NotFoundError, UnsupportedFeatureE
 from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.scan import plan_scan
 from lance_stream.read.units import WorkUnit
-from lance_stream.schema.json_columns import with_text
+from lance_stream.schema.types.json_columns import with_text
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import decode_fragment
 

@@ -17,8 +17,8 @@ from lance_stream.read.blob_places import FileOfBlobs, blob_places, read_range
 from lance_stream.read.take import Numbers, addresses_of
 from lance_stream.schema.blobs import described
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import find, narrowed
+from lance_stream.schema.types.logical_types import STRUCT
 from lance_stream.table.lineage.row_addresses import unpack_addresses
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.file.nested_arrays import items_of, with_items
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import MAP, STRUCT
+from lance_stream.schema.types.logical_types import MAP, STRUCT
 
 
 class Part(NamedTuple):

@@ -45,13 +45,13 @@ from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit, output_sc
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.blobs import described, is_description
 from lance_stream.schema.fields import Field, as_in_file
-from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.projections import project
 from lance_stream.schema.system_columns import (
     ROW_ADDRESS,
     ROW_CREATED_AT_VERSION,
     ROW_ID,
 )
+from lance_stream.schema.types.logical_types import STRUCT
 from lance_stream.snapshot.hidden_columns import HiddenColumn
 from lance_stream.snapshot.missing_files import explaining_missing_files
 from lance_stream.table.fragments.fragment import (

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from lance_stream.expressions.predicates import Expression
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.types.logical_types import STRUCT
 
 Path: TypeAlias = tuple[str, ...]
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -37,7 +37,7 @@ from lance_stream.row_updates.partial_structs import with_stored_parts
 from lance_stream.schema.arrow_schemas import has_narrow_indices
 from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.fields import TOMBSTONED_ID, Field, Schema
-from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.types.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.index_coverage import keep_old_values
 from lance_stream.table.fragments.fragment import DataFile, Fragment, LineageColumn, decode_fragment

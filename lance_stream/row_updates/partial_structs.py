@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.schema.logical_types import is_list_type
+from lance_stream.schema.types.logical_types import is_list_type
 
 
 def partial_columns(incoming: pa.Schema, table: pa.Schema) -> dict[str, pa.DataType]:

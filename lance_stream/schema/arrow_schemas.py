@@ -1,6 +1,6 @@
 """Arrow schemas as trees of fields, and back.
 
-Users see the Arrow schema; the tree is stored. Field ids are not assigned here (see `field_ids`):
+Users see the Arrow schema; the tree is stored. Field ids are not assigned here (see `fields`):
 the tree of an Arrow schema has none.
 
 JSON text (arrow.json) is a column of binary JSON (`json_columns`).
@@ -21,9 +21,7 @@ import pyarrow as pa
 from lance_stream.arguments import repeated_names
 from lance_stream.caches import ByIdentity
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.schema import logical_types as names
 from lance_stream.schema.blobs import surface_field
-from lance_stream.schema.extension_types import storage_field
 from lance_stream.schema.fields import (
     FALSE_SPELLINGS,
     PACKED_KEYS,
@@ -31,7 +29,9 @@ from lance_stream.schema.fields import (
     Field,
     Schema,
 )
-from lance_stream.schema.json_columns import STORED_NAME, TEXT_NAME
+from lance_stream.schema.types import logical_types as names
+from lance_stream.schema.types.extension_types import storage_field
+from lance_stream.schema.types.json_columns import STORED_NAME, TEXT_NAME
 
 PRIMARY_KEY_METADATA = "lance-schema:unenforced-primary-key"
 """Field metadata that makes a column part of the table's (unenforced) primary key."""

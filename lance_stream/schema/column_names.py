@@ -16,8 +16,8 @@ from collections.abc import Iterable
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import STRUCT
 from lance_stream.schema.system_columns import SYSTEM_COLUMNS
+from lance_stream.schema.types.logical_types import STRUCT
 
 
 def check_new_name(name: object, *, is_part: bool = False) -> None:

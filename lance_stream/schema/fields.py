@@ -8,6 +8,7 @@ Source: file.proto, messages Field and Schema.
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from lance_stream._proto import file_pb2
 from lance_stream.errors import CorruptDataError
@@ -256,6 +257,24 @@ def as_in_file(field: Field, whole: Field, ids_in_file: Container[int]) -> Field
         if is_packed == projected.is_packed
         else replace(projected, packed_in_file=is_packed)
     )
+
+
+def assign_ids(schema: Schema, first_id: int = 0) -> Schema:
+    """Return the schema with all fields without ids numbered, depth first, from `first_id` on.
+
+    Ids are never reused within a table, so a data file of an old version can never be mistaken for
+    a new column.
+
+    Source: the reference's manifests; "Fields" in the table format's document.
+    """
+    numbers = count(first_id)
+    return replace(schema, fields=tuple(_numbered(field, numbers) for field in schema.fields))
+
+
+def _numbered(field: Field, numbers: Iterator[int]) -> Field:
+    field_id = next(numbers) if field.id == UNASSIGNED_ID else field.id
+    children = tuple(_numbered(child, numbers) for child in field.children)
+    return replace(field, id=field_id, children=children)
 
 
 def _encoding_hint(logical_type: str) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import (
+from lance_stream.schema.types.logical_types import (
     LIST_KINDS,
     MAP,
     STRUCT,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.types.logical_types import STRUCT
 
 
 def check_primary_key(fields: Sequence[Field], parents: Sequence[Field] = ()) -> None:

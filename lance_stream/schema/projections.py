@@ -16,7 +16,7 @@ from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.schema.column_paths import split_path
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.identity import is_list
-from lance_stream.schema.logical_types import MAP
+from lance_stream.schema.types.logical_types import MAP
 
 Path: TypeAlias = tuple[str, ...]
 """The names of a column and of the part of it, from the top; items of lists included."""

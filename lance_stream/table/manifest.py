@@ -34,9 +34,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from lance_stream._proto import outlines_pb2, table_pb2
 from lance_stream.caches import ByIdentity
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.schema.dictionaries import decode_dictionary, encode_dictionary
 from lance_stream.schema.fields import Schema, fields_from_proto, fields_to_proto
-from lance_stream.schema.logical_types import logical_to_leaf
+from lance_stream.schema.types.dictionaries import decode_dictionary, encode_dictionary
+from lance_stream.schema.types.logical_types import logical_to_leaf
 from lance_stream.table.fragments.fragment import without_counts
 from lance_stream.table.fragments.fragment_list import FRAGMENTS
 from lance_stream.table.fragments.fragment_list import FragmentList as FragmentList

@@ -26,8 +26,7 @@ from lance_stream.schema.arrow_schemas import (
 )
 from lance_stream.schema.column_names import check_new_columns
 from lance_stream.schema.computed_columns import check_declarations_hold
-from lance_stream.schema.field_ids import assign_ids
-from lance_stream.schema.fields import Schema
+from lance_stream.schema.fields import Schema, assign_ids
 from lance_stream.schema.primary_keys import check_primary_key
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import Commit, Creation, apply

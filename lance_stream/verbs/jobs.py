@@ -43,8 +43,9 @@ from lance_stream.table.config import ledger_entries
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.operations.rows import Overwrite
 from lance_stream.table.version_marks import mark_of
-from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments, check_still_fits
+from lance_stream.verbs.columns.add_columns import add_missing_columns
+from lance_stream.verbs.columns.widen_columns import widen_columns
 from lance_stream.verbs.create import (
     check_types_known,
     create_with_fragments,
@@ -52,7 +53,6 @@ from lance_stream.verbs.create import (
     with_primary_key,
 )
 from lance_stream.verbs.overwrite import overwrite_fragments
-from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_castable, check_rows_fit
 from lance_stream.write.fragments import WriteTarget, delete_files, write_target
 from lance_stream.write.planning import Outcome

@@ -38,8 +38,8 @@ from lance_stream.arguments import repeated_names
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import BLOB_KEY
-from lance_stream.schema.json_columns import as_jsonb, is_json
-from lance_stream.schema.logical_types import is_list_type
+from lance_stream.schema.types.json_columns import as_jsonb, is_json
+from lance_stream.schema.types.logical_types import is_list_type
 from lance_stream.write.dictionary_nulls import holds_dictionaries, settle_nulls
 
 

@@ -14,8 +14,7 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.rebasing import write_deletion_file
 from lance_stream.environment import Environment
 from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.field_ids import assign_ids
-from lance_stream.schema.fields import Schema
+from lance_stream.schema.fields import Schema, assign_ids
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from lance_stream.table.apply import Creation

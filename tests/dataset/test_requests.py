@@ -19,9 +19,9 @@ from lance_stream.errors import NotFoundError
 from lance_stream.feed import intervals
 from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.columns_of_versions import FeedColumns
-from lance_stream.feed.follower import FollowerRules, TableFollower
-from lance_stream.feed.newest_version import POLLS_PER_LISTING
-from lance_stream.feed.positions import Limits, Position
+from lance_stream.feed.following.follower import FollowerRules, TableFollower
+from lance_stream.feed.following.newest_version import POLLS_PER_LISTING
+from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.keys.bounds import known_key_bounds
 from lance_stream.keys.index.key_index import clear_key_indices

@@ -38,8 +38,8 @@ import pyarrow as pa
 from lance_stream import TableReplacedError, create_dataset, open_dataset
 from lance_stream.errors import NotFoundError
 from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.follower import FollowerRules, TableFollower
-from lance_stream.feed.positions import Limits, Position
+from lance_stream.feed.following.follower import FollowerRules, TableFollower
+from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_newest

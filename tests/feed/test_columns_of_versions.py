@@ -13,7 +13,7 @@ from lance_stream import Dataset
 from lance_stream.feed.columns_of_versions import _source
 from lance_stream.feed.shown_values import show
 from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import assign_ids
 from lance_stream.table.paths import manifest_path
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.int32()), ("s", pa.struct([("y", pa.string())]))])

@@ -14,8 +14,7 @@ from lance_stream.file.encoding_options import (
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter
 from lance_stream.schema.arrow_schemas import field_from_arrow
-from lance_stream.schema.field_ids import assign_ids
-from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.fields import Field, Schema, assign_ids
 
 
 def column(**metadata: str) -> Field:

@@ -6,7 +6,7 @@ from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter
 from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import assign_ids
 
 MAPS = pa.list_(pa.map_(pa.string(), pa.int8()))
 POINTS = pa.list_(pa.struct([("x", pa.int8())]), 2)

@@ -8,7 +8,7 @@ from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter
 from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import assign_ids
 from tests.file.column_metadata import columns_of
 
 

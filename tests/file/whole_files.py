@@ -12,7 +12,7 @@ from lance_stream.file.reader import FileReader, open_file
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
-from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import assign_ids
 
 
 def written_by_us(

@@ -55,9 +55,9 @@ PATHS: Mapping[str, Path] = {
     "a commit is rebased": Path("commit.rebasing:rebase_transaction"),
     "a compaction follows deletes": Path("maintenance.compaction.compact:_with_deleted_rows"),
     "a batch of the feed ends inside of a version": Path(
-        "feed.follower:TableFollower.advance", lambda end: end.num_delivered > 0
+        "feed.following.follower:TableFollower.advance", lambda end: end.num_delivered > 0
     ),
-    "the feed finds columns before a restore": Path("feed.lineage:_restored_by", _something),
+    "the feed finds columns before a restore": Path("feed.ancestry:_restored_by", _something),
     "a batch is found in the ledger": Path("ledger.replay_check:PendingBatch.find_in", _something),
     "a restore by another program has removed a batch": Path(
         "ledger.foreign_restores:RestoreSearch.find", _something

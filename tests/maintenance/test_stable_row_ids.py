@@ -12,7 +12,7 @@ import lance_stream
 from lance_stream import Dataset, InvalidInputError, UnsupportedFeatureError
 from lance_stream.maintenance import stable_row_ids
 from lance_stream.maintenance.verify import verify
-from tests.verbs.test_add_columns import in_the_way
+from tests.verbs.columns.test_add_columns import in_the_way
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]

@@ -13,7 +13,7 @@ own number for its whole life. What the rows of a version are, pylance says.
     a stream with any limits that is restarted at every offset gives what ds.changes gives
     a stream that is read while all this happens, killed and restarted anywhere, gives each event
     once, under the columns that it knows of; it is never stuck, and what a name meant to it
-    before it means still (see `feed.resumed_columns`)
+    before it means still (see `feed.following.resumed_columns`)
 """
 
 import itertools

@@ -30,7 +30,7 @@ import lance
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.feed.lineage import restored_version
+from lance_stream.feed.ancestry import restored_version
 from tests import seeded_runs as histories
 
 STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]

@@ -11,7 +11,7 @@ from lance_stream import Dataset, InvalidInputError, open_dataset
 from lance_stream.commit.committer import read_transaction
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.operations.columns import Merge
-from lance_stream.verbs.add_columns import add_columns
+from lance_stream.verbs.columns.add_columns import add_columns
 from tests.oracle.test_upserts import Twins, rows
 
 pytestmark = pytest.mark.oracle

@@ -15,7 +15,7 @@ from lance_stream.commit.committer import read_transaction
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.operations.operation import Operation
 from tests.oracle.test_upserts import Twins, rows
-from tests.verbs.test_add_columns import in_the_way
+from tests.verbs.columns.test_add_columns import in_the_way
 
 pytestmark = pytest.mark.oracle
 

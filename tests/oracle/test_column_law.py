@@ -44,5 +44,5 @@ def test_matching_columns_by_name_fails(monkeypatch: pytest.MonkeyPatch) -> None
     def by_names(before: Sequence[Field], after: Sequence[Field], **_: bool) -> identity.Ids:
         return identity.same_fields(before, after, ids_hold=False)
 
-    monkeypatch.setattr("lance_stream.feed.lineage.same_fields", by_names)
+    monkeypatch.setattr("lance_stream.feed.ancestry.same_fields", by_names)
     assert is_noticed(range(20, 26))

@@ -13,8 +13,8 @@ from lance_stream import Dataset
 from lance_stream.commit import manifest_files
 from lance_stream.commit.manifest_files import ManifestCache
 from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.follower import FollowerRules, TableFollower
-from lance_stream.feed.positions import Position
+from lance_stream.feed.following.follower import FollowerRules, TableFollower
+from lance_stream.feed.following.positions import Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.verbs.append import append_fragments

@@ -18,7 +18,7 @@ import pytest
 
 from lance_stream.errors import LanceStreamError
 from lance_stream.file.versions import FileVersion
-from lance_stream.schema.extension_types import with_extensions
+from lance_stream.schema.types.extension_types import with_extensions
 from tests.file.whole_files import Reading, written_by_us
 from tests.oracle.bare_files import (
     read_by_pylance,

@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import InvalidInputError
-from lance_stream.verbs.widen_columns import widen_columns
+from lance_stream.verbs.columns.widen_columns import widen_columns
 
 pytestmark = [
     pytest.mark.oracle,

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import assign_ids
 from lance_stream.write.fragments import WriteTarget, write_fragments
 
 ROWS_OF_BATCH = 50_000

@@ -16,7 +16,7 @@ from lance_stream.file.reader import open_file
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import MAX_PAGE_BYTES, FileWriter
 from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import assign_ids
 from lance_stream.storage.locations import open_store
 from lance_stream.write.fragments import WriteTarget, write_fragments
 from tests.file.column_metadata import columns_of

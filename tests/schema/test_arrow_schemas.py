@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema import arrow_schemas
-from lance_stream.schema.extension_types import with_extensions
-from lance_stream.schema.field_ids import assign_ids
-from lance_stream.schema.fields import Field, fields_from_proto, fields_to_proto
-from lance_stream.schema.json_columns import text_schema
+from lance_stream.schema.fields import Field, assign_ids, fields_from_proto, fields_to_proto
+from lance_stream.schema.types.extension_types import with_extensions
+from lance_stream.schema.types.json_columns import text_schema
 
 LEAVES = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),

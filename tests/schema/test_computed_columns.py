@@ -8,8 +8,7 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.computed_columns import check_declarations_hold, check_not_computed
-from lance_stream.schema.field_ids import assign_ids
-from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.fields import Field, Schema, assign_ids
 
 ENTRIES = {
     "computed_column": "true",

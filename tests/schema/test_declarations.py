@@ -5,7 +5,7 @@ import pytest
 
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.declarations import with_declarations
-from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import assign_ids
 
 TABLE = assign_ids(from_arrow(pa.schema([("id", pa.int64()), ("x", pa.string())])))
 

@@ -20,8 +20,8 @@ from lance_stream import Dataset
 from lance_stream.commit import manifest_files
 from lance_stream.commit.manifest_files import ManifestCache
 from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.follower import FollowerRules, TableFollower
-from lance_stream.feed.positions import Position
+from lance_stream.feed.following.follower import FollowerRules, TableFollower
+from lance_stream.feed.following.positions import Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_newest

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.follower import FollowerRules, TableFollower
-from lance_stream.feed.positions import Limits, Position
+from lance_stream.feed.following.follower import FollowerRules, TableFollower
+from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
 from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.upsert.change_feeds import BRINGS, last_changes

@@ -21,8 +21,7 @@ from lance_stream.keys.bounds.key_bounds import (
 )
 from lance_stream.keys.file_columns import file_column
 from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.field_ids import assign_ids
-from lance_stream.schema.fields import Field
+from lance_stream.schema.fields import Field, assign_ids
 from lance_stream.table.fragments.fragment import DataFile, Fragment
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.paths import data_file_name

@@ -11,7 +11,7 @@ import lance_stream
 from lance_stream import InvalidInputError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import assign_ids
 from lance_stream.storage.locations import open_store
 from lance_stream.table.fragments.fragment import decode_fragment, encode_fragment
 from lance_stream.verbs.append import append_fragments

@@ -22,7 +22,7 @@ from lance_stream.feed.changes import changes
 from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
 from lance_stream.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
 from lance_stream.feed.shown_values import show
-from lance_stream.schema.extension_types import batch_with_extensions, with_extensions
+from lance_stream.schema.types.extension_types import batch_with_extensions, with_extensions
 from lance_stream.snapshot.opening import newest_of_same
 
 _LONGEST_WAIT: Final = 86400

@@ -20,8 +20,8 @@ from lance_stream.byte_ranges import Buffer
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.v0_1.read_fields import bits_per_value
 from lance_stream.file.v0_1.statistics import BatchStatistics, gather, has_bounds
-from lance_stream.schema.dictionaries import is_byte_string, take_apart
 from lance_stream.schema.fields import Field
+from lance_stream.schema.types.dictionaries import is_byte_string, take_apart
 
 
 @dataclass(slots=True)

@@ -37,8 +37,8 @@ from lance_stream.file.v0_1.write_fields import (
     append_values,
 )
 from lance_stream.schema.arrow_schemas import field_to_arrow
-from lance_stream.schema.dictionaries import encode_dictionary
 from lance_stream.schema.fields import Schema
+from lance_stream.schema.types.dictionaries import encode_dictionary
 
 MAX_BATCH_ROWS: Final = 8192
 

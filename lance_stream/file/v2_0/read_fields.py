@@ -31,7 +31,7 @@ from lance_stream.file.v2_0.lists import list_encoding, read_lists
 from lance_stream.file.v2_0.paged_columns import PagedColumn
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.types.logical_types import STRUCT
 
 T = TypeVar("T", bound=np.generic)
 

@@ -30,7 +30,7 @@ from lance_stream.file.v2_0.pages import NewPage
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.types.logical_types import STRUCT
 
 END_OFFSET_BYTES: Final = 8
 

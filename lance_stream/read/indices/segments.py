@@ -31,7 +31,7 @@ from lance_stream.read.indices.index_file import PartOfIndex
 from lance_stream.read.row_ranges import Mask, Path
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import STRUCT
+from lance_stream.schema.types.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.index_coverage import FRAGMENT_REUSE, says_addresses
 from lance_stream.table.fragments.deletion_vectors import which_in_bitmap

@@ -10,7 +10,7 @@ import logging
 from contextlib import suppress
 
 from lance_stream.errors import NotFoundError
-from lance_stream.feed.positions import Position
+from lance_stream.feed.following.positions import Position
 from lance_stream.maintenance.consumers import (
     hold_beginning,
     read_progress,

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.feed.positions import Position
+from lance_stream.feed.following.positions import Position
 
 FORMAT: Final = 4
 

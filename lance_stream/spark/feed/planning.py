@@ -14,10 +14,10 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_expression, parse_predicate
 from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema
 from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
-from lance_stream.feed.follower import FollowerRules, TableFollower
+from lance_stream.feed.following.follower import FollowerRules, TableFollower
+from lance_stream.feed.following.positions import Position
+from lance_stream.feed.following.resumed_columns import resumed_columns
 from lance_stream.feed.intervals import first_version_since, last_version_until
-from lance_stream.feed.positions import Position
-from lance_stream.feed.resumed_columns import resumed_columns
 from lance_stream.feed.rules import FeedRules
 from lance_stream.read.scan import names_of
 from lance_stream.read.units import WorkUnit, output_schema

@@ -1,4 +1,4 @@
-"""The change feed as a stream: Spark's API, implemented by `feed.follower`.
+"""The change feed as a stream: Spark's API, implemented by `feed.following.follower`.
 
 An offset is a position in the table's history (`offsets`). Spark requests the end of the next
 batch, writes it to the checkpoint, and requests the tasks between two offsets; after a restart it
@@ -28,9 +28,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
 from lance_stream.feed.columns_of_versions import FeedColumns
-from lance_stream.feed.follower import TableFollower
+from lance_stream.feed.following.follower import TableFollower
+from lance_stream.feed.following.positions import NO_LIMITS, Limits, Position
 from lance_stream.feed.intervals import first_version_since
-from lance_stream.feed.positions import NO_LIMITS, Limits, Position
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.option_values import LATEST

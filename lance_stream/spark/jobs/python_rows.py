@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.schema.logical_types import is_list_type
+from lance_stream.schema.types.logical_types import is_list_type
 from lance_stream.spark.session.spark_types import spark_schema, to_spark
 
 Rows = Iterator[tuple[Any, ...]]

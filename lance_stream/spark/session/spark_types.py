@@ -33,8 +33,8 @@ import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.schema.json_columns import text_schema, with_text
 from lance_stream.schema.system_columns import SYSTEM_COLUMNS
+from lance_stream.schema.types.json_columns import text_schema, with_text
 
 _MAX_SPARK_PRECISION = 38
 

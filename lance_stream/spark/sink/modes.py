@@ -50,11 +50,11 @@ from lance_stream.upsert.change_feeds import check_has_changes
 from lance_stream.upsert.change_rules import check_has_sequence, history_schema
 from lance_stream.upsert.histories.shadowed_events import check_has_history, check_history_names
 from lance_stream.upsert.upsert import upsert
-from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments
+from lance_stream.verbs.columns.add_columns import add_missing_columns
+from lance_stream.verbs.columns.widen_columns import widen_columns
 from lance_stream.verbs.create import check_types_known, plan_table
 from lance_stream.verbs.overwrite import overwrite_fragments
-from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_castable, check_rows_fit
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.phases import Phases

@@ -42,11 +42,11 @@ from lance_stream.upsert.large.staged_rows import (
     stage_rows,
     upsert_staged,
 )
-from lance_stream.verbs.add_columns import add_missing_columns
 from lance_stream.verbs.append import append_fragments
+from lance_stream.verbs.columns.add_columns import add_missing_columns
+from lance_stream.verbs.columns.widen_columns import widen_columns
 from lance_stream.verbs.create import check_types_known, plan_table
 from lance_stream.verbs.jobs import check_is_asked_for, ledger_config
-from lance_stream.verbs.widen_columns import widen_columns
 from lance_stream.write.casting import check_rows_fit
 
 _log = logging.getLogger("lance_stream.spark.writer")

@@ -81,7 +81,7 @@ class Tombstones:
     Attributes:
         on: The key columns.
         sequence_by: The column that orders rows of one key.
-        sequence_type: The format's name of its type (see `schema.logical_types`).
+        sequence_type: The format's name of its type (see `schema.types.logical_types`).
         files: Their files.
         values: The columns whose values are remembered with the events of a history; None if only
             deletes are remembered.

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.follower import FollowerRules, TableFollower
-from lance_stream.feed.positions import Limits, Position
+from lance_stream.feed.following.follower import FollowerRules, TableFollower
+from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
 from tests.histories.life import Life, Line, plain_rows
 from tests.histories.model import KEY, State

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.field_ids import assign_ids
+from lance_stream.schema.fields import assign_ids
 from lance_stream.table.apply.field_twice import may_have_field_twice, with_fields_once
 from lance_stream.table.fragments.fragment import DataFile
 from lance_stream.table.manifest import Manifest, WriterVersion

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.field_ids import assign_ids
-from lance_stream.schema.fields import Schema
+from lance_stream.schema.fields import Schema, assign_ids
 from lance_stream.table.changes.appended import appended_fragments
 from lance_stream.table.fragments.fragment import DataFile, DeletionFile, DeletionFileType, Fragment
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids

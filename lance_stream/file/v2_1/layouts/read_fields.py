@@ -35,7 +35,7 @@ from lance_stream.file.v2_1.layouts.nesting import MAX_ARROW_ROWS, LayerReader, 
 from lance_stream.file.v2_1.layouts.pages import MAX_ROWS, PagesOfColumn
 from lance_stream.schema.arrow_schemas import field_to_arrow, mixes_fixed_size_lists
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import (
+from lance_stream.schema.types.logical_types import (
     LIST_KINDS,
     MAP,
     STRUCT,

@@ -30,7 +30,7 @@ from lance_stream.file.v2_1.layouts.levels import NULLABLE_ITEM, Levels, Places,
 from lance_stream.file.v2_1.layouts.nesting import LayerWriter
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
-from lance_stream.schema.logical_types import LIST_KINDS, MAP
+from lance_stream.schema.types.logical_types import LIST_KINDS, MAP
 
 MAX_LEAF_BYTES = 1 << 28
 """Larger pieces of rows are split: a page has at most about this many bytes of a leaf."""

@@ -13,8 +13,7 @@ from lance_stream.file.columns import EncodedPage, Page, pack_encoding, unpack_e
 from lance_stream.file.v2_1.layouts import FieldWriter, PagesOfColumn, read_field, take_field
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_from_arrow, field_to_arrow
-from lance_stream.schema.field_ids import assign_ids
-from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.fields import Field, Schema, assign_ids
 
 
 class Column:

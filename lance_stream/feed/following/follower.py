@@ -1,0 +1,705 @@
+"""Follows a table: from one position in its history to the next, within limits.
+
+Both methods answer from the table alone, so a batch that a checkpoint names can be planned again,
+whatever has happened meanwhile:
+
+    advance(start, limits)   where the next batch ends
+    units(start, end)        what to read for it
+
+The next existing version stands in for one that was cleaned up. So there are two kinds
+of holes between the versions of a batch:
+
+    after 4, existing: 4, 7, 8    a gap: 4 to 7 is bridged by the net changes between them
+    after 4, existing: 7, 8       a loss: what 5 to 7 changed is unknown
+
+A loss is an error, unless `fail_on_data_loss` is false: then the batch starts at 7. A gap is an
+error, too, unless `fail_on_data_loss` is false or a consumer held the version before it: net
+changes lose only the intermediate steps. Both are logged as warnings. A limit never splits a
+bridge: positions in it would change their meaning once more versions are gone.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from lance_stream.commit.opening import open_log
+from lance_stream.commit.version_log import LogState
+from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.feed.change_units import ChangeUnit
+from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.feed.following.appended_fragments import AppendedRows, walk_appended
+from lance_stream.feed.following.existing_versions import ExistingVersions
+from lance_stream.feed.following.newest_version import NewestVersion
+from lance_stream.feed.following.positions import NO_LIMITS, Limits, Position
+from lance_stream.feed.following.snapshots import Snapshot
+from lance_stream.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
+from lance_stream.feed.steps import VersionChanges, check_has_feed, walk
+from lance_stream.read.units import sizes_of
+from lance_stream.snapshot.references import Refs, refs_of
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.snapshot.timestamps import LONG_AGO
+from lance_stream.table.changes.appended import appended_fragments
+from lance_stream.table.feature_flags import check_readable
+from lance_stream.table.version_marks import mark_of
+
+_log = logging.getLogger(__name__)
+
+KNOWN: Final = 64
+KNOWN_ROW_CHANGES: Final = 1 << 22
+"""How many steps are cached, and with how many row changes in all (or one larger step)."""
+
+VERSIONS_AHEAD: Final = 4
+"""How many manifests are read side by side when the limits do not tell how many are needed."""
+
+MOST_UNCHANGED_VERSIONS: Final = 256
+"""How many versions without row changes a limited batch passes, so that no poll takes long."""
+
+COUNTED_PER_REPORT: Final = 8
+"""In how many versions the rows are counted for one report of how far behind a stream is."""
+
+
+@dataclass(frozen=True)
+class FollowerRules:
+    """What a follower of a table wants.
+
+    Attributes:
+        feed: What to give of each change; net changes are those of each batch. Its columns are
+            ignored: they are passed with each batch.
+        only_appended: Whether only appended rows are given, so that a version that changes other
+            rows is an error.
+        skip_change_commits: Whether such a version is skipped.
+        fail_on_data_loss: Whether missing versions are an error.
+        is_consumer: Whether the table keeps the follower's version, so that a gap after it is
+            not a loss.
+    """
+
+    feed: FeedRules
+    only_appended: bool = False
+    skip_change_commits: bool = False
+    fail_on_data_loss: bool = True
+    is_consumer: bool = False
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far a position is behind the newest version.
+
+    Attributes:
+        newest: The newest version.
+        versions: How many versions are yet to be read.
+        rows: How many rows they give; None until all have been counted.
+    """
+
+    newest: int
+    versions: int
+    rows: int | None
+
+
+class Step(Protocol):
+    """What one version changed: `steps.VersionChanges` or `appended_fragments.AppendedRows`."""
+
+    @property
+    def newer(self) -> TableVersion:
+        """The version."""
+        ...
+
+    @property
+    def num_row_changes(self) -> int:
+        """How many row changes there are."""
+        ...
+
+    def num_rows(self, start: int = 0, stop: int | None = None) -> int:
+        """How many rows some of the row changes give."""
+        ...
+
+    def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+        """Yield the work units that read them."""
+        ...
+
+    def units_by_pairs(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+        """Yield the work units between positions of an earlier release."""
+        ...
+
+
+def all_columns_of(last: TableVersion) -> FeedColumns:
+    """Return all columns of the last version of a batch."""
+    return FeedColumns(last, None)
+
+
+class TableFollower:
+    """Follows the changes of a table, from position to position.
+
+    State between calls is caching only; it never changes a result.
+
+    Args:
+        uri: The location of the table.
+        storage_options: Settings of its store.
+        rules: What the follower wants.
+    """
+
+    def __init__(
+        self, uri: str, storage_options: Mapping[str, Any] | None, rules: FollowerRules
+    ) -> None:
+        self.uri = uri
+        self._storage_options = storage_options
+        self.rules = rules
+        self._log = open_log(uri, storage_options)
+        self.store = self._log.store
+        self._refs: Refs | None = None
+        self._newest = NewestVersion(self._log)
+        self._rows_of: dict[int, int] = {}
+        self._known_steps: dict[int, VersionChanges | AppendedRows] = {}
+        self._planned: tuple[Position, Position, ExistingVersions] | None = None
+        self._last_history: ExistingVersions | None = None
+        self._said: set[tuple[str, str]] = set()
+
+    @property
+    def newest_seen(self) -> int:
+        """The newest version seen so far; reads nothing."""
+        return self._newest.seen
+
+    @property
+    def refs(self) -> Refs:
+        """The references of the table, or of its branch."""
+        if self._refs is None:
+            self._refs = refs_of(self._log)
+        return self._refs
+
+    def newest_listed(self) -> int:
+        """Return the newest version from a listing, which misses no existing version.
+
+        Raises:
+            NotFoundError: The table does not exist.
+        """
+        return self._newest.list()
+
+    def after(self, version: int) -> Position:
+        """Return the position after all row changes of a version.
+
+        Args:
+            version: A version; 0 for before the first.
+        """
+        return self._history().position(version)
+
+    def table(self, version: int | None = None) -> TableVersion:
+        """Return a version; None for the newest one.
+
+        Raises:
+            NotFoundError: It does not exist.
+        """
+        history = self._last_history
+        if history is None or version is None or version > history.newest.version:
+            history = self._history()
+        return history.newest if version is None else history.at(version)
+
+    def advance(
+        self, start: Position, limits: Limits = NO_LIMITS, through: int | None = None
+    ) -> Position:
+        """Return where the next batch ends; `start` itself if there is nothing new.
+
+        Args:
+            start: Everything up to here has been delivered.
+            limits: The maximum size of the batch.
+            through: No later version is considered; None for the newest.
+
+        Raises:
+            NotFoundError: The table was deleted or re-created; or a version no longer exists.
+            InvalidInputError: Only appended rows are wanted, and a version changes others.
+        """
+        newest = self._newest.poll()
+        if newest < start.last_version:
+            raise self._recreated_error(start)
+        through = newest if through is None else max(min(newest, through), start.version)
+        if not start.is_snapshot and through == start.version:
+            if newest == start.version and start.mark not in ("", self._newest.mark):
+                raise self._recreated_error(start)
+            return start
+        history = self._history(self._newest.listed)
+        self._check_mark(history, start)
+        self._known_steps = {
+            version: step
+            for version, step in self._known_steps.items()
+            if start.version < version and start.mark
+        }
+        if start.is_snapshot:
+            end = self._advance_snapshot(history, start, limits, through)
+        elif start.counts_pairs:
+            end = history.position(start.version + 1)  # from there on, row changes are counted
+        elif limits.is_none:
+            in_part = start.num_delivered and self.rules.feed.is_net  # net changes cannot be split
+            end = history.position(start.version + 1 if in_part else through)
+        else:
+            end = self._take(history, start, limits, through)
+        self._planned = start, end, history
+        return end
+
+    def units(
+        self,
+        start: Position,
+        end: Position,
+        columns_of: Callable[[TableVersion], FeedColumns] = all_columns_of,
+    ) -> list[ChangeUnit]:
+        """Return what to read between two positions, in the feed's order.
+
+        Args:
+            start: Everything up to here has been delivered.
+            end: Everything up to here is to be delivered.
+            columns_of: Returns the feed's columns, given the batch's last version.
+
+        Raises:
+            NotFoundError: The table was deleted or re-created; or a version no longer exists.
+            UnsupportedFeatureError: The table has no stable row ids.
+            InvalidInputError: Only appended rows are wanted, and a version changes others.
+            CorruptDataError: The positions cannot follow each other.
+        """
+        if start == end:
+            return []
+        if end.is_snapshot and not start.is_snapshot:
+            raise CorruptDataError(f"a snapshot cannot come after changes: {end} after {start}")
+        if not start.is_snapshot and _place(start) >= _place(end):
+            # A query that starts at the newest version computes a new position at each start; the
+            # batch that it started with has been planned, and is empty.
+            return []
+        history = self._history_for(start, end)
+        for position in (start, end):
+            if position.last_version > history.newest.version:
+                raise self._recreated_error(position)
+            self._check_mark(history, position)
+        if start.is_snapshot:
+            return self._snapshot_units(history, start, end, columns_of)
+        return self._change_units(history, start, end, columns_of)
+
+    def lag(self, position: Position) -> Lag:
+        """Return how far a position is behind the newest version seen so far.
+
+        Rows are counted in a few versions per call, and the counts are kept.
+        """
+        newest = self._newest.seen
+        versions = max(newest - position.version, 0)
+        if not versions and not position.is_snapshot:
+            return Lag(newest, 0, 0)
+        try:
+            history = self._last_history
+            if history is None or history.newest.version != newest:
+                history = self._history()
+            return Lag(newest, versions, self._row_lag(history, position, newest))
+        except (NotFoundError, InvalidInputError):
+            return Lag(newest, versions, None)  # the next batch reports the error
+
+    # --- where a batch ends
+
+    def _advance_snapshot(
+        self, history: ExistingVersions, start: Position, limits: Limits, through: int
+    ) -> Position:
+        version, first = start.version or through, start.num_delivered
+        if not history.has(version):
+            self._lose(
+                f"the rows of version {version}, of which {first} have been read as a snapshot, "
+                "no longer exist with it",
+                history,
+                f"a new snapshot starts, of version {through}: rows are repeated",
+            )
+            version, first = through, 0
+        if limits.rows is None and limits.size_bytes is None:
+            return history.position(version)
+        snapshot = Snapshot(history.at(version))
+        stop = snapshot.stop_within(first, limits.rows, limits.size_bytes)
+        if stop >= snapshot.num_rows:
+            return history.position(version)
+        return replace(history.position(version), num_delivered=stop, is_snapshot=True)
+
+    def _take(
+        self, history: ExistingVersions, start: Position, limits: Limits, through: int
+    ) -> Position:
+        """Return the end within the limits, after at least one row change.
+
+        Versions without row changes are passed, and do not count.
+        """
+        version, first = self._beginning(history, start)
+        rows, size_bytes, versions = limits.rows, limits.size_bytes, limits.versions
+        unchanged = MOST_UNCHANGED_VERSIONS
+        ahead = version + (versions or VERSIONS_AHEAD)
+        history.prefetch(version, min(through, ahead))
+        is_first = True
+        for step, is_bridge in self._steps(history, version, through):
+            if step.newer.version >= ahead:  # the versions up to there had few changes
+                ahead = step.newer.version + 2 * (ahead - start.version)
+                history.prefetch(step.newer.version, min(through, ahead))
+            stop, cost = _stop_within(step, first, rows, size_bytes)
+            if stop < step.num_row_changes:
+                if is_bridge and not is_first:
+                    break
+                if not is_bridge:
+                    if is_first:
+                        stop = max(stop, first + 1)
+                    elif stop == first or self.rules.feed.is_net:
+                        break  # net changes of several versions cannot be split
+                    if stop < step.num_row_changes:
+                        return history.position(version, stop)
+            version = step.newer.version
+            if not step.num_row_changes:
+                unchanged -= 1
+            elif versions is not None:
+                versions -= 1
+            rows = None if rows is None else rows - step.num_rows(first)
+            size_bytes = None if size_bytes is None else size_bytes - cost
+            quotas = (versions, rows, size_bytes, unchanged)
+            is_full = any(quota is not None and quota <= 0 for quota in quotas)
+            if is_full or (first and self.rules.feed.is_net):
+                break
+            first, is_first = 0, False
+        return history.position(version)
+
+    # --- what to read
+
+    def _snapshot_units(
+        self,
+        history: ExistingVersions,
+        start: Position,
+        end: Position,
+        columns_of: Callable[[TableVersion], FeedColumns],
+    ) -> list[ChangeUnit]:
+        version = end.version
+        first = start.num_delivered if start.version == version else 0
+        stop = end.num_delivered if end.is_snapshot else None
+        if not history.has(version):
+            if stop is None:
+                version, first = history.next_existing(version), 0
+                instead = f"the rows of version {version} are read instead"
+            else:
+                instead = "they are skipped, and a new snapshot follows"
+            self._lose(
+                f"rows of version {end.version} are needed for a snapshot, but no longer exist "
+                "with it",
+                history,
+                instead,
+            )
+            if stop is not None:
+                return []
+        table = history.at(version)
+        if not self.rules.only_appended:
+            check_has_feed(table)
+        snapshot = Snapshot(table, columns_of(table))
+        return list(snapshot.units(first, stop))
+
+    def _change_units(
+        self,
+        history: ExistingVersions,
+        start: Position,
+        end: Position,
+        columns_of: Callable[[TableVersion], FeedColumns],
+    ) -> list[ChangeUnit]:
+        part = end.version + 1 if end.num_delivered else None
+        if part is not None and not history.has(part):
+            # The part can no longer be determined; the next batch delivers the whole version.
+            self._lose(
+                f"the first {end.num_delivered} changes of version {part} are needed, but the "
+                "version no longer exists",
+                history,
+                "they follow in the next batch",
+            )
+            part = None
+        last = history.at(history.next_existing(part or end.version))
+        columns = columns_of(last)
+        after, first = self._beginning(history, start)
+        through = end.version if part is None else part
+        history.prefetch(after, through)
+        if self.rules.feed.is_net and not self.rules.only_appended and not first and part is None:
+            steps = self._net_steps(history, after, through, columns)
+        else:
+            steps = self._steps(history, after, through, columns)
+        units: list[ChangeUnit] = []
+        for step, is_bridge in steps:
+            stop = end.num_delivered if step.newer.version == part else None
+            first = 0 if is_bridge else first
+            counts_pairs = (first and start.counts_pairs) or (stop and end.counts_pairs)
+            units += step.units_by_pairs(first, stop) if counts_pairs else step.units(first, stop)
+            first = 0
+        return units
+
+    def _beginning(self, history: ExistingVersions, start: Position) -> tuple[int, int]:
+        """Return the version after which changes are known, and how many of the next to skip.
+
+        Args:
+            history: The table's versions.
+            start: Everything up to here has been delivered.
+        """
+        version = start.version
+        if not history.has(version):
+            next_version = history.next_existing(version)
+            self._lose(
+                f"the changes after version {version} are needed, but that version no longer "
+                "exists, so what the next ones changed is unknown",
+                history,
+                f"the changes through version {next_version} are skipped",
+            )
+            return next_version, 0
+        if start.num_delivered and not history.has(version + 1):
+            self._lose(
+                f"{start.num_delivered} changes of version {version + 1} have been read, but that "
+                "version no longer exists, so which ones remain is unknown",
+                history,
+                f"all changes after version {version} follow, some of them repeated",
+            )
+            return version, 0
+        return version, start.num_delivered
+
+    def _steps(
+        self,
+        history: ExistingVersions,
+        after: int,
+        through: int,
+        columns: FeedColumns | None = None,
+    ) -> Iterator[tuple[Step, bool]]:
+        """Yield the changes of each version of an interval, and whether they bridge a gap.
+
+        Args:
+            history: The table's versions.
+            after: The version after which the interval begins; it exists.
+            through: Its last version.
+            columns: The feed's columns; None if rows are only counted.
+        """
+        columns = columns or FeedColumns(history.newest, ())
+        versions = history.between(after, through)
+        done = after
+        while versions:
+            run = _run(done, versions)
+            if run:
+                yield from ((step, False) for step in self._walk(history, done, run[-1], columns))
+                done, versions = run[-1], versions[len(run) :]
+            else:
+                self._bridge_gaps(history, done, versions[:1])
+                yield from ((step, True) for step in self._net(history, done, versions[0], columns))
+                done, versions = versions[0], versions[1:]
+
+    def _net_steps(
+        self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
+    ) -> Iterator[tuple[Step, bool]]:
+        """Yield the changes of all versions of an interval together; see `_steps`."""
+        versions = history.between(after, through)
+        if versions:
+            self._bridge_gaps(history, after, versions)
+            yield from ((step, False) for step in self._net(history, after, versions[-1], columns))
+
+    def _bridge_gaps(self, history: ExistingVersions, after: int, versions: Sequence[int]) -> None:
+        """Warn of missing versions; raise if that is an error.
+
+        Args:
+            history: The table's versions.
+            after: The version before the first one.
+            versions: The existing versions, ascending.
+        """
+        for older, newer in zip((after, *versions[:-1]), versions, strict=True):
+            if newer == older + 1:
+                continue
+            if newer == older + 2:
+                problem = f"version {older + 1} is gone"
+            else:
+                problem = f"versions {older + 1} to {newer - 1} are gone"
+            instead = f"the net changes from version {older} to {newer} replace them"
+            if self.rules.is_consumer and older:
+                self._warn(problem, instead)
+            else:
+                self._lose(
+                    f"the changes after version {older} are needed, but of the next ones {problem}",
+                    history,
+                    instead,
+                )
+
+    def _walk(
+        self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
+    ) -> Iterator[Step]:
+        """Yield the changes of each version; recently computed steps are reused.
+
+        Otherwise a batch that ends within a large version would compare it again for every part.
+        """
+        while after < through:
+            cached = self._known_steps.get(after + 1)
+            if cached is not None and mark_of(cached.newer.manifest) == history.mark(after + 1):
+                after += 1
+                yield replace(cached, columns=columns)
+                continue
+            for step in self._walk_uncached(history, after, through, columns):
+                after = step.newer.version
+                self._remember(step)
+                yield step
+                if after + 1 in self._known_steps:
+                    break
+
+    def _walk_uncached(
+        self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
+    ) -> Iterator[VersionChanges | AppendedRows]:
+        table = history.at(through)
+        if not self.rules.only_appended:
+            check_has_feed(table)
+            rules = replace(self.rules.feed, deduplication_mode=EACH_VERSION)
+            yield from walk(table, after, through, rules, columns)
+            return
+        backfills = self.rules.feed.column_backfills
+        for step in walk_appended(table, after, through, columns, column_backfills=backfills):
+            self._check_appended(step)
+            yield step
+
+    def _remember(self, step: VersionChanges | AppendedRows) -> None:
+        num_cached = (
+            sum(known_step.num_row_changes for known_step in self._known_steps.values())
+            + step.num_row_changes
+        )
+        if not self._known_steps or (
+            len(self._known_steps) < KNOWN and num_cached <= KNOWN_ROW_CHANGES
+        ):
+            self._known_steps[step.newer.version] = step
+
+    def _net(
+        self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
+    ) -> Iterator[Step]:
+        newer = history.at(through)
+        if not self.rules.only_appended:
+            check_has_feed(newer)
+            rules = replace(self.rules.feed, deduplication_mode=NET_CHANGES)
+            yield from walk(newer, after, through, rules, columns)
+            return
+        older = history.at(after).manifest if after else None
+        backfills = self.rules.feed.column_backfills
+        appended = appended_fragments(older, newer.manifest, None, column_backfills=backfills)
+        step = AppendedRows(newer, appended, newer.timestamp or LONG_AGO, columns)
+        self._check_appended(step)
+        yield step
+
+    def _check_appended(self, step: AppendedRows) -> None:
+        if step.changes_rows is not None and not self.rules.skip_change_commits:
+            raise InvalidInputError(
+                f"version {step.newer.version} of {self.uri} changes existing rows: it "
+                f"{step.changes_rows}. This stream gives appended rows only. Read all changes "
+                "with the option readChangeFeed; or skip such versions with "
+                "skipChangeCommits, which also omits the rows that they insert"
+            )
+
+    # --- how far behind
+
+    def _row_lag(self, history: ExistingVersions, position: Position, newest: int) -> int | None:
+        rows = 0
+        if position.is_snapshot and position.version:
+            rows = Snapshot(history.at(position.version)).num_rows - position.num_delivered
+        elif position.is_snapshot:
+            return Snapshot(history.newest).num_rows
+        if position.counts_pairs:
+            return None  # until the next batch
+        counted = 0
+        for version in [
+            known_version for known_version in self._rows_of if known_version <= position.version
+        ]:
+            del self._rows_of[version]
+        for version in range(position.version + 1, newest + 1):
+            is_part = position.num_delivered and not position.is_snapshot
+            is_part = bool(is_part) and version == position.version + 1
+            if version not in self._rows_of or is_part:
+                there = history.has(version - 1) and history.has(version)
+                if counted == COUNTED_PER_REPORT or not there:
+                    return None
+                counted += 1
+                columns = FeedColumns(history.newest, ())
+                (step,) = self._walk(history, version - 1, version, columns)
+                self._rows_of[version] = step.num_rows()
+                if is_part:
+                    rows -= step.num_rows(0, position.num_delivered)
+            rows += self._rows_of[version]
+        return rows
+
+    # --- the table
+
+    def _history(self, state: LogState | None = None) -> ExistingVersions:
+        """Return the versions that exist now, or that a recent poll found."""
+        state = state or self._log.read_state()
+        check_readable(state.newest)
+        table = TableVersion(
+            self.uri, dict(self._storage_options or {}), self.store, self._log, state.newest
+        )
+        self._last_history = ExistingVersions(table, state)
+        return self._last_history
+
+    def _history_for(self, start: Position, end: Position) -> ExistingVersions:
+        """Return the table's versions; those seen when this batch's end was chosen."""
+        if self._planned is None or self._planned[:2] != (start, end):
+            return self._history()
+        history = self._planned[2]
+        self._planned = None
+        return history
+
+    def _check_mark(self, history: ExistingVersions, position: Position) -> None:
+        for version, mark in position.marks.items():
+            if history.mark(version) not in ("", mark):
+                raise self._recreated_error(position)
+
+    def _recreated_error(self, position: Position) -> NotFoundError:
+        return NotFoundError(
+            f"version {position.last_version} of {self.uri}, up to which changes have been read, "
+            "is not the one that exists now: the table was deleted and re-created, or restored "
+            "from a copy. Start a new query, with a new checkpoint"
+        )
+
+    def _lose(self, problem: str, history: ExistingVersions, instead: str) -> None:
+        """Warn of lost changes; raise if that is an error."""
+        if self.rules.fail_on_data_loss:
+            oldest, newest = history.versions[0], history.versions[-1]
+            raise NotFoundError(
+                f"{self.uri}: {problem}. The oldest existing version is {oldest}, the newest "
+                f"{newest}. Set failOnDataLoss to false to continue anyway ({instead}); or "
+                f"start a new query, with a new checkpoint: with startingVersion {oldest + 1}, or "
+                "without it for a snapshot first. The option consumer makes cleanup keep what a "
+                "stream has yet to read"
+            )
+        self._warn(problem, instead)
+
+    def _warn(self, problem: str, instead: str) -> None:
+        """Log a warning, once."""
+        if (problem, instead) not in self._said:
+            self._said.add((problem, instead))
+            _log.warning("%s: %s; %s", self.uri, problem, instead)
+
+
+def _place(position: Position) -> tuple[int, int]:
+    return position.version, position.num_delivered
+
+
+def _run(after: int, versions: Sequence[int]) -> Sequence[int]:
+    """Return the leading versions that follow one without a gap."""
+    length = 0
+    while length < len(versions) and versions[length] == after + 1 + length:
+        length += 1
+    return versions[:length]
+
+
+def _stop_within(
+    step: Step, first: int, rows: int | None, size_bytes: int | None
+) -> tuple[int, int]:
+    """Return how many row changes of a step fit the limits, from its start, and their size.
+
+    Args:
+        step: The step.
+        first: Its first row change to deliver.
+        rows: The maximum number of rows.
+        size_bytes: The approximate maximum in bytes.
+
+    Returns:
+        One past the last row change, and the size of all from `first` (0 if irrelevant).
+    """
+    num_rows = step.num_rows(first)
+    allowed = num_rows if rows is None else min(rows, num_rows)
+    size = 0
+    if size_bytes is not None:
+        sizes = sizes_of([unit.unit for unit in step.units(first)])
+        size = sum(max(num_changes, 1) for _, num_changes in sizes)
+        if size > size_bytes:
+            allowed = min(allowed, num_rows * size_bytes // size)
+    if allowed >= num_rows:
+        return step.num_row_changes, size
+    low, high = first, step.num_row_changes  # low gives no more rows than allowed, high gives more
+    while high - low > 1:
+        middle = (low + high) // 2
+        if step.num_rows(first, middle) <= allowed:
+            low = middle
+        else:
+            high = middle
+    return low, size

@@ -1,0 +1,5 @@
+"""Types of columns: the format's names for them, and Arrow's types.
+
+Read `logical_types` first, then `extension_types` (Arrow's), `json_columns` with `jsonb`, and
+`dictionaries`; `widening` states which types can become which others.
+"""

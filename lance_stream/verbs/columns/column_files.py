@@ -1,0 +1,196 @@
+"""Data files of new columns, which several attempts at their commit share.
+
+The values of new columns are written before the commit. If another writer commits first, the next
+attempt uses the files again for fragments that have not changed since, and whose columns are still
+those that the values were made from; only the others are written. A file has no values for the rows
+that were deleted when it was written: if a restore has brought one back, it is written again.
+"""
+
+import sys
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.environment import Environment
+from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.read.fragment import FragmentReader
+from lance_stream.read.prefetch import Read, read_ahead
+from lance_stream.read.selections import Selection
+from lance_stream.read.units import unit_of
+from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.system_columns import ROW_ADDRESS
+from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
+from lance_stream.table.fragments.fragment import DataFile, Fragment
+from lance_stream.table.lineage.row_addresses import unpack_addresses
+from lance_stream.verbs.columns.schema_changes import Identity
+from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
+from lance_stream.write.planning import planning_again
+
+_Key: TypeAlias = tuple[int, tuple[DataFile, ...], Hashable, tuple[Identity, ...]]
+
+
+@dataclass(frozen=True)
+class ColumnFiles:
+    """The written files, and the fragments and columns that they belong to.
+
+    Attributes:
+        store: The table's store.
+        written: Maps a fragment's id, its other files, the new columns and the fields that they are
+            made from to the new files, each as the only one of a fragment, with the offsets of the
+            rows that it has no values for.
+    """
+
+    store: Store
+    written: dict[_Key, list[tuple[npt.NDArray[np.uint32], Fragment]]] = field(default_factory=dict)
+
+    def of(
+        self,
+        fragment: Fragment,
+        columns: Hashable,
+        source: tuple[Identity, ...],
+        deleted: npt.NDArray[np.uint32],
+        write: Callable[[], Fragment],
+    ) -> tuple[DataFile, ...]:
+        """Return the file of a fragment's new columns, written if necessary.
+
+        Args:
+            fragment: The fragment.
+            columns: What tells the new columns from others.
+            source: The fields that they are made from.
+            deleted: The offsets of its deleted rows.
+            write: Writes the file.
+        """
+        key = fragment.id, fragment.files, columns, source
+        files = self.written.setdefault(key, [])
+        for without_values, fragment_of_file in files:
+            if np.isin(without_values, deleted).all():
+                return fragment_of_file.files
+        files.append((deleted, write()))
+        return files[-1][1].files
+
+    @contextmanager
+    def deleted_on_error(self) -> Iterator[None]:
+        """Delete all files if an error occurs: nothing has been committed yet."""
+        try:
+            yield
+        except BaseException:
+            self.delete()
+            raise
+
+    def delete(self, survivors: tuple[Fragment, ...] = ()) -> None:
+        """Delete the files that none of the given fragments names."""
+        named = {file.path for fragment in survivors for file in fragment.files}
+        written = [fragment for files in self.written.values() for _, fragment in files]
+        delete_files(
+            self.store, [fragment for fragment in written if fragment.files[0].path not in named]
+        )
+
+
+Compute: TypeAlias = Callable[[pa.RecordBatch, npt.NDArray[np.bool_]], pa.RecordBatch]
+"""Returns new columns for rows, one row each; the mask is true for rows that are not deleted."""
+
+_BATCH_ROWS: Final = 1 << 18
+
+
+def write_columns(
+    table: TableVersion,
+    index: int,
+    schema: Schema,
+    compute: Compute,
+    *,
+    columns: tuple[str, ...] = (),
+    fields: tuple[Field, ...] | None = None,
+) -> Fragment:
+    """Write a file of new columns for a fragment.
+
+    A few threads read and compute rows, slightly ahead of the writer.
+
+    Args:
+        table: The version.
+        index: The index of the fragment in the version.
+        schema: The new columns.
+        compute: Computes them from the columns that are read.
+        columns: The columns to read.
+        fields: The same as fields.
+
+    Returns:
+        The file, as the only one of a fragment.
+    """
+    unit = unit_of(
+        table,
+        index,
+        columns=columns,
+        fields=fields,
+        system_columns=(ROW_ADDRESS,),
+        batch_size=_BATCH_ROWS,
+        include_deleted=True,
+    )
+    fragment = table.manifest.fragments[index]
+    deleted = table.dead_offsets(fragment)
+    reader = FragmentReader(unit)
+    batches = read_ahead(
+        Read(partial(_compute, reader, selection, deleted, compute), reader.num_bytes_of(selection))
+        for selection in reader.selections()
+    )
+    target = WriteTarget(
+        table.store,
+        schema,
+        table.file_version,
+        max_rows_per_file=max(table.physical_rows(fragment), 1),
+        max_bytes_per_file=sys.maxsize,
+    )
+    (written,) = write_fragments(batches, target)
+    return written
+
+
+def _compute(
+    reader: FragmentReader,
+    selection: Selection,
+    deleted: npt.NDArray[np.uint32],
+    compute: Compute,
+) -> pa.RecordBatch:
+    rows = reader.read(selection)
+    _, offsets = unpack_addresses(rows.column(rows.num_columns - 1).to_numpy())
+    is_live = ~np.isin(offsets, deleted, assume_unique=True)
+    return compute(rows.select(range(rows.num_columns - 1)), is_live)
+
+
+def commit_columns(
+    table: TableVersion,
+    attempt: Callable[[TableVersion, ColumnFiles], TableVersion],
+    environment: Environment,
+) -> TableVersion:
+    """Commit new columns to the newest version, in as many attempts as that takes.
+
+    Args:
+        table: Any version.
+        attempt: Writes what is missing, and commits it, given the newest version.
+        environment: The clock and randomness; sleeps between two attempts.
+
+    Raises:
+        CommitError: Every attempt conflicted with other commits; no file is left behind if they
+            are known to have failed.
+    """
+    files = ColumnFiles(table.store)
+    newest: TableVersion | None = None
+
+    def next_attempt() -> TableVersion:
+        nonlocal newest
+        newest = newest_of_same(table if newest is None else newest)
+        return attempt(newest, files)
+
+    try:
+        version = planning_again(next_attempt, environment=environment)
+    except (CommitConflictError, InvalidInputError):  # known to have failed
+        files.delete()
+        raise
+    files.delete(survivors=tuple(version.manifest.fragments))
+    return version

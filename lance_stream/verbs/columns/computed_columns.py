@@ -1,0 +1,239 @@
+"""Adds columns with values: SQL expressions over each row.
+
+    CAST(price AS decimal(9, 2)) * quantity         one new data file per fragment, next to its
+    others CAST(NULL AS double)                            no file: the same as a nullable column
+
+Only the columns that the expressions name are read, and only the new ones written. The new file has
+as many rows as the others, including deleted ones, which are null. One Merge states all fragments
+with their new files. Rows keep their ids; each counts as updated by that version.
+
+A new part of a struct, "place.code", is written with the structs around it, which are null where
+they were. The reference cannot read a struct in two files of version 2.0.
+
+A Merge cannot follow anything that touches rows, so any concurrent commit makes it be planned
+again. Files that have been written are reused for unchanged fragments.
+
+Source:  facts of the format, section 4; observed in the reference.
+Differs: The reference makes a column non-nullable if its expression is never null; here every
+         column is nullable, so that writers that do not know it can continue.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lance_stream.arguments import as_mapping
+from lance_stream.environment import MACHINE, Environment
+from lance_stream.errors import InvalidInputError
+from lance_stream.expressions.predicates import (
+    Expression,
+    evaluate,
+    parse_expression,
+    parse_value,
+)
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.column_paths import quote_path, split_path
+from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
+from lance_stream.schema.projections import find
+from lance_stream.schema.types.logical_types import STRUCT
+from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.apply import check_may_write
+from lance_stream.table.fragments.fragment import DataFile, Fragment
+from lance_stream.table.operations.columns import Merge
+from lance_stream.verbs.columns.add_columns import Addition, additions, schema_with
+from lance_stream.verbs.columns.column_files import ColumnFiles, commit_columns, write_columns
+from lance_stream.verbs.columns.schema_changes import identities
+from lance_stream.write.planning import commit_planned
+
+Expressions: TypeAlias = Mapping[str, Expression]
+
+
+def add_computed_columns(
+    table: TableVersion, columns: Mapping[str, str], environment: Environment = MACHINE
+) -> TableVersion:
+    """Add columns whose values are computed from each row; see `Dataset.add_columns`.
+
+    Args:
+        table: Any version; the columns are added to the newest one.
+        columns: Maps each new name to a SQL expression over the existing columns.
+        environment: The clock and randomness; sleeps between two attempts.
+
+    Returns:
+        The committed version; the newest one if no column is named.
+
+    Raises:
+        NotFoundError: An expression names a column that does not exist.
+        InvalidInputError: An expression is invalid, cannot be computed, or has no type; a column
+            of that name exists. Nothing is changed, and no file is left behind.
+        CommitError: Every attempt conflicted with other commits.
+    """
+    as_mapping(columns, "new columns must map text to text, {'total': 'price * quantity'}")
+    for text in columns.values():
+        parse_expression(text)
+    if not columns:
+        return newest_of_same(table)
+
+    def attempt(newest: TableVersion, files: ColumnFiles) -> TableVersion:
+        expressions = {
+            name: parse_value(text, newest.arrow_schema) for name, text in columns.items()
+        }
+        schema = schema_with(newest, _additions(newest, expressions))
+        computed = _with_values(newest, schema, expressions)
+        check_may_write(newest.manifest, schema if computed.expressions else None)
+        fragments = _merged(newest, computed, files)
+        operation = Merge(fragments, schema, preserves_nullability=True)
+        return commit_planned(newest, operation, environment=environment).table
+
+    return commit_columns(table, attempt, environment)
+
+
+def _merged(table: TableVersion, new: "_Computed", files: ColumnFiles) -> tuple[Fragment, ...]:
+    """Return the fragments of a version, each with its new file, written if necessary.
+
+    Args:
+        table: The version.
+        new: The new columns that have values.
+        files: Their files.
+    """
+    ids = tuple(new.expressions)
+    named = {path[0] for expression in new.expressions.values() for path in expression.paths}
+    source = identities(field for field in table.schema.fields if field.name in named)
+    if not ids:
+        return tuple(table.manifest.fragments)
+
+    def added(index: int, fragment: Fragment) -> tuple[DataFile, ...]:
+        def write() -> Fragment:
+            return _write(table, index, new)
+
+        return files.of(fragment, ids, source, table.dead_offsets(fragment), write)
+
+    with files.deleted_on_error():
+        return tuple(
+            replace(fragment, files=(*fragment.files, *added(at, fragment)))
+            for at, fragment in enumerate(table.manifest.fragments)
+        )
+
+
+def _additions(table: TableVersion, expressions: Expressions) -> list[Addition]:
+    """Return the new columns, with the types that their expressions have for zero rows."""
+    no_rows = pa.RecordBatch.from_pylist([], schema=table.arrow_schema)
+    new = []
+    for name, expression in expressions.items():
+        data_type = evaluate(expression, no_rows).type
+        if pa.types.is_null(data_type):
+            raise InvalidInputError(
+                f"the new column {name!r} is null in every row, and {expression.text!r} does not "
+                "define its type: write CAST(NULL AS double), or pass a pyarrow.Field"
+            )
+        added = additions(table, pa.field(name, data_type), _no_check)
+        if not added:
+            raise InvalidInputError(
+                f"the table already has a column {name!r}; change its values with update, or give "
+                "the new column another name"
+            )
+        if added[0].parent_id != UNASSIGNED_ID:
+            _check_parent(table, name)
+        new += added
+    return new
+
+
+def _no_check(_target: pa.Field, _existing: Field) -> None:
+    """Accept a column that exists: there is nothing to add, which is an error later."""
+
+
+def _check_parent(table: TableVersion, name: str) -> None:
+    path = find(table.schema, quote_path(split_path(name)[:-1]))
+    if any(step.logical_type != STRUCT for step in path):
+        raise InvalidInputError(
+            f"{name!r} cannot be computed because it is part of a list, which has no row for each "
+            "of its items; add it without values (pass a pyarrow.Field)"
+        )
+    if table.file_version is FileVersion.V2_0:
+        raise InvalidInputError(
+            f"{name!r} cannot be computed because structs in files of version 2.0 must be stored "
+            "as a whole; add a column, or a part without values (pass a pyarrow.Field)"
+        )
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """New columns that have values.
+
+    Attributes:
+        schema: The columns; and columns with new parts, without their other parts.
+        expressions: The expression of each new column or part, by its id.
+    """
+
+    schema: Schema
+    expressions: Mapping[int, Expression]
+
+
+def _with_values(table: TableVersion, schema: Schema, expressions: Expressions) -> _Computed:
+    """Return the new columns that are not null in every row by definition."""
+    one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
+    field_ids = {field.id for field in table.schema.walk()}
+    by_id = {}
+    for name, expression in expressions.items():
+        if expression.paths or evaluate(expression, one_row).null_count == 0:
+            column = name if "." in name else quote_path((name,))
+            by_id[find(schema, column)[-1].id] = expression
+    fields = (_only(field, by_id.keys(), field_ids) for field in schema.fields)
+    return _Computed(Schema(tuple(field for field in fields if field)), by_id)
+
+
+def _only(field: Field, target_ids: Set[int], existing_ids: Set[int]) -> Field | None:
+    """Return a column without the parts that are not computed; None if nothing is left."""
+    if field.id not in existing_ids:
+        return field if field.id in target_ids else None
+    parts = tuple(
+        part for child in field.children if (part := _only(child, target_ids, existing_ids))
+    )
+    return replace(field, children=parts) if parts else None
+
+
+def _write(table: TableVersion, index: int, new: _Computed) -> Fragment:
+    named = (path[:1] for expression in new.expressions.values() for path in expression.paths)
+    around = ((e.name,) for e in new.schema.fields if e.id not in new.expressions)
+    columns = tuple(dict.fromkeys(map(quote_path, (*named, *around))))
+    return write_columns(table, index, new.schema, partial(_compute, new), columns=columns)
+
+
+def _compute(
+    new: _Computed, rows: pa.RecordBatch, is_live: npt.NDArray[np.bool_]
+) -> pa.RecordBatch:
+    """Return the new columns, which are null in deleted rows."""
+    live, places = rows, None
+    if not is_live.all():
+        live = rows.filter(pa.array(is_live))
+        places = pa.array(np.cumsum(is_live) - 1, mask=~is_live)
+    values = {}
+    for field_id, expression in new.expressions.items():
+        computed = evaluate(expression, live)
+        values[field_id] = computed if places is None else computed.take(places)
+    columns = [
+        values[field.id] if field.id in values else _within(rows.column(field.name), field, values)
+        for field in new.schema.fields
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=new.schema.names)
+
+
+def _within(around: pa.StructArray, field: Field, values: Mapping[int, pa.Array]) -> pa.Array:
+    """Return structs of new parts that are null where existing structs are.
+
+    Args:
+        around: The existing structs.
+        field: The struct, with its new parts, and the structs around them, only.
+        values: The values of the new parts, by their ids.
+    """
+    parts = [
+        values[child.id] if child.id in values else _within(around.field(child.name), child, values)
+        for child in field.children
+    ]
+    mask = around.is_null() if around.null_count else None
+    return pa.StructArray.from_arrays(parts, [child.name for child in field.children], mask=mask)

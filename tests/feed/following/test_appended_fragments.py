@@ -1,0 +1,174 @@
+"""Rows appended to tables without stable row ids: the reference writes, we read the feed."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance.dataset import DatasetOptimizer
+
+import lance_stream
+from lance_stream.errors import NotFoundError
+from lance_stream.feed.change_units import read_changes
+from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.feed.following.appended_fragments import AppendedRows, walk_appended
+from lance_stream.table.changes.appended import appended_fragments
+
+pytestmark = pytest.mark.oracle
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": ids, "name": [f"n{id_}" for id_ in ids]})
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Any:
+    """Three rows in two fragments, without stable row ids."""
+    lance.write_dataset(rows(0, 1), tmp_path / "t")
+    return lance.write_dataset(rows(2), tmp_path / "t", mode="append")
+
+
+def steps(uri: str, after: int = 0, through: int | None = None) -> list[AppendedRows]:
+    last = lance_stream.open_dataset(uri, through).table
+    return list(walk_appended(last, after, last.version, FeedColumns(last, None)))
+
+
+def ids_of(step: AppendedRows, start: int = 0, stop: int | None = None) -> list[int]:
+    units = pickle.loads(pickle.dumps(list(step.units(start, stop))))
+    return [id_ for batch in read_changes(units) for id_ in batch["id"].to_pylist()]
+
+
+def test_each_version_gives_its_appended_rows(made: Any) -> None:
+    made.insert(rows(3, 4))
+    found = steps(made.uri)
+    assert [(step.newer.version, step.num_row_changes, ids_of(step)) for step in found] == [
+        (1, 2, [0, 1]),
+        (2, 1, [2]),
+        (3, 2, [3, 4]),
+    ]
+    assert all(value.changes_rows is None for value in found)
+    assert [step.newer.version for step in steps(made.uri, after=2)] == [3]
+    batch = next(read_changes(list(found[1].units())))
+    assert batch["_change_type"].to_pylist() == ["insert"]
+    assert batch["_commit_version"].to_pylist() == [2]
+    assert batch["_commit_timestamp"][0].as_py() == found[1].newer.timestamp
+
+
+@pytest.mark.parametrize(
+    ("change", "because"),
+    [
+        (lambda ds: ds.delete("id = 1"), "changes or deletes rows of fragment 0 (by Delete)"),
+        (lambda ds: ds.delete("id = 2"), "removes the rows of fragment 1 (by Delete)"),
+        (lambda ds: ds.update({"name": "'x'"}, "id = 1"), "fragment 0 (by Update)"),
+        (
+            lambda ds: (
+                ds.merge_insert("id")
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute(rows(1, 9))
+            ),
+            "fragment 0 (by Update)",
+        ),
+        (
+            lambda ds: lance.write_dataset(rows(9), ds.uri, mode="overwrite"),
+            "removes the rows of fragment 0 (by Overwrite)",
+        ),
+        (lambda ds: ds.add_columns({"x": "id * 2"}), "other values (by Merge)"),
+        (
+            lambda ds: ds.checkout_version(1).restore(),
+            "removes the rows of fragment 1 (by Restore)",
+        ),
+    ],
+)
+def test_a_version_changing_rows_gives_no_appends(made: Any, change: Any, because: str) -> None:
+    """The step says why it has none."""
+    change(made)
+    *_, step = steps(made.uri)
+    assert step.newer.version == 3
+    assert step.changes_rows is not None
+    assert because in step.changes_rows
+    assert step.num_row_changes == 0
+    assert list(step.units()) == []
+
+
+def test_metadata_changes_append_nothing(made: Any) -> None:
+    """Nor do a compaction, an index and a new column of nulls."""
+    DatasetOptimizer(made).compact_files()
+    made.create_scalar_index("id", "BTREE")
+    made.add_columns(pa.field("x", pa.int64()))
+    made.update_config({"a": "b"})
+    found = steps(made.uri, after=2)
+    assert len(found) == 5  # a compaction is two versions
+    assert [(step.num_row_changes, step.changes_rows) for step in found] == [(0, None)] * 5
+
+
+def test_column_backfills_may_be_ignored(made: Any) -> None:
+    made.add_columns({"x": "id * 2"})
+    last = lance_stream.open_dataset(made.uri).table
+    columns = FeedColumns(last, None)
+    (step,) = walk_appended(last, 2, 3, columns, column_backfills=False)
+    assert (step.changes_rows, step.num_row_changes) == (None, 0)
+
+
+def test_an_insert_only_upsert_is_an_append(made: Any) -> None:
+    made.merge_insert("id").when_not_matched_insert_all().execute(rows(1, 7))
+    *_, step = steps(made.uri)
+    assert (step.changes_rows, ids_of(step)) == (None, [7])
+
+
+def test_restored_rows_are_not_appended_again(made: Any) -> None:
+    made.delete("id = 2")
+    made.checkout_version(2).restore()
+    deleted, restored = steps(made.uri, after=2)
+    assert deleted.changes_rows is not None
+    assert restored.changes_rows == "brings back the rows of fragment 1 (by Restore)"
+
+
+def test_any_range_of_appended_rows_is_readable(made: Any) -> None:
+    lance.write_dataset(rows(*range(10, 20)), made.uri, mode="append", max_rows_per_file=4)
+    *_, step = steps(made.uri)
+    assert len(step.appended.fragments) > 1
+    for start in range(11):
+        for stop in range(start, 11):
+            assert ids_of(step, start, stop) == list(range(10 + start, 10 + stop))
+            assert len(list(step.units(start, stop))) <= len(step.appended.fragments)
+
+
+@pytest.mark.floors
+def test_first_existing_version_gives_live_rows(made: Any) -> None:
+    """Like a copied table whose first version has deleted rows."""
+    made.delete("id = 0")
+    last = lance_stream.open_dataset(made.uri).table
+    assert last.timestamp is not None
+    step = AppendedRows(
+        last,
+        appended_fragments(None, last.manifest, None),
+        last.timestamp,
+        FeedColumns(last, None),
+    )
+    assert step.num_row_changes == 2
+    assert ids_of(step) == [1, 2]
+    assert ids_of(step, 1) == [2]
+
+
+def test_columns_are_those_of_the_newest(made: Any) -> None:
+    made.alter_columns({"path": "name", "name": "title"})
+    made.add_columns(pa.field("x", pa.int64()))
+    made.insert(pa.table({"id": [5], "title": ["t"], "x": [1]}))
+    found = steps(made.uri)
+    tables = [
+        pa.Table.from_batches(read_changes(list(step.units()))) for step in (found[0], found[-1])
+    ]
+    assert [table.select(["id", "title", "x"]).to_pydict() for table in tables] == [
+        {"id": [0, 1], "title": ["n0", "n1"], "x": [None, None]},
+        {"id": [5], "title": ["t"], "x": [1]},
+    ]
+
+
+def test_a_missing_version_is_named(made: Any) -> None:
+    made.insert(rows(3))
+    (Path(made.uri) / "_versions" / f"{(1 << 64) - 1 - 2:020}.manifest").unlink()
+    with pytest.raises(NotFoundError, match="need version 2"):
+        steps(made.uri, after=1)

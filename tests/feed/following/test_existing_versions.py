@@ -1,0 +1,24 @@
+"""A feed caches the manifests that it reads, and else asks the table's log."""
+
+import uuid
+
+import pyarrow as pa
+
+import lance_stream
+from lance_stream.feed.following.existing_versions import ExistingVersions
+
+
+def test_cached_logs_change_the_versions_themselves() -> None:
+    """A cleanup that is given such a table removes versions, and puts one back."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64())]))
+    for number in range(3):
+        ds = ds.append(pa.table({"id": [number]}))
+    log = ExistingVersions(ds.table, ds.table.log.read_state()).newest.log
+    data = ds.table.store.read(log.manifest_path(2))
+    log.remove([1, 2])
+    assert log.versions() == ds.table.log.versions() == [3, 4]
+    log.undo_remove(2, data)
+    assert log.versions() == ds.table.log.versions() == [2, 3, 4]
+    assert log.find(2) == log.read(2)
+    assert not log.has(1)
+    assert log.latest() == log.read_latest().version == 4

@@ -1,0 +1,68 @@
+"""Polling for new versions."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.opening import open_log
+from lance_stream.errors import NotFoundError
+from lance_stream.feed.following.newest_version import POLLS_PER_LISTING, NewestVersion
+from lance_stream.storage.locations import open_store
+from lance_stream.table.paths import NamingScheme, manifest_path
+from tests.contracts.watched_stores import WatchedStore
+
+ROW = pa.table({"id": [1]})
+
+
+def watched(uri: str) -> WatchedStore:
+    return WatchedStore(open_store(uri))
+
+
+def test_an_idle_poll_is_one_read(tmp_path: Path) -> None:
+    table = lance_stream.create_dataset(str(tmp_path), ROW.schema).append(ROW)
+    store = watched(table.uri)
+    newest = NewestVersion(ObjectStoreLog(store))
+    assert newest.poll() == 2
+    store.calls.clear()
+    for _ in range(POLLS_PER_LISTING):
+        assert newest.poll() == 2
+    assert {call for call, _ in store.calls} == {"read"}
+    assert len(store.calls) == POLLS_PER_LISTING
+
+
+def test_a_new_version_is_seen_at_once(tmp_path: Path) -> None:
+    table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
+    newest = NewestVersion(open_log(table.uri))
+    assert newest.poll() == 1
+    table.append(ROW).append(ROW)
+    assert newest.poll() == 3
+
+
+def test_a_version_behind_a_gap_is_found(tmp_path: Path) -> None:
+    """The next version was cleaned up before anyone saw it."""
+    table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
+    newest = NewestVersion(open_log(table.uri))
+    assert newest.poll() == 1
+    table.append(ROW).append(ROW)
+    (tmp_path / manifest_path(2, NamingScheme.V2)).unlink()
+    polls = [newest.poll() for _ in range(POLLS_PER_LISTING + 1)]
+    assert polls[-1] == 3
+
+
+def test_a_deleted_or_recreated_table_is_noticed(tmp_path: Path) -> None:
+    table = lance_stream.create_dataset(str(tmp_path / "t"), ROW.schema).append(ROW)
+    newest = NewestVersion(open_log(table.uri))
+    newest.poll()
+    before = newest.mark
+    shutil.rmtree(tmp_path / "t")
+    lance_stream.create_dataset(str(tmp_path / "t"), ROW.schema).append(ROW)
+    for _ in range(POLLS_PER_LISTING + 1):
+        newest.poll()
+    assert (newest.seen, newest.mark != before) == (2, True)
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(NotFoundError, match="no dataset"):
+        newest.list()

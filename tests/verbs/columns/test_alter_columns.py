@@ -1,0 +1,430 @@
+"""Altering columns: wider types, nullability, names."""
+
+import datetime
+import uuid
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import ColumnsChangedError, Dataset, InvalidInputError, NotFoundError
+from lance_stream.errors import CommitError
+from lance_stream.ledger.replay_check import PendingBatch
+from lance_stream.verbs.append import append_fragments, write_input
+from tests.verbs.columns.test_add_columns import in_the_way
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int32(), nullable=False),
+        ("n", pa.int16()),
+        ("name", pa.string()),
+        ("place", pa.struct([("zip", pa.int32()), ("city", pa.string())])),
+        ("orders", pa.list_(pa.struct([("price", pa.float32()), ("n", pa.int8())]))),
+    ]
+)
+WIDER: dict[str, pa.DataType] = {
+    "id": pa.int64(),
+    "n": pa.decimal128(7, 2),
+    "name": pa.large_string(),
+    "place.zip": pa.int64(),
+    "orders.price": pa.float64(),
+}
+ALL = [{"path": path, "data_type": wider} for path, wider in WIDER.items()]
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": ids,
+            "n": [id_ if id_ % 3 else None for id_ in ids],
+            "name": [f"n{id_}" for id_ in ids],
+            "place": [{"zip": id_, "city": "c"} if id_ % 4 else None for id_ in ids],
+            "orders": [[{"price": id_ / 2, "n": 1}] * (id_ % 3) for id_ in ids],
+        },
+        SCHEMA,
+    )
+
+
+def given(*ids: int, **columns: Any) -> pa.Table:
+    """Return rows with some of the columns, in the types that the table is created with."""
+    return pa.table({"id": pa.array(ids, pa.int32()), **columns})
+
+
+def create(version: str = "2.2", **options: Any) -> Dataset:
+    """Seven rows in two fragments; one row of the first is dead."""
+    uri = f"memory://{uuid.uuid4()}/table"
+    made = lance_stream.create_dataset(uri, SCHEMA, file_version=version, **options)
+    return made.append(rows(1, 2, 3, 4)).append(rows(5, 6, 7, 8)).delete("id = 2")
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    return create()
+
+
+def data_files(ds: Dataset) -> set[str]:
+    return set(ds.table.store.list_names("data"))
+
+
+def values(ds: Dataset) -> list[dict[str, Any]]:
+    return ds.to_table().to_pylist()
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_types_become_wider_and_values_stay(version: str) -> None:
+    ds = create(version) if version != "2.0" else create_without_null_structs()
+    made = ds.alter_columns(*ALL)
+    assert made.version == ds.version + 1
+    assert values(made) == values(ds)
+    kinds = {field.name: field.type for field in made.schema}
+    assert kinds["id"] == pa.int64()
+    assert kinds["n"] == pa.decimal128(7, 2)
+    assert kinds["place"].field("zip").type == pa.int64()
+    assert kinds["orders"].value_type.field("price").type == pa.float64()
+    assert not made.schema.field("id").nullable
+    assert made.verify() == []
+    assert made.append(rows(9)).compact().to_table(filter="id = 9").num_rows == 1
+
+
+def create_without_null_structs() -> Dataset:
+    uri = f"memory://{uuid.uuid4()}/table"
+    made = lance_stream.create_dataset(uri, SCHEMA, file_version="2.0")
+    return made.append(rows(1, 2, 3)).append(rows(5, 6, 7)).delete("id = 2")
+
+
+def test_only_the_cast_columns_are_written(ds: Dataset) -> None:
+    """A part of a struct alone; what is in a list, with its list."""
+    before = data_files(ds)
+    made = ds.alter_columns({"path": "place.zip", "data_type": pa.int64()})
+    assert len(data_files(made) - before) == 2  # one a fragment
+    fields = made.table.schema.fields
+    assert [fragment.files[-1].field_ids for fragment in made.table.manifest.fragments] == [
+        (10,),
+        (10,),
+    ]
+    assert fields[3].id == ds.table.schema.fields[3].id
+    made = made.alter_columns({"path": "orders.price", "data_type": pa.float64()})
+    assert made.table.manifest.fragments[0].files[-1].field_ids == (13, 14)
+    assert values(made) == values(ds)
+
+
+def test_the_feed_continues_across_a_cast(ds: Dataset) -> None:
+    made = ds.alter_columns(*ALL)
+    feed = made.changes(ds.version, pre_images=True).read_all().to_pylist()
+    posts = [row for row in feed if row["_change_type"] == "update_postimage"]
+    pres = [row for row in feed if row["_change_type"] == "update_preimage"]
+    own = made.schema.names
+    assert [{k: post[k] for k in own} for post in posts] == values(made)
+    assert [{k: pre[k] for k in own} for pre in pres] == values(ds)
+    whole = made.append(rows(9)).changes(0)
+    assert whole.schema.field("id").type == pa.int64()
+    inserts = [e for e in whole.read_all().to_pylist() if e["_change_type"] == "insert"]
+    assert [insert["id"] for insert in inserts] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    old = lance_stream.open_dataset(ds.uri, version=ds.version)
+    assert old.schema.field("id").type == pa.int32()
+    assert values(old) == values(ds)
+
+
+def test_altering_to_what_is_there_changes_nothing(ds: Dataset) -> None:
+    made = ds.alter_columns(*ALL)
+    assert made.alter_columns(*ALL).version == made.version
+    assert made.alter_columns({"path": "n", "nullable": True, "name": "n"}).version == made.version
+
+
+@pytest.mark.parametrize(
+    ("path", "lossy"),
+    [
+        ("id", pa.int16()),
+        ("id", pa.float32()),
+        ("name", pa.int64()),
+        ("n", pa.uint16()),
+        ("place.zip", pa.string()),
+        ("orders", pa.list_(pa.int8())),
+        ("place", pa.struct([("zip", pa.int64())])),
+    ],
+)
+def test_lossy_casts_are_refused(ds: Dataset, path: str, lossy: pa.DataType) -> None:
+    before = data_files(ds)
+    with pytest.raises(InvalidInputError, match="cannot hold each of its values"):
+        ds.alter_columns({"path": path, "data_type": lossy})
+    assert data_files(ds) == before
+
+
+def test_the_way_out_of_a_lossy_cast_works(ds: Dataset) -> None:
+    made = ds.add_columns({"new": "CAST(id AS string)"}).drop_columns("n")
+    made = made.rename_columns({"new": "n"})
+    assert made.schema.field("n").type == pa.string()
+    assert made.to_table()["n"].to_pylist() == ["1", "3", "4", "5", "6", "7", "8"]
+
+
+def test_a_date_that_no_timestamp_holds_is_refused(ds: Dataset) -> None:
+    days = given(9, day=pa.array([2**31 - 1], pa.date32()))
+    ds = ds.add_columns(pa.field("day", pa.date32())).append(days)
+    before = data_files(ds)
+    with pytest.raises(InvalidInputError, match="'day' contains a value that does not fit"):
+        ds.alter_columns({"path": "day", "data_type": pa.timestamp("us")})
+    assert data_files(ds) == before
+    made = ds.delete("id = 9").alter_columns({"path": "day", "data_type": pa.timestamp("us")})
+    made = made.append(given(9, day=[datetime.date(2000, 1, 1)]))
+    assert made.to_table()["day"].to_pylist()[-1] == datetime.datetime(2000, 1, 1)
+
+
+@pytest.mark.floors
+def test_nullability_changes_no_row(ds: Dataset) -> None:
+    before, files = values(ds), data_files(ds)
+    made = ds.alter_columns(
+        {"path": "name", "nullable": False},
+        {"path": "place.city", "nullable": False},
+        {"path": "id", "nullable": True},
+    )
+    assert not made.schema.field("name").nullable
+    assert not made.schema.field("place").type.field("city").nullable
+    assert made.schema.field("id").nullable
+    assert values(made) == before
+    assert data_files(made) == files
+    assert made.changes(ds.version).read_all().num_rows == 0
+    with pytest.raises(InvalidInputError, match="must not be null"):
+        made.append(given(9, name=pa.nulls(1, pa.string())))
+    assert made.verify() == []
+
+
+@pytest.mark.parametrize("path", ["n", "place", "orders.n"])
+def test_a_column_with_nulls_must_stay_nullable(ds: Dataset, path: str) -> None:
+    orders = pa.array([[{"price": 1.0, "n": None}]], SCHEMA.field("orders").type)
+    ds = ds.append(given(9, orders=orders))
+    with pytest.raises(InvalidInputError, match="rows have nulls in it"):
+        ds.alter_columns({"path": path, "nullable": False})
+    made = ds.delete("n IS NULL" if path == "n" else "place IS NULL")
+    assert made.alter_columns({"path": path, "nullable": False}).verify() == []
+
+
+def test_dead_rows_do_not_count() -> None:
+    """They neither keep a column from becoming non-nullable, nor are cast."""
+    ds = create().delete("n IS NULL").alter_columns({"path": "n", "nullable": False})
+    made = ds.alter_columns({"path": "n", "data_type": pa.int64()})
+    assert made.to_table()["n"].to_pylist() == [1, 4, 5, 7, 8]
+    assert made.schema.field("n") == pa.field("n", pa.int64(), nullable=False)
+    assert made.verify() == []
+
+
+def test_all_can_be_altered_at_once(ds: Dataset) -> None:
+    made = ds.alter_columns(
+        {"path": "id", "name": "key", "data_type": pa.int64()},
+        {"path": "place.city", "name": "town"},
+        {"path": "name", "nullable": False},
+    )
+    assert made.version == ds.version + 1
+    assert made.schema.names == ["key", "n", "name", "place", "orders"]
+    assert [value["key"] for value in values(made)] == [1, 3, 4, 5, 6, 7, 8]
+    feed = made.changes(0).read_all()
+    assert feed["key"].null_count == 0  # also of versions in which it was called id
+
+
+def test_columns_must_stay_identifiable(ds: Dataset) -> None:
+    with pytest.raises(InvalidInputError, match="rename them in a second call"):
+        ds.alter_columns(
+            {"path": "id", "name": "key", "data_type": pa.int64()},
+            {"path": "n", "name": "number", "data_type": pa.int64()},
+        )
+
+
+@pytest.mark.parametrize(
+    ("alterations", "message"),
+    [
+        ([], "pass what to alter"),
+        (["id"], "as a mapping"),
+        ([{"path": "id"}], "what to alter"),
+        ([{"name": "x"}], "what to alter"),
+        ([{"path": "id", "type": "x"}], "'type' of a column cannot be altered, .*: alter_columns"),
+        ([{"path": "id", "nullable": "no"}], "must be a bool"),
+        ([{"path": "id", "data_type": "int64"}], "must be a DataType"),
+        ([{"path": "id", "name": ""}], "name"),
+        ([{"path": "id", "name": "n"}], "two columns would be named"),
+        ([{"path": "n", "name": "a"}, {"path": "n", "name": "b"}], "altered twice"),
+    ],
+)
+def test_unclear_alterations_are_refused(ds: Dataset, alterations: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        ds.alter_columns(*alterations)
+    with pytest.raises(NotFoundError):
+        ds.alter_columns({"path": "missing", "nullable": True})
+
+
+def test_extension_types_and_blobs_stay_what_they_are() -> None:
+    """What is beside them can be altered."""
+    extension = {"ARROW:extension:name": "my.type"}
+    place = pa.struct([pa.field("e", pa.int32(), metadata=extension), ("zip", pa.int32())])
+    schema = pa.schema([("place", place)])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    ds = ds.append(pa.table({"place": [{"e": 1, "zip": 2}]}, schema))
+    with pytest.raises(InvalidInputError, match="blob or has an extension type"):
+        ds.alter_columns({"path": "place.e", "data_type": pa.int64()})
+    made = ds.alter_columns({"path": "place.zip", "data_type": pa.int64()})
+    assert values(made) == [{"place": {"e": 1, "zip": 2}}]
+    assert made.schema.field("place").type.field("e").metadata
+
+
+# --- keys
+
+
+def test_a_wider_key_is_the_same_key() -> None:
+    ds = create(primary_key=["id"])
+    ds = ds.upsert(rows(1, 10), on="id")  # learns the bounds of files
+    made = ds.alter_columns({"path": "id", "data_type": pa.int64()})
+    assert made.table.schema.fields[0].primary_key_position is not None
+    made = made.upsert(rows(3, 11), on="id")
+    big = pa.table({"id": [2**40, 5], "name": ["big", "five"]})
+    made = made.upsert(big, on="id")
+    ids = made.to_table()["id"].to_pylist()
+    assert sorted(ids) == [1, 3, 4, 5, 6, 7, 8, 10, 11, 2**40]
+    assert made.to_table(filter="id = 5")["name"].to_pylist() == ["five"]
+    with pytest.raises(InvalidInputError, match="part of the table's primary key"):
+        made.alter_columns({"path": "id", "nullable": True})
+
+
+def test_remembered_deletes_apply_to_wider_keys() -> None:
+    ds = create()
+    options: dict[str, Any] = {"on": "id", "sequence_by": "n"}
+    ds = ds.upsert(
+        given(1, n=pa.array([50], pa.int16()), gone=[True]),
+        delete_when="gone",
+        except_columns=["gone"],
+        tombstones="7 days",
+        **options,
+    )
+    made = ds.alter_columns(
+        {"path": "id", "data_type": pa.int64()}, {"path": "n", "data_type": pa.int64()}
+    )
+    made = made.upsert(pa.table({"id": [1], "n": [49]}), **options)
+    assert made.to_table(filter="id = 1").num_rows == 0
+    made = made.upsert(pa.table({"id": [1], "n": [2**40]}), **options)
+    assert made.to_table(filter="id = 1")["n"].to_pylist() == [2**40]
+    with pytest.raises(InvalidInputError, match="remembers deletes by 'id' and 'n'"):
+        made.alter_columns({"path": "id", "name": "key"})
+
+
+# --- other writers
+
+
+def test_an_append_planned_before_a_cast_is_written_again(ds: Dataset) -> None:
+    watched = in_the_way(ds, lambda: ds.alter_columns(*ALL))
+    made = watched.append(rows(9))
+    assert values(made)[-1] == values(ds.append(rows(9)))[-1]
+    assert made.count_rows() == 8
+
+
+@pytest.mark.parametrize("path", ["id", "place.zip", "orders.price"])
+def test_rows_written_before_a_cast_are_not_lost(ds: Dataset, path: str) -> None:
+    """Rows that cannot be read twice: their files would hold columns that are no longer read."""
+    fragments = write_input(ds.table, rows(9))
+    made = ds.alter_columns({"path": path, "data_type": WIDER[path]})
+    before = data_files(made)
+    with pytest.raises(ColumnsChangedError, match="or cast, while the rows were written"):
+        append_fragments(ds.table, fragments)
+    assert len(before - data_files(made)) == 1  # the file is gone
+    batch = PendingBatch.of("app", 1)
+    with pytest.raises(ColumnsChangedError):
+        append_fragments(ds.table, write_input(ds.table, rows(9)), batch)
+
+
+def test_nulls_written_before_a_column_became_non_nullable_are_refused(ds: Dataset) -> None:
+    fragments = write_input(ds.table, given(9, name=pa.nulls(1, pa.string())))
+    ds.alter_columns({"path": "name", "nullable": False})
+    with pytest.raises(ColumnsChangedError, match="became non-nullable"):
+        append_fragments(ds.table, fragments)
+    with pytest.raises(InvalidInputError, match="must not be null"):
+        ds.append(given(9, name=pa.nulls(1, pa.string())))
+
+
+def test_nulls_appended_meanwhile_keep_a_column_nullable(ds: Dataset) -> None:
+    with_null = given(9, name=pa.nulls(1, pa.string()))
+    watched = in_the_way(ds, lambda: ds.append(with_null))
+    with pytest.raises(InvalidInputError, match="rows have nulls in it"):
+        watched.alter_columns({"path": "name", "nullable": False})
+
+
+def test_a_cast_is_planned_again_after_other_commits(ds: Dataset) -> None:
+    """Files of unchanged fragments are written once."""
+    before = data_files(ds)
+    watched = in_the_way(ds, lambda: ds.upsert(rows(3, 9), on="id"), times=2)
+    made = watched.alter_columns({"path": "id", "data_type": pa.int64()})
+    assert sorted(made.to_table()["id"].to_pylist()) == [1, 3, 4, 5, 6, 7, 8, 9]
+    named = {file.path for fragment in made.table.manifest.fragments for file in fragment.files}
+    unnamed = data_files(made) - before - named
+    assert all(name not in unnamed for name in named)
+    assert made.verify() == []
+
+
+def test_an_upsert_planned_before_a_cast_is_planned_again(ds: Dataset) -> None:
+    watched = in_the_way(ds, lambda: ds.alter_columns(*ALL))
+    made = watched.upsert(rows(3, 9), on="id")
+    assert made.to_table()["id"].to_pylist().count(3) == 1
+    assert made.count_rows() == 8
+    assert made.schema.field("id").type == pa.int64()
+
+
+def test_two_casts_of_a_column_agree_on_the_wider_type(ds: Dataset) -> None:
+    watched = in_the_way(ds, lambda: ds.alter_columns({"path": "n", "data_type": pa.int64()}))
+    with pytest.raises(InvalidInputError, match="cannot hold each of its values"):
+        watched.alter_columns({"path": "n", "data_type": pa.int32()})
+    watched = in_the_way(ds, lambda: ds.alter_columns({"path": "id", "data_type": pa.int64()}))
+    made = watched.alter_columns({"path": "id", "data_type": pa.int64()})
+    assert made.version == ds.version + 2
+
+
+def test_nothing_is_left_of_a_cast_that_lost(ds: Dataset) -> None:
+    before = data_files(ds)
+    overwritten = replace(ds.table)
+    watched = in_the_way(ds, lambda: Dataset(overwritten).overwrite(rows(1)))
+    with pytest.raises((CommitError, InvalidInputError)):
+        watched.alter_columns({"path": "id", "data_type": pa.int64()})
+    named = {
+        f.path
+        for e in ds.table.at(ds.table.log.read(ds.version + 1)).manifest.fragments
+        for f in e.files
+    }
+    assert data_files(ds) == before | named
+
+
+def test_decimals_are_exact(ds: Dataset) -> None:
+    made = ds.alter_columns({"path": "n", "data_type": pa.decimal128(7, 2)})
+    made = made.append(given(9, n=[Decimal("7.25")]))
+    assert made.to_table()["n"].to_pylist()[-1] == Decimal("7.25")
+    assert made.to_table(filter="n > 7.1")["id"].to_pylist() == [8, 9]
+
+
+def test_rows_that_a_restore_brings_back_keep_values() -> None:
+    """The file of a first attempt has no values for rows that were deleted then."""
+    data = pa.table({"n": pa.array([1, 2, 3], pa.int32()), "m": ["x", "y", "z"]})
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", data)
+    restored = ds.version
+    ds = ds.rename_columns({"m": "note"}).delete("n = 1")
+    watched = in_the_way(ds, lambda: ds.restore(restored))
+    table = watched.alter_columns({"path": "n", "data_type": pa.decimal128(12, 0)}).to_table()
+    assert table["n"].to_pylist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("verb", ["cast", "compute"])
+@pytest.mark.parametrize("change", ["swap", "replace"])
+def test_values_written_before_names_changed_hands_are_not_used(verb: str, change: str) -> None:
+    """A first attempt has read a column, and by the second one another column has its name."""
+    data = pa.table({"n": pa.array([1, 2], pa.int32()), "m": pa.array([10, 20], pa.int32())})
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", data.schema).append(data)
+
+    def meanwhile() -> None:
+        now = ds.append(data.slice(0, 1))
+        if change == "replace":
+            now = now.drop_columns("n")
+        now.rename_columns({"m": "n"} if change == "replace" else {"m": "n", "n": "m"})
+
+    watched = in_the_way(ds, meanwhile)
+    if verb == "cast":
+        made = watched.alter_columns({"path": "n", "data_type": pa.int64()}).to_table()
+    else:
+        made = watched.add_columns({"new": "n + 1"}).to_table()
+        assert made["new"].to_pylist() == [11, 21, 11]
+    assert made["n"].to_pylist() == [10, 20, 10]

@@ -1,0 +1,229 @@
+"""Parts of structs, added and dropped: in structs, in lists of structs, in each other."""
+
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError
+from lance_stream.verbs.columns.add_columns import add_missing_columns
+from tests.verbs.columns.test_add_columns import in_the_way
+
+DEEP = pa.struct([("c", pa.int16())])
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("place", pa.struct([("zip", pa.int32()), ("deep", DEEP)])),
+        ("orders", pa.list_(pa.struct([("price", pa.float64())]))),
+        ("tags", pa.map_(pa.string(), DEEP)),
+        pa.field("packed", pa.struct([("a", pa.int32())]), metadata={"packed": "true"}),
+        ("pair", pa.list_(pa.struct([("x", pa.int8())]), 2)),
+    ]
+)
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": ids,
+            "place": [{"zip": id_, "deep": {"c": 1}} if id_ % 3 else None for id_ in ids],
+            "orders": [[{"price": 1.0}] * (id_ % 3) for id_ in ids],
+            "tags": [[("a", {"c": 1})] for _ in ids],
+            "packed": [{"a": id_} for id_ in ids],
+            "pair": [[{"x": 1}, {"x": 2}] for _ in ids],
+        },
+        SCHEMA,
+    )
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Six rows in two fragments; one row of the first is dead."""
+    uri = f"memory://{uuid.uuid4()}/table"
+    made = lance_stream.create_dataset(uri, SCHEMA)
+    return made.append(rows(1, 2, 3, 4)).append(rows(5, 6, 7)).delete("id = 2")
+
+
+def values(ds: Dataset, column: str) -> list[Any]:
+    found: list[Any] = ds.to_table([column])[column].to_pylist()
+    return found
+
+
+@pytest.mark.floors
+def test_parts_are_added_without_values(ds: Dataset) -> None:
+    made = ds.add_columns(
+        [
+            pa.field("place.city", pa.string()),
+            pa.field("place.deep.d", pa.int8()),
+            pa.field("orders.n", pa.int32()),
+            pa.field("note", pa.string()),
+        ]
+    )
+    assert made.version == ds.version + 1
+    with_parts = {"zip": 1, "deep": {"c": 1, "d": None}, "city": None}
+    assert values(made, "place")[:2] == [with_parts, None]
+    assert values(made, "orders")[0] == [{"price": 1.0, "n": None}]
+    assert made.to_table(["place.city"])["place"].to_pylist()[:2] == [{"city": None}, None]
+    assert made.changes(ds.version).read_all().num_rows == 0
+    assert made.verify() == []
+    new = {
+        "id": [9],
+        "place": [{"zip": 9, "deep": {"c": 9, "d": 8}, "city": "x"}],
+        "orders": [[{"price": 2.0, "n": 3}]],
+    }
+    made = made.append(pa.table(new, pa.schema([made.schema.field(value) for value in new])))
+    assert values(made, "place")[-1]["city"] == "x"
+    assert values(made.compact(), "orders")[-1] == [{"price": 2.0, "n": 3}]
+    feed = made.changes(0).read_all().to_pylist()
+    assert [row["place"] for row in feed if row["id"] in (1, 9)] == [
+        with_parts,
+        {"zip": 9, "deep": {"c": 9, "d": 8}, "city": "x"},
+    ]
+
+
+def test_parts_can_be_given_as_the_struct_they_are_in(ds: Dataset) -> None:
+    """As pylance has it."""
+    deep = pa.struct([("d", pa.int8())])
+    made = ds.add_columns(pa.field("place", pa.struct([("deep", deep), ("city", pa.string())])))
+    by_path = ds.checkout(ds.version).add_columns
+    assert made.schema.field("place").type == pa.struct(
+        [
+            ("zip", pa.int32()),
+            ("deep", pa.struct([("c", pa.int16()), ("d", pa.int8())])),
+            ("city", pa.string()),
+        ]
+    )
+    again = by_path([pa.field("place.city", pa.string()), pa.field("place.deep.d", pa.int8())])
+    assert again.version == made.version
+
+
+@pytest.mark.floors
+def test_parts_are_computed(ds: Dataset) -> None:
+    """They are null where their struct is."""
+    made = ds.add_columns(
+        {"place.code": "CAST(id AS string)", "place.deep.twice": "place.zip * 2", "one": "1"}
+    )
+    expected = [
+        {"zip": number, "deep": {"c": 1, "twice": 2 * number}, "code": str(number)}
+        if number % 3
+        else None
+        for number in (1, 3, 4, 5, 6, 7)
+    ]
+    assert values(made, "place") == expected
+    assert values(made, "one") == [1] * 6
+    assert made.verify() == []
+    posts = [
+        row
+        for row in made.changes(ds.version).read_all().to_pylist()
+        if row["_change_type"] == "update_postimage"
+    ]
+    assert [post["place"] for post in posts] == expected
+    assert values(made.compact(), "place") == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "error", "message"),
+    [
+        (pa.field("place.zip", pa.int64()), InvalidInputError, "of type int32, not int64"),
+        (pa.field("place.city", pa.string(), nullable=False), InvalidInputError, "not nullable"),
+        (pa.field("nothing.city", pa.string()), InvalidInputError, "cannot be called"),
+        (pa.field("place.no.city", pa.string()), NotFoundError, "no column 'no' in 'place'"),
+        (pa.field("id.x", pa.string()), InvalidInputError, "has no parts"),
+        (pa.field("tags.value.x", pa.string()), NotFoundError, "'value' in 'tags'"),
+        (pa.field("tags.x", pa.string()), InvalidInputError, "has no parts"),
+        (pa.field("pair.y", pa.string()), InvalidInputError, "fixed-size list 'pair'"),
+        (
+            pa.field("pair", pa.list_(pa.struct([("y", pa.int8())]), 2)),
+            InvalidInputError,
+            "fixed-size list 'pair'",
+        ),
+        (pa.field("packed.b", pa.string()), InvalidInputError, "packed struct"),
+        (pa.field("place.", pa.string()), InvalidInputError, "cannot be called"),
+        (pa.field("place", pa.int32()), InvalidInputError, "not int32"),
+        (pa.field("orders.x", pa.list_(pa.struct([]))), InvalidInputError, "struct without"),
+    ],
+)
+def test_invalid_parts_are_refused(
+    ds: Dataset, field: pa.Field, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        ds.add_columns(field)
+
+
+def test_computed_parts_need_a_row_for_each_value(ds: Dataset) -> None:
+    with pytest.raises(InvalidInputError, match="part of a list"):
+        ds.add_columns({"orders.x": "id"})
+    with pytest.raises(InvalidInputError, match=r"already has a column 'place\.zip'"):
+        ds.add_columns({"place.zip": "id"})
+
+
+def test_two_writers_add_the_same_part(ds: Dataset) -> None:
+    city = pa.field("place.city", pa.string())
+    made = in_the_way(ds, lambda: ds.add_columns(city)).add_columns(city)
+    assert made.version == ds.version + 1
+    watched = in_the_way(ds, lambda: ds.add_columns(pa.field("place.x", pa.int8())))
+    made = watched.add_columns(pa.field("place.y", pa.int8()))
+    names = [entry.name for entry in made.schema.field("place").type]
+    assert names == ["zip", "deep", "city", "x", "y"]
+
+
+def test_incoming_parts_are_added(ds: Dataset) -> None:
+    deep = pa.struct([("d", pa.int8()), ("c", pa.int8())])
+    incoming = pa.schema(
+        [
+            ("orders", pa.list_(pa.struct([("n", pa.int32()), ("price", pa.float32())]))),
+            ("place", pa.struct([pa.field("deep", deep), ("city", pa.string())])),
+            pa.field("more", pa.struct([("x", pa.int8())])),
+        ]
+    )
+    made = Dataset(add_missing_columns(ds.table, incoming))
+    assert made.schema.names == [*SCHEMA.names, "more"]
+    assert [entry.name for entry in made.schema.field("place").type] == ["zip", "deep", "city"]
+    assert Dataset(add_missing_columns(made.table, incoming)).version == made.version
+    with pytest.raises(InvalidInputError, match="'Zip' is not added because the table has 'zip'"):
+        add_missing_columns(made.table, pa.schema([("place", pa.struct([("Zip", pa.int32())]))]))
+    with pytest.raises(InvalidInputError, match="contains only nulls"):
+        add_missing_columns(made.table, pa.schema([("place", pa.struct([("v", pa.null())]))]))
+    other = pa.map_(pa.string(), pa.struct([("v", pa.int8())]))
+    with pytest.raises(InvalidInputError, match=r"no column 'tags\.value\.v'"):
+        add_missing_columns(made.table, pa.schema([("tags", other)]))
+
+
+@pytest.mark.floors
+def test_parts_of_lists_are_dropped(ds: Dataset) -> None:
+    made = ds.add_columns(pa.field("orders.n", pa.int32())).append(
+        pa.table(
+            {"id": [9], "orders": [[{"price": 2.0, "n": 3}]]},
+            pa.schema(
+                [
+                    ("id", pa.int64()),
+                    ("orders", pa.list_(pa.struct([("price", pa.float64()), ("n", pa.int32())]))),
+                ]
+            ),
+        )
+    )
+    before = made.version
+    made = made.drop_columns("orders.n")
+    assert values(made, "orders")[-1] == [{"price": 2.0}]
+    assert made.changes(before).read_all().num_rows == 0
+    made = made.rename_columns({"orders.price": "cost"})
+    assert values(made, "orders")[0] == [{"cost": 1.0}]
+
+
+@pytest.mark.parametrize(
+    ("dropped", "added"), [("orders.price", "orders.n"), ("place.deep.c", "place.deep.d")]
+)
+def test_the_last_stored_part_is_not_dropped(ds: Dataset, dropped: str, added: str) -> None:
+    """It alone tells how long lists are, and which structs are null."""
+    column = added.split(".")[0]
+    made = ds.add_columns(pa.field(added, pa.int32()))
+    with pytest.raises(InvalidInputError, match="Compact the table first"):
+        made.drop_columns(dropped)
+    before = [value is None or len(value) for value in values(made, column)]
+    made = made.compact().drop_columns(dropped)
+    if column == "orders":
+        assert [value is None or len(value) for value in values(made, column)] == before
+    else:
+        assert values(made, column)[:2] == [{"zip": 1, "deep": {"d": None}}, None]

@@ -1,0 +1,107 @@
+"""Renaming columns: they stay the same columns."""
+
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, InvalidInputError, NotFoundError
+from tests.verbs.columns.test_add_columns import in_the_way
+from tests.verbs.columns.test_drop_columns import SCHEMA, rows
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Four rows in two fragments, with a key."""
+    uri = f"memory://{uuid.uuid4()}/table"
+    made = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
+    return made.append(rows(1, 2)).append(rows(3, 4))
+
+
+def test_renaming_keeps_the_rows(ds: Dataset) -> None:
+    before = ds.to_table(with_row_id=True, with_row_versions=True)
+    made = ds.rename_columns({"name": "title", "id": "key"})
+    assert made.version == ds.version + 1
+    after = made.to_table(with_row_id=True, with_row_versions=True)
+    names = {"id": "key", "name": "title"}
+    assert after.equals(
+        before.rename_columns([names.get(name, name) for name in before.schema.names])
+    )
+    assert made.changes(ds.version).read_all().num_rows == 0
+    assert made.verify() == []
+
+
+def test_a_renamed_key_stays_the_key(ds: Dataset) -> None:
+    made = ds.rename_columns({"id": "key"})
+    assert made.table.schema.fields[0].primary_key_position is not None
+    made = made.upsert(pa.table({"key": [1, 9], "name": ["new", "nine"]}), on="key")
+    assert made.to_table(["key", "name"], filter="key IN (1, 9)").num_rows == 2
+    assert made.count_rows() == 5
+
+
+def test_struct_fields_can_be_renamed(ds: Dataset) -> None:
+    """Also in lists."""
+    made = ds.rename_columns({"place.city": "town", "orders.n": "count"})
+    assert made.schema.field("place").type == pa.struct(
+        [("town", pa.string()), ("zip", pa.int32())]
+    )
+    assert made.to_table()["place"].to_pylist()[0] == {"town": "c", "zip": 1}
+    assert made.to_table()["orders"].to_pylist()[2] == [{"price": 1.0, "count": 3}]
+
+
+def test_two_columns_can_swap_names(ds: Dataset) -> None:
+    made = ds.rename_columns({"id": "name", "name": "id"})
+    assert made.to_table(["id", "name"]).to_pydict() == {
+        "id": ["n1", "n2", "n3", "n4"],
+        "name": [1, 2, 3, 4],
+    }
+
+
+def test_the_feed_follows_renamed_columns(ds: Dataset) -> None:
+    made = ds.rename_columns({"name": "title"}).update({"title": "'new'"}, "id = 1")
+    feed = made.changes(0, columns=["title"]).read_all()
+    assert feed["title"].to_pylist() == ["n1", "n2", "n3", "n4", "n1", "new"]
+
+
+def test_renaming_to_the_same_makes_no_version(ds: Dataset) -> None:
+    assert ds.rename_columns({}).version == ds.version
+    assert ds.rename_columns({"name": "name"}).version == ds.version
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "match"),
+    [
+        ({"nope": "a"}, NotFoundError, "no column 'nope'"),
+        ({"name": "id"}, InvalidInputError, "two columns would be named 'id'"),
+        ({"name": "x", "place": "x"}, InvalidInputError, "two columns would be named 'x'"),
+        ({"place.city": "zip"}, InvalidInputError, "two columns would be named 'zip'"),
+        ({"name": ""}, InvalidInputError, "cannot be called ''"),
+        ({"name": "a.b"}, InvalidInputError, "cannot be called 'a.b'"),
+        ({"name": None}, InvalidInputError, "cannot be called None"),
+        ({"name": "_rowid"}, InvalidInputError, "must not be called '_rowid'"),
+        ({"name": "_change_type"}, InvalidInputError, "must not be called '_change_type'"),
+        ({"place.city": "a", "place.`city`": "b"}, InvalidInputError, "renamed twice"),
+        (["name"], InvalidInputError, "a mapping"),
+    ],
+)
+def test_invalid_names_change_nothing(
+    ds: Dataset, names: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        ds.rename_columns(names)
+    assert ds.checkout(None).version == ds.version
+
+
+def test_a_concurrently_dropped_column_is_missing(ds: Dataset) -> None:
+    def meanwhile() -> None:
+        ds.drop_columns(["name"])
+
+    with pytest.raises(NotFoundError, match="'name'"):
+        in_the_way(ds, meanwhile).rename_columns({"name": "title"})
+
+
+def test_concurrent_rows_get_the_new_name(ds: Dataset) -> None:
+    made = in_the_way(ds, lambda: ds.append(rows(5))).rename_columns({"name": "title"})
+    assert made.to_table(["title"], filter="id = 5")["title"].to_pylist() == ["n5"]
