@@ -102,9 +102,9 @@ class ByIdentity(Generic[V]):
         self._known[key] = weakref.ref(owner, partial(self._forget, key)), value
         return value
 
-    def _forget(self, key: int, dead: "weakref.ref[Any]") -> None:
+    def _forget(self, key: int, reference: "weakref.ref[Any]") -> None:
         cached = self._known.get(key)
-        if cached is not None and cached[0] is dead:
+        if cached is not None and cached[0] is reference:
             self._known.pop(key, None)
 
     def __len__(self) -> int:

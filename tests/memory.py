@@ -18,7 +18,7 @@ import pytest
 
 from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.snapshot.hidden_columns import forget_hidden_columns
-from lance_stream.snapshot.open_files import forget_dead_offsets
+from lance_stream.snapshot.open_files import forget_deleted_offsets
 from lance_stream.table.lineage.row_ids import forget_row_ids
 
 LIMIT_BYTES = 1_750_000_000
@@ -65,7 +65,7 @@ def give_back() -> None:
     clear_key_indices()
     forget_row_ids()
     forget_hidden_columns()
-    forget_dead_offsets()
+    forget_deleted_offsets()
     gc.collect()
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -70,10 +70,10 @@ def forge_table(uri: str, num_fragments: int, num_rows: int = ROWS_PER_FRAGMENT)
     real: list[Fragment] = []
     for _ in range(-(-num_fragments // LINKS_PER_FILE)):
         real += write_fragments(keys.to_batches(), write_target(table))
-    dead_type, dead = encode_deletion_vector(np.arange(0, num_rows, 100))
+    dead_type, deleted = encode_deletion_vector(np.arange(0, num_rows, 100))
     deletions = Path(uri, "_deletions")
     deletions.mkdir()
-    (deletions / "first").write_bytes(dead)
+    (deletions / "first").write_bytes(deleted)
     random = np.random.default_rng(0)
     made: list[Fragment] = []
     (field,) = key_fields(table.schema, ["key"])

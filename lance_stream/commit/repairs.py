@@ -41,7 +41,9 @@ def with_counts(store: Store, manifest: Manifest) -> Manifest:
         NotFoundError: A file does not exist.
     """
     numbers = manifest.fragments.numbers
-    unknown = (numbers.physical_rows == 0) | (numbers.has_deletion_file & (numbers.dead_rows == 0))
+    unknown = (numbers.physical_rows == 0) | (
+        numbers.has_deletion_file & (numbers.num_deleted_rows == 0)
+    )
     changes = {
         index: counted
         for index in np.flatnonzero(unknown).tolist()
@@ -137,10 +139,10 @@ def _counted(store: Store, fragment: Fragment) -> Fragment:
         reader = answer(asking, lambda ranges: store.read_ranges(path, ranges))
         physical_rows = reader.metadata.num_rows
     if deletion_file is not None and not deletion_file.num_deleted_rows:
-        dead = decode_deletion_vector(
+        deleted = decode_deletion_vector(
             store.read(deletion_file_path(fragment.id, deletion_file)),
             deletion_file.file_type,
             physical_rows,
         )
-        deletion_file = replace(deletion_file, num_deleted_rows=len(dead))
+        deletion_file = replace(deletion_file, num_deleted_rows=len(deleted))
     return replace(fragment, physical_rows=physical_rows, deletion_file=deletion_file)

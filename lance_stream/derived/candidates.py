@@ -266,8 +266,8 @@ def _rows(
         mask &= ids < np.uint64(pending_range.below)
     if pending_range.skip:
         mask &= ~np.isin(stamps, np.array(pending_range.skip, np.uint64))
-    dead = table.dead_offsets(fragment).astype(np.int64) - start
-    mask[dead[(dead >= 0) & (dead < len(mask))]] = False
+    deleted = table.deleted_offsets(fragment).astype(np.int64) - start
+    mask[deleted[(deleted >= 0) & (deleted < len(mask))]] = False
     chosen = np.flatnonzero(mask)
     return Rows(index, (chosen + start).astype(np.uint32), ids[chosen])
 

@@ -138,8 +138,8 @@ def _ids_that_may_be_gone(source: TableVersion, before: TableVersion) -> Ids:
         then = before.manifest.fragments[index]
         if here is not None and now[here].deletion_file == then.deletion_file:
             continue
-        dead = before.dead_offsets(then)
-        ids_found.append(np.delete(before.row_ids(then).to_array(), dead.astype(np.int64)))
+        deleted = before.deleted_offsets(then)
+        ids_found.append(np.delete(before.row_ids(then).to_array(), deleted.astype(np.int64)))
     return np.concatenate(ids_found)
 
 

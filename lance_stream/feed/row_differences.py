@@ -171,14 +171,14 @@ def _diff(
 ) -> tuple[TableChanges, Sequences]:
     for fragment in (*plan.removed, *plan.added, *chain.from_iterable(plan.common)):
         newer.check_promise(fragment)
-    dead = newer.dead_offsets_of(plan.dead_rows_of)
-    dead_rows = {
+    deleted = newer.deleted_offsets_of(plan.deletion_files_of)
+    deleted_rows = {
         (fragment.id, fragment.deletion_file): offsets
-        for fragment, offsets in zip(plan.dead_rows_of, dead, strict=True)
+        for fragment, offsets in zip(plan.deletion_files_of, deleted, strict=True)
         if fragment.deletion_file is not None
     }
     sequences = {sequence: newer.files.sequence(sequence) for sequence in plan.sequences}
-    changes = diff(plan, dead_rows, sequences, history, column_backfills=column_backfills)
+    changes = diff(plan, deleted_rows, sequences, history, column_backfills=column_backfills)
     return changes, sequences
 
 

@@ -259,9 +259,9 @@ def _alive(unit: WorkUnit, fragment: Fragment, matches: Matches) -> Matches:
     if fragment.deletion_file is None or not len(matches.addresses):
         return matches
     num_rows = fragment.physical_rows or unit.files.num_rows(fragment.files[0])
-    dead = unit.files.dead_offsets(fragment, num_rows)
+    deleted = unit.files.deleted_offsets(fragment, num_rows)
     _, offsets = unpack_addresses(matches.addresses)
-    return matches.where(np.flatnonzero(~are_among(offsets, dead)))
+    return matches.where(np.flatnonzero(~are_among(offsets, deleted)))
 
 
 _NO_MATCHES: Final = Matches(np.empty(0, np.uint64), np.empty(0, np.int64))
@@ -510,7 +510,7 @@ def deleted_rows(
     if _without_deletion_file(before) != _without_deletion_file(now):
         return None
     try:
-        deleted_before, deleted = table.dead_offsets(before), table.dead_offsets(now)
+        deleted_before, deleted = table.deleted_offsets(before), table.deleted_offsets(now)
     except NotFoundError:
         return None
     if not bool(are_among(deleted_before, deleted).all()):

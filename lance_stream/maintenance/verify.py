@@ -23,7 +23,7 @@ from lance_stream.maintenance.verify_values import broken_values
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.snapshot.hidden_columns import forget_hidden_columns
-from lance_stream.snapshot.open_files import forget_dead_offsets
+from lance_stream.snapshot.open_files import forget_deleted_offsets
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.write_ahead_logs import FOLDER, unmerged_files
 from lance_stream.storage.locations import is_relative
@@ -75,7 +75,7 @@ def verify(
         watch: Called with the share of the values that have been read, from 0 to 1.
     """
     forget_hidden_columns()  # what is in the files counts
-    forget_dead_offsets()
+    forget_deleted_offsets()
     findings: list[Finding] = []
     deep_rules: Rules = {VALUES: partial(broken_values, watch=watch)}
     rules = {**RULES, **deep_rules} if deep else RULES
@@ -355,11 +355,11 @@ def _deletion_files(table: TableVersion) -> Broken:
             continue
         where = f"{where}, {paths.deletion_file_path(fragment.id, fragment.deletion_file)}"
         try:
-            dead = table.dead_offsets(fragment)
+            deleted = table.deleted_offsets(fragment)
         except (BadDataError, NotFoundError) as error:
             yield where, str(error)
             continue
-        if not len(dead):
+        if not len(deleted):
             yield where, "the deletion file has no offsets"
         if fragment.deletion_file.read_version >= _last_number(table):
             yield (
@@ -466,13 +466,13 @@ def _wrong_counts(table: TableVersion) -> Broken:
         fragment = table.manifest.fragments.by_id(stated.id)
         if fragment is None:
             continue
-        rows, dead = table.physical_rows(fragment), len(table.dead_offsets(fragment))
+        rows, deleted = table.physical_rows(fragment), len(table.deleted_offsets(fragment))
         stated_deleted = stated.deletion_file.num_deleted_rows if stated.deletion_file else 0
-        if stated.physical_rows not in (0, rows) or stated_deleted not in (0, dead):
+        if stated.physical_rows not in (0, rows) or stated_deleted not in (0, deleted):
             yield (
                 f"fragment {stated.id}",
                 f"the manifest states {stated_deleted} deleted rows of {stated.physical_rows}, but "
-                f"{dead} of {rows} are deleted; the next commit repairs it",
+                f"{deleted} of {rows} are deleted; the next commit repairs it",
             )
 
 

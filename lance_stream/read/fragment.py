@@ -191,15 +191,15 @@ class FragmentReader:
         if within:
             num_covered = sum(last - first for first, last in within)
             self._keep_pages(within[0][0], within[-1][1], num_covered)
-        dead = self._dead_offsets(num_rows) if within else np.empty(0, np.int64)
+        deleted = self._deleted_offsets(num_rows) if within else np.empty(0, np.int64)
         batches = chain.from_iterable(self._batches(*selection, num_rows) for selection in within)
         for first, last in batches:
             selection = Selection(first, last)
-            if len(dead):
-                low, high = np.searchsorted(dead, [first, last])
+            if len(deleted):
+                low, high = np.searchsorted(deleted, [first, last])
                 if high > low:
                     alive = np.ones(last - first, np.bool_)
-                    alive[dead[low:high] - first] = False
+                    alive[deleted[low:high] - first] = False
                     selection = selection.where(alive)
             if selection.num_rows:
                 yield selection
@@ -532,10 +532,10 @@ class FragmentReader:
             return self._fragment.physical_rows
         return self._unit.files.num_rows(self._fragment.files[0])
 
-    def _dead_offsets(self, num_rows: int) -> Offsets:
+    def _deleted_offsets(self, num_rows: int) -> Offsets:
         if self._unit.include_deleted:
             return np.empty(0, np.int64)
-        return self._unit.files.dead_offsets(self._fragment, num_rows).astype(np.int64)
+        return self._unit.files.deleted_offsets(self._fragment, num_rows).astype(np.int64)
 
     def _default_batch_size(self, num_rows: int) -> int:
         width, num_unknown = self._width_of_row

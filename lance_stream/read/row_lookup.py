@@ -39,8 +39,8 @@ def find_rows(
     addresses_found = np.full(len(row_id_set), NO_ADDRESS)
     fragments = table.manifest.fragments
     hits = [hit for hit in _hits(table, row_id_set) if len(hit[1])]
-    dead = table.dead_offsets_of([fragments[index] for index, _, _ in hits])
-    for (index, some, offsets), deleted in zip(hits, dead, strict=True):
+    deleted_by_fragment = table.deleted_offsets_of([fragments[index] for index, _, _ in hits])
+    for (index, some, offsets), deleted in zip(hits, deleted_by_fragment, strict=True):
         is_live = ~are_among(offsets, deleted)
         some, offsets = some[is_live], offsets[is_live]
         twice = some[addresses_found[some] != NO_ADDRESS]

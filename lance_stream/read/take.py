@@ -129,11 +129,11 @@ def _addresses_of_places(
     alive -= (stops - counts)[which]
     numbers = fragments.numbers
     for index in np.flatnonzero(numbers.has_deletion_file & _are_among(which, len(stops))).tolist():
-        dead = table.dead_offsets(fragments[index]).astype(np.int64)
-        if len(dead):
+        deleted = table.deleted_offsets(fragments[index]).astype(np.int64)
+        if len(deleted):
             chosen = np.flatnonzero(which == index)
             # how many live rows precede each deleted one; ascending, like the deleted rows
-            before = dead - np.arange(len(dead))
+            before = deleted - np.arange(len(deleted))
             alive[chosen] += np.searchsorted(before, alive[chosen], side="right")
     return pack_addresses(numbers.ids[which], alive)
 
@@ -193,6 +193,6 @@ def _are_live(table: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDA
         if fragment is not None:
             chosen = np.flatnonzero(fragment_ids == fragment_id)
             is_live[chosen] = (offsets[chosen] < table.physical_rows(fragment)) & ~np.isin(
-                offsets[chosen], table.dead_offsets(fragment)
+                offsets[chosen], table.deleted_offsets(fragment)
             )
     return is_live

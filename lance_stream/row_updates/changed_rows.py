@@ -138,20 +138,20 @@ def without_rows(
     removed: list[int] = []
     chosen = list(by_fragment(addresses))
     fragments = [table.manifest.fragments[places[fragment_id]] for fragment_id, _ in chosen]
-    before = table.dead_offsets_of(fragments)
+    before = table.deleted_offsets_of(fragments)
     for fragment, died, (fragment_id, offsets) in zip(fragments, before, chosen, strict=True):
         num_rows = table.physical_rows(fragment)
-        dead = union(died, offsets)
-        if len(dead) == num_rows:
+        deleted = union(died, offsets)
+        if len(deleted) == num_rows:
             removed.append(fragment_id)
         else:
-            dying.append((replace(fragment, physical_rows=num_rows), dead))
+            dying.append((replace(fragment, physical_rows=num_rows), deleted))
 
     # Nothing is written before everything has been read.
     def write(job: tuple[Fragment, npt.NDArray[np.uint32], int]) -> Fragment:
-        fragment, dead, file_id = job
-        file = write_deletion_file(table.store, fragment.id, dead, table.version, file_id)
-        table.files.know_dead_offsets(fragment, file, dead)
+        fragment, deleted, file_id = job
+        file = write_deletion_file(table.store, fragment.id, deleted, table.version, file_id)
+        table.files.cache_deleted_offsets(fragment, file, deleted)
         return replace(
             fragment,
             deletion_file=file,
@@ -160,7 +160,7 @@ def without_rows(
             last_updated_at_versions=None,
         )
 
-    jobs = [(fragment, dead, environment.random_id()) for fragment, dead in dying]
+    jobs = [(fragment, deleted, environment.random_id()) for fragment, deleted in dying]
     if len(jobs) < 2 or table.store.num_readers <= NUM_READERS:
         return tuple(map(write, jobs)), tuple(removed)
     with ThreadPoolExecutor(min(table.store.num_readers, len(jobs))) as threads:

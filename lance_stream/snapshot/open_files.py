@@ -48,10 +48,10 @@ from lance_stream.table.paths import data_file_path, deletion_file_path
 MAX_OPEN_FILES: Final = 256
 MAX_KNOWN_SIZES: Final = 1 << 14
 
-MAX_DEAD_BYTES: Final = 64 << 20
+MAX_DELETED_OFFSETS_BYTES: Final = 64 << 20
 """How much memory the offsets of deleted rows take at most, of all tables."""
 
-_DEAD_FILE_BYTES: Final = 256
+_DELETION_FILE_BYTES: Final = 256
 
 MOST_UNCHECKED_ROWS: Final = 1 << 22
 """Up to how many rows of a fragment are trusted unchecked: they need little memory."""
@@ -173,7 +173,7 @@ class OpenFiles:
                 "data file"
             )
 
-    def dead_offsets(self, fragment: Fragment, num_rows: int) -> npt.NDArray[np.uint32]:
+    def deleted_offsets(self, fragment: Fragment, num_rows: int) -> npt.NDArray[np.uint32]:
         """Return the row offsets of a fragment's deleted rows, ascending.
 
         Raises:
@@ -198,22 +198,22 @@ class OpenFiles:
                 raise
 
         key = _DeletionFileKey(store.uri, path, num_rows, file.num_deleted_rows)
-        return _DEAD.get_or_make(key, load)
+        return _DELETED_OFFSETS.get_or_make(key, load)
 
-    def know_dead_offsets(
-        self, fragment: Fragment, file: DeletionFile, dead: npt.NDArray[np.uint32]
+    def cache_deleted_offsets(
+        self, fragment: Fragment, file: DeletionFile, deleted: npt.NDArray[np.uint32]
     ) -> None:
         """Keep the offsets of a deletion file that was just written: the next batch needs them.
 
         Args:
             fragment: The fragment, which states its number of rows.
             file: Its new deletion file.
-            dead: The offsets, ascending.
+            deleted: The offsets, ascending.
         """
         store, _ = self._store_of(file.base_id)
         path = deletion_file_path(fragment.id, file)
         key = _DeletionFileKey(store.uri, path, fragment.physical_rows, file.num_deleted_rows)
-        _DEAD.put(key, dead)
+        _DELETED_OFFSETS.put(key, deleted)
 
     def sequence(self, stored: StoredSequence) -> bytes | HiddenColumn:
         """Return the bytes of a row id or row version sequence, or the hidden column that it is.
@@ -347,14 +347,14 @@ class _DeletionFileKey(NamedTuple):
     num_deleted_rows: int
 
 
-_DEAD: Final = Cache[_DeletionFileKey, npt.NDArray[np.uint32]](
-    MAX_DEAD_BYTES, lambda dead: dead.nbytes + _DEAD_FILE_BYTES
+_DELETED_OFFSETS: Final = Cache[_DeletionFileKey, npt.NDArray[np.uint32]](
+    MAX_DELETED_OFFSETS_BYTES, lambda deleted: deleted.nbytes + _DELETION_FILE_BYTES
 )
 
 
-def forget_dead_offsets() -> None:
+def forget_deleted_offsets() -> None:
     """Forget the offsets of all deletion files."""
-    _DEAD.clear()
+    _DELETED_OFFSETS.clear()
 
 
 def _absolute(base: BasePath) -> BasePath:

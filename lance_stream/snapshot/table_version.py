@@ -175,28 +175,28 @@ class TableVersion:
         elif not fragment.physical_rows and fragment.row_ids is not None:
             self.files.row_ids(fragment.row_ids, self.physical_rows(fragment))
 
-    def dead_offsets(self, fragment: Fragment) -> npt.NDArray[np.uint32]:
+    def deleted_offsets(self, fragment: Fragment) -> npt.NDArray[np.uint32]:
         """Return the row offsets of a fragment's deleted rows, ascending."""
         if fragment.deletion_file is None:
             return np.empty(0, np.uint32)
         with explaining_missing_files(self.store, self.version, fragment):
-            return self.files.dead_offsets(fragment, self.physical_rows(fragment))
+            return self.files.deleted_offsets(fragment, self.physical_rows(fragment))
 
-    def dead_offsets_of(self, fragments: Sequence[Fragment]) -> list[npt.NDArray[np.uint32]]:
+    def deleted_offsets_of(self, fragments: Sequence[Fragment]) -> list[npt.NDArray[np.uint32]]:
         """Return the row offsets of the deleted rows per fragment; reads files side by side."""
         with_files = [fragment for fragment in fragments if fragment.deletion_file is not None]
         if len(with_files) < 2 or self.store.num_readers <= NUM_READERS:
-            return [self.dead_offsets(fragment) for fragment in fragments]
+            return [self.deleted_offsets(fragment) for fragment in fragments]
         with ThreadPoolExecutor(min(self.store.num_readers, len(with_files))) as threads:
-            return list(threads.map(self.dead_offsets, fragments))
+            return list(threads.map(self.deleted_offsets, fragments))
 
     def num_live_rows(self, fragment: Fragment) -> int:
         """Return the number of a fragment's live rows; reads nothing if the manifest tells."""
         deletion_file = fragment.deletion_file
         if deletion_file is None:
             return self.physical_rows(fragment)
-        dead = deletion_file.num_deleted_rows or len(self.dead_offsets(fragment))
-        return self.physical_rows(fragment) - dead
+        deleted = deletion_file.num_deleted_rows or len(self.deleted_offsets(fragment))
+        return self.physical_rows(fragment) - deleted
 
     def row_ids(self, fragment: Fragment) -> RowIdSequence:
         """Return the stable row ids of a fragment's rows.
@@ -269,8 +269,8 @@ class TableVersion:
         if sum(fragment.physical_rows for fragment in fragments) > 4 * MOST_UNCHECKED_ROWS:
             for fragment in fragments:
                 self.files.check_num_rows(fragment)
-        dead = self.dead_offsets_of(fragments)
+        deleted = self.deleted_offsets_of(fragments)
         return RowIdIndex(
             FragmentRows(fragment.id, self.row_ids(fragment), offsets)
-            for fragment, offsets in zip(fragments, dead, strict=True)
+            for fragment, offsets in zip(fragments, deleted, strict=True)
         )

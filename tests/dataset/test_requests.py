@@ -26,7 +26,7 @@ from lance_stream.feed.rules import FeedRules
 from lance_stream.keys.bounds import known_key_bounds
 from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.open_files import forget_dead_offsets
+from lance_stream.snapshot.open_files import forget_deleted_offsets
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
 from lance_stream.storage.protocols import Service
@@ -58,7 +58,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the caches of manifests, key bounds, keys and deleted rows, as in a new process."""
     known_key_bounds._columns.clear()
     clear_key_indices()
-    forget_dead_offsets()
+    forget_deleted_offsets()
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())
 
 
@@ -251,7 +251,7 @@ def test_an_upsert_uses_the_version_that_its_sink_opened(
 
 def opened() -> Dataset:
     """Return the table as a process that has just opened it sees it."""
-    forget_dead_offsets()
+    forget_deleted_offsets()
     return lance_stream.open_dataset(URI)
 
 

@@ -24,7 +24,7 @@ def rows(*ids: int) -> pa.Table:
 
 @pytest.fixture
 def ds() -> Dataset:
-    """Seven rows in two fragments, one of them dead, without stable row ids."""
+    """Seven rows in two fragments, one of them deleted, without stable row ids."""
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
@@ -138,7 +138,7 @@ class TestWithTheReference:
 
     @pytest.fixture(params=["legacy", "2.0", "2.2"])
     def theirs(self, tmp_path: Path, request: Any) -> Any:
-        """Twelve rows in three fragments; some are dead."""
+        """Twelve rows in three fragments; some are deleted."""
         made = lance.write_dataset(
             rows(*range(12)),
             tmp_path / "t",

@@ -39,7 +39,7 @@ from lance_stream.verbs.append import append
 
 @pytest.fixture
 def ds() -> Dataset:
-    """Two fragments of four rows, of which one has two dead rows; made by a stream."""
+    """Two fragments of four rows, of which one has two deleted rows; made by a stream."""
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", pa.schema([("id", pa.int64()), ("x", pa.string())])
     )

@@ -182,7 +182,7 @@ class IndexedTable:
 
     def compact_by_pylance(self) -> None:
         self.theirs.optimize.compact_files(target_rows_per_fragment=20)
-        # After its own, dead rows take the places of near ones.
+        # After its own, deleted rows take the places of near ones.
         self.index()
 
     # --- questions

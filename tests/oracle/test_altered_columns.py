@@ -55,7 +55,7 @@ def rows(*ids: int, with_nulls: bool = True) -> pa.Table:
 
 
 def create(path: Path, version: str) -> str:
-    """Two fragments; one row of the first is dead."""
+    """Two fragments; one row of the first is deleted."""
     uri = str(path / "table")
     with_nulls = version in ("2.1", "2.2")
     for ids in ((1, 2, 3, 4), (5, 6, 7, 8)):

@@ -23,7 +23,7 @@ PLACE = pa.array([{"city": f"c{number}", "zip": number} for number in range(20)]
 
 
 def twins_of(path: Path, version: str = "2.2", **options: Any) -> Twins:
-    """Return twins of three fragments, one with dead rows."""
+    """Return twins of three fragments, one with deleted rows."""
     table = rows(range(20), 0).append_column("place", PLACE)
     twins = Twins(path, table, data_storage_version=version, **options)
     for uri in (twins.ours, twins.theirs):

@@ -25,7 +25,7 @@ def rows(start: int, stop: int) -> pa.Table:
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
-    """Nine versions by both writers: rows of all ages, dead rows, an index that was built twice."""
+    """Nine versions by both writers: rows of all ages, deleted rows, an index built twice."""
     made = str(tmp_path / "t")
     ds = lance.write_dataset(rows(0, 50), made, enable_stable_row_ids=True)
     ds.create_scalar_index("id", "BTREE")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.oracle
 
 @pytest.fixture
 def clone(tmp_path: Path) -> str:
-    """A clone of a table in which one row is dead."""
+    """A clone of a table in which one row is deleted."""
     base, uri = str(tmp_path / "base"), str(tmp_path / "clone")
     rows = pa.table({"id": range(10), "x": [0.5] * 10})
     made = lance.write_dataset(rows, base, enable_stable_row_ids=True)

@@ -96,10 +96,11 @@ ACTS: list[Callable[[History], None]] = [
 def changes_of(log: ObjectStoreLog, version: int) -> TableChanges:
     older = log.read(version - 1) if version > 1 else None
     plan = plan_diff(older, log.read(version))
-    dead = {
-        (entry.id, entry.deletion_file): dead_of(log.store, entry) for entry in plan.dead_rows_of
+    deleted = {
+        (entry.id, entry.deletion_file): dead_of(log.store, entry)
+        for entry in plan.deletion_files_of
     }
-    return diff(plan, dead)
+    return diff(plan, deleted)
 
 
 def snapshot(uri: str, version: int) -> dict[int, dict[str, Any]]:

@@ -89,7 +89,7 @@ def manifests(folder: Path) -> Iterator[tuple[Path, Manifest]]:
         yield path, decode_manifest(path.read_bytes())
 
 
-def dead_rows(folder: Path, fragment: Fragment) -> np.ndarray:
+def deleted_rows(folder: Path, fragment: Fragment) -> np.ndarray:
     file = fragment.deletion_file
     if file is None:
         return np.empty(0, np.uint32)
@@ -103,7 +103,7 @@ def lineage(folder: Path, manifest: Manifest) -> list[np.ndarray]:
     """The four lineage columns of a version's live rows, in scan order."""
     parts: list[list[np.ndarray]] = []
     for fragment in manifest.fragments:
-        live = np.delete(np.arange(fragment.physical_rows), dead_rows(folder, fragment))
+        live = np.delete(np.arange(fragment.physical_rows), deleted_rows(folder, fragment))
         assert isinstance(fragment.row_ids, bytes)
         sequences = [
             decode_row_ids(fragment.row_ids, fragment.physical_rows).take(live),
@@ -155,7 +155,7 @@ def test_row_ids_and_versions_are_pylances(history: Path) -> None:
             assert column.tolist() == theirs[name].to_pylist(), (manifest.version, name)
         index = RowIdIndex(
             FragmentRows(
-                fragment.id, decode_row_ids(fragment.row_ids), dead_rows(history, fragment)
+                fragment.id, decode_row_ids(fragment.row_ids), deleted_rows(history, fragment)
             )
             for fragment in manifest.fragments
         )
@@ -280,8 +280,8 @@ def new_table(tmp_path: Path, num_rows: int) -> tuple[Path, Manifest]:
 @pytest.mark.parametrize("num_deleted", [1, 4999, 5000, 9999])
 def test_pylance_reads_our_deletion_files(tmp_path: Path, num_deleted: int) -> None:
     folder, manifest = new_table(tmp_path, 10_000)
-    dead = np.sort(np.random.default_rng(num_deleted).choice(10_000, num_deleted, replace=False))
-    file_type, data = encode_deletion_vector(dead)
+    deleted = np.sort(np.random.default_rng(num_deleted).choice(10_000, num_deleted, replace=False))
+    file_type, data = encode_deletion_vector(deleted)
     file = DeletionFile(file_type, 1, 77, num_deleted)
     path = folder / paths.deletion_file_path(0, file)
     path.parent.mkdir()
@@ -291,7 +291,7 @@ def test_pylance_reads_our_deletion_files(tmp_path: Path, num_deleted: int) -> N
     reader, writer = feature_flags.flags_for(newer)
     newer = replace(newer, reader_feature_flags=reader, writer_feature_flags=writer)
     ds = publish(folder, newer)
-    assert ds.to_table()["id"].to_pylist() == sorted(set(range(10_000)) - set(dead.tolist()))
+    assert ds.to_table()["id"].to_pylist() == sorted(set(range(10_000)) - set(deleted.tolist()))
     ds.delete("id = -1 OR x < 0")
     assert lance.dataset(str(folder)).count_rows() == 10_000 - num_deleted
 

@@ -19,7 +19,7 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.expressions.predicates import Expression, evaluate_predicate, parse_expression
 from lance_stream.read import fragment, lineage_skipping, page_skipping
 from lance_stream.read.scan import plan_scan
-from lance_stream.snapshot.open_files import forget_dead_offsets
+from lance_stream.snapshot.open_files import forget_deleted_offsets
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments.fragment import encode_fragment
 from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
@@ -58,7 +58,7 @@ def everything(ds: Dataset) -> pa.Table:
 
 def watched(ds: Dataset) -> tuple[Dataset, WatchedStore]:
     """Return the table as a process sees it that has not written it, and what reads its files."""
-    forget_dead_offsets()
+    forget_deleted_offsets()
     store = WatchedStore(ds.table.store)
     kept: Store = store
     return Dataset(replace(ds.table, store=kept, log=ObjectStoreLog(kept))), store

@@ -46,7 +46,7 @@ ROWS = make_rows()
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def ds(request: pytest.FixtureRequest) -> Dataset:
-    """Two fragments, with one row in a hundred dead."""
+    """Two fragments, with one row in a hundred deleted."""
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", ROWS.schema, file_version=request.param
     )

@@ -21,7 +21,7 @@ ROWS = {"id": [place for place in range(30) if place % 7 != 3]}
 
 
 def old_table(path: Path, change: Callable[[table_pb2.Manifest], object]) -> Path:
-    """Make a table of file version 0.1, two fragments and dead rows, and change its manifest."""
+    """Make a table of file version 0.1, two fragments and deleted rows, and change its manifest."""
     for first, stop in ((0, 20), (20, 30)):
         rows = pa.table({"id": list(range(first, stop))})
         lance.write_dataset(rows, path, mode="append", data_storage_version="legacy")
@@ -41,11 +41,11 @@ def without_counts(manifest: table_pb2.Manifest) -> None:
 
 
 def with_wrong_counts(manifest: table_pb2.Manifest) -> None:
-    """State what Lance 0.8 stated after a delete: dead rows were taken off twice."""
+    """State what Lance 0.8 stated after a delete: deleted rows were taken off twice."""
     without_counts(manifest)
-    for fragment, rows, dead in zip(manifest.fragments, (17, 9), (3, 1), strict=True):
+    for fragment, rows, deleted in zip(manifest.fragments, (17, 9), (3, 1), strict=True):
         fragment.physical_rows = rows
-        fragment.deletion_file.num_deleted_rows = dead
+        fragment.deletion_file.num_deleted_rows = deleted
 
 
 OLD = pytest.mark.parametrize("change", [without_counts, with_wrong_counts])
@@ -92,7 +92,7 @@ def test_the_next_commit_states_row_counts(
     assert ds.count_rows() == len(expected)
     assert ds.verify() == []
     numbers = ds.table.manifest.fragments.numbers
-    assert int(numbers.physical_rows.sum()) - int(numbers.dead_rows.sum()) == len(expected)
+    assert int(numbers.physical_rows.sum()) - int(numbers.num_deleted_rows.sum()) == len(expected)
     theirs = lance.dataset(path)
     assert theirs.count_rows() == len(expected)
     assert theirs.to_table().to_pydict() == {"id": expected}

@@ -8,7 +8,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.snapshot.open_files import forget_dead_offsets
+from lance_stream.snapshot.open_files import forget_deleted_offsets
 from lance_stream.storage.local_store import LocalStore
 
 
@@ -24,9 +24,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return real(store, path)
 
     monkeypatch.setattr(LocalStore, "read", watched)
-    forget_dead_offsets()
+    forget_deleted_offsets()
     yield paths
-    forget_dead_offsets()
+    forget_deleted_offsets()
 
 
 def delete(ds: Dataset, number: int) -> None:
@@ -47,7 +47,7 @@ def test_a_stream_of_batches_reads_no_deletion_file_of_its_own(
     for number in range(5):
         change(lance_stream.open_dataset(tmp_path / "t"), number)
     assert read == []
-    forget_dead_offsets()
+    forget_deleted_offsets()
     for _ in range(2):
         ds = lance_stream.open_dataset(tmp_path / "t")
         assert ds.count_rows("id < 5") == (0 if change is delete else 5)

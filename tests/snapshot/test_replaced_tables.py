@@ -40,7 +40,7 @@ def others(*values: int) -> pa.Table:
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
-    """Four versions: two files of rows, and a dead one."""
+    """Four versions: two files of rows, and a deleted one."""
     uri = str(tmp_path / "table")
     lance_stream.create_dataset(uri, SCHEMA).append(rows(1, 2, 3)).append(rows(4, 5)).delete("id=2")
     return uri

@@ -235,8 +235,8 @@ def test_fragments_are_decided_one_by_one(
     changed = wide.upsert(prices([1, 2, 120, 700]), on="id")
     monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", stays)
     assert is_in_place(changed)
-    dead = [fragment.deletion_file is not None for fragment in changed.table.manifest.fragments]
-    assert dead == [False, True, False]
+    deleted = [fragment.deletion_file is not None for fragment in changed.table.manifest.fragments]
+    assert deleted == [False, True, False]
     assert {key: each[:2] for key, each in lineage(changed).items() if key != 700} == {
         key: each[:2] for key, each in before.items()
     }

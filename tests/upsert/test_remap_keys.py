@@ -270,12 +270,12 @@ def test_new_numbers_are_those_of_the_rows_as_written() -> None:
     dice = np.random.default_rng(5)
     for _ in range(50):
         sizes = dice.integers(1, 9, 3)
-        dead = [np.flatnonzero(dice.random(each) < 0.4).astype(np.uint32) for each in sizes]
-        moved = [RewrittenRows(int(size), gone) for size, gone in zip(sizes, dead, strict=True)]
+        deleted = [np.flatnonzero(dice.random(each) < 0.4).astype(np.uint32) for each in sizes]
+        moved = [RewrittenRows(int(size), gone) for size, gone in zip(sizes, deleted, strict=True)]
         group = RewrittenFiles((), moved, (), None)
         live = [
             (at, row)
-            for at, (size, gone) in enumerate(zip(sizes, dead, strict=True))
+            for at, (size, gone) in enumerate(zip(sizes, deleted, strict=True))
             for row in range(size)
             if row not in gone
         ]

@@ -110,7 +110,7 @@ def test_foreign_fragments_are_read() -> None:
 
 
 def test_restored_rows_are_found() -> None:
-    """The bounds of a file are those of its dead rows, too."""
+    """The bounds of a file are those of its deleted rows, too."""
     ds = lance_stream.Dataset(ordered_by_time())
     deleted = ds.delete("id % 100 < 90")
     done = upsert(deleted.table, rows(95, 96, 1.0), ON_ID)

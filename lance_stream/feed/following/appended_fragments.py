@@ -86,7 +86,7 @@ class AppendedRows:
         if fragment.deletion_file is None:
             return {"start": first, "stop": last}
         is_live = np.ones(self.newer.physical_rows(fragment), np.bool_)
-        is_live[self.newer.dead_offsets(fragment)] = False
+        is_live[self.newer.deleted_offsets(fragment)] = False
         live = np.flatnonzero(is_live).astype(np.uint32)
         return {"offsets": live[first:last]}
 

@@ -88,8 +88,10 @@ class Snapshot:
         """
         if rows.start == 0 and rows.stop == num_live:
             return 0, None
-        dead = self._table.dead_offsets(self._table.manifest.fragments[index]).astype(np.int64)
-        alive_before = dead - np.arange(len(dead))
+        deleted = self._table.deleted_offsets(self._table.manifest.fragments[index]).astype(
+            np.int64
+        )
+        alive_before = deleted - np.arange(len(deleted))
 
         def offset_of(row: int) -> int:
             return row + int(np.searchsorted(alive_before, row, side="right"))

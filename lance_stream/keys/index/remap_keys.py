@@ -73,7 +73,7 @@ class RewrittenFiles(NamedTuple):
         is_written = np.ones(sum(row.physical_rows for row in self.rows), np.bool_)
         start = 0
         for row in self.rows:
-            is_written[start + row.dead.astype(np.int64)] = False
+            is_written[start + row.deleted.astype(np.int64)] = False
             start += row.physical_rows
         places = np.arange(first, first + self.num_written, dtype=np.uint32)
         if self.order is not None:

@@ -85,7 +85,7 @@ def remains_of(table: TableVersion, rules: CompactionRules) -> Remains:
     fragments = table.manifest.fragments
     numbers = fragments.numbers
     physical = numbers.physical_rows.astype(np.int64)
-    deleted = numbers.dead_rows.astype(np.int64)
+    deleted = numbers.num_deleted_rows.astype(np.int64)
     many_deleted = deleted > rules.max_deleted_fraction * physical
     return Remains(
         int((physical - deleted).sum()),

@@ -242,20 +242,20 @@ def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) 
     covered_by = coverage_of(newest)
     surviving = [_still_there(newest, group) for group in prepared.groups]
     of_use = [
-        (old, new, dead)
-        for old, new, dead in surviving
+        (old, new, deleted)
+        for old, new, deleted in surviving
         if old
         and len({covered_by(fragment.id) for fragment in old}) == 1
-        and sum(map(len, dead))
+        and sum(map(len, deleted))
         <= MAX_DELETED_BEFORE_COMMIT * sum(fragment.physical_rows for fragment in new)
     ]
     ids = count((max_fragment_id(newest.manifest) or 0) + 1)
     results: list[Fragment] = []
     groups: list[RewriteGroup] = []
     try:
-        for old, new, dead in of_use:
+        for old, new, deleted in of_use:
             first = len(results)
-            for fragment, offsets in zip(new, dead, strict=True):
+            for fragment, offsets in zip(new, deleted, strict=True):
                 if len(offsets) < fragment.physical_rows:
                     numbered = replace(fragment, id=next(ids))
                     results.append(_with_deleted_rows(newest, numbered, offsets, environment))
@@ -281,13 +281,13 @@ def _still_there(
         if now is not None and killed is not None:
             old.append(_without_lineage(now))
         places.append(killed_since(rows, None) if killed is None else killed)
-    dead = by_new_fragment(
+    deleted = by_new_fragment(
         [position for position in places if position is not None],
         [row.num_written for row in group.rows],
         [fragment.physical_rows for fragment in group.new],
         group.order,
     )
-    return tuple(old), group.new, dead
+    return tuple(old), group.new, deleted
 
 
 def _deleted_now(
@@ -295,7 +295,7 @@ def _deleted_now(
 ) -> Offsets:
     """Return the deleted rows of a fragment; reads nothing if there are no new ones."""
     is_same = now.deletion_file == planned.deletion_file
-    return rows.dead if is_same else newest.dead_offsets(now)
+    return rows.deleted if is_same else newest.deleted_offsets(now)
 
 
 def _without_lineage(old: Fragment) -> Fragment:
@@ -304,12 +304,12 @@ def _without_lineage(old: Fragment) -> Fragment:
 
 
 def _with_deleted_rows(
-    newest: TableVersion, fragment: Fragment, dead: Offsets, environment: Environment
+    newest: TableVersion, fragment: Fragment, deleted: Offsets, environment: Environment
 ) -> Fragment:
-    if not len(dead):
+    if not len(deleted):
         return fragment
     file = write_deletion_file(
-        newest.store, fragment.id, dead, newest.version, environment.random_id()
+        newest.store, fragment.id, deleted, newest.version, environment.random_id()
     )
     return replace(fragment, deletion_file=file)
 

@@ -202,10 +202,10 @@ def _group(
 ) -> PreparedGroup:
     old = tuple(table.manifest.fragments[index] for index in places)
     inherit_key_bounds(table, old, new)
-    dead = table.dead_offsets_of(old)
+    deleted_by_fragment = table.deleted_offsets_of(old)
     rows = tuple(
         RewrittenRows(table.physical_rows(fragment), deleted)
-        for fragment, deleted in zip(old, dead, strict=True)
+        for fragment, deleted in zip(old, deleted_by_fragment, strict=True)
     )
     if not table.has_stable_row_ids:
         return PreparedGroup(old, rows, tuple(new))

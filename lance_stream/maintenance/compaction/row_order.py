@@ -136,15 +136,15 @@ def read_lineage(units: Sequence[WorkUnit]) -> Lineage:
 
 def lineage_of(table: TableVersion, fragments: Sequence[Fragment]) -> Lineage:
     """Return the lineage of the live rows of fragments, in their order."""
-    dead = table.dead_offsets_of(fragments)
+    deleted_by_fragment = table.deleted_offsets_of(fragments)
     ids = [
         table.row_ids(fragment).without(deleted)
-        for fragment, deleted in zip(fragments, dead, strict=True)
+        for fragment, deleted in zip(fragments, deleted_by_fragment, strict=True)
     ]
     created, updated = (
         RowVersionSequence.concat(
             table.row_versions(fragment, getattr(fragment, name)).without(deleted)
-            for fragment, deleted in zip(fragments, dead, strict=True)
+            for fragment, deleted in zip(fragments, deleted_by_fragment, strict=True)
         ).to_array()
         for name in ("created_at_versions", "last_updated_at_versions")
     )

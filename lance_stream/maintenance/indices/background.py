@@ -37,7 +37,7 @@ from lance_stream.maintenance.compaction.background import (
 from lance_stream.maintenance.indices.backoff_list import BackoffList
 from lance_stream.maintenance.indices.building import Built, delete_files
 from lance_stream.maintenance.indices.child import (
-    DeadChildError,
+    ChildDiedError,
     StoppedChildError,
     build_in_child,
 )
@@ -312,7 +312,7 @@ class BackgroundIndexing:
         request = request_of(table, names)
         try:
             return build_in_child(request, table.store.uri, table.storage_options, stop)
-        except DeadChildError as error:
+        except ChildDiedError as error:
             if len(names) == 1:
                 return Built(problems={names[0]: str(error)})
             done = Built()

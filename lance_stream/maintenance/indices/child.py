@@ -36,7 +36,7 @@ class StoppedChildError(Exception):
     """The child was stopped before its end."""
 
 
-class DeadChildError(IndexBuildError):
+class ChildDiedError(IndexBuildError):
     """The child died before it answered."""
 
 
@@ -56,7 +56,7 @@ def build_in_child(
 
     Raises:
         StoppedChildError: The event was set.
-        DeadChildError: It was killed, or crashed.
+        ChildDiedError: It was killed, or crashed.
         LanceStreamError: As `build`; or the child cannot be started.
     """
     request_bytes = pickle.dumps((os.getpid(), request, store_uri, dict(storage_options)))
@@ -80,7 +80,7 @@ def build_in_child(
     try:
         transaction, problems, failure = pickle.loads(answer)
     except (EOFError, pickle.UnpicklingError):
-        raise DeadChildError(
+        raise ChildDiedError(
             f"the process that builds indices ended with code {child.returncode}. The table is "
             f"unchanged. Its last output:{output[-_SHOWN:].decode(errors='replace')}"
         ) from None

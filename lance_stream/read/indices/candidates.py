@@ -208,9 +208,9 @@ def _by_fragment(table: TableVersion, covered: Mask, addresses: Addresses) -> Ca
     starts = np.flatnonzero(np.diff(ids, prepend=np.uint32(0xFFFFFFFF)))
     parts = np.split(offsets.astype(np.int64), starts[1:])
     places = [fragments.place_of[fragment_id] for fragment_id in ids[starts].tolist()]
-    dead = table.dead_offsets_of([fragments[index] for index in places])
+    deleted_by_fragment = table.deleted_offsets_of([fragments[index] for index in places])
     offsets_by_fragment: dict[int, Offsets] = {}
-    for index, part, deleted in zip(places, parts, dead, strict=False):
+    for index, part, deleted in zip(places, parts, deleted_by_fragment, strict=False):
         if part[-1] >= physical[index]:
             raise CorruptDataError(
                 f"an index has the row {part[-1]} of fragment {fragments[index].id}, which has "

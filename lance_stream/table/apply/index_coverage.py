@@ -193,13 +193,13 @@ def with_rewritten_fragments(
             )
         replacement = replacements.get(index.uuid)
         if replacement is not None:
-            following = _following(index, groups, has_dead_rows=False)
+            following = _following(index, groups, has_deleted_rows=False)
             return replace(following, uuid=replacement.new_id, files=replacement.new_files)
         if is_system_index(index) or not index.fragment_bitmap:
             return index
         if not stable_row_ids or says_addresses(index):
             return _less(index, old)
-        return _following(index, groups, has_dead_rows=True)
+        return _following(index, groups, has_deleted_rows=True)
 
     return tuple(map(change, indices))
 
@@ -277,14 +277,14 @@ def _less(index: IndexMetadata, removed_ids: BitMap) -> IndexMetadata:
 
 
 def _following(
-    index: IndexMetadata, groups: Sequence[RewriteGroup], *, has_dead_rows: bool
+    index: IndexMetadata, groups: Sequence[RewriteGroup], *, has_deleted_rows: bool
 ) -> IndexMetadata:
     """Return an index that covers the new fragments of a group if it covered all old ones.
 
     Args:
         index: The index before.
         groups: Which fragments replaced which.
-        has_dead_rows: Whether the index still has the deleted rows that the groups drop.
+        has_deleted_rows: Whether the index still has the deleted rows that the groups drop.
     """
     before = covered = coverage(index)
     for group in groups:
@@ -292,8 +292,8 @@ def _following(
         if not old & before:
             continue
         follows = old.issubset(before)
-        leaves_dead = any(fragment.deletion_file is not None for fragment in group.old_fragments)
-        if not (follows and leaves_dead and has_dead_rows):
+        has_deletions = any(fragment.deletion_file is not None for fragment in group.old_fragments)
+        if not (follows and has_deletions and has_deleted_rows):
             covered = covered - old
         if follows:
             covered |= BitMap(fragment.id for fragment in group.new_fragments)

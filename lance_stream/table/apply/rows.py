@@ -100,7 +100,9 @@ def update(start: Manifest, operation: Update) -> Manifest:
         start,
         operation.updated_fragments,
         operation.removed_fragment_ids,
-        partial(_with_new_columns, start.schema.ids_in_files()) if in_place else _with_dead_rows,
+        partial(_with_new_columns, start.schema.ids_in_files())
+        if in_place
+        else _with_deletion_file,
     )
     if in_place:
         changes.update(_stamped(start, operation, changes))
@@ -124,7 +126,7 @@ def _sources(start: Manifest, operation: Update) -> list[Fragment]:
     ]
 
 
-def _with_dead_rows(now: Fragment, planned: Fragment) -> Fragment:
+def _with_deletion_file(now: Fragment, planned: Fragment) -> Fragment:
     return replace(now, deletion_file=planned.deletion_file)
 
 

@@ -56,7 +56,7 @@ from lance_stream.table.manifest import Manifest
 Offsets: TypeAlias = npt.NDArray[np.uint32]
 U64s: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
-DeadRows: TypeAlias = Mapping[tuple[int, DeletionFile], Offsets]
+DeletedRows: TypeAlias = Mapping[tuple[int, DeletionFile], Offsets]
 
 
 class Hidden(Protocol):
@@ -166,7 +166,7 @@ class DiffPlan:
         field_ids: The fields of the newer schema.
         new_field_ids: Those of them that the older schema does not have.
         is_cast: Whether a column has another id than the column of its name had before.
-        dead_rows_of: The fragments whose deletion files have to be read.
+        deletion_files_of: The fragments whose deletion files have to be read.
         sequences: The parts of files, or hidden columns, that have to be read.
     """
 
@@ -178,7 +178,7 @@ class DiffPlan:
     field_ids: frozenset[int]
     new_field_ids: frozenset[int]
     is_cast: bool
-    dead_rows_of: tuple[Fragment, ...]
+    deletion_files_of: tuple[Fragment, ...]
     sequences: tuple[ExternalFile | LineageColumn, ...]
 
 
@@ -242,7 +242,7 @@ def plan_diff(
         is_cast=not {fields_after[field_id].name for field_id in new_field_ids}.isdisjoint(
             fields_before[field_id].name for field_id in fields_before.keys() - fields_after.keys()
         ),
-        dead_rows_of=tuple(
+        deletion_files_of=tuple(
             {
                 (fragment.id, fragment.deletion_file): fragment
                 for fragment in looked_at
@@ -262,7 +262,7 @@ def plan_diff(
 
 def diff(
     plan: DiffPlan,
-    dead_rows: DeadRows | None = None,
+    deleted_rows: DeletedRows | None = None,
     sequences: Sequences | None = None,
     history: History | None = None,
     *,
@@ -272,7 +272,7 @@ def diff(
 
     Args:
         plan: The plan for the two versions.
-        dead_rows: The offsets in the deletion file of each fragment in `plan.dead_rows_of`,
+        deleted_rows: The offsets in the deletion file of each fragment in `plan.deletion_files_of`,
             ascending, by the fragment's id and file.
         sequences: The bytes of each of `plan.sequences`, or the hidden column.
         history: What happened between them; None for adjacent versions, and if unknown.
@@ -281,7 +281,7 @@ def diff(
     Raises:
         CorruptDataError: Two live rows of a version have one row id, or a sequence is damaged.
     """
-    read = _Reader(dead_rows or {}, sequences or {})
+    read = _Reader(deleted_rows or {}, sequences or {})
     judge = _Judge(plan, history, column_backfills=column_backfills)
     removed = [_Rows(fragment, read.live(fragment)) for fragment in plan.removed]
     added = [_Rows(fragment, read.live(fragment)) for fragment in plan.added]
@@ -367,8 +367,8 @@ class _Rows(NamedTuple):
 class _Reader:
     """What `diff` was given, looked up by fragment."""
 
-    def __init__(self, dead_rows: DeadRows, sequences: Sequences) -> None:
-        self._dead_rows = dead_rows
+    def __init__(self, deleted_rows: DeletedRows, sequences: Sequences) -> None:
+        self._deleted_rows = deleted_rows
         self._sequences = sequences
         self._row_ids: dict[int, tuple[StoredSequence | None, RowIdSequence | Hidden]] = {}
 
@@ -393,23 +393,23 @@ class _Reader:
             return decode_row_versions(data, self.row_ids(fragment).num_ids)
         return _checked(data, fragment)
 
-    def dead(self, fragment: Fragment) -> Offsets:
+    def deleted_offsets(self, fragment: Fragment) -> Offsets:
         if fragment.deletion_file is None:
             return np.empty(0, np.uint32)
-        dead = self._dead_rows[fragment.id, fragment.deletion_file]
-        if len(dead) and int(dead.max()) >= self.row_ids(fragment).num_ids:
+        deleted = self._deleted_rows[fragment.id, fragment.deletion_file]
+        if len(deleted) and int(deleted.max()) >= self.row_ids(fragment).num_ids:
             raise CorruptDataError(
-                f"row {int(dead.max())} of fragment {fragment.id} is marked as deleted, but it has "
-                f"only {self.row_ids(fragment).num_ids} rows"
+                f"row {int(deleted.max())} of fragment {fragment.id} is marked as deleted, but it "
+                f"has only {self.row_ids(fragment).num_ids} rows"
             )
-        return dead
+        return deleted
 
     def live(self, fragment: Fragment) -> Offsets:
         return np.flatnonzero(self.is_live(fragment)).astype(np.uint32)
 
     def is_live(self, fragment: Fragment) -> Mask:
         mask = np.ones(self.row_ids(fragment).num_ids, np.bool_)
-        mask[self.dead(fragment)] = False
+        mask[self.deleted_offsets(fragment)] = False
         return mask
 
     def _stored(self, stored: StoredSequence | None) -> bytes | Hidden | None:
@@ -555,9 +555,9 @@ def _compare(
     none = np.empty(0, np.uint32)
     killed = revived = none
     if before.deletion_file != after.deletion_file:
-        dead_before, dead_after = read.dead(before), read.dead(after)
-        killed = difference(dead_after, dead_before).astype(np.uint32, copy=False)
-        revived = difference(dead_before, dead_after).astype(np.uint32, copy=False)
+        deleted_before, deleted_after = read.deleted_offsets(before), read.deleted_offsets(after)
+        killed = difference(deleted_after, deleted_before).astype(np.uint32, copy=False)
+        revived = difference(deleted_before, deleted_after).astype(np.uint32, copy=False)
     same_stamps = before.last_updated_at_versions == after.last_updated_at_versions
     replaced = judge.replaced(before, after)
     if same_stamps and not replaced:

@@ -113,7 +113,7 @@ def _by_row_ids(plan: DiffPlan, older: Manifest, operation: Operation | None) ->
     if not plan.removed and not plan.common:
         return None if after is None else RowCounts(inserted=after)
     is_known = isinstance(operation, _NEVER_BRING_BACK_ROWS)
-    if not plan.sequences and not plan.dead_rows_of and _physical_rows(plan) <= MAX_ROWS:
+    if not plan.sequences and not plan.deletion_files_of and _physical_rows(plan) <= MAX_ROWS:
         changed = diff(plan)
         return RowCounts.of(changed) if is_known or not changed.has_doubts else None
     before = _live_rows([*plan.removed, *(older for older, _ in plan.common)])

@@ -27,35 +27,35 @@ class RewrittenRows(NamedTuple):
 
     Attributes:
         physical_rows: How many rows it has.
-        dead: (n,) u32, ascending: the offsets of the rows deleted when it was planned.
+        deleted: (n,) u32, ascending: the offsets of the rows deleted when it was planned.
     """
 
     physical_rows: int
-    dead: Offsets
+    deleted: Offsets
 
     @property
     def num_written(self) -> int:
         """How many of its rows were rewritten."""
-        return self.physical_rows - len(self.dead)
+        return self.physical_rows - len(self.deleted)
 
 
-def killed_since(rows: RewrittenRows, dead_now: Offsets | None) -> npt.NDArray[np.int64] | None:
+def killed_since(rows: RewrittenRows, deleted_now: Offsets | None) -> npt.NDArray[np.int64] | None:
     """Return which of a fragment's rewritten rows were deleted since the rewrite was planned.
 
     Args:
         rows: The fragment as it was.
-        dead_now: (n,) u32, ascending: its deleted rows now; None if all count as deleted.
+        deleted_now: (n,) u32, ascending: its deleted rows now; None if all count as deleted.
 
     Returns:
         (n,) i64, ascending: their places among the rewritten rows; None if a row is live now that
         was deleted, and so was not written.
     """
-    if dead_now is None:
+    if deleted_now is None:
         return np.arange(rows.num_written, dtype=np.int64)
-    if len(np.setdiff1d(rows.dead, dead_now, assume_unique=True)):
+    if len(np.setdiff1d(rows.deleted, deleted_now, assume_unique=True)):
         return None
-    killed = np.setdiff1d(dead_now, rows.dead, assume_unique=True).astype(np.int64)
-    return killed - np.searchsorted(rows.dead, killed)
+    killed = np.setdiff1d(deleted_now, rows.deleted, assume_unique=True).astype(np.int64)
+    return killed - np.searchsorted(rows.deleted, killed)
 
 
 def by_new_fragment(
@@ -77,20 +77,20 @@ def by_new_fragment(
         For each new fragment (n,) u32 row offsets, ascending.
     """
     firsts = np.concatenate([[0], np.cumsum(num_written)])[:-1]
-    dead = np.concatenate(
+    deleted = np.concatenate(
         [
             np.empty(0, np.int64),
             *(position + first for position, first in zip(places, firsts, strict=True)),
         ]
     )
-    if order is not None and len(dead):
-        is_dead = np.zeros(len(order), np.bool_)
-        is_dead[dead] = True
-        dead = np.flatnonzero(is_dead[order])
+    if order is not None and len(deleted):
+        is_deleted = np.zeros(len(order), np.bool_)
+        is_deleted[deleted] = True
+        deleted = np.flatnonzero(is_deleted[order])
     stops = np.cumsum(new_rows)
-    cuts = np.searchsorted(dead, np.concatenate([[0], stops]))
+    cuts = np.searchsorted(deleted, np.concatenate([[0], stops]))
     return [
-        (dead[start:stop] - first).astype(np.uint32)
+        (deleted[start:stop] - first).astype(np.uint32)
         for start, stop, first in zip(
             cuts[:-1], cuts[1:], np.concatenate([[0], stops[:-1]]), strict=True
         )

@@ -196,7 +196,7 @@ ABOVE: tuple[tuple[Test, Verdict], ...] = (
 )
 """Rules that precede the table. Each is tested in both directions."""
 
-_dead_rows = first(
+_deletes_rows = first(
     (more_than_rows_died, Verdict.RETRY),
     (same_fragments, Verdict.REBASE),
 )
@@ -215,12 +215,12 @@ RULES: Mapping[type[KnownOperation], Mapping[type[KnownOperation], Rule]] = Mapp
         Delete: usually(
             yes,
             {
-                Delete: _dead_rows,
+                Delete: _deletes_rows,
                 Overwrite: no,
                 Rewrite: retry_if(same_fragments),
                 Merge: retry,
                 Restore: no,
-                Update: _dead_rows,
+                Update: _deletes_rows,
                 DataReplacement: retry_if(same_fragments),
                 UpdateMemWalState: no,
             },
@@ -298,7 +298,7 @@ RULES: Mapping[type[KnownOperation], Mapping[type[KnownOperation], Rule]] = Mapp
             yes,
             {
                 Append: retry_if(inserts_unique_keys),
-                Delete: _dead_rows,
+                Delete: _deletes_rows,
                 Overwrite: no,
                 Rewrite: retry_if(same_fragments),
                 Merge: retry,

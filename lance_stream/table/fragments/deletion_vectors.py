@@ -67,13 +67,13 @@ def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, by
     numbers = np.asarray(offsets)
     if not len(numbers) or int(numbers.min()) < 0 or int(numbers.max()) >> 32:
         raise InvalidInputError("a deletion file holds row offsets of 32 bits, at least one")
-    dead = distinct(numbers.astype(np.uint32))
-    if len(dead) >= BITMAP_THRESHOLD:
+    deleted = distinct(numbers.astype(np.uint32))
+    if len(deleted) >= BITMAP_THRESHOLD:
         # the library reads the bytes of an array, but anything else number by number
-        return DeletionFileType.BITMAP, bytes(BitMap(array("I", dead.tobytes())).serialize())
+        return DeletionFileType.BITMAP, bytes(BitMap(array("I", deleted.tobytes())).serialize())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, _SCHEMA) as writer:
-        writer.write_batch(pa.record_batch([pa.array(dead, pa.uint32())], schema=_SCHEMA))
+        writer.write_batch(pa.record_batch([pa.array(deleted, pa.uint32())], schema=_SCHEMA))
     return DeletionFileType.ARROW_ARRAY, sink.getvalue().to_pybytes()
 
 
@@ -100,17 +100,18 @@ def decode_deletion_vector(
         UnsupportedFeatureError: There are more than 2^29.
     """
     decode = _decode_arrow if file_type is DeletionFileType.ARROW_ARRAY else _decode_roaring
-    dead = decode(bytes(data), physical_rows)
-    if len(dead) and int(dead[-1]) >= physical_rows:
+    deleted = decode(bytes(data), physical_rows)
+    if len(deleted) and int(deleted[-1]) >= physical_rows:
         raise CorruptDataError(
-            f"a deletion file marks row {int(dead[-1])} as deleted, but the fragment has "
+            f"a deletion file marks row {int(deleted[-1])} as deleted, but the fragment has "
             f"{physical_rows} rows"
         )
-    if num_deleted_rows and len(dead) != num_deleted_rows:
+    if num_deleted_rows and len(deleted) != num_deleted_rows:
         raise CorruptDataError(
-            f"a deletion file holds {len(dead)} offsets, but the manifest states {num_deleted_rows}"
+            f"a deletion file holds {len(deleted)} offsets, but the manifest states "
+            f"{num_deleted_rows}"
         )
-    return dead
+    return deleted
 
 
 def _decode_arrow(data: bytes, physical_rows: int) -> Offsets:
@@ -126,10 +127,10 @@ def _decode_arrow(data: bytes, physical_rows: int) -> Offsets:
 
 
 def _decode_roaring(data: bytes, physical_rows: int) -> Offsets:
-    dead = decode_bitmap_up_to(data, physical_rows)
-    if dead is None:
+    deleted = decode_bitmap_up_to(data, physical_rows)
+    if deleted is None:
         raise _too_many(bitmap_size(data), physical_rows)
-    return dead
+    return deleted
 
 
 def decode_bitmap(data: bytes, most: int) -> Offsets:

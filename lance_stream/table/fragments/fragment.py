@@ -246,8 +246,8 @@ class Fragment:
     @property
     def num_live_rows(self) -> int:
         """Physical rows less deleted ones, according to the manifest."""
-        dead = self.deletion_file.num_deleted_rows if self.deletion_file else 0
-        return self.physical_rows - dead
+        num_deleted = self.deletion_file.num_deleted_rows if self.deletion_file else 0
+        return self.physical_rows - num_deleted
 
 
 def data_file_to_proto(file: DataFile) -> table_pb2.DataFile:

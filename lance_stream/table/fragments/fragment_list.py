@@ -69,15 +69,15 @@ class FragmentNumbers:
     Attributes:
         ids: (n,) u64, their ids.
         physical_rows: (n,) u64, the rows in their files; 0 if an old writer did not state it.
-        dead_rows: (n,) u64, the offsets in their deletion files; 0 if an old writer did not state
-            it, and without such a file.
+        num_deleted_rows: (n,) u64, the offsets in their deletion files; 0 without such a file,
+            and if an old writer did not state it.
         has_deletion_file: (n,) whether they have one.
         has_hidden_lineage: (n,) whether row ids or row versions are hidden columns of data files.
     """
 
     ids: Numbers
     physical_rows: Numbers
-    dead_rows: Numbers
+    num_deleted_rows: Numbers
     has_deletion_file: Mask
     has_hidden_lineage: Mask
 
@@ -103,14 +103,14 @@ class FragmentNumbers:
         within = walk(
             data, Spans(files.starts[has_file], files.stops[has_file]), (_NUM_DELETED_ROWS,)
         )
-        dead_rows = np.zeros(len(raws), np.uint64)
-        dead_rows[has_file] = within.numbers[_NUM_DELETED_ROWS]
+        num_deleted_rows = np.zeros(len(raws), np.uint64)
+        num_deleted_rows[has_file] = within.numbers[_NUM_DELETED_ROWS]
         walked.is_odd[has_file] |= within.is_odd
         is_hidden = [walked.spans[sequence].starts >= 0 for sequence in _HIDDEN_LINEAGE]
         result = cls(
             walked.numbers[_ID],
             walked.numbers[_PHYSICAL_ROWS],
-            dead_rows,
+            num_deleted_rows,
             has_file,
             np.logical_or.reduce(is_hidden),
         )
@@ -160,7 +160,7 @@ class FragmentNumbers:
         return (
             self.ids,
             self.physical_rows,
-            self.dead_rows,
+            self.num_deleted_rows,
             self.has_deletion_file,
             self.has_hidden_lineage,
         )
@@ -168,13 +168,13 @@ class FragmentNumbers:
     @classmethod
     def joined(cls, parts: Sequence["FragmentNumbers"]) -> "FragmentNumbers":
         """Return the numbers of several lists of fragments, concatenated."""
-        ids, physical_rows, dead_rows, has_file, is_hidden = zip(
+        ids, physical_rows, num_deleted_rows, has_file, is_hidden = zip(
             *(part._columns() for part in parts), strict=True
         )
         return cls(
             np.concatenate(ids),
             np.concatenate(physical_rows),
-            np.concatenate(dead_rows),
+            np.concatenate(num_deleted_rows),
             np.concatenate(has_file),
             np.concatenate(is_hidden),
         )
@@ -184,7 +184,7 @@ class FragmentNumbers:
         return FragmentNumbers(
             self.ids[places],
             self.physical_rows[places],
-            self.dead_rows[places],
+            self.num_deleted_rows[places],
             self.has_deletion_file[places],
             self.has_hidden_lineage[places],
         )
@@ -299,12 +299,12 @@ class FragmentList(Sequence[Fragment]):
         is_odd = (
             (numbers.physical_rows == 0)
             | (numbers.physical_rows > MAX_PHYSICAL_ROWS)
-            | (numbers.dead_rows > numbers.physical_rows)
-            | (numbers.has_deletion_file & (numbers.dead_rows == 0))
+            | (numbers.num_deleted_rows > numbers.physical_rows)
+            | (numbers.has_deletion_file & (numbers.num_deleted_rows == 0))
             | (numbers.ids > MAX_FRAGMENT_ID)
         )
         physical = np.where(is_odd, 0, numbers.physical_rows).astype(np.int64)
-        live = physical - np.where(is_odd, 0, numbers.dead_rows).astype(np.int64)
+        live = physical - np.where(is_odd, 0, numbers.num_deleted_rows).astype(np.int64)
         for counts in (physical, live):
             counts.flags.writeable = False
         return StatedRows(physical, live, np.flatnonzero(is_odd).tolist())
@@ -385,7 +385,7 @@ class FragmentList(Sequence[Fragment]):
         Raises:
             CorruptDataError: The bytes of a fragment are damaged.
         """
-        return int(self.numbers.physical_rows.sum()) - int(self.numbers.dead_rows.sum())
+        return int(self.numbers.physical_rows.sum()) - int(self.numbers.num_deleted_rows.sum())
 
     @property
     def live_rows(self) -> list[int | None]:
@@ -396,15 +396,17 @@ class FragmentList(Sequence[Fragment]):
         """
         numbers = self.numbers
         unknown = (numbers.physical_rows == 0) | (
-            numbers.has_deletion_file & (numbers.dead_rows == 0)
+            numbers.has_deletion_file & (numbers.num_deleted_rows == 0)
         )
         rows = zip(
             numbers.physical_rows.tolist(),
-            numbers.dead_rows.tolist(),
+            numbers.num_deleted_rows.tolist(),
             unknown.tolist(),
             strict=True,
         )
-        return [None if is_unknown else physical - dead for physical, dead, is_unknown in rows]
+        return [
+            None if is_unknown else physical - deleted for physical, deleted, is_unknown in rows
+        ]
 
     @property
     def has_deletion_files(self) -> bool:

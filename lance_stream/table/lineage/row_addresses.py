@@ -54,12 +54,12 @@ class FragmentRows(NamedTuple):
     Attributes:
         fragment_id: The fragment's id.
         row_ids: The row id of each physical row.
-        dead: (n,) ascending offsets of the deleted rows; None if there are none.
+        deleted: (n,) ascending offsets of the deleted rows; None if there are none.
     """
 
     fragment_id: int
     row_ids: RowIdSequence
-    dead: npt.NDArray[np.uint32] | None = None
+    deleted: npt.NDArray[np.uint32] | None = None
 
 
 class RowIdIndex:
@@ -89,9 +89,9 @@ class RowIdIndex:
         for part in parts:
             row_ids = part.row_ids.to_array()
             offsets = np.arange(len(row_ids), dtype=np.uint64)
-            if part.dead is not None and len(part.dead):
+            if part.deleted is not None and len(part.deleted):
                 is_live = np.ones(len(row_ids), np.bool_)
-                is_live[part.dead] = False
+                is_live[part.deleted] = False
                 row_ids, offsets = row_ids[is_live], offsets[is_live]
             stop = self.num_rows + len(row_ids)
             ids[self.num_rows : stop] = row_ids

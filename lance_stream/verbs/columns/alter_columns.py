@@ -403,7 +403,7 @@ def _merged(altered: Altered, files: ColumnFiles) -> tuple[Fragment, ...]:
             )
             if _holds(fragment, source, field_ids & remaining_ids):
                 write = partial(_write, table, index, source, added)
-                deleted = table.dead_offsets(fragment)
+                deleted = table.deleted_offsets(fragment)
                 old_files += files.of(fragment, ids, identities(source), deleted, write)
             merged.append(replace(fragment, files=old_files))
     return tuple(merged)

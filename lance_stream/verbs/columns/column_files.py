@@ -134,7 +134,7 @@ def write_columns(
         include_deleted=True,
     )
     fragment = table.manifest.fragments[index]
-    deleted = table.dead_offsets(fragment)
+    deleted = table.deleted_offsets(fragment)
     reader = FragmentReader(unit)
     batches = read_ahead(
         Read(partial(_compute, reader, selection, deleted, compute), reader.num_bytes_of(selection))

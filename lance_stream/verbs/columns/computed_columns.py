@@ -111,7 +111,7 @@ def _merged(table: TableVersion, new: "_Computed", files: ColumnFiles) -> tuple[
         def write() -> Fragment:
             return _write(table, index, new)
 
-        return files.of(fragment, ids, source, table.dead_offsets(fragment), write)
+        return files.of(fragment, ids, source, table.deleted_offsets(fragment), write)
 
     with files.deleted_on_error():
         return tuple(

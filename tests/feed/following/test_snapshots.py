@@ -24,17 +24,17 @@ def rows(ids: Sequence[int]) -> pa.Table:
     return pa.table({"id": list(ids), "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
-def table_of(fragments: Sequence[int], dead: Sequence[int]) -> tuple[str, list[int]]:
-    """Return a table with so many rows in each fragment, without the dead ones, and its ids."""
+def table_of(fragments: Sequence[int], deleted: Sequence[int]) -> tuple[str, list[int]]:
+    """Return a table with so many rows in each fragment, without the deleted ones, and its ids."""
     uri = f"memory://{uuid.uuid4()}/table"
     made = lance_stream.create_dataset(uri, SCHEMA)
     first = 0
     for num_rows in fragments:
         made = made.append(rows(range(first, first + num_rows)))
         first += num_rows
-    if dead:
-        made = made.delete(f"id IN ({', '.join(map(str, dead))})")
-    return uri, [number for number in range(first) if number not in dead]
+    if deleted:
+        made = made.delete(f"id IN ({', '.join(map(str, deleted))})")
+    return uri, [number for number in range(first) if number not in deleted]
 
 
 def ids_of(snapshot: Snapshot, start: int, stop: int | None) -> list[int]:
@@ -48,8 +48,12 @@ def ids_of(snapshot: Snapshot, start: int, stop: int | None) -> list[int]:
     st.sets(st.integers(0, 40), max_size=20),
     st.lists(st.integers(0, 50), max_size=4),
 )
-def test_pieces_have_each_row_once(fragments: list[int], dead: set[int], cuts: list[int]) -> None:
-    uri, alive = table_of(fragments, sorted(offset for offset in dead if offset < sum(fragments)))
+def test_pieces_have_each_row_once(
+    fragments: list[int], deleted: set[int], cuts: list[int]
+) -> None:
+    uri, alive = table_of(
+        fragments, sorted(offset for offset in deleted if offset < sum(fragments))
+    )
     snapshot = Snapshot(open_newest(uri))
     assert snapshot.num_rows == len(alive)
     bounds = [0, *sorted(min(cut, len(alive)) for cut in cuts), len(alive)]
@@ -107,10 +111,12 @@ def test_pieces_respect_the_size_limit() -> None:
     st.integers(1, 9000),
 )
 def test_pieces_are_as_large_as_the_size_allows(
-    fragments: list[int], dead: set[int], start: int, size_bytes: int
+    fragments: list[int], deleted: set[int], start: int, size_bytes: int
 ) -> None:
     """A row's share is its fragment's size divided among the live rows."""
-    uri, alive = table_of(fragments, sorted(offset for offset in dead if offset < sum(fragments)))
+    uri, alive = table_of(
+        fragments, sorted(offset for offset in deleted if offset < sum(fragments))
+    )
     table = open_newest(uri)
     snapshot, start = Snapshot(table), min(start, len(alive))
     shares = [

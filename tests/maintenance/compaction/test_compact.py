@@ -27,7 +27,7 @@ from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import Prepared, RewriteTask, prepare, write_here
 from lance_stream.maintenance.verify import verify
 from lance_stream.retries import RetryPolicy
-from lance_stream.snapshot.open_files import forget_dead_offsets
+from lance_stream.snapshot.open_files import forget_deleted_offsets
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.resolving import checkout
 from lance_stream.snapshot.table_version import TableVersion
@@ -47,7 +47,7 @@ def rows(*ids: int, x: str = "") -> pa.Table:
 
 
 def new_table(*, stable_row_ids: bool = True) -> TableVersion:
-    """Fragments of 4, 3 and 3 rows; row 1 of the first is dead."""
+    """Fragments of 4, 3 and 3 rows; row 1 of the first is deleted."""
     ds = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", SCHEMA, stable_row_ids=stable_row_ids
     )
@@ -174,7 +174,7 @@ def test_fully_deleted_new_fragments_are_dropped() -> None:
 @pytest.mark.parametrize(
     ("act", "left"),
     [
-        # restored: the rows that were dead live again, and were not written
+        # restored: the rows that were deleted live again, and were not written
         (lambda ds: ds.restore(ds.version - 1), [(4, 4), (9, 6)]),
         (lambda ds: ds.delete("id BETWEEN 4 AND 6").append(rows(4, 5, 6)), [(3, 3), (9, 6)]),
     ],
@@ -309,7 +309,7 @@ def test_a_failure_keeps_what_was_committed_before() -> None:
 
 def test_unchanged_deletion_files_are_read_once() -> None:
     table = new_table()
-    forget_dead_offsets()
+    forget_deleted_offsets()
     store = WatchedStore(table.store)
     done = commit_prepared(prepare(watched(table, store), RULES))
     assert done.num_removed == 3

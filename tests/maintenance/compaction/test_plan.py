@@ -14,16 +14,16 @@ from tests.commit.tables import create
 
 
 def table_of(*sizes: int | tuple[int, int]) -> TableVersion:
-    """A table whose fragments have so many rows, and so many dead ones."""
+    """A table whose fragments have so many rows, and so many deleted ones."""
     both = [size if isinstance(size, tuple) else (size, 0) for size in sizes]
     log = create(*[rows for rows, _ in both])
     manifest = log.read(1)
     fragments = [
         replace(
             fragment,
-            deletion_file=DeletionFile(DeletionFileType.BITMAP, 1, 1, dead) if dead else None,
+            deletion_file=DeletionFile(DeletionFileType.BITMAP, 1, 1, deleted) if deleted else None,
         )
-        for fragment, (_, dead) in zip(manifest.fragments, both, strict=True)
+        for fragment, (_, deleted) in zip(manifest.fragments, both, strict=True)
     ]
     manifest = replace(manifest, fragments=FragmentList.of(fragments))
     return TableVersion("t", {}, log.store, log, manifest)

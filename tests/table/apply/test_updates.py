@@ -297,8 +297,8 @@ def test_an_index_keeps_its_last_segment() -> None:
         index("xs", X, 1, uuid=b"b" * 16, created_at=3),
     ]
     old = with_index(table(3, 2, 1), *segments)
-    dead = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, 3)
-    half = then(old, Update(updated_fragments=(replace(old.fragments[0], deletion_file=dead),)))
+    deleted = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, 3)
+    half = then(old, Update(updated_fragments=(replace(old.fragments[0], deletion_file=deleted),)))
     assert [entry.uuid for entry in decode_index_section(half.index_section or b"")] == [b"b" * 16]
     none = then(old, Update(removed_fragment_ids=(0, 1)))
     assert [entry.uuid for entry in decode_index_section(none.index_section or b"")] == [b"b" * 16]

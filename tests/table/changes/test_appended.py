@@ -25,9 +25,9 @@ WIDER = assign_ids(
 )
 
 
-def fragment(number: int, num_rows: int = 10, dead: int = 0) -> Fragment:
+def fragment(number: int, num_rows: int = 10, deleted: int = 0) -> Fragment:
     file = DataFile(f"{number}.lance", (0, 1), (0, 1), (2, 2))
-    deletion_file = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, dead) if dead else None
+    deletion_file = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, deleted) if deleted else None
     return Fragment(number, (file,), num_rows, deletion_file)
 
 
@@ -85,9 +85,9 @@ def test_an_ambiguous_compaction_is_no_append() -> None:
 @pytest.mark.parametrize(
     ("fragments", "operation", "changes"),
     [
-        ([fragment(0), fragment(1, dead=2)], Delete((), ()), "changes or deletes rows of"),
+        ([fragment(0), fragment(1, deleted=2)], Delete((), ()), "changes or deletes rows of"),
         ([fragment(0)], Delete((), ()), "removes the rows of fragment 1 (by Delete)"),
-        ([fragment(0), fragment(1, dead=2), fragment(2)], Update((), (), ()), "by Update"),
+        ([fragment(0), fragment(1, deleted=2), fragment(2)], Update((), (), ()), "by Update"),
         ([fragment(2), fragment(3)], Overwrite((), SCHEMA), "rows of fragment 0 (by Overwrite)"),
         ([fragment(0), with_values(1, "new", 1)], Update((), (), ()), "other values (by Update)"),
     ],
@@ -112,7 +112,7 @@ def test_restored_rows_are_not_appended_rows() -> None:
 
 
 def test_fragments_without_live_rows_may_go() -> None:
-    older = version(1, fragment(0), fragment(1, dead=10))
+    older = version(1, fragment(0), fragment(1, deleted=10))
     assert outcome(older, version(2, fragment(0)), Delete((), ())) == ([], None)
 
 

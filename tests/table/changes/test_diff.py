@@ -39,12 +39,12 @@ FILE = DataFile("a.lance", (0, 1), (0, 1), (2, 2))
 
 @dataclass
 class Rows:
-    """One fragment: for each row offset the row id and its update stamp; and the dead offsets."""
+    """One fragment: the row id and update stamp of each row offset, and the deleted offsets."""
 
     id: int
     row_ids: Sequence[int]
     stamps: Sequence[int] | int = 1
-    dead: Sequence[int] = ()
+    deleted: Sequence[int] = ()
     files: tuple[DataFile, ...] = (FILE,)
 
     @property
@@ -60,14 +60,14 @@ class Rows:
             for offset, (row_id, stamp) in enumerate(
                 zip(self.row_ids, self.all_stamps, strict=True)
             )
-            if offset not in self.dead
+            if offset not in self.deleted
         }
 
     def fragment(self) -> Fragment:
         file = None
-        if self.dead:
-            number = hash((self.id, tuple(self.dead))) % (1 << 32)
-            file = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, number, len(self.dead))
+        if self.deleted:
+            number = hash((self.id, tuple(self.deleted))) % (1 << 32)
+            file = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, number, len(self.deleted))
         return Fragment(
             self.id,
             self.files,
@@ -85,8 +85,8 @@ class Version:
     schema: Schema = SCHEMA
     flags: int = STABLE_ROW_IDS
     manifest: Manifest = field(init=False)
-    dead: Mapping[tuple[int, DeletionFile], "np.ndarray[tuple[int], np.dtype[np.uint32]]"] = field(
-        init=False
+    deleted: Mapping[tuple[int, DeletionFile], "np.ndarray[tuple[int], np.dtype[np.uint32]]"] = (
+        field(init=False)
     )
 
     def __post_init__(self) -> None:
@@ -98,8 +98,8 @@ class Version:
             DataFormat("lance", "2.2"),
             reader_feature_flags=self.flags,
         )
-        self.dead = {
-            (made.id, made.deletion_file): np.array(sorted(rows.dead), np.uint32)
+        self.deleted = {
+            (made.id, made.deletion_file): np.array(sorted(rows.deleted), np.uint32)
             for made, rows in zip(fragments, self.rows, strict=True)
             if made.deletion_file
         }
@@ -114,8 +114,8 @@ def version(number: int, *rows: Rows) -> Version:
 
 def changes(older: Version | None, newer: Version) -> TableChanges:
     plan = plan_diff(older.manifest if older else None, newer.manifest)
-    known = {**(older.dead if older else {}), **newer.dead}
-    asked = {(entry.id, entry.deletion_file) for entry in plan.dead_rows_of}
+    known = {**(older.deleted if older else {}), **newer.deleted}
+    asked = {(entry.id, entry.deletion_file) for entry in plan.deletion_files_of}
     return diff(plan, {key: known[key] for key in asked})
 
 
@@ -165,7 +165,7 @@ def test_first_version_rows_are_inserts() -> None:
 
 
 def test_dead_rows_of_version_1_are_ignored() -> None:
-    assert ids(None, version(1, Rows(0, range(5), dead=[0, 3]))) == expect(insert=[1, 2, 4])
+    assert ids(None, version(1, Rows(0, range(5), deleted=[0, 3]))) == expect(insert=[1, 2, 4])
 
 
 def test_an_append_gives_inserts() -> None:
@@ -182,17 +182,17 @@ def test_fragments_with_equal_bytes_are_never_decoded() -> None:
 
 
 def test_only_changed_deletion_files_are_requested() -> None:
-    older = version(1, Rows(0, range(10), dead=[1]), Rows(1, range(10, 15), dead=[2]))
-    newer = version(2, older.rows[0], Rows(1, range(10, 15), dead=[2, 4]))
+    older = version(1, Rows(0, range(10), deleted=[1]), Rows(1, range(10, 15), deleted=[2]))
+    newer = version(2, older.rows[0], Rows(1, range(10, 15), deleted=[2, 4]))
     plan = plan_diff(older.manifest, newer.manifest)
-    assert [(entry.id, entry.deletion_file) for entry in plan.dead_rows_of] == [
+    assert [(entry.id, entry.deletion_file) for entry in plan.deletion_files_of] == [
         (1, older.manifest.fragments[1].deletion_file),
         (1, newer.manifest.fragments[1].deletion_file),
     ]
 
 
 def test_rows_deleted_in_place_are_deletes() -> None:
-    newer = version(2, Rows(0, range(10), dead=[3, 7]), FIRST.rows[1])
+    newer = version(2, Rows(0, range(10), deleted=[3, 7]), FIRST.rows[1])
     assert ids(FIRST, newer) == expect(delete=[3, 7])
 
 
@@ -201,12 +201,12 @@ def test_rows_of_removed_fragments_are_deletes() -> None:
 
 
 def test_already_dead_rows_are_not_deleted_again() -> None:
-    older = version(1, Rows(0, range(5), dead=[0, 1]))
+    older = version(1, Rows(0, range(5), deleted=[0, 1]))
     assert ids(older, version(2)) == expect(delete=[2, 3, 4])
 
 
 def test_moved_rows_with_new_stamps_are_updates() -> None:
-    newer = version(2, Rows(0, range(10), dead=[2, 4]), FIRST.rows[1], Rows(2, [4, 2, 15], 2))
+    newer = version(2, Rows(0, range(10), deleted=[2, 4]), FIRST.rows[1], Rows(2, [4, 2, 15], 2))
     assert ids(FIRST, newer) == expect(insert=[15], update=[4, 2])
 
 
@@ -216,13 +216,13 @@ def test_a_wholly_updated_fragment_gives_updates() -> None:
 
 
 def test_one_version_can_insert_update_and_delete() -> None:
-    newer = version(2, Rows(0, range(10), dead=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
+    newer = version(2, Rows(0, range(10), deleted=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
     assert ids(FIRST, newer) == expect(insert=[15], update=[4], delete=[2, 6])
 
 
 def test_a_compaction_is_no_change() -> None:
     older = version(
-        5, Rows(0, range(5), [1, 1, 4, 1, 1], dead=[1]), Rows(1, [9, 7], 3), Rows(2, [8], 2)
+        5, Rows(0, range(5), [1, 1, 4, 1, 1], deleted=[1]), Rows(1, [9, 7], 3), Rows(2, [8], 2)
     )
     newer = version(6, Rows(3, [0, 2, 3, 4, 9, 7], [1, 4, 1, 1, 3, 3]), older.rows[2])
     assert ids(older, newer) == expect()
@@ -235,13 +235,13 @@ def test_rows_stamped_in_place_are_updates() -> None:
 
 def test_dead_rows_are_never_updates() -> None:
     """Their row versions make no difference."""
-    older = version(1, Rows(0, range(4), dead=[0]))
-    newer = version(2, Rows(0, range(4), 2, dead=[0, 1]))
+    older = version(1, Rows(0, range(4), deleted=[0]))
+    newer = version(2, Rows(0, range(4), 2, deleted=[0, 1]))
     assert ids(older, newer) == expect(update=[2, 3], delete=[1])
 
 
 def test_a_restore_that_revives_rows_gives_inserts() -> None:
-    older = version(3, Rows(0, range(10), dead=[3, 7]))
+    older = version(3, Rows(0, range(10), deleted=[3, 7]))
     assert ids(older, version(4, Rows(0, range(10)))) == expect(insert=[3, 7])
 
 
@@ -251,13 +251,13 @@ def test_a_restore_that_removes_rows_gives_deletes() -> None:
 
 
 def test_a_restore_that_reverts_updates_gives_updates() -> None:
-    older = version(3, Rows(0, range(10), dead=[2, 4]), FIRST.rows[1], Rows(2, [4, 2], 2))
+    older = version(3, Rows(0, range(10), deleted=[2, 4]), FIRST.rows[1], Rows(2, [4, 2], 2))
     assert ids(older, version(4, *FIRST.rows)) == expect(update=[2, 4])
 
 
 @pytest.mark.floors
 def test_revived_and_restamped_rows_are_both_found() -> None:
-    older = version(3, Rows(0, range(6), [1, 1, 1, 5, 1, 1], dead=[0, 4]), Rows(1, [4], 3))
+    older = version(3, Rows(0, range(6), [1, 1, 1, 5, 1, 1], deleted=[0, 4]), Rows(1, [4], 3))
     newer = version(4, Rows(0, range(6), 1))
     assert ids(older, newer) == expect(insert=[0], update=[3, 4])
 
@@ -287,8 +287,10 @@ WITHOUT_X = replace(FILE, field_ids=(0, -2))
 
 
 def test_an_unstamped_column_replacement_updates_live_rows() -> None:
-    older = version(1, Rows(0, range(4), dead=[1]), Rows(1, range(10, 15)))
-    newer = version(2, Rows(0, range(4), dead=[1, 2], files=(WITHOUT_X, NEW_COLUMN)), older.rows[1])
+    older = version(1, Rows(0, range(4), deleted=[1]), Rows(1, range(10, 15)))
+    newer = version(
+        2, Rows(0, range(4), deleted=[1, 2], files=(WITHOUT_X, NEW_COLUMN)), older.rows[1]
+    )
     assert ids(older, newer) == expect(update=[0, 3], delete=[2])
 
 
@@ -301,8 +303,8 @@ def test_a_partly_stamped_replacement_updates_stamped_rows() -> None:
 
 def test_stamps_of_dead_rows_do_not_count() -> None:
     """No live row is stamped: the replaced column updates all of them."""
-    older = version(1, Rows(0, range(3), dead=[0]))
-    newer = version(2, Rows(0, range(3), [2, 1, 1], dead=[0], files=(WITHOUT_X, NEW_COLUMN)))
+    older = version(1, Rows(0, range(3), deleted=[0]))
+    newer = version(2, Rows(0, range(3), [2, 1, 1], deleted=[0], files=(WITHOUT_X, NEW_COLUMN)))
     assert ids(older, newer) == expect(update=[1, 2])
 
 
@@ -383,9 +385,9 @@ def test_distant_versions_leave_moved_rows_in_doubt() -> None:
 def test_in_place_stamps_need_history_across_versions() -> None:
     """Between distant versions, only the history decides about the other rows of the fragment."""
     files = (WITHOUT_X, NEW_COLUMN)
-    newer = version(9, Rows(0, range(10), [5] + [1] * 9, dead=[0], files=files), FIRST.rows[1])
+    newer = version(9, Rows(0, range(10), [5] + [1] * 9, deleted=[0], files=files), FIRST.rows[1])
     plan = plan_diff(FIRST.manifest, newer.manifest)
-    found = diff(plan, newer.dead, history=History(np.empty(0, np.uint64)))
+    found = diff(plan, newer.deleted, history=History(np.empty(0, np.uint64)))
     assert (len(found.updates), [delete.offsets.tolist() for delete in found.deletes]) == (0, [[0]])
 
 
@@ -405,8 +407,8 @@ def test_column_backfills_can_be_left_out() -> None:
 
 
 def test_ids_of_all_changed_rows_are_listed() -> None:
-    newer = version(2, Rows(0, range(10), dead=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
-    found = diff(plan_diff(FIRST.manifest, newer.manifest), newer.dead)
+    newer = version(2, Rows(0, range(10), deleted=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
+    found = diff(plan_diff(FIRST.manifest, newer.manifest), newer.deleted)
     assert changed_row_ids(found).tolist() == [2, 6, 15, 4]
 
 
@@ -440,10 +442,10 @@ def test_a_row_id_live_twice_is_corrupt(row_ids: list[int]) -> None:
 
 
 def test_dead_rows_beyond_the_end_are_corrupt() -> None:
-    newer = version(2, Rows(0, range(10), dead=[3]), FIRST.rows[1])
+    newer = version(2, Rows(0, range(10), deleted=[3]), FIRST.rows[1])
     plan = plan_diff(FIRST.manifest, newer.manifest)
     with pytest.raises(CorruptDataError, match="row 10 of fragment 0"):
-        diff(plan, {key: np.array([10], np.uint32) for key in newer.dead})
+        diff(plan, {key: np.array([10], np.uint32) for key in newer.deleted})
 
 
 def test_versions_in_the_wrong_order_are_refused() -> None:
@@ -489,30 +491,30 @@ def make_history(seed: int) -> tuple[Version, Version]:
         next_id += size
         if dice.random() < 0.3:
             dice.shuffle(numbers)
-        dead = [o for o in range(size) if dice.random() < 0.3]
-        rows.append(Rows(number, numbers, [dice.randint(1, 4) for _ in numbers], dead))
+        deleted = [o for o in range(size) if dice.random() < 0.3]
+        rows.append(Rows(number, numbers, [dice.randint(1, 4) for _ in numbers], deleted))
     older = Version(4, rows)
     kept: list[Rows] = []
     loose: list[tuple[int, int]] = []
     for row in rows:
         choice = dice.choice(["keep", "kill", "revive", "stamp", "gone"])
-        dead = set(row.dead)
+        deleted = set(row.deleted)
         stamps = row.all_stamps
         if choice == "gone":
-            dead = set(range(len(row.row_ids)))
+            deleted = set(range(len(row.row_ids)))
         elif choice == "kill":
-            dead |= {o for o in range(len(row.row_ids)) if dice.random() < 0.5}
+            deleted |= {o for o in range(len(row.row_ids)) if dice.random() < 0.5}
         elif choice == "revive":
-            dead = {o for o in dead if dice.random() < 0.5}
+            deleted = {o for o in deleted if dice.random() < 0.5}
         elif choice == "stamp":
             stamps = [5 if dice.random() < 0.5 else stamp for stamp in stamps]
         loose += [
             (row_id, dice.choice([stamp, 5]))
             for row_id, (_, offset, stamp) in row.live().items()
-            if offset in dead and dice.random() < 0.7
+            if offset in deleted and dice.random() < 0.7
         ]
         if choice != "gone":
-            kept.append(Rows(row.id, row.row_ids, stamps, sorted(dead)))
+            kept.append(Rows(row.id, row.row_ids, stamps, sorted(deleted)))
     loose += [(next_id + n, 5) for n in range(dice.randint(0, 4))]
     dice.shuffle(loose)
     for number in range(9, 9 + dice.randint(1, 3)):

@@ -12,14 +12,14 @@ def offsets(values: list[int]) -> np.ndarray:
 
 @st.composite
 def rewrites(draw: st.DrawFn) -> tuple[list[tuple[int, list[int], list[int] | None]], list[int]]:
-    """Old fragments (rows, dead when planned, dead now), and the sizes of the new ones."""
+    """Old fragments (rows, deleted when planned, deleted now), and the sizes of the new ones."""
     old = []
     for _ in range(draw(st.integers(1, 4))):
         physical = draw(st.integers(1, 8))
-        dead = sorted(draw(st.sets(st.integers(0, physical - 1), max_size=physical - 1)))
-        now = sorted({*dead, *draw(st.sets(st.integers(0, physical - 1)))})
-        old.append((physical, dead, draw(st.sampled_from([now, None]))))
-    left = sum(physical - len(dead) for physical, dead, _ in old)
+        deleted = sorted(draw(st.sets(st.integers(0, physical - 1), max_size=physical - 1)))
+        now = sorted({*deleted, *draw(st.sets(st.integers(0, physical - 1)))})
+        old.append((physical, deleted, draw(st.sampled_from([now, None]))))
+    left = sum(physical - len(deleted) for physical, deleted, _ in old)
     sizes = []
     while left:
         sizes.append(draw(st.integers(1, left)))
@@ -35,15 +35,15 @@ def test_dead_rows_carry_over_to_new_fragments(
     old, sizes = rewrite
     written = [
         now is None or offset in now
-        for physical, dead, now in old
+        for physical, deleted, now in old
         for offset in range(physical)
-        if offset not in dead
+        if offset not in deleted
     ]
     expected = []
     for size in sizes:
         mine, written = written[:size], written[size:]
-        expected.append([offset for offset, is_dead in enumerate(mine) if is_dead])
-    rows = [RewrittenRows(physical, offsets(dead)) for physical, dead, _ in old]
+        expected.append([offset for offset, is_deleted in enumerate(mine) if is_deleted])
+    rows = [RewrittenRows(physical, offsets(deleted)) for physical, deleted, _ in old]
     killed = [
         killed_since(row, None if now is None else offsets(now))
         for row, (_, _, now) in zip(rows, old, strict=True)
@@ -53,6 +53,6 @@ def test_dead_rows_carry_over_to_new_fragments(
     assert {value.dtype for value in found} == {np.dtype(np.uint32)}
 
 
-@pytest.mark.parametrize("dead_now", [[], [1], [1, 4, 5]])
-def test_a_revived_row_was_not_written(dead_now: list[int]) -> None:
-    assert killed_since(RewrittenRows(6, offsets([1, 2])), offsets(dead_now)) is None
+@pytest.mark.parametrize("deleted_now", [[], [1], [1, 4, 5]])
+def test_a_revived_row_was_not_written(deleted_now: list[int]) -> None:
+    assert killed_since(RewrittenRows(6, offsets([1, 2])), offsets(deleted_now)) is None

@@ -47,9 +47,9 @@ def test_a_missing_fragment_requires_replanning() -> None:
 
 
 def test_dead_rows_of_both_sides_are_united() -> None:
-    dead = unite(FILES, offsets(1, 5, 9), offsets(1), offsets(1, 3), 4)
-    assert dead.tolist() == [1, 3, 5, 9]
-    assert dead.dtype == np.uint32
+    deleted = unite(FILES, offsets(1, 5, 9), offsets(1), offsets(1, 3), 4)
+    assert deleted.tolist() == [1, 3, 5, 9]
+    assert deleted.dtype == np.uint32
 
 
 def test_a_row_deleted_twice_requires_replanning() -> None:

@@ -34,14 +34,14 @@ from tests.commit.tables import SCHEMA
 YES, REBASE, RETRY, NO = Verdict.YES, Verdict.REBASE, Verdict.RETRY, Verdict.NO
 
 
-def fragment(fragment_id: int, *, dead: int = 0, file: str = "a") -> Fragment:
+def fragment(fragment_id: int, *, deleted: int = 0, file: str = "a") -> Fragment:
     files = (DataFile(file, (0, 1), (0, 1), (2, 2)),)
-    deletion = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 1, dead) if dead else None
+    deletion = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 1, deleted) if deleted else None
     return Fragment(fragment_id, files, 10, deletion)
 
 
 def delete(*fragment_ids: int, whole: tuple[int, ...] = ()) -> Delete:
-    return Delete(tuple(fragment(fragment_id, dead=1) for fragment_id in fragment_ids), whole)
+    return Delete(tuple(fragment(fragment_id, deleted=1) for fragment_id in fragment_ids), whole)
 
 
 def upsert(
@@ -49,7 +49,7 @@ def upsert(
 ) -> Update:
     return Update(
         removed_fragment_ids=whole,
-        updated_fragments=tuple(fragment(fragment_id, dead=1) for fragment_id in fragment_ids),
+        updated_fragments=tuple(fragment(fragment_id, deleted=1) for fragment_id in fragment_ids),
         new_fragments=(fragment(0),),
         inserted_rows=None if keys is None else KeyExistenceFilter((0,), keys),
     )
@@ -125,7 +125,7 @@ def changed(update: Update, *field_ids: int) -> Update:
 
 
 MOVED = Update(
-    updated_fragments=(fragment(1, dead=1),),
+    updated_fragments=(fragment(1, deleted=1),),
     new_fragments=(replace(fragment(0), row_ids=encode_row_ids(RowIdSequence.from_range(10, 20))),),
 )
 OVERLAY = DataOverlay(((0, ()),))
@@ -245,7 +245,7 @@ FINER = [
     (upsert(0, keys=(1, 2)), changed(MOVED, 1), YES),
     (
         upsert(0, keys=(1, 2)),
-        replace(changed(MOVED, 1), updated_fragments=(fragment(0, dead=1),)),
+        replace(changed(MOVED, 1), updated_fragments=(fragment(0, deleted=1),)),
         REBASE,
     ),
     (upsert(0, keys=(1, 2)), replace(changed(MOVED, 1), inserted_rows=FEW_KEYS), YES),

@@ -243,10 +243,10 @@ def test_damaged_deletion_files_read_or_are_refused(name: str) -> None:
     refused = 0
     for value in damaged:
         try:
-            dead = decode_deletion_vector(value, file_type, 300_000)
+            deleted = decode_deletion_vector(value, file_type, 300_000)
         except BadDataError:
             refused += 1
         else:
-            assert len(dead) <= 300_000
-            assert (dead[1:] > dead[:-1]).all()
+            assert len(deleted) <= 300_000
+            assert (deleted[1:] > deleted[:-1]).all()
     assert refused > len(data) // 2

@@ -26,7 +26,7 @@ def fragment(fragment_id: int, **changes: object) -> Fragment:
     return replace(Fragment(fragment_id, (file,), 10), **changes)
 
 
-def dead(num_rows: int) -> DeletionFile:
+def deleted(num_rows: int) -> DeletionFile:
     return DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 2, num_rows)
 
 
@@ -36,7 +36,7 @@ def varied(count: int) -> list[Fragment]:
         fragment(
             place * 7 % (1 << 32),
             physical_rows=(0, 10, 1 << 20)[place % 3],
-            deletion_file=dead((0, 3, 10)[place % 3]) if place % 5 == 0 else None,
+            deletion_file=deleted((0, 3, 10)[place % 3]) if place % 5 == 0 else None,
             row_ids=b"i" * (place % 200),
             unknown=wire.frame(99, b"later") if place % 31 == 0 else b"",
         )
@@ -46,7 +46,7 @@ def varied(count: int) -> list[Fragment]:
 
 def numbers_of(fragments: FragmentList) -> list[tuple[int, int, int, bool]]:
     each = fragments.numbers
-    columns = (each.ids, each.physical_rows, each.dead_rows, each.has_deletion_file)
+    columns = (each.ids, each.physical_rows, each.num_deleted_rows, each.has_deletion_file)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -87,7 +87,7 @@ def test_one_deletion_file_among_many_is_seen() -> None:
     plain = [fragment(number) for number in range(5)]
     assert not FragmentList.of(plain).has_deletion_files
     for place in range(5):
-        some = [*plain[:place], fragment(place, deletion_file=dead(3)), *plain[place + 1 :]]
+        some = [*plain[:place], fragment(place, deletion_file=deleted(3)), *plain[place + 1 :]]
         assert FragmentList.of(some).has_deletion_files
 
 
@@ -113,7 +113,7 @@ def test_repeated_deletion_file_fields_merge() -> None:
     raws[3] += wire.frame(3, b"\x10\x05\x20\x02") + wire.frame(3, b"\x18\x07")
     fragments = FragmentList(raws)
     assert numbers_of(fragments) == expected_of([decode_fragment(raw) for raw in raws])
-    assert fragments.numbers.dead_rows[3] == 2
+    assert fragments.numbers.num_deleted_rows[3] == 2
 
 
 @pytest.mark.parametrize("place", [0, 7, MANY - 1])
@@ -147,7 +147,7 @@ def test_derived_lists_keep_what_is_known() -> None:
     known = varied(MANY)
     fragments = FragmentList(map(encode_fragment, known))
     _ = fragments.numbers, fragments[4], fragments.framed, fragments.place_of
-    new = [fragment(5000, deletion_file=dead(2)), fragment(4000)]
+    new = [fragment(5000, deletion_file=deleted(2)), fragment(4000)]
     lists = {
         "appended": (fragments.appended(new), [*known, *new]),
         "replaced": (fragments.replaced({4: new[0]}), [*known[:4], new[0], *known[5:]]),
@@ -193,7 +193,7 @@ def test_fragments_are_sorted_by_id() -> None:
 
 
 def test_live_and_dead_rows_are_summed() -> None:
-    fragments = FragmentList.of([fragment(1, deletion_file=dead(3)), fragment(2)])
+    fragments = FragmentList.of([fragment(1, deletion_file=deleted(3)), fragment(2)])
     assert fragments.num_live_rows == 17
     assert FragmentList().num_live_rows == 0
     assert FragmentNumbers.of([]).ids.tolist() == []

@@ -20,8 +20,8 @@ MAX = (1 << 64) - 1
 
 def index_of(*fragments: tuple[int, list[int], list[int]]) -> RowIdIndex:
     return RowIdIndex(
-        FragmentRows(fragment_id, RowIdSequence.from_array(ids), np.array(dead, np.uint32))
-        for fragment_id, ids, dead in fragments
+        FragmentRows(fragment_id, RowIdSequence.from_array(ids), np.array(deleted, np.uint32))
+        for fragment_id, ids, deleted in fragments
     )
 
 
@@ -42,16 +42,16 @@ def test_exactly_the_live_rows_are_found(span: int, data: st.DataObject) -> None
     ids = data.draw(st.lists(st.integers(0, span), max_size=60, unique=True))
     cut = data.draw(st.integers(0, len(ids)))
     fragments = {4: ids[:cut], 9: ids[cut:]}
-    dead = {
+    deleted = {
         key: sorted(data.draw(st.sets(st.integers(0, max(0, len(rows) - 1)))) if rows else set())
         for key, rows in fragments.items()
     }
-    index = index_of(*((key, rows, dead[key]) for key, rows in fragments.items()))
+    index = index_of(*((key, rows, deleted[key]) for key, rows in fragments.items()))
     expected = {
         row_id: key << 32 | offset
         for key, rows in fragments.items()
         for offset, row_id in enumerate(rows)
-        if offset not in dead[key]
+        if offset not in deleted[key]
     }
     asked = [*ids, *data.draw(st.lists(st.integers(0, MAX), max_size=20)), 0, span, MAX]
     addresses, found = index.find(np.array(asked, np.uint64))

@@ -54,7 +54,7 @@ def given(*ids: int, **columns: Any) -> pa.Table:
 
 
 def create(version: str = "2.2", **options: Any) -> Dataset:
-    """Seven rows in two fragments; one row of the first is dead."""
+    """Seven rows in two fragments; one row of the first is deleted."""
     uri = f"memory://{uuid.uuid4()}/table"
     made = lance_stream.create_dataset(uri, SCHEMA, file_version=version, **options)
     return made.append(rows(1, 2, 3, 4)).append(rows(5, 6, 7, 8)).delete("id = 2")

@@ -36,7 +36,7 @@ def rows(*ids: int) -> pa.Table:
 
 @pytest.fixture
 def ds() -> Dataset:
-    """Seven rows in two fragments; one row of the first is dead."""
+    """Seven rows in two fragments; one row of the first is deleted."""
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     return made.append(rows(1, 2, 3, 4)).append(rows(5, 6, 7, 8)).delete("id = 2")
 

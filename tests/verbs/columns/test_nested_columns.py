@@ -40,7 +40,7 @@ def rows(*ids: int) -> pa.Table:
 
 @pytest.fixture
 def ds() -> Dataset:
-    """Six rows in two fragments; one row of the first is dead."""
+    """Six rows in two fragments; one row of the first is deleted."""
     uri = f"memory://{uuid.uuid4()}/table"
     made = lance_stream.create_dataset(uri, SCHEMA)
     return made.append(rows(1, 2, 3, 4)).append(rows(5, 6, 7)).delete("id = 2")

@@ -163,7 +163,7 @@ def _encode_without_fields(levels: Levels) -> EncodedLayout:
 
 
 def _leaves(
-    array: pa.Array, field: Field, layers: LayerWriter, dead: Mask | None
+    array: pa.Array, field: Field, layers: LayerWriter, is_under_null: Mask | None
 ) -> Iterator[_Leaf]:
     """Yield the leaves of an array, depth first.
 
@@ -171,34 +171,34 @@ def _leaves(
         array: The values of a field.
         field: The field.
         layers: The layers around it.
-        dead: Which values are under a null; None if none is.
+        is_under_null: Which values are under a null; None if none is.
     """
     arrow_type = array.type
     if field.is_packed:
         valid = valid_mask(array)
-        is_absent = _either(dead, valid)
+        is_absent = _either(is_under_null, valid)
         values = array if is_absent is None else with_validity(array, ~is_absent)
         yield _Leaf(layers.items(valid).finish(), values, valid)
     elif pa.types.is_struct(arrow_type) and arrow_type.num_fields:
         valid = valid_mask(array)
-        dead = _either(dead, valid)
+        is_under_null = _either(is_under_null, valid)
         for index, part in enumerate(field.children):
             # the entries of a map are in a list and never null
             is_declared = _has_lists(part) and (field.nullable or not layers.has_lists)
             around = layers.items(valid, declares_nulls=is_declared)
-            yield from _leaves(array.field(index), part, around, dead)
+            yield from _leaves(array.field(index), part, around, is_under_null)
     elif pa.types.is_fixed_size_list(arrow_type) and pa.types.is_struct(arrow_type.value_type):
         size, valid = arrow_type.list_size, valid_mask(array)
-        dead = _either(dead, valid)
+        is_under_null = _either(is_under_null, valid)
         items = array.values.slice(array.offset * size, len(array) * size)
         yield from _leaves(
             items,
             field.children[0],
             layers.fixed_size_lists(size, valid),
-            None if dead is None else np.repeat(dead, size),
+            None if is_under_null is None else np.repeat(is_under_null, size),
         )
     elif is_list(arrow_type):
-        yield from _leaves_of_list(array, field.children[0], layers, dead)
+        yield from _leaves_of_list(array, field.children[0], layers, is_under_null)
     else:
         valid = valid_mask(array)
         if pa.types.is_dictionary(arrow_type):
@@ -215,11 +215,11 @@ def _has_lists(field: Field) -> bool:
 
 
 def _leaves_of_list(
-    array: pa.Array, item: Field, layers: LayerWriter, dead: Mask | None
+    array: pa.Array, item: Field, layers: LayerWriter, is_under_null: Mask | None
 ) -> Iterator[_Leaf]:
     offsets = _list_offsets(array)
     lengths = np.diff(offsets)
-    is_absent = _either(dead, valid_mask(array))
+    is_absent = _either(is_under_null, valid_mask(array))
     if is_absent is not None:
         lengths[is_absent] = 0
     num_items = int(lengths.sum())
@@ -249,10 +249,10 @@ def _from_start(array: pa.Array) -> pa.Array:
     return array
 
 
-def _either(dead: Mask | None, valid: Mask | None) -> Mask | None:
+def _either(is_under_null: Mask | None, valid: Mask | None) -> Mask | None:
     if valid is None:
-        return dead
-    return ~valid if dead is None else dead | ~valid
+        return is_under_null
+    return ~valid if is_under_null is None else is_under_null | ~valid
 
 
 def _valid_indices(array: pa.Array, valid: Mask | None) -> Mask | None:
