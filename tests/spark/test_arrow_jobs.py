@@ -36,6 +36,10 @@ def seen_in_worker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 @pytest.mark.spark
 def test_workers_drop_archive_readers_between_tasks(spark: Any) -> None:
+    """Python keeps a reader with the directory of each archive on `sys.path`, so a worker that
+    lives for days would collect stale ones.
+    """
+
     def task() -> Any:
         return map_in_arrow(spark.range(3).coalesce(1), seen_in_worker, COLUMNS).collect()[0]
 
@@ -53,7 +57,9 @@ def test_workers_drop_archive_readers_between_tasks(spark: Any) -> None:
 
 @pytest.mark.spark
 def test_archives_can_be_imported_afterwards(spark: Any, tmp_path: Path) -> None:
-    """After a worker has dropped the archive's reader."""
+    """Dropping the reader of an archive must not make its modules unimportable for the worker's
+    next task.
+    """
     archive = tmp_path / "modules.zip"
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("first_of_archive.py", "VALUE = 1")
@@ -84,6 +90,9 @@ def test_archives_can_be_imported_afterwards(spark: Any, tmp_path: Path) -> None
 @pytest.mark.floors
 @pytest.mark.spark
 def test_rows_are_collected_within_limits(spark: Any) -> None:
+    """The driver must not collect more rows or bytes than it has memory for, and errors of the
+    query must not look like a batch that is too large.
+    """
     df = spark.range(0, 1000, 1, 5)
     whole = Size(1000, 8000)
     assert measure(df) == whole
@@ -100,10 +109,12 @@ def test_rows_are_collected_within_limits(spark: Any) -> None:
 
 
 @pytest.mark.spark
-def test_without_private_calls_batches_are_measured(
+def test_batches_are_measured_without_private_calls(
     spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before they are collected."""
+    """A release of Spark may lack the private calls, and an unmeasured batch could exhaust the
+    driver's memory when it is collected.
+    """
     monkeypatch.delattr("pyspark.errors.exceptions.captured.unwrap_spark_exception")
     df = spark.range(10)
     rows = collect_arrow(df, Size(10, 80))

@@ -108,10 +108,12 @@ def expected(mode: str, batches: list[list[tuple[Any, ...]]]) -> list[tuple[Any,
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.essential
-def test_good_rows_are_committed_and_the_others_set_aside(
+def test_good_rows_commit_and_bad_rows_are_quarantined(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, mode: str, by: str
 ) -> None:
-    """Random batches, against a model; each is repeated, and all bad rows are replayed at last."""
+    """Random batches are compared with a model; every batch is repeated, and finally all bad rows
+    are replayed.
+    """
     if by == "tasks":
         upsert_by_tasks(monkeypatch)
         # every second batch is processed by the driver
@@ -162,7 +164,9 @@ def test_good_rows_are_committed_and_the_others_set_aside(
 @pytest.mark.floors
 @pytest.mark.parametrize("mode", MODES)
 def test_a_batch_with_bad_rows_is_refused(spark: Any, uri: str, mode: str) -> None:
-    """By the first batch, which creates no table; by tasks; by the driver."""
+    """The first batch, the tasks and the driver check rows in different code, and none of them may
+    let a bad row through.
+    """
     sink = lance_sink(uri, app_id="app", expect={"positive": "X > 0"}, **MODES[mode])
     good = spark.createDataFrame([(1, 1, "a", 1, "u"), (2, 2, "b", 1, "u")], COLUMNS)
     bad = spark.createDataFrame([(3, 3, "c", 1, "u"), (4, -4, "d", 1, "u")], COLUMNS)
@@ -186,7 +190,10 @@ def test_a_batch_with_bad_rows_is_refused(spark: Any, uri: str, mode: str) -> No
     assert {file.name for file in files} == named
 
 
-def test_a_null_in_a_required_column_is_refused_like_a_check(spark: Any, uri: str) -> None:
+def test_nulls_in_required_columns_are_refused(spark: Any, uri: str) -> None:
+    """A null in a column that is not nullable is a bad row like any other, so the error counts it
+    and names the reason.
+    """
     lance_stream.create_dataset(uri, TABLE)
     sink = lance_sink(uri, app_id="app", expect="x > 0", except_columns=["op"])
     df = spark.createDataFrame([(1, 1, None, 1, "u"), (2, 2, "b", 1, "u")], COLUMNS)
@@ -195,7 +202,9 @@ def test_a_null_in_a_required_column_is_refused_like_a_check(spark: Any, uri: st
 
 
 def test_problems_of_the_whole_batch_are_refused(spark: Any, uri: str) -> None:
-    """Setting all rows aside would hide them."""
+    """A missing column makes every row bad, and a quarantine that takes them all would hide the
+    mistake.
+    """
     lance_stream.create_dataset(uri, TABLE)
     sink = lance_sink(uri, app_id="app", bad_rows="quarantine")
     for columns, problem in (
@@ -209,7 +218,10 @@ def test_problems_of_the_whole_batch_are_refused(spark: Any, uri: str) -> None:
     assert not Path(quarantine_uri(uri)).exists()
 
 
-def test_invalid_checks_are_refused(spark: Any, uri: str) -> None:
+def test_invalid_checks_and_quarantines_are_refused(spark: Any, uri: str) -> None:
+    """A check that cannot be evaluated, or a quarantine that the mode cannot use, must stop the
+    stream before it commits a batch unchecked.
+    """
     df = spark.createDataFrame([(1, 1, "a", 1, "u")], COLUMNS)
     for expect, problem in (
         ("y > 0", "no column 'y'"),
@@ -233,7 +245,9 @@ def test_invalid_checks_are_refused(spark: Any, uri: str) -> None:
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_batch_of_bad_rows_alone_is_recorded(spark: Any, uri: str, mode: str) -> None:
-    """Also as the first batch, which creates the table."""
+    """Without an entry in the ledger a replay would set the same rows aside again; the first batch
+    also has to create the table.
+    """
     sink = lance_sink(uri, app_id="app", expect="x > 0", bad_rows="quarantine", **MODES[mode])
     df = spark.createDataFrame([(1, -1, "a", 1, "u")], COLUMNS)
     for batch_id in range(2):
@@ -252,10 +266,12 @@ def test_a_batch_of_bad_rows_alone_is_recorded(spark: Any, uri: str, mode: str) 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.some_cases(one_in=3)
-def test_a_sink_killed_at_any_commit_sets_rows_aside_once(
+def test_a_killed_sink_quarantines_each_row_once(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, mode: str, when: str, later: str
 ) -> None:
-    """After the kill the batch is repeated: as it was, or with other checks."""
+    """A batch that is repeated after a kill, unchanged or with other checks, must neither lose nor
+    duplicate a bad row.
+    """
     first = {"large": "x > 9"}
     checks = {"the same": first, "another check": {"larger": "x > 19"}, "no bad row": None}
     rows = [(1, 5, "a", 1, "u"), (2, 15, "a", 1, "u"), (3, 50, "a", 1, "u")]
@@ -302,7 +318,10 @@ def test_a_sink_killed_at_any_commit_sets_rows_aside_once(
 
 
 @pytest.mark.essential
-def test_a_stream_goes_on_with_bad_rows_aside(file_stream: Any, uri: str) -> None:
+def test_a_stream_continues_despite_bad_rows(file_stream: Any, uri: str) -> None:
+    """Bad rows must not stop a stream that has a quarantine, and replaying them after a fix must
+    complete the table.
+    """
     for number in range(3):
         file_stream.add(pa.table({"id": [number, -number - 1]}))
     sink = lance_sink(uri, expect="id >= 0", bad_rows="quarantine")
@@ -313,7 +332,10 @@ def test_a_stream_goes_on_with_bad_rows_aside(file_stream: Any, uri: str) -> Non
     assert [row[0] for row in rows_of(uri)] == [0, 1, 1, 2, 2, 3]
 
 
-def test_text_that_is_not_utf8_is_set_aside(spark: Any, uri: str) -> None:
+def test_invalid_utf8_is_set_aside(spark: Any, uri: str) -> None:
+    """Spark's strings may hold any bytes, and a reader of the table could not decode the column if
+    one were stored.
+    """
     lance_stream.create_dataset(uri, pa.schema([("id", pa.int64()), ("s", pa.string())]))
     df = spark.range(2).selectExpr("id", "if(id = 0, 'ok', cast(X'ff' AS string)) AS s")
     sink = lance_sink(uri, app_id="app", bad_rows="quarantine")
@@ -324,6 +346,7 @@ def test_text_that_is_not_utf8_is_set_aside(spark: Any, uri: str) -> None:
 
 
 def test_a_quarantine_of_another_table_is_refused(spark: Any, uri: str, tmp_path: Path) -> None:
+    """Rows of two tables in one quarantine could be replayed into the wrong table."""
     df = spark.createDataFrame([(1,), (-1,)], "id bigint")
     shared = str(tmp_path / "bad.lance")
     settings = {"app_id": "app", "expect": "id > 0"}
@@ -337,7 +360,10 @@ def test_a_quarantine_of_another_table_is_refused(spark: Any, uri: str, tmp_path
     assert rows_of(uri) == [(1,)]
 
 
-def test_a_branch_has_a_quarantine_of_its_own(spark: Any, uri: str, tmp_path: Path) -> None:
+def test_a_branch_has_its_own_quarantine(spark: Any, uri: str, tmp_path: Path) -> None:
+    """Replaying the bad rows of a branch must write to the branch and leave the main table as it
+    is.
+    """
     ds = lance_stream.create_dataset(uri, pa.table({"id": [0]}))
     ds.branches.create("dev")
     elsewhere = {"quarantine": str(tmp_path / "dev_bad.lance")}
@@ -350,9 +376,12 @@ def test_a_branch_has_a_quarantine_of_its_own(spark: Any, uri: str, tmp_path: Pa
     assert rows_of(uri) == [(0,)]
 
 
-def test_a_batch_of_too_many_bad_rows_is_refused(
+def test_too_many_bad_rows_are_refused(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The driver holds the bad rows in memory, and so many of them are more likely a wrong check
+    than exceptional rows.
+    """
     monkeypatch.setattr("lance_stream.write.row_checks.MAX_BAD_BYTES", 1000)
     df = spark.range(100)
     sink = lance_sink(uri, app_id="app", expect="id < 0", bad_rows="quarantine")

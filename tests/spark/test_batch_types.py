@@ -46,6 +46,9 @@ def test_collated_keys_are_refused(spark: Any, uri: str, collation: str) -> None
     [("lower(`name`) COLLATE UTF8_BINARY", 1), ("`name` COLLATE UTF8_BINARY", 2)],
 )
 def test_remedies_for_collated_keys_work(spark: Any, uri: str, way: str, num_rows: int) -> None:
+    """The error for collated keys recommends these expressions, so both must yield keys that a
+    table can compare by bytes.
+    """
     sink = lance_sink(uri, mode="upsert", on="name", app_id="a", sequence_by="v")
     batch = spark.sql(
         "SELECT IF(id = 0, 'Ann', 'ANN') COLLATE UTF8_LCASE AS name, id v FROM range(2)"
@@ -56,6 +59,9 @@ def test_remedies_for_collated_keys_work(spark: Any, uri: str, way: str, num_row
 
 @pytest.mark.parametrize("sequence", ["seq", "named_struct('n', 1, 's', seq)", "array(seq)"])
 def test_collated_sequences_are_refused(spark: Any, uri: str, sequence: str) -> None:
+    """The table orders versions of a row by bytes, and a collation, even one inside a struct or
+    array, could order them differently.
+    """
     sink = lance_sink(uri, mode="upsert", on="id", sequence_by="seq", app_id="a")
     batch = spark.sql("SELECT 1L AS id, 'a' COLLATE UNICODE AS seq").selectExpr(
         "id", f"{sequence} AS seq"
@@ -65,7 +71,9 @@ def test_collated_sequences_are_refused(spark: Any, uri: str, sequence: str) -> 
 
 
 def test_collated_text_is_stored(spark: Any, uri: str) -> None:
-    """And `delete_when` compares it as Spark does."""
+    """A table stores the bytes of collated text, while `delete_when` still compares it by the
+    collation, as Spark does.
+    """
     sink = lance_sink(uri, mode="upsert", on="id", delete_when="op = 'd'", app_id="a")
     batch = spark.sql("SELECT id, IF(id = 0, 'D', 'U') COLLATE UTF8_LCASE AS op FROM range(2)")
     sink(batch, 0)
@@ -73,6 +81,9 @@ def test_collated_text_is_stored(spark: Any, uri: str) -> None:
 
 
 def test_timestamps_around_clock_changes_are_distinct(spark: Any, uri: str) -> None:
+    """Instants must not pass through the local time of the session, where an hour is missing in
+    March and occurs twice in October.
+    """
     # The clock of Berlin leaves out 2 o'clock in March, and has it twice in October.
     batch = (
         "SELECT at, date_format(at, 'dd HH:mm') AS text, cast(at AS timestamp_ntz) AS local, "
@@ -98,6 +109,9 @@ def test_timestamps_around_clock_changes_are_distinct(spark: Any, uri: str) -> N
 
 @pytest.mark.essential
 def test_timestamps_are_not_local_times(spark: Any, uri: str) -> None:
+    """An instant and a local time with the same digits are different values, and a conversion
+    would silently depend on the session's time zone.
+    """
     sink = lance_sink(uri, mode="upsert", on="at", app_id="a")
     sink(spark.sql("SELECT TIMESTAMP'2026-10-25 02:30:00' AS at"), 0)
     with pytest.raises(InvalidInputError, match=r"'at' is timestamp\[us\], but timestamp\[us, tz="):
@@ -105,7 +119,7 @@ def test_timestamps_are_not_local_times(spark: Any, uri: str) -> None:
 
 
 def test_decimals_of_38_digits_survive(spark: Any, uri: str) -> None:
-    """Or they are refused."""
+    """A decimal that the table cannot hold exactly must be refused and never be rounded."""
     nines = "9" * 38
     sink = lance_sink(uri, mode="upsert", on="k", app_id="a")
     for batch_id in range(2):
@@ -120,6 +134,9 @@ def test_decimals_of_38_digits_survive(spark: Any, uri: str) -> None:
 
 
 def test_unstored_columns_may_have_any_type(spark: Any, uri: str) -> None:
+    """A column that only `delete_when` reads need not have a type of the format, but it must be
+    one that Arrow can carry.
+    """
     others = {
         "v": 'parse_json(\'{"op": "d"}\')',
         "i": "make_interval(1, 2)",
@@ -142,6 +159,9 @@ def test_unstored_columns_may_have_any_type(spark: Any, uri: str) -> None:
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_rows_without_a_column_are_refused(spark: Any, uri: str, mode: str) -> None:
+    """Rows without columns would create a table that can never be read, or change the row count
+    without data.
+    """
     nothing = spark.range(3).select()
     with pytest.raises(InvalidInputError, match="no column to store; it has: none"):
         lance_sink(uri, mode=mode, app_id="b")(nothing, 0)
@@ -153,6 +173,9 @@ def test_rows_without_a_column_are_refused(spark: Any, uri: str, mode: str) -> N
 
 
 def test_the_format_refuses_rows_without_a_column(tmp_path: Path) -> None:
+    """The format as a writer has its own entry point and must refuse such rows before it creates a
+    directory.
+    """
     writer = LanceSource({"path": str(tmp_path / "table")})
     with pytest.raises(InvalidInputError, match="the rows have no columns"):
         writer.writer(StructType([]), overwrite=False)
@@ -160,7 +183,7 @@ def test_the_format_refuses_rows_without_a_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["append", "overwrite", "upsert"])
 def test_an_empty_batch_makes_no_table(spark: Any, uri: str, mode: str) -> None:
-    """Although no table could have its types."""
+    """An empty batch is skipped even if its types could not be stored."""
     on = {"on": "id"} if mode == "upsert" else {}
     sink = lance_sink(uri, mode=mode, app_id="a", **on)
     for batch_id, schema in enumerate(["id long", "id long, v void"]):
@@ -180,6 +203,9 @@ def test_an_empty_batch_makes_no_table(spark: Any, uri: str, mode: str) -> None:
 def test_non_boolean_conditions_are_refused(
     spark: Any, uri: str, condition: str, ansi: str
 ) -> None:
+    """Spark would cast text or dates to a boolean differently by `spark.sql.ansi.enabled`, and
+    thereby delete different rows.
+    """
     sink = lance_sink(uri, mode="upsert", on="id", delete_when=condition, app_id="a")
     with (
         settings(spark, {"spark.sql.ansi.enabled": ansi}),
@@ -191,6 +217,7 @@ def test_non_boolean_conditions_are_refused(
 
 @pytest.mark.essential
 def test_numbers_are_conditions_as_in_spark(spark: Any, uri: str) -> None:
+    """Change data often carries a delete flag of 0 or 1, and a null flag must delete no row."""
     sink = lance_sink(
         uri, mode="upsert", on="id", delete_when="gone", except_columns=["gone"], app_id="a"
     )
@@ -203,6 +230,9 @@ def test_numbers_are_conditions_as_in_spark(spark: Any, uri: str) -> None:
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_observations_cover_the_whole_batch(spark: Any, uri: str, mode: str) -> None:
+    """If the sink read only a part of the batch first, an `Observation` would report the count of
+    this part.
+    """
     on = {"on": "id"} if mode == "upsert" else {}
     sink = lance_sink(uri, mode=mode, app_id="a", **on)
     for batch_id in range(2):
@@ -213,6 +243,9 @@ def test_observations_cover_the_whole_batch(spark: Any, uri: str, mode: str) -> 
 
 
 def test_cached_batches_replay_identically(spark: Any, uri: str) -> None:
+    """A persisted batch with random values has the same rows on a replay, so its digest must agree
+    with the ledger.
+    """
     batch = spark.range(5).withColumn("r", functions.rand()).persist()
     sink = lance_sink(uri, app_id="a")
     for _ in range(2):
@@ -224,6 +257,9 @@ def test_cached_batches_replay_identically(spark: Any, uri: str) -> None:
 
 
 def test_one_sink_serves_two_queries_at_once(file_stream: Any, uri: str) -> None:
+    """Batches and compactions of two queries share the sink's state, which must not mix their app
+    ids or lose rows.
+    """
     for number in range(3):
         file_stream.add(pa.table({"id": pa.array(range(number, number + 3), pa.int64())}))
     sink = lance_sink(uri, compact=2)
@@ -238,6 +274,9 @@ def test_one_sink_serves_two_queries_at_once(file_stream: Any, uri: str) -> None
 
 
 def test_settings_are_restored_after_all_threads(spark: Any) -> None:
+    """The first of two threads to finish must not reset a Spark setting that the other one still
+    needs.
+    """
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     both, done = threading.Barrier(2), threading.Event()

@@ -29,6 +29,9 @@ def rows(*sizes: int | None) -> pa.Table:
 def test_blobs_round_trip_through_a_stream(
     file_stream: Any, tmp_path: Path, spark: Any, version: str
 ) -> None:
+    """Small blobs are stored inline and large ones apart, and scans, the change feed and
+    `take_blobs` must return the same bytes and nulls.
+    """
     uri = str(tmp_path / "table")
     columns = [pa.field("id", pa.int64()), pa.field("image", pa.large_binary(), metadata=BLOB)]
     lance_stream.create_dataset(uri, pa.schema(columns), version)

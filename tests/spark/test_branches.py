@@ -44,6 +44,9 @@ def load(session: Any, uri: str, **options: Any) -> list[int]:
 
 @pytest.mark.nightly
 def test_a_batch_writes_and_reads_a_branch(session: Any, uri: str) -> None:
+    """The option `branch` must apply to appends, overwrites, time travel and the change feed, and
+    never touch the main table.
+    """
     df = session.range(5, 8, 1, 2).selectExpr("id", "concat('n', id) AS name")
     df.write.format("lance").mode("append").option("branch", "dev").save(uri)
     df.write.format("lance").mode("overwrite").option("branch", "dev/deep").save(uri)
@@ -56,7 +59,9 @@ def test_a_batch_writes_and_reads_a_branch(session: Any, uri: str) -> None:
 
 
 def test_a_stream_runs_from_branch_to_branch(session: Any, uri: str, tmp_path: Path) -> None:
-    """The feed of one branch goes into another, by the sink and by the format."""
+    """The change feed of one branch is written to another branch, both by the sink and by the
+    format.
+    """
 
     def feed(**options: Any) -> Any:
         reader = session.readStream.format("lance").option("branch", "dev").options(**options)
@@ -89,6 +94,9 @@ def test_a_stream_runs_from_branch_to_branch(session: Any, uri: str, tmp_path: P
 
 
 def test_a_missing_branch_is_never_created(session: Any, uri: str, tmp_path: Path) -> None:
+    """A misspelt branch that came into existence on a write would silently divert the data of a
+    job.
+    """
     df = session.range(3).selectExpr("id", "'x' AS name")
     before = sorted(Path(uri).rglob("*"))
     with pytest.raises(NotFoundError):

@@ -92,8 +92,8 @@ def aside(uri: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.floors
-def test_good_rows_are_committed_and_the_others_set_aside(uri: str, mode: str) -> None:
-    """Random batches, against the model of the sink; the last one is repeated."""
+def test_good_rows_commit_and_bad_rows_are_quarantined(uri: str, mode: str) -> None:
+    """Random batches are compared with the model of the sink, and the last batch is repeated."""
     chance = random.Random(mode)
     lance_stream.create_dataset(uri, TABLE)
     options = {**MODES[mode], **ASIDE, "expect": json.dumps(EXPECT)}
@@ -122,7 +122,9 @@ def test_good_rows_are_committed_and_the_others_set_aside(uri: str, mode: str) -
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_batch_of_bad_rows_alone_is_recorded(uri: str, mode: str, is_first: bool) -> None:
-    """Its ledger entry makes them count; also as the first batch, which creates the table."""
+    """Its entry in the ledger makes a repetition a replay, also for the first batch, which creates
+    the table.
+    """
     options = {**MODES[mode], **ASIDE, "expect": "x > 9"}
     number = 0
     if not is_first:
@@ -141,10 +143,12 @@ def test_a_batch_of_bad_rows_alone_is_recorded(uri: str, mode: str, is_first: bo
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.some_cases(one_in=4)
 @pytest.mark.spark
-def test_a_writer_killed_at_any_commit_sets_rows_aside_once(
+def test_a_killed_writer_quarantines_each_row_once(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, mode: str, when: str, later: str
 ) -> None:
-    """After the kill the batch is repeated: as it was, with other checks, or by the sink."""
+    """A batch that is repeated after a kill, unchanged, with other checks or by the sink, must
+    neither lose nor duplicate a bad row.
+    """
     rows = [(1, 5, "a", 1, "u"), (2, 15, "a", 1, "u"), (3, 50, "a", 1, "u")]
     lance_stream.create_dataset(uri, TABLE)
     options = {**MODES[mode], **ASIDE}
@@ -191,7 +195,10 @@ def test_a_writer_killed_at_any_commit_sets_rows_aside_once(
 
 
 @pytest.mark.spark
-def test_batches_and_streams_of_spark(spark: Any, file_stream: Any, uri: str) -> None:
+def test_batches_inserts_and_streams_check_rows(spark: Any, file_stream: Any, uri: str) -> None:
+    """Batch writes, INSERT and streams reach the writer on different paths of Spark, and each has
+    to check rows.
+    """
     register(spark)
     df = spark.createDataFrame([(1, "a"), (-1, "b")], "id bigint, s string")
     with pytest.raises(Exception, match="1 of 2 rows does not fit") as refused:
@@ -247,14 +254,17 @@ def test_batches_and_streams_of_spark(spark: Any, file_stream: Any, uri: str) ->
         ({"quarantineUri": "t", **ASIDE, "txnAppId": "a", "txnVersion": "1"}, "table itself"),
     ],
 )
-def test_invalid_options_are_refused(options: dict[str, str], problem: str) -> None:
+def test_invalid_check_options_are_refused(options: dict[str, str], problem: str) -> None:
+    """An option for checks that has no effect would leave the user with unchecked rows, so the
+    error names the option to repair.
+    """
     with pytest.raises(InvalidInputError, match=problem):
         parse_writer_options({"path": "t", **options}, streaming=False)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_checks_that_do_not_fit_the_columns_are_refused(uri: str, mode: str) -> None:
-    """When the write is planned, before any task."""
+def test_checks_of_missing_columns_are_refused(uri: str, mode: str) -> None:
+    """The planner of the write notices such a check, before any task has run."""
     for expect, problem in (
         ("y > 0", "no column 'y'"),
         ("x + 1", "must be true or false"),
@@ -264,7 +274,10 @@ def test_checks_that_do_not_fit_the_columns_are_refused(uri: str, mode: str) -> 
             write(uri, [(1, 1, "a", 1, "u")], 0, 1, **MODES[mode], expect=expect)
 
 
-def test_files_are_deleted_with_the_rows_that_are_refused(uri: str) -> None:
+def test_refused_rows_leave_no_data_files(uri: str) -> None:
+    """Tasks notice bad rows after they have written files, and a failing job that is repeated
+    would fill the disk.
+    """
     lance_stream.create_dataset(uri, TABLE)
     with pytest.raises(InvalidInputError, match="1 of 2 rows"):
         write(

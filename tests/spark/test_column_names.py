@@ -52,11 +52,17 @@ SCHEMA = pa.schema(
     ],
 )
 def test_filters_name_columns_in_any_case(written: str, settled: str) -> None:
+    """Names must be resolved in columns, nested fields and quoted names, but never in strings,
+    types or comments.
+    """
     assert resolve_filter(written, SCHEMA, case_sensitive=False) == settled
     assert resolve_filter(written, SCHEMA, case_sensitive=True) == written
 
 
 def test_columns_match_in_any_case() -> None:
+    """A list of columns may name nested fields, and unknown names must pass unchanged so that a
+    later error quotes what the user wrote.
+    """
     names = ["ID", "ST.A", "Items.price", "nope", "st", "i d"]
     settled = ("id", "`st`.`a`", "`items`.`Price`", "nope", "st", "I d")
     assert resolve_columns(names, SCHEMA, case_sensitive=False) == settled
@@ -65,6 +71,7 @@ def test_columns_match_in_any_case() -> None:
 
 
 def test_ambiguous_names_are_refused() -> None:
+    """A table may hold columns that differ in case alone, and a guess would read the wrong one."""
     twins = pa.schema([("v", pa.int64()), ("V", pa.int64()), ("id", pa.int64())])
     with pytest.raises(InvalidInputError, match="'v' could be 'V' or 'v'"):
         resolve_filter("v = 1", twins, case_sensitive=False)
@@ -75,6 +82,7 @@ def test_ambiguous_names_are_refused() -> None:
 
 
 def test_columns_of_a_batch_never_merge() -> None:
+    """Two columns of a batch that match the same column of the table would overwrite each other."""
     assert names_in_table(["ID", "x"], ["id", "y"], case_sensitive=False) == ["id", "x"]
     assert names_in_table(["ID", "id"], ["id"], case_sensitive=True) == ["ID", "id"]
     for names, is_exact in ((["v", "V"], False), (["v", "v"], False), (["v", "v"], True)):
@@ -83,6 +91,7 @@ def test_columns_of_a_batch_never_merge() -> None:
 
 
 def test_misspelt_names_get_a_suggestion() -> None:
+    """A suggestion helps only if it ignores case, and an arbitrary one misleads."""
     assert did_you_mean("valu", ["id", "Value"]) == " (did you mean 'Value'?)"
     assert did_you_mean("other", ["id", "Value"]) == ""
 
@@ -112,6 +121,9 @@ def rows_of(uri: str) -> list[dict[str, Any]]:
 @pytest.mark.spark
 @pytest.mark.nightly
 def test_batches_in_another_case_match(session: Any, tmp_path: Path) -> None:
+    """Sink, format, feed and table creation resolve names separately, so each is checked with
+    names in another case.
+    """
     uri = str(tmp_path / "table")
     data = pa.table({"id": [1, 2], "Name": ["a", "b"]})
     lance_stream.create_dataset(uri, data.schema).append(data)
@@ -154,6 +166,9 @@ def test_batches_in_another_case_match(session: Any, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_case_sensitive_sessions_distinguish_columns(exact_session: Any, tmp_path: Path) -> None:
+    """With `spark.sql.caseSensitive` columns that differ in case are separate, and the same table
+    must be refused as ambiguous in other sessions.
+    """
     uri = str(tmp_path / "table")
     batch = exact_session.createDataFrame(
         [(1, "a", "A"), (2, "b", "B")], "id long, v string, V string"
@@ -196,6 +211,9 @@ def test_case_sensitive_sessions_distinguish_columns(exact_session: Any, tmp_pat
 def test_schemas_unlike_the_table_are_refused(
     session: Any, typed_table: str, schema: str, message: str
 ) -> None:
+    """Without a check Spark would fail in a task, far from the mistake, or return nulls for a
+    misspelt column.
+    """
     read = session.read.format("lance").schema(schema)
     with pytest.raises(AnalysisException, match=message):
         read.load(typed_table).collect()
@@ -226,7 +244,9 @@ def typed_table(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.spark
 def test_user_schemas_may_reorder_and_widen(session: Any, typed_table: str) -> None:
-    """And leave out columns."""
+    """Spark lets a user's schema reorder, widen and leave out columns, as for its built-in
+    formats.
+    """
     schema = "st struct<b: string>, f double, id long, _change_type string"
     read = session.read.format("lance").schema(schema)
     feed = read.options(readChangeFeed="true", startingVersion="1").load(typed_table)
@@ -242,6 +262,9 @@ def test_user_schemas_may_reorder_and_widen(session: Any, typed_table: str) -> N
 
 @pytest.mark.spark
 def test_views_can_have_row_versions(session: Any, tmp_path: Path) -> None:
+    """A view is the only way for SQL to ask for the hidden columns, whose values must agree with
+    the versions that wrote the rows.
+    """
     uri = str(tmp_path / "table")
     data = pa.table({"id": [1, 2]})
     lance_stream.create_dataset(uri, data.schema).append(data).append(data)
@@ -260,6 +283,9 @@ def test_views_can_have_row_versions(session: Any, tmp_path: Path) -> None:
 
 
 def test_streams_can_have_row_versions(tmp_path: Path) -> None:
+    """A stream of appends reads a snapshot and later versions by different code, and both must
+    fill the hidden columns.
+    """
     uri = str(tmp_path / "table")
     data = pa.table({"id": [1, 2]})
     lance_stream.create_dataset(uri, data.schema).append(data).append(data)

@@ -21,16 +21,22 @@ def client(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("client")
 @pytest.mark.floors
-def test_a_client_has_to_name_its_stream() -> None:
+def test_connect_clients_must_name_their_stream() -> None:
+    """A client of Spark Connect cannot see the query's id, so a sink without `app_id` could not
+    recognize a replay.
+    """
     with pytest.raises(InvalidInputError, match="app_id='orders'"):
         lance_sink("t")
     sink = pickle.loads(dumps(lance_sink("t", app_id="orders", mode="upsert", on="id")))
     assert (sink.app_id, sink.arguments.mode) == ("orders", "upsert")
 
 
-def test_a_sink_that_was_made_before_the_session_is_refused_when_it_is_sent(
+def test_sinks_from_before_the_session_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Such a sink could not know that it needs an `app_id`, so the check is repeated when the
+    client pickles it; the server must not repeat it.
+    """
     sink = lance_sink("t")
     dumps(sink)
     monkeypatch.setattr(remote, "is_remote", lambda: True)
@@ -42,7 +48,10 @@ def test_a_sink_that_was_made_before_the_session_is_refused_when_it_is_sent(
 
 
 @pytest.mark.usefixtures("client")
-def test_what_is_called_on_the_server_can_be_sent_there() -> None:
+def test_on_commit_must_be_picklable_for_connect() -> None:
+    """A registry of Prometheus cannot be sent to the server, and the error has to say what to use
+    instead, before the first batch fails.
+    """
     pytest.importorskip("prometheus_client", reason="of an extra")
     from prometheus_client import CollectorRegistry
 

@@ -27,7 +27,10 @@ def rows(start: int, stop: int) -> pa.Table:
 
 
 @pytest.mark.essential
-def test_tasks_compute_what_a_stream_brings(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_compute_rows_from_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """A run has to compute exactly the rows that are new or changed since the last one, set
+    failures aside, and leave no staged files.
+    """
     uri = str(tmp_path / "t.lance")
     ds = lance_stream.create_dataset(uri, SCHEMA)
     ds.append(rows(0, 500)).append(rows(500, 800))
@@ -64,7 +67,10 @@ def test_tasks_compute_what_a_stream_brings(spark: SparkSession, tmp_path: Path)
     assert not list((Path(uri) / STAGED_ROWS_DIRECTORY).glob("*"))  # of tasks, or of the sink
 
 
-def test_tasks_fill_a_table_beside(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_fill_a_separate_target_table(spark: SparkSession, tmp_path: Path) -> None:
+    """With `target=` deletes and updates of the source have to reach another table through its
+    change feed.
+    """
     uri, beside = str(tmp_path / "t.lance"), str(tmp_path / "beside.lance")
     lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 100))
     lengths = derive(
@@ -86,7 +92,10 @@ def test_tasks_fill_a_table_beside(spark: SparkSession, tmp_path: Path) -> None:
     }
 
 
-def test_errors_of_tasks_arrive_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+def test_errors_of_tasks_reach_the_user(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark wraps errors of workers in long traces, and a worker that exits leaves none, but the
+    user needs the cause in one sentence.
+    """
     uri = str(tmp_path / "t.lance")
     lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 100))
 

@@ -17,6 +17,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly]
     ],
 )
 def test_the_driver_stays_small(case: str, rows: int) -> None:
+    """A driver whose memory grows with the batch or the number of fragments would fail on exactly
+    the largest tables.
+    """
     found = run(case, rows)
     assert len(found) > 2
     assert max(row["python"] for row in found) < TARGET_MB

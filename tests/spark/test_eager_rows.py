@@ -32,13 +32,16 @@ class Counting:
             raise self.error
 
 
-def test_the_rows_of_a_small_portion_are_read() -> None:
+def test_rows_of_small_inputs_are_read() -> None:
+    """Small results travel with the plan, which saves the start of a task."""
     assert rows_of([TaskInput((), Counting(), 800)], 800) == [ROWS]
 
 
 @pytest.mark.parametrize("num_bytes", [801, None])
 def test_large_or_unknown_work_is_not_begun(num_bytes: int | None) -> None:
-    """Its first rows would be read twice."""
+    """The planner must not begin work that is large or of unknown size, since the task would read
+    its first rows again.
+    """
     reading = Counting()
     assert rows_of([TaskInput((), reading, num_bytes)], 800) is None
     assert rows_of([TaskInput((), reading, 1)] * 2, 800) is None
@@ -46,15 +49,22 @@ def test_large_or_unknown_work_is_not_begun(num_bytes: int | None) -> None:
     assert reading.num_reads == 0
 
 
-def test_rows_that_are_larger_than_expected_are_left_to_the_task() -> None:
+def test_unexpectedly_large_rows_wait_for_tasks() -> None:
+    """The estimate may be too small, and the driver's memory must not depend on it."""
     assert rows_of([TaskInput((), Counting(), 10)], 799) is None
 
 
-def test_an_error_is_left_to_the_task() -> None:
+def test_errors_of_eager_reads_wait_for_tasks() -> None:
+    """A task is repeated after a transient error, while an error of the planner would end the
+    query.
+    """
     assert rows_of([TaskInput((), Counting(OSError("lost")), 10)], 800) is None
 
 
-def test_a_portion_knows_how_many_bytes_its_rows_have(tmp_path: Path) -> None:
+def test_task_inputs_estimate_their_bytes(tmp_path: Path) -> None:
+    """The estimate decides whether the driver reads the rows, so it has to be close to the size of
+    the decoded values.
+    """
     rows = pa.table({"x": np.random.default_rng(1).random(1000)})
     ds = lance_stream.create_dataset(tmp_path / "t", rows)
     units = plan_scan(open_newest(ds.uri), ("x",))
@@ -63,7 +73,10 @@ def test_a_portion_knows_how_many_bytes_its_rows_have(tmp_path: Path) -> None:
     assert 8000 <= portion.num_bytes <= 16_000
 
 
-def test_of_blobs_it_does_not_know(tmp_path: Path) -> None:
+def test_the_size_of_blobs_is_unknown(tmp_path: Path) -> None:
+    """Files store only descriptions of blobs in the column, so an estimate from them would let the
+    driver read gigabytes.
+    """
     blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([blob]))
     ds = ds.append(pa.table({"b": pa.array([b"1"], pa.large_binary())}))

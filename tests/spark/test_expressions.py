@@ -67,10 +67,12 @@ def test_random_expressions_have_the_values_of_spark(spark: Any, seed: int) -> N
 
 @pytest.mark.essential(cases=len(CONDITIONS))
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_each_door_chooses_the_rows_that_spark_chooses(
+def test_every_entry_point_selects_sparks_rows(
     spark: Any, tmp_path: Path, condition: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A condition is moved from a query to a delete, and from there to a sink."""
+    """Users move a condition from a query to a delete and on to a sink, and it must select the
+    same rows everywhere.
+    """
     frame = spark.createDataFrame(TABLE)
     chosen = sorted(row.id for row in frame.where(condition).collect())
     others = sorted(set(range(12)) - set(chosen))
@@ -106,8 +108,8 @@ def test_each_door_chooses_the_rows_that_spark_chooses(
     assert ids(lance_stream.open_dataset(by_format)) == others
 
 
-def test_a_padded_column_is_known_from_the_schema_of_a_query(spark: Any, tmp_path: Path) -> None:
-    """Spark's schema says STRING; only the field's metadata has the CHAR."""
+def test_padded_columns_are_recognized_by_their_metadata(spark: Any, tmp_path: Path) -> None:
+    """Spark's schema says STRING, and only the metadata of the field tells that it is a CHAR."""
     pq.write_table(pa.table({"op": ["d  ", "u  "]}), tmp_path / "rows.parquet")
     where = f"USING parquet OPTIONS (path '{tmp_path}')"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW padded (op CHAR(3)) {where}")

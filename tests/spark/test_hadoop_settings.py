@@ -230,16 +230,22 @@ SETTINGS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("uri", "settings", "expected"), SETTINGS.values(), ids=SETTINGS)
-def test_settings_become_storage_options(
+def test_hadoop_settings_become_storage_options(
     uri: str, settings: dict[str, str], expected: dict[str, str]
 ) -> None:
+    """A cluster that reaches a store through Hadoop must reach it through this package as well,
+    and the pattern that selects settings must match all of them.
+    """
     found = storage_options_of({**settings, "fs.defaultFS": "file:///"}, uri)
     assert found == expected
     assert len(take_settings(found, store_of(uri))) == len(found), "each is known to the store"
     assert all(re.fullmatch(HADOOP_NAMES, name) for name in settings)
 
 
-def test_every_scheme_maps_to_its_store() -> None:
+def test_only_local_schemes_map_to_local() -> None:
+    """A scheme that is added to the protocols but not here would be read without the cluster's
+    credentials.
+    """
     for scheme in PROTOCOLS:
         is_local = scheme in ("", "file", "memory")
         location = f"{scheme}://box/t" if scheme else "/box/t"
@@ -247,6 +253,9 @@ def test_every_scheme_maps_to_its_store() -> None:
 
 
 def test_private_keys_become_a_service_account() -> None:
+    """Hadoop takes the parts of a service account as separate settings with escaped newlines, and
+    the store's client expects one JSON document.
+    """
     settings = {
         "fs.gs.auth.service.account.email": "us@project.iam",
         "fs.gs.auth.service.account.private.key.id": "17",
@@ -260,7 +269,9 @@ def test_private_keys_become_a_service_account() -> None:
 
 
 def test_unsupported_encryption_is_refused() -> None:
-    """It would be left out without notice."""
+    """Without an error files would be written unencrypted although the cluster's settings demand
+    encryption.
+    """
     settings = {"fs.s3a.encryption.algorithm": "CSE-KMS", "fs.s3a.encryption.key": "shhh"}
     with pytest.raises(InvalidInputError, match=r"'CSE-KMS'.*written without it") as raised:
         storage_options_of(settings, "s3://b/t")
@@ -278,6 +289,9 @@ def test_unsupported_encryption_is_refused() -> None:
 def test_unsupported_credential_providers_warn_once(
     uri: str, settings: dict[str, str], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A provider in Java cannot be called from here, and the warning explains the later refusal
+    without showing a secret or flooding the log.
+    """
     hadoop_settings._warn.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert [storage_options_of(settings, uri) for _ in range(2)] == [{}, {}]

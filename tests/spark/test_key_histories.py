@@ -106,6 +106,9 @@ def through_format(spark: Any, batch_ids: dict[str, int]) -> Way:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_sink_and_format_match_the_model(spark: Any, tmp_path: Path) -> None:
+    """Random upserts must leave the same rows whether the driver collects them, tasks write them,
+    or the format does.
+    """
     register(spark)
     batch_ids: dict[str, int] = {}
     ways = {

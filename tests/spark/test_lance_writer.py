@@ -66,7 +66,7 @@ def files_named(uri: str) -> set[str]:
 
 @pytest.mark.floors
 def test_the_first_write_creates_the_table(session: Any, uri: str) -> None:
-    """In one version."""
+    """Table and rows appear in one version, so no reader sees an empty table in between."""
     save(numbers(session, 0, 10), uri)
     made = lance_stream.open_dataset(uri)
     assert made.version == 1
@@ -80,6 +80,9 @@ def test_the_first_write_creates_the_table(session: Any, uri: str) -> None:
 
 
 def test_an_append_adds_a_version(session: Any, uri: str) -> None:
+    """The files on disk must be exactly those that the manifests name: no task's file may be lost
+    or orphaned.
+    """
     save(numbers(session, 0, 10), uri)
     save(numbers(session, 10, 15, tasks=4), uri)
     after = lance_stream.open_dataset(uri)
@@ -88,7 +91,9 @@ def test_an_append_adds_a_version(session: Any, uri: str) -> None:
 
 
 def test_an_empty_dataframe_creates_the_table(session: Any, uri: str) -> None:
-    """A second one makes no version."""
+    """Spark's other formats create the table as well; a second empty write has
+    nothing to commit.
+    """
     for _ in range(2):
         save(numbers(session, 0, 10).where("id < 0"), uri)
     made = lance_stream.open_dataset(uri)
@@ -97,6 +102,9 @@ def test_an_empty_dataframe_creates_the_table(session: Any, uri: str) -> None:
 
 
 def test_write_options_shape_a_new_table(session: Any, uri: str) -> None:
+    """Options that only apply when a table is created must be refused when they contradict the
+    existing one.
+    """
     save(numbers(session, 0, 3), uri, fileVersion="2.1", primaryKey="name, id")
     made = open_newest(uri)
     assert made.file_version.manifest_name == "2.1"
@@ -113,6 +121,9 @@ def test_write_options_shape_a_new_table(session: Any, uri: str) -> None:
 
 
 def test_an_overwrite_continues_row_ids(session: Any, uri: str) -> None:
+    """The change feed tells old rows from new ones by row id, so an overwrite must not assign an
+    id twice.
+    """
     save(numbers(session, 0, 4), uri)
     save(numbers(session, 7, 9), uri, mode="overwrite")
     after = lance_stream.open_dataset(uri)
@@ -124,6 +135,9 @@ def test_an_overwrite_continues_row_ids(session: Any, uri: str) -> None:
 
 
 def test_overwrites_keep_types_spark_lacks(session: Any, uri: str) -> None:
+    """Overwriting a table with rows read from it must not turn float16 or fixed-size vectors into
+    what Spark makes of them.
+    """
     schema = pa.schema(
         [
             pa.field("id", pa.uint32(), nullable=False),
@@ -151,6 +165,9 @@ def test_overwrites_keep_types_spark_lacks(session: Any, uri: str) -> None:
 
 
 def test_invalid_columns_write_nothing(session: Any, uri: str) -> None:
+    """A write whose columns do not fit has to fail before it leaves files, with this package's
+    error.
+    """
     save(numbers(session, 0, 3), uri)
     for df, match in (
         (numbers(session, 3, 5).selectExpr("id", "name", "id AS new"), "no column 'new'"),
@@ -164,6 +181,7 @@ def test_invalid_columns_write_nothing(session: Any, uri: str) -> None:
 
 
 def test_new_columns_are_added_on_request(session: Any, uri: str) -> None:
+    """Columns change only when `schemaEvolution` allows it; older rows then have nulls."""
     save(numbers(session, 0, 2), uri)
     wider = numbers(session, 2, 3).selectExpr("id", "id * 1.5D AS price")
     save(wider, uri, schemaEvolution="add_columns")
@@ -177,7 +195,7 @@ def test_new_columns_are_added_on_request(session: Any, uri: str) -> None:
 
 @pytest.mark.floors
 def test_a_failed_task_leaves_nothing(session: Any, uri: str) -> None:
-    """Neither table nor file."""
+    """The other tasks have written files by then, and neither these nor a table may remain."""
     df = numbers(session, 0, 8).selectExpr(f"IF(id = 7, {FAILS}, id) AS id", "name")
     with pytest.raises(Exception, match="the rows cannot be computed"):
         save(df.coalesce(1), uri)  # of several tasks one may still write when another has failed
@@ -188,7 +206,7 @@ def test_a_failed_task_leaves_nothing(session: Any, uri: str) -> None:
 
 @pytest.mark.essential
 def test_invalid_rows_leave_nothing(session: Any, uri: str) -> None:
-    """Neither version nor file."""
+    """A refused write must leave neither a version nor a file."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
     lance_stream.create_dataset(uri, schema)
     df = numbers(session, 0, 8).selectExpr("IF(id = 7, NULL, id) AS id", "name")
@@ -200,6 +218,10 @@ def test_invalid_rows_leave_nothing(session: Any, uri: str) -> None:
 
 @pytest.mark.essential
 def test_numbered_writes_are_idempotent(session: Any, uri: str) -> None:
+    """`txnAppId` and `txnVersion` let a scheduler repeat a job, as in Delta; an older number
+    cannot be verified and must be refused.
+    """
+
     def write(version: int, first: int) -> None:
         save(numbers(session, first, first + 5), uri, txnAppId="nightly", txnVersion=version)
 
@@ -217,6 +239,9 @@ def test_numbered_writes_are_idempotent(session: Any, uri: str) -> None:
 
 
 def test_rows_are_inserted_through_a_view(session: Any, uri: str) -> None:
+    """INSERT matches columns by position or by list, and INSERT OVERWRITE must replace the rows in
+    the same table.
+    """
     save(numbers(session, 0, 2), uri)
     session.sql(f"CREATE OR REPLACE TEMPORARY VIEW target USING lance OPTIONS (path '{uri}')")
     session.sql("INSERT INTO target SELECT 2L, 'two'")
@@ -229,7 +254,7 @@ def test_rows_are_inserted_through_a_view(session: Any, uri: str) -> None:
 
 
 def test_catalog_tables_cannot_be_created(session: Any, uri: str) -> None:
-    """Spark would not tell us their path again."""
+    """Spark would not pass the path of such a table to the format later on."""
     lance_stream.create_dataset(uri, rows(0).schema)
     for statement in (
         f"CREATE TABLE forgetful USING lance OPTIONS (path '{uri}')",
@@ -241,8 +266,10 @@ def test_catalog_tables_cannot_be_created(session: Any, uri: str) -> None:
     assert session.sql("SHOW TABLES LIKE 'forgetful'").count() == 0
 
 
-def test_catalog_entries_say_that_they_cannot_be_used(session: Any, uri: str) -> None:
-    """Spark creates an entry with columns without asking the format."""
+def test_unusable_catalog_entries_explain_themselves(session: Any, uri: str) -> None:
+    """Spark creates an entry with columns without asking the format, so the first use has to
+    explain the remedy.
+    """
     session.sql(f"CREATE TABLE forgetful (id BIGINT) USING lance OPTIONS (path '{uri}')")
     try:
         for statement in ("SELECT * FROM forgetful", "INSERT INTO forgetful VALUES (1)"):
@@ -255,7 +282,9 @@ def test_catalog_entries_say_that_they_cannot_be_used(session: Any, uri: str) ->
 
 @pytest.mark.floors
 def test_a_view_with_columns_creates_its_table(session: Any, uri: str) -> None:
-    """At the first INSERT, with or without rows; it is read and written by name afterwards."""
+    """The first INSERT creates the table, with or without rows; afterwards it is read and written
+    by the view's name.
+    """
     session.sql(
         "CREATE OR REPLACE TEMPORARY VIEW fresh (id BIGINT, name STRING) USING lance "
         f"OPTIONS (path '{uri}', primaryKey 'id')"
@@ -268,6 +297,7 @@ def test_a_view_with_columns_creates_its_table(session: Any, uri: str) -> None:
 
 
 def test_the_format_can_have_another_name(session: Any, uri: str) -> None:
+    """Another library may already have registered the name "lance" in the session."""
     register(session, "lance_stream")
     numbers(session, 0, 3).write.format("lance_stream").mode("append").save(uri)
     assert ids_of(uri) == [0, 1, 2]
@@ -275,6 +305,9 @@ def test_the_format_can_have_another_name(session: Any, uri: str) -> None:
 
 @pytest.mark.floors
 def test_every_spark_type_round_trips(session: Any, uri: str) -> None:
+    """Schema conversion has one case per type, and the second write must match the stored schema
+    exactly.
+    """
     df = session.sql(
         "SELECT CAST(1 AS TINYINT) a, CAST(2 AS SMALLINT) b, 3 c, 4L d, CAST(5 AS FLOAT) e, 6D f,"
         " true g, 'x' h, X'00ff' i, DATE'2026-01-02' j, TIMESTAMP'2026-01-02 03:04:05.678901' k,"
@@ -297,7 +330,9 @@ def written(uri: str, query_id: str = "") -> Part:
 
 
 def test_an_abort_deletes_the_files(uri: str) -> None:
-    """Also if some tasks returned no part."""
+    """An abort has to find the files of all tasks, including those that returned no commit
+    message.
+    """
     part = written(uri)
     assert len(files_of(uri)) == 1
     BatchWriter(part.job, None).abort([part, None])
@@ -305,6 +340,9 @@ def test_an_abort_deletes_the_files(uri: str) -> None:
 
 
 def test_an_abort_after_committing_deletes_nothing(uri: str) -> None:
+    """Spark may abort a write whose commit succeeded but whose answer was lost, and its files then
+    belong to the table.
+    """
     part = written(uri)
     writer = BatchWriter(part.job, None)
     writer.commit([part])
@@ -313,6 +351,9 @@ def test_an_abort_after_committing_deletes_nothing(uri: str) -> None:
 
 
 def test_streams_need_a_query_id(uri: str) -> None:
+    """Without the id of a query or an `appId` a replay could not be recognized, so nothing may be
+    written.
+    """
     writer = StreamWriter(plan_job(uri, rows(0).schema), None)
     part = writer.write(iter(rows(0, 1).to_batches()))  # outside of a task, without a query id
     with pytest.raises(lance_stream.InvalidInputError, match="the option appId"):
@@ -324,6 +365,9 @@ def test_streams_need_a_query_id(uri: str) -> None:
 
 @pytest.mark.essential
 def test_concurrent_drivers_commit_a_batch_once(uri: str) -> None:
+    """Two drivers of one query can overlap after a network partition, and the loser has to delete
+    its files.
+    """
     first, second = written(uri, "q"), written(uri, "q")
     for part in (first, second):
         StreamWriter(part.job, None).commit([part], 0)
@@ -332,6 +376,9 @@ def test_concurrent_drivers_commit_a_batch_once(uri: str) -> None:
 
 
 def test_new_queries_need_a_new_app_id(uri: str) -> None:
+    """A query with a new checkpoint counts its batches from zero, so under the old app id its rows
+    would be taken for replays and be lost.
+    """
     first = StreamWriter(plan_job(uri, rows(0).schema), "app", late_start=True)
     first.commit([written(uri, "old")], 5)
     late = written(uri, "new")
@@ -342,8 +389,8 @@ def test_new_queries_need_a_new_app_id(uri: str) -> None:
     assert late.job.has_committed(MicroBatch("app", 5, "old"))
 
 
-def test_later_batch_creates_no_table(uri: str) -> None:
-    """The table was deleted: a new one would lack the rows of the batches before."""
+def test_later_batches_create_no_table(uri: str) -> None:
+    """The table was deleted meanwhile, and a new one would lack the rows of the earlier batches."""
     job = plan_job(uri, rows(0).schema)
     part = written(uri, "query")
     with pytest.raises(lance_stream.NotFoundError, match=r"for batch 5 of the stream app,"):
@@ -375,6 +422,9 @@ def run(file_stream: Any, uri: str, mode: str = "append", df: Any = None, **opti
 
 
 def test_each_micro_batch_becomes_a_version(session: Any, file_stream: Any, uri: str) -> None:
+    """The ledger entry of the newest batch must name its query, version, row count and digest, by
+    which a replay is recognized.
+    """
     register(session)
     for batch in (rows(0, 1, 2), rows(3), rows(4, 5)):
         file_stream.add(batch)
@@ -393,9 +443,12 @@ def test_each_micro_batch_becomes_a_version(session: Any, file_stream: Any, uri:
 @pytest.mark.floors
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("options", [{}, {"appId": "mine"}])
-def test_a_replayed_micro_batch_writes_nothing(
+def test_replayed_micro_batches_write_nothing(
     session: Any, file_stream: Any, uri: str, options: dict[str, str]
 ) -> None:
+    """Spark repeats a batch whose commit it has not recorded, and the table must not have its rows
+    twice.
+    """
     register(session)
     file_stream.add(rows(0, 1))
     file_stream.add(rows(2))
@@ -411,6 +464,9 @@ def test_a_replayed_micro_batch_writes_nothing(
 
 
 def test_the_sink_continues_the_formats_stream(session: Any, file_stream: Any, uri: str) -> None:
+    """Sink and format share one ledger, so a user may switch from one to the other without
+    duplicates.
+    """
     register(session)
     file_stream.add(rows(0, 1))
     run(file_stream, uri)
@@ -423,6 +479,7 @@ def test_the_sink_continues_the_formats_stream(session: Any, file_stream: Any, u
 def test_new_checkpoints_need_a_new_app_id(
     session: Any, file_stream: Any, uri: str, tmp_path: Path
 ) -> None:
+    """An `appId` that outlives its checkpoint would make new batches look like replays."""
     register(session)
     file_stream.add(rows(0, 1))
     run(file_stream, uri, appId="mine")
@@ -432,8 +489,10 @@ def test_new_checkpoints_need_a_new_app_id(
     assert files_of(uri) == files_named(uri)
 
 
-def test_a_failed_micro_batch_is_repeated(session: Any, file_stream: Any, uri: str) -> None:
-    """It leaves no file."""
+def test_failed_micro_batches_are_repeated_cleanly(
+    session: Any, file_stream: Any, uri: str
+) -> None:
+    """The failed attempt leaves no file behind, and the repetition commits the rows once."""
     register(session)
     file_stream.add(rows(0, 1))
     file_stream.add(rows(2, 3))
@@ -450,6 +509,9 @@ def test_a_failed_micro_batch_is_repeated(session: Any, file_stream: Any, uri: s
 
 
 def test_complete_output_overwrites_the_table(session: Any, file_stream: Any, uri: str) -> None:
+    """Each result of the output mode complete replaces the previous one, and a replay must not
+    create a further version.
+    """
     register(session)
     file_stream.add(rows(0, 1, 2))
     file_stream.add(rows(0, 3))

@@ -15,8 +15,8 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.maintenance.compaction.rewrites import RewriteTask
-from lance_stream.maintenance.verification.verify import verify
-from lance_stream.snapshot.files.open_files import OpenFiles
+from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.spark import cleanup_table, compact_table
 from lance_stream.spark.jobs import arrow_jobs, file_jobs, maintenance
 from lance_stream.spark.jobs.rewrite_jobs import rewrite_by_jobs
@@ -108,8 +108,10 @@ def meddling(monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], object]) -> No
     monkeypatch.setattr(maintenance, "rewrite_by_jobs", write)
 
 
-def test_tasks_write_rows_in_the_order_that_the_driver_finds(spark: Any, tmp_path: Path) -> None:
-    """Both find it, independently; see `compaction.row_order`."""
+def test_tasks_and_driver_agree_on_row_order(spark: Any, tmp_path: Path) -> None:
+    """Driver and tasks derive the order independently (see `compaction.row_order`), and row ids
+    follow it.
+    """
     ds = lance_stream.create_dataset(str(tmp_path / "t"), SCHEMA)
     ds = ds.append(rows(*range(1000)))
     for number in range(4):
@@ -132,9 +134,12 @@ def test_tasks_write_rows_in_the_order_that_the_driver_finds(spark: Any, tmp_pat
 
 
 @pytest.mark.floors
-def test_compaction_by_tasks_gives_the_same_table(
+def test_compaction_by_tasks_equals_local_compaction(
     spark: Any, pair: tuple[Dataset, Dataset]
 ) -> None:
+    """Row ids, versions and contents must not depend on where the files are rewritten, and the
+    driver must read none of them.
+    """
     before = content(pair[0])
     with watching_the_driver() as driver:
         ours = compact_table(spark, pair[0].uri, 4)
@@ -151,6 +156,9 @@ def test_compaction_by_tasks_gives_the_same_table(
 def test_large_compactions_commit_in_between(
     spark: Any, pair: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A compaction of a large table commits in steps, so that a conflict or failure loses only the
+    last step.
+    """
     ours, before = pair[0], content(pair[0])
     one = max(
         file.size_bytes for fragment in ours.table.manifest.fragments for file in fragment.files
@@ -168,6 +176,9 @@ def test_large_compactions_commit_in_between(
 def test_concurrent_writers_keep_their_changes(
     spark: Any, pair: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An upsert and a delete that commit while tasks rewrite files must survive in the compacted
+    files.
+    """
     ours, theirs = pair
 
     def write(ds: Dataset) -> Dataset:
@@ -185,6 +196,9 @@ def test_concurrent_writers_keep_their_changes(
 def test_errors_of_compacting_tasks_leave_no_files(
     spark: Any, pair: tuple[Dataset, Dataset]
 ) -> None:
+    """A failed compaction is repeated, and each attempt would otherwise leave a copy of the table
+    on the store.
+    """
     ours = pair[0]
     gone = ours.table.manifest.fragments[4].files[0].path
     ours.table.store.delete(f"data/{gone}")
@@ -196,9 +210,12 @@ def test_errors_of_compacting_tasks_leave_no_files(
 
 @pytest.mark.floors
 @pytest.mark.slow
-def test_tasks_clean_up_as_one_process_does(
+def test_tasks_clean_up_like_one_process(
     spark: Any, pair: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A distributed cleanup must delete the same files and keep the same young or tagged ones,
+    while the driver lists no data folder.
+    """
     monkeypatch.setattr(file_jobs, "FILES_FOR_EACH_TASK", 5)
     monkeypatch.setattr(file_jobs, "TASKS_AT_ONCE", 2)
     ours, theirs = (value.compact(4) for value in pair)
@@ -230,6 +247,7 @@ def test_tasks_clean_up_as_one_process_does(
 
 
 def test_deleting_tasks_may_run_twice(pair: tuple[Dataset, Dataset]) -> None:
+    """Spark repeats tasks, so a file that an earlier attempt deleted is not an error."""
     store = pair[0].table.store
     paths = sorted(files_of(pair[0], "_transactions"))
     for _ in range(2):
@@ -238,14 +256,19 @@ def test_deleting_tasks_may_run_twice(pair: tuple[Dataset, Dataset]) -> None:
 
 
 def test_workers_without_the_table_are_noticed(tmp_path: Path) -> None:
-    """On a disk of its own a worker would list nothing, and delete nothing."""
+    """A worker with its own disk would list nothing and delete nothing, so the job has to fail
+    instead of reporting success.
+    """
     store = LocalStore(str(tmp_path / "not here"))
     for work in (file_jobs._list_folder, file_jobs._delete_some):
         with pytest.raises(InvalidInputError, match="a worker sees no table"):
             work(store, "data")  # type: ignore[operator]  # the second takes several paths
 
 
-def test_listings_keep_what_a_cleanup_needs(pair: tuple[Dataset, Dataset]) -> None:
+def test_listings_survive_their_arrow_encoding(pair: tuple[Dataset, Dataset]) -> None:
+    """Tasks send listings to the driver as Arrow batches, and a lost size or time could delete a
+    file that is too young.
+    """
     store = pair[0].table.store
     for folder in ("data", "_deletions", "nothing"):
         found = list(file_jobs._files_in(file_jobs._list_folder(store, folder)))
@@ -256,6 +279,9 @@ def test_listings_keep_what_a_cleanup_needs(pair: tuple[Dataset, Dataset]) -> No
 def test_invalid_arguments_are_refused_at_once(
     spark: Any, tmp_path: Path, function: Callable[..., Any]
 ) -> None:
+    """Swapped arguments, memory tables and unknown options must fail in the driver instead of in a
+    job.
+    """
     uri = str(tmp_path / "t")
     with pytest.raises(InvalidInputError, match="needs the session first"):
         function(uri, spark)
@@ -269,7 +295,10 @@ def test_invalid_arguments_are_refused_at_once(
         function(spark, uri, storage_options={"wrong": "x"})
 
 
-def test_the_rules_of_both_are_checked(spark: Any, pair: tuple[Dataset, Dataset]) -> None:
+def test_limits_of_both_functions_are_checked(spark: Any, pair: tuple[Dataset, Dataset]) -> None:
+    """The Spark functions take the limits of `Dataset.compact` and `Dataset.cleanup` and must
+    refuse the same values.
+    """
     uri = pair[0].uri
     for wrong in (0, -1, 1.5, True, "1 GB"):
         with pytest.raises(
@@ -282,9 +311,12 @@ def test_the_rules_of_both_are_checked(spark: Any, pair: tuple[Dataset, Dataset]
         cleanup_table(spark, uri, retain_versions=0)
 
 
-def test_jobs_are_described_and_leave_the_thread_as_it_was(
+def test_jobs_are_described_and_settings_restored(
     spark: Any, pair: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The Spark UI shows which table a job compacts, and the user's own description has to come
+    back afterwards.
+    """
     seen: list[str] = []
     context = spark.sparkContext
 
@@ -306,9 +338,12 @@ def test_jobs_are_described_and_leave_the_thread_as_it_was(
 @pytest.mark.oracle
 @pytest.mark.parametrize("stable_row_ids", [True, False])
 @pytest.mark.parametrize("file_version", ["2.0", "2.2"])
-def test_pylance_reads_what_tasks_have_rewritten(
+def test_pylance_reads_files_rewritten_by_tasks(
     spark: Any, tmp_path: Path, file_version: str, stable_row_ids: bool
 ) -> None:
+    """Other readers of the format must find the same rows and row ids after tasks have compacted
+    and cleaned up a table.
+    """
     lance = pytest.importorskip("lance", reason="pylance reads what tasks compact")
     ds = lance_stream.create_dataset(
         tmp_path / "t", SCHEMA, file_version, stable_row_ids=stable_row_ids
@@ -328,6 +363,9 @@ def test_pylance_reads_what_tasks_have_rewritten(
 
 @pytest.mark.nightly
 def test_branches_are_compacted_and_cleaned_up(spark: Any, pair: tuple[Dataset, Dataset]) -> None:
+    """Maintenance of a branch must leave the files of the main table in place, on which the branch
+    depends.
+    """
     ours, uri = pair[0], pair[0].uri
     ours.branches.create("dev")
     branch = lance_stream.open_dataset(uri, branch="dev").append(rows(40)).append(rows(41))
@@ -341,7 +379,10 @@ def test_branches_are_compacted_and_cleaned_up(spark: Any, pair: tuple[Dataset, 
 
 
 @pytest.mark.nightly
-def test_tables_on_s3_use_the_workers_options(spark: Any, s3_bucket: Bucket) -> None:
+def test_tasks_on_s3_receive_storage_options(spark: Any, s3_bucket: Bucket) -> None:
+    """Tasks open the store on their own, with explicit options or with the `fs.s3a` settings of
+    the session.
+    """
     options, uri = s3_bucket.storage_options, f"{s3_bucket.uri}/some tables/t.lance"
     before = content(make_table(uri, storage_options=options))
     done = compact_table(spark, uri, 4, storage_options=options)

@@ -47,6 +47,9 @@ def found(uri: str, options: dict[str, str]) -> dict[int, str]:
 def test_a_replica_follows_an_exactly_once_stream(
     spark: Any, file_stream: Any, place: tuple[str, str, dict[str, str]]
 ) -> None:
+    """The versions of such a table are rows of a database, and sink, replay detection and change
+    feed have to work on them alike.
+    """
     uri, replica, options = place
     register(spark, FORMAT, storage_options=options)
     sink = lance_sink(uri, mode="upsert", on=["id"], storage_options=options)

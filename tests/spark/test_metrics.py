@@ -79,9 +79,12 @@ def names_on_board() -> set[str]:
     return {name for names in found for name in names}
 
 
-def test_a_scrape_of_a_running_sink_has_all_metrics_of_the_board(
+def test_a_scrape_has_all_dashboard_metrics(
     spark: Any, file_stream: Any, registry: CollectorRegistry, address: str, uri: str
 ) -> None:
+    """A panel whose metric does not exist stays empty without an error; reporting must also cost
+    less than 1 % of a batch.
+    """
     metrics = PrometheusMetrics(registry, seconds_between_looks=0)
     metrics.watch(uri)
     assert value(scrape(address), "table_readable", table=uri) == 0  # there is no table yet
@@ -118,7 +121,10 @@ def test_a_scrape_of_a_running_sink_has_all_metrics_of_the_board(
 
 
 @pytest.mark.essential
-def test_on_commit_gets_the_report_of_each_batch(file_stream: Any, uri: str) -> None:
+def test_on_commit_receives_each_batch_report(file_stream: Any, uri: str) -> None:
+    """Users forward these reports to their monitoring, so none may be missing or belong to another
+    batch.
+    """
     reports: list[SinkCommit] = []
     sink = lance_sink(uri, on_commit=reports.append)
     for batch in (rows(1, 2), rows(3)):
@@ -135,9 +141,10 @@ def test_on_commit_gets_the_report_of_each_batch(file_stream: Any, uri: str) -> 
         lance_sink(uri, on_commit="print")  # type: ignore[arg-type]  # what is refused
 
 
-def test_an_error_in_on_commit_neither_fails_nor_repeats_a_batch(
+def test_errors_in_on_commit_are_only_logged(
     file_stream: Any, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The batch is already committed, and broken monitoring must not stop the stream."""
     calls = []
 
     def raises(report: SinkCommit) -> None:
@@ -157,7 +164,7 @@ def test_an_error_in_on_commit_neither_fails_nor_repeats_a_batch(
 
 
 @pytest.mark.nightly
-def test_a_stream_of_changes_reports_how_far_it_is_behind(
+def test_a_change_stream_reports_its_lag(
     spark: Any,
     registry: CollectorRegistry,
     address: str,
@@ -165,6 +172,7 @@ def test_a_stream_of_changes_reports_how_far_it_is_behind(
     tmp_path: Path,
     pyspark_has_read_limits: bool,
 ) -> None:
+    """An alert on the lag works only if it counts down to zero while the stream catches up."""
     if not pyspark_has_read_limits:
         pytest.skip("PySpark 4.1 does not report how far a source is behind")
     register(spark)

@@ -64,6 +64,9 @@ def rows_of(uri: str, options: dict[str, str]) -> dict[int, str]:
 def test_a_stream_round_trips_through_a_store(
     spark: Any, file_stream: Any, any_bucket: Bucket
 ) -> None:
+    """The sink, compaction, the change feed, scans and numbered writes each open the store
+    themselves and must all use its options.
+    """
     options = any_bucket.storage_options
     uri, replica = f"{any_bucket.uri}/some tables/customers.lance", f"{any_bucket.uri}/replica"
     register(spark, FORMAT, storage_options=options)
@@ -143,6 +146,9 @@ def s3a_settings(spark: Any, s3_bucket: Bucket) -> Iterator[Bucket]:
 
 @pytest.mark.nightly
 def test_spark_settings_suffice_for_s3(spark: Any, file_stream: Any, s3a_settings: Bucket) -> None:
+    """On a cluster with `fs.s3a` settings no option should be needed, and options that are given
+    must take precedence without being shown.
+    """
     uri = f"s3a://{s3a_settings.name}/events"
     register(spark, FORMAT)
     for number in range(2):
@@ -158,6 +164,7 @@ def test_spark_settings_suffice_for_s3(spark: Any, file_stream: Any, s3a_setting
 
 @pytest.mark.nightly
 def test_registering_again_updates_the_settings(spark: Any, s3_bucket: Bucket) -> None:
+    """Rotated credentials would otherwise require a restart of the session."""
     uri = f"{s3_bucket.uri}/events"
     lance_stream.create_dataset(
         uri, pa.schema([("id", pa.int64())]), storage_options=s3_bucket.storage_options
@@ -170,7 +177,9 @@ def test_registering_again_updates_the_settings(spark: Any, s3_bucket: Bucket) -
 
 
 def test_workers_reuse_one_client(spark: Any, any_bucket: Bucket) -> None:
-    """Workers are forked by a daemon that has opened no store, whatever the driver has done."""
+    """Workers are forked by a daemon that has opened no store, whatever the driver has done, and a
+    client for every task would repeat the handshake.
+    """
     store = open_store(f"{any_bucket.uri}/t", any_bucket.storage_options)
     store.write("a", b"written by the driver")
 
@@ -198,7 +207,10 @@ def test_workers_reuse_one_client(spark: Any, any_bucket: Bucket) -> None:
     assert len(by_worker) <= 2, "workers are used again"
 
 
-def test_refusals_name_the_store(spark: Any, s3_bucket: Bucket) -> None:
+def test_refusals_name_the_bucket(spark: Any, s3_bucket: Bucket) -> None:
+    """An error of the store's client rarely says which location was refused, and a job has
+    several.
+    """
     options = s3_bucket.storage_options
     sink = lance_sink("s3://no-such-bucket/t", app_id="a", storage_options=options)
     with pytest.raises(StoreRefusedError, match="no-such-bucket"):
@@ -209,6 +221,9 @@ def test_refusals_name_the_store(spark: Any, s3_bucket: Bucket) -> None:
 def test_a_stream_writes_versions_to_dynamodb(
     spark: Any, file_stream: Any, s3_bucket: Bucket, dynamodb_table: DynamoTable
 ) -> None:
+    """Without the database of versions two writers on S3 could overwrite each other, so an URI
+    that leaves it out must be refused.
+    """
     options = {**s3_bucket.storage_options, **dynamodb_table.storage_options}
     uri = f"s3+ddb://{s3_bucket.name}/customers?ddbTableName={dynamodb_table.name}"
     register(spark, FORMAT, storage_options=options)

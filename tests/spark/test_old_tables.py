@@ -25,6 +25,9 @@ def rows(start: int, stop: int) -> pa.Table:
 
 
 def test_streams_feed_tables_of_version_0_1(file_stream: Any, tmp_path: Path) -> None:
+    """Old tables keep their file version, pylance must read the appended files, and nulls that the
+    version cannot hold must be refused.
+    """
     uri = str(tmp_path / "table")
     lance.write_dataset(rows(0, 10), uri, data_storage_version="legacy")
     file_stream.add(rows(10, 15))

@@ -45,7 +45,10 @@ LAYERS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("layers", "expected"), LAYERS.values(), ids=LAYERS)
-def test_the_right_source_takes_precedence(
+def test_the_most_specific_options_win(
     layers: list[dict[str, Any]], expected: dict[str, Any]
 ) -> None:
+    """Explicit options, registered ones and the cluster's settings may contradict each other, and
+    mixed credentials of two sources would be refused by the store.
+    """
     assert layer_options("s3://bucket/table", *layers) == expected

@@ -25,16 +25,19 @@ UPSERT = {**PATH, "mode": "upsert", "on": "id"}
 
 
 def test_option_names_ignore_case() -> None:
+    """Spark passes option names on in lower case or as written, depending on the caller."""
     options = parse_reader_options({**PATH, "READCHANGEFEED": "TRUE", "startingversion": " 4 "})
     assert options == ReaderOptions("/data/events.lance", read_change_feed=True, starting_version=4)
 
 
 def test_columns_are_a_list_or_json() -> None:
+    """Only JSON can express a column whose name has a comma."""
     assert parse_reader_options({**PATH, "columns": "a, b"}).columns == ("a", "b")
     assert parse_reader_options({**PATH, "columns": '["a, b", "c"]'}).columns == ("a, b", "c")
 
 
 def test_timestamps_without_zone_are_utc() -> None:
+    """A version must not depend on the time zone of the machine that reads it."""
     moment = parse_reader_options({**PATH, "timestampAsOf": "2026-11-05 14:00:00"}).version
     assert moment == datetime(2026, 11, 5, 14, tzinfo=UTC)
     moment = parse_reader_options({**PATH, "timestampAsOf": "2026-11-05T14:00:00+05:30"}).version
@@ -42,6 +45,7 @@ def test_timestamps_without_zone_are_utc() -> None:
 
 
 def test_storage_option_names_keep_their_case() -> None:
+    """Names inside the JSON belong to the store's client, which distinguishes case."""
     options = parse_reader_options({**PATH, "storageOptions": '{"endpointUrl": "http://here"}'})
     assert options.storage_options == {"endpointUrl": "http://here"}
 
@@ -52,6 +56,9 @@ def test_storage_option_names_keep_their_case() -> None:
 def test_secret_storage_options_are_merged(
     parse: Callable[[dict[str, str]], Any],
 ) -> None:
+    """Readers and writers need one set of options, and an option in both places has no obvious
+    winner.
+    """
     secret = {"secretStorageOptions": '{"account_key": "shhh"}'}
     joined = parse({**PATH, **secret, "storageOptions": '{"account_name": "a"}'})
     assert joined.storage_options == {"account_name": "a", "account_key": "shhh"}
@@ -70,7 +77,7 @@ def test_secret_storage_options_are_merged(
     ],
 )
 def test_visible_secrets_are_refused(text: str) -> None:
-    """They belong in `secretStorageOptions`, which Spark redacts."""
+    """Secrets belong in `secretStorageOptions`, which Spark redacts in plans and logs."""
     with pytest.raises(InvalidInputError, match="'secretStorageOptions'") as raised:
         parse_reader_options({**PATH, "storageOptions": text})
     assert "shhh" not in str(raised.value)
@@ -79,7 +86,7 @@ def test_visible_secrets_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ['{"secret": "shhh"', '["shhh"]', "shhh"])
 def test_invalid_storage_options_are_not_shown(text: str) -> None:
-    """They may hold secrets."""
+    """Malformed JSON may hold secrets, so the error must not quote it."""
     for name in ("storageOptions", "secretStorageOptions"):
         with pytest.raises(InvalidInputError, match=f"{name}.*JSON object") as raised:
             parse_reader_options({**PATH, name: text})
@@ -87,11 +94,13 @@ def test_invalid_storage_options_are_not_shown(text: str) -> None:
 
 
 def test_misplaced_storage_options_are_explained() -> None:
+    """An access key as a plain option would be ignored and appear in Spark's plans."""
     with pytest.raises(InvalidInputError, match=r"aws_secret_access_key.*secretStorageOptions"):
         parse_reader_options({**PATH, "aws_secret_access_key": "shhh"})
 
 
 def test_latest_is_a_starting_version() -> None:
+    """Delta's feed accepts `latest`, in any case, and users expect the same here."""
     assert parse_reader_options({**PATH, "startingVersion": "Latest"}).starting_version == "latest"
 
 
@@ -118,16 +127,21 @@ def test_latest_is_a_starting_version() -> None:
     ],
 )
 def test_invalid_values_name_their_option(name: str, text: str) -> None:
+    """Spark passes all options as text, and an error that does not name the option is hard to
+    locate in a job's settings.
+    """
     with pytest.raises(InvalidInputError, match=name):
         parse_reader_options({**PATH, name.lower(): text})
 
 
 def test_unknown_options_get_a_suggestion() -> None:
+    """A misspelt option that is ignored would start the feed at the wrong version."""
     with pytest.raises(InvalidInputError, match=r"startingversoin.*startingVersion"):
         parse_reader_options({**PATH, "startingVersoin": "1"})
 
 
-def test_options_of_the_feed() -> None:
+def test_feed_options_are_parsed() -> None:
+    """Every option of the feed has to reach its field, whatever the spelling of its value."""
     given = {
         "readChangeFeed": "true",
         "startingTimestamp": "2026-01-01",
@@ -156,27 +170,32 @@ def test_options_of_the_feed() -> None:
 
 
 def test_the_path_is_required() -> None:
+    """`load()` without a path is a common mistake, and a later error would not name the cause."""
     with pytest.raises(InvalidInputError, match="path"):
         parse_reader_options({})
 
 
-def test_a_tag_in_place_of_a_version_is_explained() -> None:
+def test_tags_as_versions_are_explained() -> None:
+    """Tags have an option of their own, and the error names it."""
     with pytest.raises(InvalidInputError, match="not 'gold'; the version of a tag is read with"):
         parse_reader_options({**PATH, "versionAsOf": "gold"})
 
 
 def test_version_options_exclude_each_other() -> None:
+    """A precedence between two versions would silently ignore one of them."""
     with pytest.raises(InvalidInputError, match="one of them"):
         parse_reader_options({**PATH, "versionAsOf": "1", "tag": "gold"})
 
 
 def test_start_options_exclude_each_other() -> None:
+    """A precedence between two starts would silently skip or repeat changes."""
     both = {"startingVersion": "1", "startingTimestamp": "2026-01-01"}
     with pytest.raises(InvalidInputError, match="startingVersion and startingTimestamp"):
         parse_reader_options({**PATH, **both})
 
 
 def test_reversed_intervals_are_refused() -> None:
+    """An empty result would look as if nothing had changed."""
     with pytest.raises(InvalidInputError, match=r"endingVersion \(3\)"):
         parse_reader_options(
             {**PATH, "readChangeFeed": "true", "startingVersion": "4", "endingVersion": "3"}
@@ -200,6 +219,7 @@ def test_reversed_intervals_are_refused() -> None:
     ],
 )
 def test_batches_refuse_options_they_ignore(options: dict[str, str]) -> None:
+    """An option that has no effect on a batch read means that the user expects something else."""
     with pytest.raises(InvalidInputError):
         check_for_batch(parse_reader_options({**PATH, **options}))
 
@@ -216,11 +236,15 @@ def test_batches_refuse_options_they_ignore(options: dict[str, str]) -> None:
     ],
 )
 def test_streams_refuse_options_they_ignore(options: dict[str, str]) -> None:
+    """A stream that ignores `endingVersion` would read more than the user asked for."""
     with pytest.raises(InvalidInputError):
         check_for_stream(parse_reader_options({**PATH, **options}))
 
 
 def test_streams_of_appends_may_omit_backfills() -> None:
+    """A column backfill is a change commit for such a stream, while a batch read of a snapshot has
+    no use for the option.
+    """
     check_for_stream(parse_reader_options({**PATH, "columnBackfills": "false"}))
     with pytest.raises(InvalidInputError, match="columnBackfills"):
         check_for_batch(parse_reader_options({**PATH, "columnBackfills": "false"}))
@@ -229,7 +253,10 @@ def test_streams_of_appends_may_omit_backfills() -> None:
 # --- writing
 
 
-def test_a_writer_takes_options_of_its_own() -> None:
+def test_writer_options_are_parsed() -> None:
+    """Every option of the writer has to reach its argument, and Spark's own options of a stream
+    must not be refused.
+    """
     given = {
         **PATH,
         "txnappid": "nightly",
@@ -285,6 +312,9 @@ def test_a_writer_takes_options_of_its_own() -> None:
 def test_writers_refuse_options_they_ignore(
     options: dict[str, str], streaming: bool, match: str
 ) -> None:
+    """Options that contradict the mode, belong to a reader or are misspelt would otherwise be
+    dropped silently.
+    """
     with pytest.raises(InvalidInputError, match=match):
         parse_writer_options(options, streaming)
 
@@ -302,18 +332,21 @@ def test_writers_refuse_options_they_ignore(
 def test_memory_tables_are_refused(
     parse: Callable[[dict[str, str]], object],
 ) -> None:
-    """They exist in one process, Spark's workers are others."""
+    """A table in the memory of the driver does not exist in Spark's workers."""
     with pytest.raises(InvalidInputError, match="is in the memory of one process"):
         parse({"path": "memory://here/table"})
 
 
-def test_a_reader_refuses_options_of_a_writer() -> None:
+def test_readers_refuse_writer_options() -> None:
+    """Outside of a view an option for writing is a mistake of the user."""
     with pytest.raises(InvalidInputError, match="'txnVersion' is for writing"):
         parse_reader_options({**PATH, "txnVersion": "1"})
 
 
-def test_a_reader_ignores_how_its_view_is_written() -> None:
-    """By key, or to a table that does not exist; only if these options are valid."""
+def test_readers_ignore_valid_writer_options() -> None:
+    """One view serves INSERT and SELECT, so a reader accepts writer options, also those of a table
+    that does not exist yet, if they are valid.
+    """
     assert parse_reader_options({**UPSERT, "skipUnchanged": "true"}) == parse_reader_options(PATH)
     assert parse_reader_options(
         {**PATH, "primaryKey": "id", "FILEVERSION": "2.1"}
@@ -333,5 +366,8 @@ def test_a_reader_ignores_how_its_view_is_written() -> None:
 def test_catalog_tables_are_refused(
     parse: Callable[[dict[str, str]], object],
 ) -> None:
+    """Spark passes the properties of a catalog table without its path, and the error names the
+    view that works.
+    """
     with pytest.raises(InvalidInputError, match="CREATE TEMPORARY VIEW"):
         parse({**PATH, "provider": "lance", "owner": "root"})

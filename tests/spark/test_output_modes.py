@@ -26,6 +26,9 @@ TAKEN = {
 
 @pytest.mark.essential
 def test_every_result_is_taken_or_refused() -> None:
+    """A new mode or kind of result must be decided on, since by default it would be stored wrongly
+    or refused without reason.
+    """
     refused = {pair for pair in REFUSALS if pair[0] in SINK_MODES}
     taken = {(mode, results) for results, modes in TAKEN.items() for mode in modes}
     assert refused | taken == {(mode, results) for mode in SINK_MODES for results in Results}
@@ -52,6 +55,7 @@ def queries(rows: Any) -> dict[str, tuple[str, Any, Results]]:
 
 @pytest.mark.slow
 def test_results_of_a_query_are_recognized(file_stream: Any, tmp_path: Path) -> None:
+    """The kind of a result is read from Spark's plan, whose classes may change with a release."""
     file_stream.add(pa.table({"k": pa.array([1, 1, 2], pa.int64())}))
     found = []
     for name, (output_mode, df, expected) in queries(file_stream.read()).items():
@@ -119,7 +123,9 @@ def names(batch: Any) -> Any:
 
 @pytest.mark.floors
 def test_filtered_groups_are_noticed(file_stream: Any) -> None:
-    """The program drops groups between the query and the sink."""
+    """The program drops groups between the query and the sink, which then never removes them from
+    the table.
+    """
     file_stream.add(pa.table({"k": pa.array([1, 1, 2], pa.int64())}))
     found = {}
 
@@ -138,6 +144,7 @@ def test_filtered_groups_are_noticed(file_stream: Any) -> None:
 
 
 def test_filtered_complete_results_refuse_upserts(file_stream: Any, tmp_path: Path) -> None:
+    """A complete result without some groups cannot tell which ones were removed."""
     file_stream.add(pa.table({"k": pa.array([1], pa.int64())}))
     sink = lance_sink(str(tmp_path / "table"), mode="upsert", on="k")
     with pytest.raises(Exception, match="a group that the query later removes would stay"):
@@ -149,6 +156,7 @@ def test_filtered_complete_results_refuse_upserts(file_stream: Any, tmp_path: Pa
 
 
 def test_any_output_mode_can_be_allowed(file_stream: Any, tmp_path: Path) -> None:
+    """A history of all results is a valid use, but only if the user asks for it."""
     file_stream.add(pa.table({"k": pa.array([1], pa.int64())}))
     file_stream.add(pa.table({"k": pa.array([1, 2], pa.int64())}))
     history = str(tmp_path / "history")
@@ -161,7 +169,8 @@ def test_any_output_mode_can_be_allowed(file_stream: Any, tmp_path: Path) -> Non
     assert sorted(tuple(row.values()) for row in rows) == [(1, 1), (1, 2), (2, 1)]
 
 
-def test_the_format_refuses_the_output_mode_update(file_stream: Any, tmp_path: Path) -> None:
+def test_the_format_refuses_update_mode(file_stream: Any, tmp_path: Path) -> None:
+    """Spark would append updated groups as new rows."""
     file_stream.add(pa.table({"k": pa.array([1], pa.int64())}))
     lance_stream.spark.register(file_stream.spark)
     query = (

@@ -36,6 +36,9 @@ def session_with(*responses: object) -> Any:
 
 
 def test_metrics_among_events_are_ignored() -> None:
+    """The client of PySpark stops at a response that it does not know, which ends every pipeline
+    with observed metrics.
+    """
     events = [{"event": 1}, {"event": 2}]
     spark = session_with(events[0], PlanObservedMetrics(), events[1], PlanObservedMetrics())
     with pytest.raises(ValueError, match="UNKNOWN_RESPONSE"):
@@ -46,6 +49,7 @@ def test_metrics_among_events_are_ignored() -> None:
 
 
 def test_events_arrive_one_by_one() -> None:
+    """Collecting the events first would show the progress of a pipeline only at its end."""
     spark = session_with({"event": 1}, "unexpected")
     ignore_metrics(spark)
     events = spark.client.execute_command_as_iterator("a command")
@@ -54,7 +58,8 @@ def test_events_arrive_one_by_one() -> None:
         next(events)
 
 
-def test_sessions_without_a_client_are_left_alone() -> None:
+def test_classic_sessions_remain_unchanged() -> None:
+    """A classic session has no client to patch, and the definitions must load there as well."""
     spark = SimpleNamespace()
     ignore_metrics(spark)
     assert vars(spark) == {}

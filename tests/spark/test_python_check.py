@@ -44,19 +44,22 @@ def bare_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_workers_without_the_package_are_noticed(bare_python: str) -> None:
+    """Otherwise each task fails with a long trace of Spark that hides the missing module."""
     with pytest.raises(InvalidInputError, match=r"cannot import lance_stream, pyarrow.*sys\.exec"):
         register(Session(bare_python))  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
-def test_a_python_without_some_dependency_is_noticed(
+def test_workers_without_pyarrow_are_noticed(
     bare_python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The package may be on the path of the workers while its dependencies are not."""
     monkeypatch.setenv("PYTHONPATH", str(Path(pythons.__file__).parents[2]))
     with pytest.raises(InvalidInputError, match="cannot import pyarrow"):
         check_workers_python(Session(bare_python))  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
-def test_another_version_of_python_is_noticed(tmp_path: Path) -> None:
+def test_other_python_versions_are_noticed(tmp_path: Path) -> None:
+    """Spark refuses workers of another minor version only when the first task runs."""
     other = tmp_path / "python3"
     other.write_text("#!/bin/sh\necho '[[3, 8], []]'\n")
     other.chmod(0o755)
@@ -67,13 +70,18 @@ def test_another_version_of_python_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "executable", [sys.executable, "./environment/bin/python", f"{sys.executable} -S", "true"]
 )
-def test_what_is_not_known_to_fail_is_accepted(executable: str) -> None:
-    """Among others, a Python of an archive that only exists on workers."""
+def test_uncertain_interpreters_are_accepted(executable: str) -> None:
+    """The check refuses only what certainly fails; a Python of an archive, for example, exists on
+    the workers alone.
+    """
     check_workers_python(Session(executable))  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
 @pytest.mark.parametrize("master", ["spark://other:7077", "yarn", "k8s://https://other"])
-def test_the_tasks_of_a_cluster_run_on_other_machines(bare_python: str, master: str) -> None:
+def test_cluster_tasks_ignore_the_drivers_python(bare_python: str, master: str) -> None:
+    """On a cluster the interpreter of tasks cannot be inspected from the driver, but the planner
+    of a source runs on the driver's machine.
+    """
     session = Session(bare_python)
     session.master = master
     check_workers_python(session, only_tasks=True)  # type: ignore[arg-type]  # as much of a session as is looked at
@@ -82,7 +90,10 @@ def test_the_tasks_of_a_cluster_run_on_other_machines(bare_python: str, master: 
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local-cluster[1,1,1024]"])
-def test_the_tasks_of_a_local_master_run_here(bare_python: str, master: str) -> None:
+def test_local_tasks_use_the_checked_python(bare_python: str, master: str) -> None:
+    """With a local master tasks use the interpreter on this machine, so it has to be checked for
+    them too.
+    """
     session = Session(bare_python)
     session.master = master
     with pytest.raises(InvalidInputError, match="cannot import"):
@@ -96,7 +107,10 @@ def make_modules(folder: Path, names: tuple[str, ...] = pythons._NEEDED) -> None
         (package / "__init__.py").touch()
 
 
-def test_a_problem_that_is_mended_is_gone(bare_python: str) -> None:
+def test_a_repaired_environment_is_accepted(bare_python: str) -> None:
+    """In a notebook the user installs the missing modules and tries again, so a failed check must
+    not be cached.
+    """
     with pytest.raises(InvalidInputError, match="cannot import"):
         check_workers_python(Session(bare_python))  # type: ignore[arg-type]  # as much of a session as is looked at
     (site,) = Path(bare_python).parents[1].glob("lib/python*/site-packages")
@@ -107,6 +121,9 @@ def test_a_problem_that_is_mended_is_gone(bare_python: str) -> None:
 def test_modules_that_spark_ships_are_found(
     bare_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Modules can come from `PYTHONPATH` of the executors or from `--py-files`, and the check must
+    not refuse these.
+    """
     make_modules(tmp_path / "elsewhere", pythons._NEEDED[1:])
     make_modules(tmp_path / "modules", pythons._NEEDED[:1])
     with zipfile.ZipFile(tmp_path / "shipped.zip", "w") as zipped:
@@ -120,7 +137,8 @@ def test_modules_that_spark_ships_are_found(
     check_workers_python(session)  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
-def test_a_session_of_spark_connect_is_accepted() -> None:
+def test_spark_connect_sessions_are_accepted() -> None:
+    """A client of Spark Connect cannot look at the server's workers."""
     check_workers_python(object())  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
@@ -135,6 +153,9 @@ def test_a_session_of_spark_connect_is_accepted() -> None:
     ],
 )
 def test_errors_of_remote_workers_are_explained(text: str, problem: str) -> None:
+    """On a cluster the check cannot run beforehand, so the same remedy has to be added to the
+    error of the task.
+    """
     with (
         pytest.raises(InvalidInputError, match=f"{problem}.*PYSPARK_PYTHON"),
         explain_worker_errors(),
@@ -150,6 +171,9 @@ def test_errors_of_remote_workers_are_explained(text: str, problem: str) -> None
     ],
 )
 def test_workers_with_another_release_are_named(text: str) -> None:
+    """After an upgrade of the driver alone the error of pickle names neither the cause nor the
+    remedy.
+    """
     with (
         pytest.raises(InvalidInputError, match=r"another release.*the same release"),
         explain_worker_errors(),
@@ -158,13 +182,13 @@ def test_workers_with_another_release_are_named(text: str) -> None:
 
 
 def test_other_errors_of_workers_pass() -> None:
+    """An explanation that does not apply would send the user in the wrong direction."""
     with pytest.raises(PySparkRuntimeError, match="something else"), explain_worker_errors():
         raise PySparkRuntimeError("something else")
 
 
-def test_a_machine_without_java_gets_a_warning(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_java_gets_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """PySpark's own error for a missing Java does not say which version to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
@@ -174,8 +198,10 @@ def test_a_machine_without_java_gets_a_warning(
 
 @pytest.mark.spark
 @pytest.mark.nightly
-def test_a_program_in_an_environment_that_is_not_activated(bare_python: str) -> None:
-    """Spark would start its workers with the python3 of the PATH."""
+def test_inactive_environments_are_explained(bare_python: str) -> None:
+    """Spark starts its workers with the `python3` of the PATH unless the
+    environment is activated.
+    """
     program = (
         "from pyspark.sql import SparkSession\n"
         "from lance_stream.spark import register\n"

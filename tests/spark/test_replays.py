@@ -64,7 +64,9 @@ def run(file_stream: Any, sink: Callable[[Any, int], None], df: Any = None) -> N
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("is_settled", [True, False])
 def test_a_second_dataframe_needs_its_app_id(file_stream: Any, uri: str, is_settled: bool) -> None:
-    """Also where the plan is nondeterministic, and after a restart of the query."""
+    """The second DataFrame of a batch must not be taken for a replay of the first, even if the
+    plan is nondeterministic or the query was restarted.
+    """
     file_stream.add(rows(0, 1, 2))
     df = None if is_settled else unsettled(file_stream)
     for other in (uri, f"{uri}/"):
@@ -86,7 +88,9 @@ def test_a_second_dataframe_needs_its_app_id(file_stream: Any, uri: str, is_sett
 
 @pytest.mark.floors
 def test_swapped_sinks_are_noticed(file_stream: Any, uri: str) -> None:
-    """The first one is taken for a replay, but not both: Spark does not commit the batch."""
+    """One of the two is taken for a replay, but the other is refused, so Spark does not commit the
+    batch.
+    """
     file_stream.add(rows(0, 1))
     with pytest.raises(Exception, match=OWN_ID):
         run(file_stream, in_halves(lance_sink(uri), lance_sink(uri)), unsettled(file_stream))
@@ -105,7 +109,7 @@ def test_swapped_sinks_are_noticed(file_stream: Any, uri: str) -> None:
 def test_two_app_ids_write_both_halves(
     file_stream: Any, uri: str, names: tuple[str | None, str | None]
 ) -> None:
-    """The half that is committed under one app id is not taken for the other half."""
+    """The half that is committed under one app id must not be taken for the other half."""
     file_stream.add(rows(0, 1))
     sinks = [lance_sink(uri, app_id=name) for name in names]
     for _ in range(2):
@@ -115,6 +119,9 @@ def test_two_app_ids_write_both_halves(
 
 
 def test_two_app_ids_may_repeat_rows(file_stream: Any, uri: str) -> None:
+    """The same rows under another app id are a second write that the user asked for, and each app
+    id has its own replays.
+    """
     file_stream.add(rows(0, 1))
     sinks = [lance_sink(uri), lance_sink(uri, app_id="again")]
 
@@ -129,6 +136,9 @@ def test_two_app_ids_may_repeat_rows(file_stream: Any, uri: str) -> None:
 
 
 def test_separate_deletes_and_upserts_need_app_ids(file_stream: Any, uri: str) -> None:
+    """Two sinks with different rules on one batch need two app ids, or the second would be skipped
+    as a replay.
+    """
     given: dict[str, Any] = {"mode": "upsert", "on": "id", "except_columns": ["op"]}
     lance_stream.create_dataset(uri, pa.schema([("id", pa.int64())]), primary_key=["id"])
     lance_stream.open_dataset(uri).append(rows(0, 1, 2).select(["id"]))
@@ -150,7 +160,10 @@ def test_separate_deletes_and_upserts_need_app_ids(file_stream: Any, uri: str) -
     assert ids_of(uri) == [0, 1, 2]
 
 
-def test_replays_are_known_in_any_job_group(file_stream: Any, uri: str) -> None:
+def test_replays_are_recognized_in_any_job_group(file_stream: Any, uri: str) -> None:
+    """The sink finds the running query by Spark's job group, which a user's
+    function may replace.
+    """
     file_stream.add(rows(0, 1))
     sink = lance_sink(uri)
 
@@ -169,6 +182,9 @@ def test_replays_are_known_in_any_job_group(file_stream: Any, uri: str) -> None:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("is_settled", [True, False])
 def test_adding_an_app_id_keeps_replays(file_stream: Any, uri: str, is_settled: bool) -> None:
+    """A query that gets an `app_id` has to recognize a batch that it committed without one; only a
+    nondeterministic plan cannot be verified.
+    """
     file_stream.add(rows(0, 1))
     df = None if is_settled else unsettled(file_stream)
     run(file_stream, lance_sink(uri), df)
@@ -183,9 +199,12 @@ def test_adding_an_app_id_keeps_replays(file_stream: Any, uri: str, is_settled: 
     assert ids_of(uri) == [0, 1, 2]
 
 
-def test_unsettled_replays_are_skipped_with_warning(
+def test_nondeterministic_replays_are_skipped_with_warning(
     file_stream: Any, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The rows of such a replay differ from the committed ones, which is no error, but the user
+    should know.
+    """
     file_stream.add(rows(0, 1))
     sink = lance_sink(uri)
     run(file_stream, sink, unsettled(file_stream))
@@ -247,6 +266,9 @@ ALL_ROWS = [*range(MAX_RECENT + 4), 100]
 def test_old_checkpoints_with_new_app_ids_duplicate_nothing(
     file_stream: Any, uri: str, restored: str
 ) -> None:
+    """Neither the batch id nor the app id reveals this replay, so the query's id in the ledger has
+    to.
+    """
     with pytest.raises(Exception, match=r"The checkpoint is an older copy, and the app id is new"):
         run(file_stream, lance_sink(uri, app_id="new"))
     assert ids_of(uri) == ALL_ROWS[:-1]
@@ -256,7 +278,7 @@ def test_old_checkpoints_with_new_app_ids_duplicate_nothing(
 def test_restored_checkpoints_repeat_no_keyed_rows(
     file_stream: Any, uri: str, restored: str
 ) -> None:
-    """Following the remedy of the error for rows with a key."""
+    """Following the remedy in the error for rows with a key leaves each row once."""
     (call,) = follow(Exception(restored))
     assert "update_config" in call
     advised = re.search(r"lance_sink\(.*?skip_unchanged=True\)", restored)
@@ -276,7 +298,7 @@ def test_restored_checkpoints_repeat_no_keyed_rows(
 def test_restored_checkpoints_reread_unkeyed_rows(
     file_stream: Any, uri: str, restored: str
 ) -> None:
-    """Following the remedy of the error for rows without a key."""
+    """Following the remedy in the error for rows without a key leaves each row once."""
     advised = re.search(r"(open_dataset\('[^']+'\)\.delete\()a condition; ('true')", restored)
     assert advised is not None
     eval(f"{advised[1]}{advised[2]})", {"open_dataset": lance_stream.open_dataset})

@@ -16,8 +16,8 @@ from lance_stream.spark.session.running_queries import output_mode_of, run_of, r
 pytestmark = pytest.mark.spark
 
 
-def test_each_run_of_a_query_is_found(spark: SparkSession, tmp_path: Path) -> None:
-    """It is remembered for the batches of a run, and the next run has the same query's id."""
+def test_each_run_of_a_query_is_identified(spark: SparkSession, tmp_path: Path) -> None:
+    """The run is cached for its batches, and the next run of the query has the same query id."""
     found: list[tuple[str, str]] = []
 
     def note(batch: DataFrame, _batch_id: int) -> None:
@@ -45,10 +45,8 @@ def test_each_run_of_a_query_is_found(spark: SparkSession, tmp_path: Path) -> No
     assert len(set(found)) == 2
 
 
-def test_a_query_that_is_stopped_in_a_batch_ends_without_an_error(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """The error is short: Spark 4.3 overflows its stack on the trace of a Java error."""
+def test_stopping_during_a_batch_raises_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """The error is short, because Spark 4.3 overflows its stack on the trace of a Java error."""
     raised: list[Exception] = []
     sink = lance_sink(tmp_path / "table")
 
@@ -82,10 +80,10 @@ def test_a_query_that_is_stopped_in_a_batch_ends_without_an_error(
 MOST_CALLS = 20
 
 
-def test_a_small_append_makes_few_calls_to_the_jvm(
+def test_small_appends_make_few_jvm_calls(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is a round trip, and a stream of small batches makes them for every batch."""
+    """Every call is a round trip, and a stream of small batches makes them for every batch."""
     calls: list[tuple[int, str]] = []
     send = JavaClient.send_command
 

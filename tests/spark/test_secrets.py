@@ -90,6 +90,9 @@ PLANS = {"s3": plan_of_s3, "gs": plan_of_google, "az": plan_of_azure}
 
 @pytest.mark.nightly
 def test_secrets_are_never_shown(any_bucket: Bucket, tmp_path: Path) -> None:
+    """Credentials pass through plans, the UI, logs, errors, checkpoints and files, and one place
+    that shows them is enough for a leak.
+    """
     plan = PLANS[any_bucket.uri.partition(":")[0]](any_bucket)
     given = {
         "uri": plan.uri,

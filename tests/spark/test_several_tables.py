@@ -82,6 +82,7 @@ class Tables:
 @pytest.mark.floors
 @pytest.mark.parametrize("atomic", [False, True], ids=["in order", "atomic"])
 def test_each_table_has_each_batch_once(file_stream: Any, tmp_path: Path, atomic: bool) -> None:
+    """A replay of a batch must be skipped in every table, both in order and in one transaction."""
     tables = Tables(tmp_path, in_store=atomic)
     sinks = tables.sinks(atomic)
     for value in (orders(1, 2), orders(3), orders(2, 4, customer="bob")):
@@ -114,6 +115,9 @@ def test_a_batch_is_computed_once(
     monkeypatch: pytest.MonkeyPatch,
     on_cluster: bool,
 ) -> None:
+    """Several sinks read the same batch, and computing it for each would multiply the cost and
+    could give them different rows.
+    """
     monkeypatch.setattr(several, "is_cluster", lambda _spark: on_cluster)
     computed = spark.sparkContext.accumulator(0)
 
@@ -134,7 +138,9 @@ def test_a_batch_is_computed_once(
 
 @pytest.mark.parametrize("atomic", [False, True], ids=["in order", "atomic"])
 def test_a_failing_table_is_named(file_stream: Any, tmp_path: Path, atomic: bool) -> None:
-    """In order, the tables before it have the batch; together, none has it."""
+    """In order, the tables before the failing one have the batch; with
+    `atomic=True` none has it.
+    """
     tables = Tables(tmp_path, in_store=True)
     bad = lance_sinks(
         {
@@ -166,6 +172,7 @@ def test_a_failing_table_is_named(file_stream: Any, tmp_path: Path, atomic: bool
 
 
 def test_a_table_without_rows_keeps_its_version(file_stream: Any, tmp_path: Path) -> None:
+    """A batch often has rows for some of the tables, and the others need no empty version."""
     tables = Tables(tmp_path, in_store=True)
     file_stream.add(orders(1))
     no_lines = pa.Table.from_pylist([{"id": 2, "customer": "c", "skus": []}], ORDERS)
@@ -177,6 +184,9 @@ def test_a_table_without_rows_keeps_its_version(file_stream: Any, tmp_path: Path
 
 @pytest.mark.slow
 def test_readers_see_whole_batches_only(file_stream: Any, tmp_path: Path) -> None:
+    """`atomic=True` promises that readers who open the tables together never see one half of a
+    batch.
+    """
     tables = Tables(tmp_path, in_store=True)
     file_stream.add(orders(0))
     file_stream.run(tables.sinks(atomic=True))
@@ -201,10 +211,12 @@ def test_readers_see_whole_batches_only(file_stream: Any, tmp_path: Path) -> Non
     assert [pair for pair in seen if [i for i in pair[0] for _ in range(2)] != pair[1]] == []
 
 
-def test_added_columns_and_large_batches_are_committed_together(
+def test_added_columns_commit_before_atomic_rows(
     file_stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch that widens a table adds the column by itself, and its rows with the others."""
+    """A batch that widens a table adds the column in a commit of its own, and its rows together
+    with the other tables.
+    """
     from lance_stream.spark.sink import modes
 
     monkeypatch.setattr(modes, "MAX_ROWS_ON_DRIVER", 5)
@@ -236,6 +248,9 @@ def test_added_columns_and_large_batches_are_committed_together(
 
 
 def test_bad_rows_are_set_aside_for_each_table(file_stream: Any, tmp_path: Path) -> None:
+    """Every table has its own checks and quarantine, also if the good rows are committed in one
+    transaction.
+    """
     tables = Tables(tmp_path, in_store=True)
     sinks = lance_sinks(
         {
@@ -262,9 +277,10 @@ def test_bad_rows_are_set_aside_for_each_table(file_stream: Any, tmp_path: Path)
 
 
 @pytest.mark.floors
-def test_tables_that_cannot_be_committed_together_are_refused(
-    file_stream: Any, tmp_path: Path
-) -> None:
+def test_tables_in_different_stores_are_refused(file_stream: Any, tmp_path: Path) -> None:
+    """One transaction cannot span two stores, and a silent fallback would break the promise of
+    `atomic=True`.
+    """
     file_stream.add(orders(1))
     tables = Tables(tmp_path, in_store=False)
     with pytest.raises(Exception, match=r"'orders', .*its own directory.*manifest_store"):
@@ -282,7 +298,10 @@ def test_tables_that_cannot_be_committed_together_are_refused(
         file_stream.run(two_stores)
 
 
-def test_arguments_are_checked(tmp_path: Path) -> None:
+def test_invalid_table_mappings_are_refused(tmp_path: Path) -> None:
+    """Mistakes in the mapping of tables must fail when the sinks are built, not in the first
+    batch.
+    """
     sink = lance_sink(tmp_path / "t")
     for wrong in ({}, [sink], None):
         with pytest.raises(InvalidInputError, match="a mapping of names to sinks"):
@@ -301,7 +320,10 @@ def test_arguments_are_checked(tmp_path: Path) -> None:
     )
 
 
-def test_a_function_returns_a_dataframe(file_stream: Any, tmp_path: Path) -> None:
+def test_functions_must_return_a_dataframe(file_stream: Any, tmp_path: Path) -> None:
+    """A function without a return statement or with pandas rows is a common mistake that Spark
+    would report far from its cause.
+    """
     file_stream.add(orders(1))
     for function, got in (
         (lambda _df: None, "None"),

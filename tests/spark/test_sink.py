@@ -52,6 +52,9 @@ def versions_of(uri: str) -> int:
 
 @pytest.mark.floors
 def test_each_file_becomes_a_version(file_stream: Any, uri: str) -> None:
+    """A stream's first batch creates the table, and the properties of each version name the query
+    that wrote it.
+    """
     batches = [rows(0, 1, 2), rows(3), rows(4, 5)]
     for batch in batches:
         file_stream.add(batch)
@@ -68,6 +71,9 @@ def test_each_file_becomes_a_version(file_stream: Any, uri: str) -> None:
 
 
 def test_last_commit_describes_the_batch(file_stream: Any, uri: str) -> None:
+    """Users log `last_commit`, so its counts, version and app id have to belong to the batch that
+    was just written.
+    """
     sink = lance_sink(uri)
     commits = []
 
@@ -88,7 +94,10 @@ def test_last_commit_describes_the_batch(file_stream: Any, uri: str) -> None:
 
 
 @pytest.mark.floors
-def test_a_replayed_micro_batch_changes_nothing(file_stream: Any, uri: str) -> None:
+def test_replayed_micro_batches_change_nothing(file_stream: Any, uri: str) -> None:
+    """Spark repeats a batch whose commit it has not recorded, and the sink must neither add rows
+    nor a version.
+    """
     file_stream.add(rows(0, 1))
     file_stream.add(rows(2, 3))
     sink = lance_sink(uri)
@@ -111,6 +120,7 @@ def test_a_replayed_micro_batch_changes_nothing(file_stream: Any, uri: str) -> N
 
 @pytest.mark.essential
 def test_failures_after_the_commit_repeat_nothing(file_stream: Any, uri: str) -> None:
+    """A function that fails after the sink has committed makes Spark repeat the batch."""
     file_stream.add(rows(0, 1))
     file_stream.add(rows(2))
     sink = lance_sink(uri)
@@ -128,6 +138,9 @@ def test_failures_after_the_commit_repeat_nothing(file_stream: Any, uri: str) ->
 
 
 def test_two_tables_per_batch_are_exact(file_stream: Any, tmp_path: Path) -> None:
+    """A failure between two sinks of one function must leave each table with every batch once
+    after the restart.
+    """
     odd, even = str(tmp_path / "odd"), str(tmp_path / "even")
     to_odd, to_even = lance_sink(odd), lance_sink(even)
     failures = [1]
@@ -150,7 +163,7 @@ def test_two_tables_per_batch_are_exact(file_stream: Any, tmp_path: Path) -> Non
 
 
 def test_two_sinks_may_share_an_app_id(file_stream: Any, uri: str) -> None:
-    """They write a batch once."""
+    """They hold separate state, but a batch is still written once."""
     file_stream.add(rows(0, 1))
     sinks = [lance_sink(uri, app_id="app"), lance_sink(uri, app_id="app")]
 
@@ -165,7 +178,7 @@ def test_two_sinks_may_share_an_app_id(file_stream: Any, uri: str) -> None:
 
 @pytest.mark.essential
 def test_different_rows_of_a_batch_are_refused(file_stream: Any, uri: str) -> None:
-    """They are not skipped as if they were a replay."""
+    """Skipping them as if they were a replay would lose them."""
     file_stream.add(rows(0, 1))
     sink = lance_sink(uri)
 
@@ -178,6 +191,9 @@ def test_different_rows_of_a_batch_are_refused(file_stream: Any, uri: str) -> No
 
 
 def test_another_query_needs_its_own_app_id(file_stream: Any, uri: str) -> None:
+    """With a new checkpoint the batch ids start again, and under the same app id new rows would be
+    taken for replays.
+    """
     file_stream.add(rows(0, 1))
     file_stream.run(lance_sink(uri, app_id="app"))
     with pytest.raises(Exception, match=r"InvalidInputError.*'app'.*checkpoint"):
@@ -185,7 +201,8 @@ def test_another_query_needs_its_own_app_id(file_stream: Any, uri: str) -> None:
     assert ids_of(uri) == [0, 1]
 
 
-def test_two_queries_with_own_ids_append(file_stream: Any, uri: str) -> None:
+def test_two_queries_append_independently(file_stream: Any, uri: str) -> None:
+    """Without an app id each query counts its own batches, so equal batch ids are no replay."""
     file_stream.add(rows(0, 1))
     file_stream.run(lance_sink(uri), checkpoint="one")
     file_stream.run(lance_sink(uri), checkpoint="other")
@@ -193,10 +210,12 @@ def test_two_queries_with_own_ids_append(file_stream: Any, uri: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"mode": "upsert", "on": "id"}])
-def test_empty_first_batch_creates_table(
+def test_an_empty_first_batch_creates_the_table(
     file_stream: Any, uri: str, arguments: dict[str, Any]
 ) -> None:
-    """Later batches then know that a missing table was deleted; an empty one changes nothing."""
+    """Later batches then know that a missing table was deleted; an empty later batch changes
+    nothing.
+    """
     sink = lance_sink(uri, **arguments)
 
     def without_rows(df: Any, batch_id: int) -> None:
@@ -217,7 +236,7 @@ def test_empty_first_batch_creates_table(
     assert (ids_of(uri), versions_of(uri)) == ([1], 2)
 
 
-def test_deleted_table_is_not_recreated(file_stream: Any, uri: str) -> None:
+def test_deleted_tables_are_not_recreated(file_stream: Any, uri: str) -> None:
     """A restarted query would silently begin a table without the batches before."""
     file_stream.add(rows(0))
     file_stream.run(lance_sink(uri, app_id="a"))
@@ -231,6 +250,7 @@ def test_deleted_table_is_not_recreated(file_stream: Any, uri: str) -> None:
 
 
 def test_batches_outside_streams_need_app_ids(spark: Any, uri: str) -> None:
+    """A backfill has no query whose id could tell a replay from new rows."""
     df = spark.createDataFrame([(1,)], "id long")
     with pytest.raises(InvalidInputError, match="app_id"):
         lance_sink(uri)(df, 0)
@@ -241,7 +261,9 @@ def test_batches_outside_streams_need_app_ids(spark: Any, uri: str) -> None:
 
 
 def test_older_batches_are_compared(spark: Any, uri: str) -> None:
-    """There is no query's id here, as through Spark Connect."""
+    """Without a query id, as through Spark Connect, only the digest tells a
+    replay from new rows.
+    """
     ones, twos = (spark.createDataFrame([(number,)], "id long") for number in (1, 2))
     for batch_id, df in enumerate((ones, twos)):
         lance_sink(uri, app_id="a")(df, batch_id)
@@ -255,8 +277,10 @@ def test_older_batches_are_compared(spark: Any, uri: str) -> None:
     assert ids_of(uri) == [1, 2]
 
 
-def test_a_table_that_is_gone_is_not_begun_again(spark: Any, uri: str) -> None:
-    """It would have the later batches alone. Another query begins with its own first batch."""
+def test_running_streams_do_not_recreate_tables(spark: Any, uri: str) -> None:
+    """A new table would hold the later batches alone; another query begins with its own first
+    batch.
+    """
     df = spark.createDataFrame([(1,)], "id long")
     sink = lance_sink(uri, app_id="a")
     sink(df, 3)
@@ -268,9 +292,12 @@ def test_a_table_that_is_gone_is_not_begun_again(spark: Any, uri: str) -> None:
     assert ids_of(uri) == [1]
 
 
-def test_other_rules_after_a_restart_are_told(
+def test_changed_rules_after_restart_are_logged(
     spark: Any, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Other keys after a restart are usually a mistake, and the warning appears once instead of
+    with every batch.
+    """
     df = spark.createDataFrame([(1, 2)], "id long, other long")
     lance_sink(uri, mode="upsert", on="id", app_id="a")(df, 0)
     lance_sink(uri, mode="upsert", on="id", app_id="a")(df, 1)
@@ -285,6 +312,7 @@ def test_other_rules_after_a_restart_are_told(
 
 @pytest.mark.floors
 def test_session_settings_are_restored(spark: Any, uri: str) -> None:
+    """The sink changes the size of Arrow batches for its own job only."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     lance_sink(uri, app_id="a")(spark.createDataFrame([(1,)], "id long"), 0)
@@ -295,7 +323,9 @@ def test_session_settings_are_restored(spark: Any, uri: str) -> None:
 def test_little_data_is_written_by_one_task(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the second batch on."""
+    """From the second batch on the sink knows that batches are small, and one file per task would
+    make the table slow.
+    """
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 0)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SLOW_SECONDS", 600.0)
     sink = lance_sink(uri, app_id="a")
@@ -322,7 +352,7 @@ def count_jobs_of_tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_little_data_is_written_by_the_driver(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the driver is on the same machine as the workers."""
+    """A driver on the same machine as the workers saves the job of Spark altogether."""
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 100)
     jobs = count_jobs_of_tasks(monkeypatch)
     sink = lance_sink(uri, app_id="a")
@@ -345,6 +375,9 @@ def test_little_data_is_written_by_the_driver(
 def test_driver_and_tasks_write_equal_rows(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, by_driver: bool
 ) -> None:
+    """Two code paths convert Spark's types, and the session's time zone must not influence either
+    of them.
+    """
     jobs = count_jobs_of_tasks(monkeypatch)
     if not by_driver:
         monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 0)
@@ -382,7 +415,10 @@ def test_driver_and_tasks_write_equal_rows(
         assert found[place] == expected
 
 
-def test_the_driver_refuses_values_out_of_range(spark: Any, uri: str) -> None:
+def test_drivers_refuse_values_out_of_range(spark: Any, uri: str) -> None:
+    """The driver casts collected rows itself, and a wrapped value or an orphaned file would go
+    unnoticed.
+    """
     lance_stream.create_dataset(uri, pa.schema([("u8", pa.uint8())]))
     sink = lance_sink(uri, app_id="a")
     sink(spark.sql("SELECT 1S AS u8"), 0)
@@ -396,6 +432,7 @@ def test_the_driver_refuses_values_out_of_range(spark: Any, uri: str) -> None:
 def test_uncollectable_batches_are_written_by_tasks(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A batch that exceeds the driver's limits is no error as long as tasks can write it."""
     jobs = count_jobs_of_tasks(monkeypatch)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.collect_rows", lambda _: None)
     sink = lance_sink(uri, app_id="a")
@@ -405,9 +442,13 @@ def test_uncollectable_batches_are_written_by_tasks(
     assert ids_of(uri) == list(range(20))
 
 
-def test_results_over_sparks_limit_are_not_collected(
+def test_only_size_refusals_fall_back_to_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Only Spark's refusal of a large result may lead to another attempt by tasks; any other error
+    is the user's.
+    """
+
     class RefusedError(Py4JJavaError):
         def __init__(self, message: str) -> None:
             self.message = message
@@ -432,6 +473,7 @@ def test_results_over_sparks_limit_are_not_collected(
 def test_slow_batches_keep_their_tasks(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One task for few rows saves files, but not if computing the rows takes long."""
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 0)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SLOW_SECONDS", 0.0)
     sink = lance_sink(uri, app_id="a")
@@ -445,6 +487,9 @@ def test_slow_batches_keep_their_tasks(
 
 
 def test_names_may_have_backticks_but_no_dots(spark: Any, uri: str) -> None:
+    """The format separates the names of nested fields by dots, so such a column could never be
+    selected.
+    """
     with pytest.raises(InvalidInputError, match=r"'a\.b'.*contain a dot"):
         sink_rows(spark, uri, "SELECT 1L AS `a.b`", 0)
     sink_rows(spark, uri, "SELECT 2L AS `c``d`, 3L AS `e f`", 0)
@@ -483,6 +528,9 @@ def table(uri: str) -> str:
     ids=["unknown", "missing", "narrowing", "other kind", "null literal", "null value"],
 )
 def test_invalid_rows_name_their_column(spark: Any, table: str, query: str, named: str) -> None:
+    """A batch has many columns, and an error without the name does not help; no file may remain
+    either.
+    """
     with pytest.raises(InvalidInputError, match=f"'{named}'"):
         sink_rows(spark, table, query, 0)
     assert lance_stream.open_dataset(table).version == 1
@@ -491,7 +539,7 @@ def test_invalid_rows_name_their_column(spark: Any, table: str, query: str, name
 
 @pytest.mark.essential
 def test_columns_match_by_name(spark: Any, table: str) -> None:
-    """Missing ones are null."""
+    """Spark's order of columns may change with a query; columns that a batch lacks are null."""
     sink_rows(spark, table, "SELECT 'x' AS name, 1L AS id", 0)
     assert lance_stream.open_dataset(table).to_table().to_pylist() == [
         {"id": 1, "small": None, "name": "x"}
@@ -499,6 +547,9 @@ def test_columns_match_by_name(spark: Any, table: str) -> None:
 
 
 def test_types_that_spark_lacks_are_restored(spark: Any, uri: str) -> None:
+    """Spark turns unsigned, half and fixed-size types into others, and the table's own types must
+    be stored.
+    """
     zone = pa.timestamp("ms", "America/New_York")
     schema = pa.schema(
         [
@@ -553,6 +604,7 @@ def test_types_that_spark_lacks_are_restored(spark: Any, uri: str) -> None:
 
 @pytest.mark.essential
 def test_values_out_of_range_name_their_column(spark: Any, uri: str) -> None:
+    """A cast that wraps or truncates would store wrong values silently."""
     lance_stream.create_dataset(
         uri, pa.schema([("u8", pa.uint8()), ("vector", pa.list_(pa.float32(), 2))])
     )
@@ -566,6 +618,9 @@ def test_values_out_of_range_name_their_column(spark: Any, uri: str) -> None:
 
 
 def test_new_tables_can_have_a_schema(spark: Any, uri: str) -> None:
+    """Types that Spark lacks, the configuration and the file version can only be chosen when the
+    sink creates the table.
+    """
     schema = pa.schema([("id", pa.uint32()), ("vector", pa.list_(pa.float32(), 2))])
     sink = lance_sink(
         uri,
@@ -582,7 +637,7 @@ def test_new_tables_can_have_a_schema(spark: Any, uri: str) -> None:
 
 @pytest.mark.parametrize("mode", ["append", "upsert", "overwrite"])
 def test_a_failed_first_batch_creates_no_table(spark: Any, uri: str, mode: str) -> None:
-    """So the corrected batch is not refused for the types of the wrong one."""
+    """Otherwise the corrected batch would be refused for the types of the wrong one."""
     sink = lance_sink(uri, mode=mode, on="id" if mode == "upsert" else None, app_id="a")
     bad = spark.sql("SELECT 1L AS id, if(id = 2, raise_error('no'), 'x') AS x FROM range(4)")
     with pytest.raises(Exception, match="no"):
@@ -602,7 +657,9 @@ def test_a_failed_first_batch_creates_no_table(spark: Any, uri: str, mode: str) 
 def test_concurrent_creation_adds_the_other_columns(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both find no table; the first makes it while the second is writing."""
+    """Both sinks find no table, and one creates it while the other is writing, which must then add
+    its columns.
+    """
     sink = lance_sink(uri, schema_evolution="add_columns", app_id="a")
     commit = modes.append_fragments
 
@@ -620,6 +677,7 @@ def test_concurrent_creation_adds_the_other_columns(
 
 
 def test_unsupported_types_create_no_table(spark: Any, uri: str) -> None:
+    """A table without the refused column would make the corrected query fail as well."""
     with pytest.raises(UnsupportedFeatureError, match="'m'"):
         sink_rows(spark, uri, "SELECT make_ym_interval(1, 2) AS m", 0)
     assert not Path(uri).exists()
@@ -627,6 +685,9 @@ def test_unsupported_types_create_no_table(spark: Any, uri: str) -> None:
 
 @pytest.mark.floors
 def test_maps_round_trip(spark: Any, uri: str) -> None:
+    """Null maps, empty maps and nulls in values are distinct, and the nullability in Spark's plan
+    must not limit later batches.
+    """
     rows = "SELECT 1L AS id, map('a', named_struct('n', array(1, NULL)), 'b', NULL) AS m"
     sink_rows(spark, uri, f"{rows} UNION ALL SELECT 2L, NULL UNION ALL SELECT 3L, map()", 0)
     stored = lance_stream.open_dataset(uri).to_table().sort_by("id")
@@ -647,7 +708,10 @@ def test_maps_round_trip(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.floors
-def test_extension_types_take_their_storage(spark: Any, uri: str) -> None:
+def test_extension_types_accept_their_storage(spark: Any, uri: str) -> None:
+    """Spark has no UUID, so a column of an extension type is written from the values of its
+    storage type and keeps its own.
+    """
     schema = pa.schema([("id", pa.int64()), ("key", pa.uuid()), ("flag", pa.bool8())])
     lance_stream.create_dataset(uri, schema)
     sink_rows(
@@ -688,12 +752,18 @@ def test_extension_types_take_their_storage(spark: Any, uri: str) -> None:
 def test_unsupported_arguments_are_refused_at_once(
     arguments: dict[str, Any], error: type[Exception]
 ) -> None:
+    """A mistake in the arguments must not wait for the first batch, which may arrive hours after
+    the start.
+    """
     (named,) = arguments
     with pytest.raises(error, match="9.9" if "9.9" in str(arguments) else named):
         lance_sink("/nowhere", **arguments)
 
 
 def test_a_sink_can_be_pickled(spark: Any, uri: str) -> None:
+    """Spark Connect sends the sink to the server, where it has to work without the state of the
+    client.
+    """
     sink = lance_sink(uri, app_id="a", storage_options={"durable": "true"})
     sink(spark.createDataFrame([(1,)], "id long"), 0)
     again = pickle.loads(pickle.dumps(sink))

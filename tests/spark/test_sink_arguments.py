@@ -79,13 +79,16 @@ ID = pa.schema([("Id", pa.int64())])
     ],
 )
 def test_invalid_arguments_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
+    """Every row of the table of arguments has a check, and its message has to
+    show a valid value.
+    """
     with pytest.raises(InvalidInputError, match=message):
         lance_sink(**{"uri": "/somewhere", **arguments})
 
 
 @pytest.mark.parametrize("writer", [lance_sink, auto_cdc_sink])
 def test_every_parameter_has_one_row(writer: Callable[..., LanceSink]) -> None:
-    """A parameter without a row would be ignored."""
+    """A parameter without a row in the table of arguments would be ignored."""
     parameters = {*inspect.signature(writer).parameters} - {"on_commit", "create_options"}
     if writer is auto_cdc_sink:
         parameters -= {"keys", "stored_as_scd_type", *inspect.signature(ChangeRules).parameters}
@@ -107,14 +110,16 @@ def test_every_parameter_has_one_row(writer: Callable[..., LanceSink]) -> None:
 def test_unknown_arguments_get_a_suggestion(
     writer: Callable[..., LanceSink], name: str, suggestion: str
 ) -> None:
-    """Options of the format get one, too."""
+    """A misspelt argument, or the name of the format's option, is corrected by the error."""
     required = {"keys": "id", "sequence_by": "at"} if writer is auto_cdc_sink else {}
     with pytest.raises(InvalidInputError, match=f"has no argument '{name}'.*{suggestion}"):
         writer("t", **required, **{name: "x"})
 
 
 def test_ledgers_keep_their_fingerprints() -> None:
-    """A stream whose rules got another fingerprint would seem to have other rules."""
+    """A stream whose rules got another fingerprint in a new release would seem to have changed its
+    rules.
+    """
     assert lance_sink("t").arguments.fingerprint == "0fa944cfd3db0b25"
     options = {"path": "t", "mode": "upsert", "on": "a,b", "sequenceBy": "s"}
     by_key = lance_sink("t", mode="upsert", on=["b", "a"], sequence_by="s").arguments
@@ -125,12 +130,14 @@ def test_ledgers_keep_their_fingerprints() -> None:
 
 
 def test_the_sink_has_at_most_22_parameters() -> None:
-    """More are for `create_options`, `storage_options` or a function of their own."""
+    """Further settings belong in `create_options`, `storage_options` or a function of their own."""
     assert len(inspect.signature(lance_sink).parameters) <= 22
 
 
-def test_both_writers_refuse_in_one_sentence() -> None:
-    """The table has one check for each argument, which only names it differently."""
+def test_both_writers_share_their_checks() -> None:
+    """Every argument has one check, whose message differs only in the name of the argument or
+    option.
+    """
     with pytest.raises(InvalidInputError) as of_sink:
         lance_sink("/somewhere", skip_unchanged=True)
     with pytest.raises(InvalidInputError) as of_format:
@@ -141,7 +148,10 @@ def test_both_writers_refuse_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("session", [None, "lance", {"durable": "true"}])
-def test_a_format_is_registered_with_a_session(session: Any) -> None:
+def test_register_requires_a_session(session: Any) -> None:
+    """Calling `register()` with the name or the options first is a likely mistake, and the error
+    shows the right call.
+    """
     with pytest.raises(InvalidInputError, match=r"register\(spark\)"):
         register(session)
 
@@ -158,6 +168,9 @@ def test_a_format_is_registered_with_a_session(session: Any) -> None:
 def test_a_missing_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, uri: str, module: str, extra: str
 ) -> None:
+    """The error must name the extra to install when the sink is created, not in the first task on
+    a cluster.
+    """
     lance_sink(uri)
     found = importlib.util.find_spec
     monkeypatch.setattr(
@@ -168,22 +181,25 @@ def test_a_missing_extra_is_named(
 
 
 def test_versions_in_dynamodb_are_accepted() -> None:
+    """The scheme `s3+ddb` is not in the list of plain stores, but a sink must accept it."""
     assert lance_sink("s3+ddb://bucket/t?ddbTableName=T").uri == "s3+ddb://bucket/t?ddbTableName=T"
 
 
-def test_a_registered_filesystem_is_refused_for_writing() -> None:
+def test_fsspec_filesystems_refuse_writing() -> None:
+    """A filesystem of fsspec has no atomic creation of files, on which a commit depends."""
     fsspec.register_implementation("elsewhere", fsspec.get_filesystem_class("memory"), clobber=True)
     with pytest.raises(InvalidInputError, match="can only be read"):
         lance_sink("elsewhere://tables/t")
 
 
 def test_valid_arguments_are_accepted() -> None:
+    """The checks must not refuse a combination that is documented."""
     options = {"schema": ID, "primary_key": ["ID"], "stable_row_ids": True}
     assert lance_sink("/somewhere", create_options=options).uri == "/somewhere"
 
 
 def test_a_path_object_becomes_text() -> None:
-    """Spark's settings and the log are looked up by it, and take strings only."""
+    """Spark's settings and the log are looked up by the location and accept strings only."""
     assert lance_sink(Path("/some where/t")).uri == "/some where/t"
 
 
@@ -200,6 +216,9 @@ def test_a_path_object_becomes_text() -> None:
     ids=["pandas", "table", "nothing", "text", "no batch id", "flag"],
 )
 def test_only_micro_batches_with_ids_are_accepted(df: Any, batch_id: Any, message: str) -> None:
+    """Passing pandas rows or the arguments in another order is a likely mistake in a function for
+    `foreachBatch`.
+    """
     with pytest.raises(InvalidInputError, match=message):
         lance_sink("/somewhere", app_id="a")(df, batch_id)
 
@@ -221,6 +240,9 @@ def test_only_micro_batches_with_ids_are_accepted(df: Any, batch_id: Any, messag
 def test_invalid_settings_are_refused_at_once(
     uri: str, options: dict[str, Any], problem: str
 ) -> None:
+    """A wrong setting of a store would otherwise fail in the first commit, after tasks have
+    written their files.
+    """
     with pytest.raises(InvalidInputError, match=problem):
         lance_sink(uri, storage_options=options)
 
@@ -239,12 +261,16 @@ def test_invalid_settings_are_refused_at_once(
     ],
 )
 def test_valid_settings_are_accepted(uri: str, options: dict[str, Any]) -> None:
+    """Early checks must not refuse what the stores accept, such as credentials of another store
+    among the options.
+    """
     assert lance_sink(uri, storage_options=options).uri == uri
 
 
-def test_a_client_of_spark_connect_needs_no_libraries_of_stores(
+def test_connect_clients_need_no_store_libraries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The server opens the store, so the client need not have the libraries for it."""
     monkeypatch.delenv("SPARK_CONNECT_MODE_ENABLED", raising=False)
     monkeypatch.setattr("lance_stream.storage.preflight.is_installed", lambda _module: False)
     with pytest.raises(InvalidInputError, match="is not installed"):
@@ -254,7 +280,10 @@ def test_a_client_of_spark_connect_needs_no_libraries_of_stores(
 
 
 @pytest.mark.spark
-def test_columns_are_given_by_their_names(spark: SparkSession) -> None:
+def test_column_objects_are_refused(spark: SparkSession) -> None:
+    """Spark's own function accepts Column objects, so the error has to say that text is expected
+    here.
+    """
     of_changes = {"keys": ["id"], "sequence_by": "ts"}
     for name, value in {
         "sequence_by": functions.col("ts"),

@@ -15,8 +15,8 @@ from lance_stream.maintenance.compaction import automatic
 from lance_stream.maintenance.compaction.compact import commit_prepared, compact
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import prepare
-from lance_stream.maintenance.verification.verify import verify
-from lance_stream.snapshot.files.open_files import OpenFiles
+from lance_stream.maintenance.verify import verify
+from lance_stream.snapshot.open_files import OpenFiles
 from lance_stream.spark import LanceSink, lance_sink
 from lance_stream.spark.jobs import compaction
 from lance_stream.spark.jobs.compaction import write_by_jobs, writer_of
@@ -56,6 +56,9 @@ def content(ds: lance_stream.Dataset) -> list[dict[str, Any]]:
 def test_tasks_merge_fragments_like_the_driver(
     spark: Any, ds: lance_stream.Dataset, no_data_file_is_read_here: None
 ) -> None:
+    """Files that tasks have rewritten are committed later, and an append in
+    between must survive.
+    """
     write: Callable[..., Any] = lambda tasks: write_by_jobs(spark, tasks)  # noqa: E731  # bound
     prepared = prepare(ds.table, CompactionRules(4), write)
     assert [len(group.old) for group in prepared.groups] == [2, 2, 2]
@@ -66,6 +69,7 @@ def test_tasks_merge_fragments_like_the_driver(
 
 
 def test_compaction_by_tasks_changes_no_row(spark: Any, ds: lance_stream.Dataset) -> None:
+    """Row ids and versions of rows have to survive, or the change feed would report updates."""
     before = content(ds)
     done = compact(ds.table, write=lambda tasks: write_by_jobs(spark, tasks))
     assert (done.num_removed, done.num_added) == (6, 1)
@@ -74,6 +78,9 @@ def test_compaction_by_tasks_changes_no_row(spark: Any, ds: lance_stream.Dataset
 
 
 def test_task_errors_keep_class_and_leave_nothing(spark: Any, ds: lance_stream.Dataset) -> None:
+    """The sink decides by the class of an error whether to retry, and a failed attempt must not
+    leave files.
+    """
     store = ds.table.store
     gone = ds.table.manifest.fragments[4].files[0].path
     store.delete(f"data/{gone}")
@@ -96,6 +103,9 @@ def test_task_errors_keep_class_and_leave_nothing(spark: Any, ds: lance_stream.D
     ],
 )
 def test_the_driver_writes_on_single_machines(master: str | None, is_left_to_spark: bool) -> None:
+    """With a local master tasks run in the driver's machine, so a Spark job
+    would only add delay.
+    """
     session: Any = SimpleNamespace()
     if master is not None:
         session.sparkContext = SimpleNamespace(master=master)
@@ -129,6 +139,9 @@ def merging(sink: LanceSink) -> Callable[[Any, int], None]:
 
 @pytest.mark.quick_cases(one_in=2)
 def test_compaction_is_invisible_in_the_feed(file_stream: Any, tmp_path: Path, way: str) -> None:
+    """A consumer must receive each inserted row once, although compaction moves
+    it several times.
+    """
     uri = str(tmp_path / "table")
     for number in range(6):
         file_stream.add(rows(2 * number, 2 * number + 1))
@@ -151,6 +164,9 @@ def test_compaction_is_invisible_in_the_feed(file_stream: Any, tmp_path: Path, w
 def test_upserts_are_unaffected_by_compaction(
     spark: Any, tmp_path: Path, way: str, when: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Background compaction races with every upsert, and neither values nor row ids may differ
+    from a table without it.
+    """
     monkeypatch.setattr(automatic, "BATCHES_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(automatic, "FAN_IN", 2)
     with_it, without = str(tmp_path / "with"), str(tmp_path / "without")
@@ -174,7 +190,8 @@ def test_upserts_are_unaffected_by_compaction(
     assert verify(tables[0].table) == []
 
 
-def test_a_replayed_batch_starts_no_compaction(spark: Any, tmp_path: Path) -> None:
+def test_replayed_batches_start_no_compaction(spark: Any, tmp_path: Path) -> None:
+    """A replay writes nothing, so after a restart it must not cost a compaction either."""
     uri = str(tmp_path / "table")
     df = spark.range(3)
     for batch_id in range(2):
@@ -188,6 +205,7 @@ def test_a_replayed_batch_starts_no_compaction(spark: Any, tmp_path: Path) -> No
 
 
 def test_pickling_keeps_the_compaction_settings(tmp_path: Path) -> None:
+    """A pickled sink must not carry the thread that compacts, but still has to start its own."""
     sink = pickle.loads(pickle.dumps(lance_sink(str(tmp_path / "t"), compact=7)))
     assert sink.arguments.compact == 7
     assert sink.last_compaction is None

@@ -37,6 +37,9 @@ def types_of(uri: str) -> dict[str, pa.DataType]:
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("mode", ["append", "upsert", "overwrite"])
 def test_types_are_widened_on_request(spark: Any, uri: str, mode: str) -> None:
+    """Each mode writes rows in its own way, and only lossless casts may change the type of a
+    column.
+    """
     on = "id" if mode == "upsert" else None
     sink = lance_sink(uri, mode=mode, on=on, schema_evolution="widen_types", app_id="a")
     feed(spark, sink, 0, "id int, x float, d decimal(10,2)", (1, 0.5, Decimal("1.25")))
@@ -58,7 +61,10 @@ def test_types_are_widened_on_request(spark: Any, uri: str, mode: str) -> None:
 
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_parts_of_structs_are_added_and_widened(spark: Any, uri: str, mode: str) -> None:
+def test_struct_fields_are_added_and_widened(spark: Any, uri: str, mode: str) -> None:
+    """JSON sources change inside structs, so evolution has to reach nested fields, with nulls for
+    older rows.
+    """
     on = "id" if mode == "upsert" else None
     sink = lance_sink(uri, mode=mode, on=on, schema_evolution=BOTH, app_id="a")
     feed(spark, sink, 0, "id int, s struct<a:int>, l array<struct<p:int>>", (1, (1,), [(1,)]))
@@ -76,7 +82,7 @@ def test_parts_of_structs_are_added_and_widened(spark: Any, uri: str, mode: str)
 
 
 def test_a_feed_with_wider_types_is_applied(spark: Any, tmp_path: Path) -> None:
-    """The source is widened; its replica follows."""
+    """The source table is widened, and its replica has to follow."""
     source, replica = str(tmp_path / "source"), str(tmp_path / "replica")
     ids = pa.table({"id": pa.array([1, 2], pa.int32()), "x": [1.0, 2.0]})
     ds = lance_stream.create_dataset(source, ids.schema).append(ids)
@@ -117,10 +123,10 @@ def test_a_replay_across_a_widening_is_recognized(spark: Any, uri: str) -> None:
 @pytest.mark.parametrize("mode", ["append", "overwrite", "upsert"])
 @pytest.mark.parametrize("path", ["id", "s.a"])
 @pytest.mark.essential
-def test_a_batch_written_before_a_widening_is_written_again(
+def test_a_widening_rewrites_prepared_batches(
     spark: Any, uri: str, mode: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files have the narrower type, whose columns are no longer read."""
+    """Its files have the narrower type, whose columns are no longer part of the table."""
     sink = lance_sink(uri, mode=mode, on="id" if mode == "upsert" else None, app_id="a")
     feed(spark, sink, 0, "id int, s struct<a:int>", (1, (1,)))
     name = {"append": "append_fragments", "overwrite": "overwrite_fragments"}.get(mode, "upsert")
@@ -146,6 +152,9 @@ def test_a_batch_written_before_a_widening_is_written_again(
 
 
 def test_two_streams_widen_at_once(spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later commit has to find the common wider type instead of failing or narrowing the other
+    stream's column.
+    """
     first, other = (
         lance_sink(uri, schema_evolution="widen_types", app_id=name) for name in ("a", "b")
     )
@@ -173,12 +182,14 @@ def test_two_streams_widen_at_once(spark: Any, uri: str, monkeypatch: pytest.Mon
         ([], ()),
     ],
 )
-def test_evolutions_are_given_as_names(uri: str, given: Any, expected: tuple[str, ...]) -> None:
+def test_evolutions_may_be_text_or_lists(uri: str, given: Any, expected: tuple[str, ...]) -> None:
+    """Options of Spark can only be text, while Python users pass lists."""
     sink: LanceSink = lance_sink(uri, schema_evolution=given)
     assert sink.arguments.schema_evolution == expected
 
 
 @pytest.mark.parametrize("given", ["none, add_columns", ["widen"], 3, "mergeSchema", [True]])
 def test_unknown_evolutions_are_refused(uri: str, given: Any) -> None:
+    """A misspelt evolution that is ignored would stop the stream at the first new column."""
     with pytest.raises(InvalidInputError, match="schema_evolution"):
         lance_sink(uri, schema_evolution=given)

@@ -33,6 +33,9 @@ def uri(tmp_path: Path) -> str:
 
 
 def test_indices_follow_a_stream(spark: Any, uri: str) -> None:
+    """Appends leave an index incomplete and compaction moves its rows, so searches by pylance must
+    still find every row.
+    """
     sink = lance_sink(uri, **KEYS, keep_indices_fresh={"rows": 10}, compact=3)
     for number in range(5):
         rows = [(key, f"y {key}") for key in range(number * 10, number * 10 + 15)]
@@ -52,7 +55,10 @@ def test_indices_follow_a_stream(spark: Any, uri: str) -> None:
     assert ds.verify() == []
 
 
-def test_reports_and_metrics_tell_what_became_of_indices(spark: Any, uri: str) -> None:
+def test_reports_and_metrics_show_index_outcomes(spark: Any, uri: str) -> None:
+    """A damaged index must not stop the stream or the other indices, and the operator has to see
+    which one failed.
+    """
     store = lance_stream.open_dataset(uri).table.store
     for file in store.list("_indices"):
         if "page" in file.path:  # of the BTREE
@@ -74,7 +80,8 @@ def test_reports_and_metrics_tell_what_became_of_indices(spark: Any, uri: str) -
         assert registry.get_sample_value("lance_stream_sink_index_updates_total", labels) == 1
 
 
-def test_a_table_without_indices_is_left_alone(spark: Any, tmp_path: Path) -> None:
+def test_tables_without_indices_are_left_alone(spark: Any, tmp_path: Path) -> None:
+    """Keeping indices fresh must never create one that the user did not ask for."""
     uri = str(tmp_path / "new")
     sink = lance_sink(uri, keep_indices_fresh=True, app_id="a")
     sink(spark.range(5000), 0)
@@ -84,21 +91,22 @@ def test_a_table_without_indices_is_left_alone(spark: Any, tmp_path: Path) -> No
     assert "CreateIndex" not in operations
 
 
-def test_pylance_is_asked_for_when_the_sink_is_created(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_pylance_is_reported_at_once(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pylance is optional, and without it the background thread would fail after every batch."""
     monkeypatch.setattr(building, "is_installed", lambda _: False)
     with pytest.raises(InvalidInputError, match=r"pip install 'lance-stream\[index\]'"):
         lance_sink(uri, keep_indices_fresh=True)
     assert lance_sink(uri, keep_indices_fresh=False).wait_for_indices()
 
 
-def test_invalid_policies_are_refused(uri: str) -> None:
+def test_invalid_index_policies_are_refused(uri: str) -> None:
+    """A misspelt limit would silently leave the indices stale."""
     with pytest.raises(InvalidInputError, match="has no limit 'share'"):
         lance_sink(uri, keep_indices_fresh={"share": 1})
 
 
-def test_pickling_keeps_the_policy(uri: str) -> None:
+def test_pickling_keeps_the_index_policy(uri: str) -> None:
+    """Spark Connect sends the sink to the server, which has to keep the indices fresh."""
     sink = pickle.loads(pickle.dumps(lance_sink(uri, keep_indices_fresh={"rows": 7}, app_id="a")))
     assert sink.arguments.keep_indices_fresh.rows == 7
     assert sink.last_index_round is None

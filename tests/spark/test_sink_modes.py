@@ -64,7 +64,7 @@ def lineage_of(uri: str) -> dict[Any, tuple[int, int, int]]:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.essential
 def test_upserts_update_and_insert(spark: Any, uri: str) -> None:
-    """Updated rows keep their row ids."""
+    """Updated rows keep their row ids, by which the change feed recognizes them."""
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string", (1, "a"), (2, "b"), (3, "c"))
     before = lineage_of(uri)
@@ -87,6 +87,9 @@ def test_upserts_update_and_insert(spark: Any, uri: str) -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
 def test_replayed_upserts_are_skipped(spark: Any, uri: str) -> None:
+    """Applying a batch twice would rewrite its rows and report updates to every consumer of the
+    feed.
+    """
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string", (1, "a"))
     feed(spark, sink, 1, "id long, x string", (1, "b"), (2, "b"))
@@ -116,6 +119,9 @@ def cdc_sink(uri: str, **more: Any) -> LanceSink:
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
 def test_one_batch_of_changes_is_one_version(spark: Any, uri: str) -> None:
+    """Late, repeated, deleted and unknown keys of one batch must become visible together, and the
+    counts must add up.
+    """
     sink = cdc_sink(uri)
     feed(spark, sink, 0, CDC, *[(i, "a", 1, "c") for i in range(5)])
     version = lance_stream.open_dataset(uri).version
@@ -146,7 +152,10 @@ def test_one_batch_of_changes_is_one_version(spark: Any, uri: str) -> None:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("helpers", [["op"], ["op", "seq"]], ids=["stored order", "not stored"])
 @pytest.mark.essential
-def test_late_rows_do_not_resurrect_deleted(spark: Any, uri: str, helpers: list[str]) -> None:
+def test_late_rows_never_resurrect_deleted_rows(spark: Any, uri: str, helpers: list[str]) -> None:
+    """The remembered sequence of a delete has to survive a restart of the sink, also if the
+    sequence is not stored.
+    """
     how: dict[str, Any] = {"except_columns": helpers, "tombstones": "7 days"}
     sink = cdc_sink(uri, **how)
     feed(spark, sink, 0, CDC, (1, "a", 1, "c"), (2, "a", 1, "c"))
@@ -177,6 +186,9 @@ def test_late_rows_do_not_resurrect_deleted(spark: Any, uri: str, helpers: list[
     ],
 )
 def test_tombstones_need_upserts_with_a_sequence(arguments: dict[str, Any], message: str) -> None:
+    """Without a sequence a late row cannot be recognized, so remembered deletes would have no
+    effect.
+    """
     with pytest.raises(InvalidInputError, match=message):
         lance_sink("/nowhere/t", **arguments)
 
@@ -185,6 +197,7 @@ def test_tombstones_need_upserts_with_a_sequence(arguments: dict[str, Any], mess
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.essential
 def test_missing_columns_keep_their_values(spark: Any, uri: str) -> None:
+    """A change event often has only some of the columns, and the others must not become null."""
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string, y int", (1, "a", 1), (2, "b", 2))
     feed(spark, sink, 1, "id long, y int", (2, 20), (3, 30))
@@ -194,6 +207,9 @@ def test_missing_columns_keep_their_values(spark: Any, uri: str) -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
 def test_unchanged_rows_can_be_skipped(spark: Any, uri: str) -> None:
+    """Rows that a source sends again unchanged would otherwise cost a rewrite and appear in the
+    change feed.
+    """
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a", skip_unchanged=True)
     feed(spark, sink, 0, "id long, x string", (1, "a"), (2, None), (3, "c"))
     before = lineage_of(uri)
@@ -211,7 +227,7 @@ def test_unchanged_rows_can_be_skipped(spark: Any, uri: str) -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
 def test_conditions_select_updates_and_inserts(spark: Any, uri: str) -> None:
-    """They see columns that are not stored; what they leave out is counted."""
+    """Conditions see columns that are not stored, and rows that they exclude are counted."""
     sink = lance_sink(
         uri,
         mode="upsert",
@@ -231,7 +247,7 @@ def test_conditions_select_updates_and_inserts(spark: Any, uri: str) -> None:
 
 
 def test_strings_become_json_and_come_back(spark: Any, uri: str) -> None:
-    """Spark has no JSON type; the table's schema says which columns are JSON."""
+    """Spark has no JSON type, so the table's schema decides which columns are JSON."""
     schema = pa.schema([("id", pa.int64()), pa.field("j", pa.json_())])
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a", create_options={"schema": schema})
     feed(spark, sink, 0, "id long, j string", (1, '{"a": [1.50]}'), (2, None))
@@ -246,7 +262,8 @@ def test_strings_become_json_and_come_back(spark: Any, uri: str) -> None:
 @pytest.mark.floors
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
-def test_composite_keys_of_many_types(spark: Any, uri: str) -> None:
+def test_keys_may_combine_many_types(spark: Any, uri: str) -> None:
+    """Keys are compared as the table stores them, after casts from Spark's types."""
     schema = pa.schema(
         [
             ("a", pa.uint16()),
@@ -285,6 +302,9 @@ def test_composite_keys_of_many_types(spark: Any, uri: str) -> None:
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
 def test_times_and_empty_arrays_are_upserted(spark: Any, uri: str) -> None:
+    """Spark's TIME and the untyped empty array need a conversion to the table's types in both code
+    paths.
+    """
     schema = pa.schema([("id", pa.int64()), ("at", pa.time64("ns")), ("n", pa.list_(pa.int32()))])
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a", create_options={"schema": schema})
     df = spark.range(2).selectExpr("id", "TIME'12:00:00' at", "array() n")
@@ -296,6 +316,9 @@ def test_times_and_empty_arrays_are_upserted(spark: Any, uri: str) -> None:
 
 
 def test_untyped_empty_maps_are_refused(spark: Any, uri: str) -> None:
+    """Spark gives such a map a type that no table can store, and the error shows the cast that
+    repairs it.
+    """
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     with pytest.raises(UnsupportedFeatureError, match=r"'m' is an empty map .* CAST"):
         sink(spark.range(1).selectExpr("id", "map() m"), 0)
@@ -304,6 +327,9 @@ def test_untyped_empty_maps_are_refused(spark: Any, uri: str) -> None:
 def test_large_first_batches_are_not_collected(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nothing is known about the first batch of a run, and the driver must not run out of memory
+    to find out.
+    """
     collected: list[bool] = []
 
     def collect(df: DataFrame, limit: Any) -> pa.Table | None:
@@ -337,6 +363,7 @@ REFUSED = {
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("case", REFUSED)
 def test_invalid_upserts_write_nothing(spark: Any, uri: str, case: str) -> None:
+    """Null or duplicate keys may be noticed after files are written, and these must not remain."""
     rows, message = REFUSED[case]
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     feed(spark, sink, 0, "id long, x string", (5, "a"))
@@ -349,6 +376,9 @@ def test_invalid_upserts_write_nothing(spark: Any, uri: str, case: str) -> None:
 
 
 def test_equal_sequences_need_equal_rows(spark: Any, uri: str) -> None:
+    """With equal sequences the order of rows in a batch would decide, which a replay does not
+    reproduce.
+    """
     sink = cdc_sink(uri)
     feed(spark, sink, 0, CDC, (1, "a", 1, "u"), (1, "a", 1, "u"))
     assert rows_of(uri) == [(1, "a", 1)]
@@ -357,6 +387,7 @@ def test_equal_sequences_need_equal_rows(spark: Any, uri: str) -> None:
 
 
 def test_invalid_conditions_are_refused(spark: Any, uri: str) -> None:
+    """The error has to quote the argument under the name that the user gave it."""
     for condition in ("no_such = 1", "sum(id) > 1"):
         sink = lance_sink(uri, mode="upsert", on="id", app_id="a", delete_when=condition)
         with pytest.raises(InvalidInputError, match=r"delete_when='.* 1' is not a condition on"):
@@ -366,13 +397,14 @@ def test_invalid_conditions_are_refused(spark: Any, uri: str) -> None:
         feed(spark, sink, 0, "id long", (1,))
 
 
-def test_a_condition_that_spark_cannot_parse_is_refused_at_once(spark: Any, uri: str) -> None:
+def test_unparsable_conditions_are_refused_at_once(spark: Any, uri: str) -> None:
+    """With a session at hand, syntax errors are found when the sink is created."""
     with pytest.raises(InvalidInputError, match=r"delete_when='op =' is not .*Syntax error"):
         lance_sink(uri, mode="upsert", on="id", delete_when="op =")
 
 
 def test_the_error_of_a_stream_begins_with_the_message(spark: Any, uri: str) -> None:
-    """Not with the frames of py4j and PySpark."""
+    """Spark shows the beginning of an error, which must not be the frames of py4j and PySpark."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     sink = lance_sink(uri, mode="upsert", on="key")
     query = rows.writeStream.foreachBatch(sink).trigger(availableNow=True).start()
@@ -383,12 +415,16 @@ def test_the_error_of_a_stream_begins_with_the_message(spark: Any, uri: str) -> 
 
 
 def test_missing_key_columns_are_named(spark: Any, uri: str) -> None:
+    """The error lists the columns of the batch, because a renamed column is the usual cause."""
     sink = lance_sink(uri, mode="upsert", on="key", app_id="a")
     with pytest.raises(InvalidInputError, match="the batch has no column 'key'; there are: id"):
         feed(spark, sink, 0, "id long", (1,))
 
 
 def test_the_key_becomes_the_primary_key(spark: Any, uri: str) -> None:
+    """Other writers then know the key, in the order that the user gave, which differs from the
+    order of the columns.
+    """
     sink = lance_sink(uri, mode="upsert", on=["b", "a"], app_id="a")
     feed(spark, sink, 0, "a long, b string, c int", (1, "x", 1))
     fields = lance_stream.open_dataset(uri).table.schema.fields
@@ -400,6 +436,7 @@ def test_the_key_becomes_the_primary_key(spark: Any, uri: str) -> None:
 
 
 def test_appends_omit_helper_columns_too(spark: Any, uri: str) -> None:
+    """`except_columns` is not a setting of upserts alone."""
     sink = lance_sink(uri, except_columns=["op"], app_id="a")
     feed(spark, sink, 0, "id long, op string", (1, "c"))
     assert lance_stream.open_dataset(uri).schema.names == ["id"]
@@ -415,6 +452,9 @@ CHANGES = "id long, x string, _change_type string, _commit_version long, _rowid 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.essential
 def test_apply_changes_follows_the_feeds_order(spark: Any, uri: str) -> None:
+    """Several changes of a row in one batch, including a changed key, have to be applied by
+    version and row id.
+    """
     sink = lance_sink(uri, mode="apply_changes", on="id", app_id="a")
     inserts = [(key, "old", "insert", 2, key) for key in range(5)]
     feed(spark, sink, 0, CHANGES, *inserts)
@@ -460,11 +500,15 @@ def test_apply_changes_follows_the_feeds_order(spark: Any, uri: str) -> None:
 def test_apply_changes_checks_its_arguments(
     uri: str, arguments: dict[str, Any], message: str
 ) -> None:
+    """The feed determines order and deletes, so arguments that contradict it must be refused."""
     with pytest.raises(InvalidInputError, match=message):
         lance_sink(uri, mode="apply_changes", **arguments)
 
 
 def test_apply_changes_needs_change_columns(spark: Any, uri: str) -> None:
+    """A stream without `readChangeFeed` has no change types, and its rows would be applied as
+    inserts.
+    """
     sink = lance_sink(uri, mode="apply_changes", on="id", app_id="a")
     with pytest.raises(InvalidInputError, match=r"no column '_change_type'"):
         feed(spark, sink, 0, "id long, x string", (1, "a"))
@@ -476,6 +520,9 @@ def test_apply_changes_needs_change_columns(spark: Any, uri: str) -> None:
 
 @pytest.mark.floors
 def test_complete_output_replaces_all_rows(file_stream: Any, uri: str) -> None:
+    """Every result of the output mode complete contains all groups, including those with new
+    counts.
+    """
     file_stream.add(pa.table({"k": [1, 1, 2]}))
     file_stream.add(pa.table({"k": [2, 2, 3]}))
     counts = file_stream.read().groupBy("k").count()
@@ -487,7 +534,9 @@ def test_complete_output_replaces_all_rows(file_stream: Any, uri: str) -> None:
 
 
 def test_row_ids_continue_across_overwrites(spark: Any, uri: str) -> None:
-    """And a replayed overwrite is skipped."""
+    """An id that is used twice would make the change feed report an update; a replayed overwrite
+    is skipped.
+    """
     sink = lance_sink(uri, mode="overwrite", app_id="a")
     feed(spark, sink, 0, "id long", (1,), (2,))
     feed(spark, sink, 1, "id long", (3,))
@@ -500,6 +549,9 @@ def test_row_ids_continue_across_overwrites(spark: Any, uri: str) -> None:
 
 
 def test_an_empty_output_empties_the_table(spark: Any, uri: str) -> None:
+    """An empty complete result means that no group is left; a second one must not create a
+    version.
+    """
     sink = lance_sink(uri, mode="overwrite", app_id="a")
     feed(spark, sink, 0, "id long", (1,))
     feed(spark, sink, 1, "id long")
@@ -512,7 +564,7 @@ def test_an_empty_output_empties_the_table(spark: Any, uri: str) -> None:
 def test_replayed_overwrites_count_nothing(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another driver has committed the batch."""
+    """Another driver has committed the batch, so this one must not report its rows."""
     sink = lance_sink(uri, mode="overwrite", app_id="a")
     feed(spark, sink, 0, "id long", (1,))
     commit = modes.overwrite_fragments
@@ -535,6 +587,9 @@ def test_replayed_overwrites_count_nothing(
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_new_columns_are_added_on_request(spark: Any, uri: str, mode: str) -> None:
+    """Columns are added for both modes, while changed types and sinks without the setting are
+    refused.
+    """
     on = "id" if mode == "upsert" else None
     sink = lance_sink(uri, mode=mode, on=on, schema_evolution="add_columns", app_id="a")
     feed(spark, sink, 0, "id long", (1,))
@@ -554,6 +609,7 @@ def test_new_columns_are_added_on_request(spark: Any, uri: str, mode: str) -> No
 def test_the_log_has_one_line_per_batch(
     spark: Any, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Users search the log for slow batches, and `commits_in_log` parses the same line."""
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     with caplog.at_level(logging.INFO, "lance_stream.sink"):
         feed(spark, sink, 0, "id long", (1,), (2,))

@@ -58,7 +58,10 @@ def rows_of(uri: str) -> pa.Table:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.essential
-def test_changes_in_any_order_make_a_history_once(spark: Any, uri: str, seed: int) -> None:
+def test_changes_in_any_order_build_one_history(spark: Any, uri: str, seed: int) -> None:
+    """AUTO CDC promises the same history for any order and division of the changes, and for a
+    replay of the last batch.
+    """
     chance = random.Random(seed)
     log = model.random_log(chance)
     sink = sink_of(uri)
@@ -74,7 +77,10 @@ def test_changes_in_any_order_make_a_history_once(spark: Any, uri: str, seed: in
 
 
 @pytest.mark.spark
-def test_a_batch_is_one_version_and_a_repeated_one_is_skipped(spark: Any, uri: str) -> None:
+def test_batches_become_one_version_once(spark: Any, uri: str) -> None:
+    """Closing an old row and opening the new one must be visible together, and replays must
+    neither repeat nor replace them.
+    """
     sink = sink_of(uri)
     feed(spark, sink, 0, Change(1, "Ulm", "x", 5, "u"), Change(2, "Bonn", "x", 5, "u"))
     version = lance_stream.open_dataset(uri).version
@@ -99,6 +105,9 @@ def test_a_batch_is_one_version_and_a_repeated_one_is_skipped(spark: Any, uri: s
 
 @pytest.mark.spark
 def test_untracked_columns_keep_the_last_value(spark: Any, uri: str) -> None:
+    """`track_history_except_column_list` must ignore the case of names and only update the open
+    row.
+    """
     sink = sink_of(uri, track_history_except_column_list=["NOTE"])
     feed(spark, sink, 0, Change(1, "Ulm", "a", 1, "u"), Change(1, "Ulm", "b", 2, "u"))
     feed(spark, sink, 1, Change(1, "Bonn", "c", 3, "u"))
@@ -110,6 +119,9 @@ def test_untracked_columns_keep_the_last_value(spark: Any, uri: str) -> None:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("scd_type", [1, 2])
 def test_several_columns_order_changes(spark: Any, uri: str, scd_type: int) -> None:
+    """Timestamps of a source may be equal, so a second column decides, for both types of
+    dimension.
+    """
     sink = auto_cdc_sink(
         uri,
         stored_as_scd_type=scd_type,
@@ -148,7 +160,10 @@ def test_several_columns_order_changes(spark: Any, uri: str, scd_type: int) -> N
 
 
 @pytest.mark.spark
-def test_type_1_remembers_deletes_for_good(spark: Any, uri: str) -> None:
+def test_type_1_remembers_deletes_forever(spark: Any, uri: str) -> None:
+    """A late change must not resurrect a deleted row, even if the sequence is not among the stored
+    columns.
+    """
     sink = sink_of(uri, 1)
     feed(spark, sink, 0, Change(1, None, None, 5, "d"), Change(2, "Ulm", "x", 5, "u"))
     feed(spark, sink, 1, Change(1, "Bonn", "x", 4, "u"), Change(2, "late", "x", 3, "u"))
@@ -161,6 +176,7 @@ def test_type_1_remembers_deletes_for_good(spark: Any, uri: str) -> None:
 
 @pytest.mark.spark
 def test_new_columns_are_added_to_a_history(spark: Any, uri: str) -> None:
+    """Closed rows of the history get nulls, and the new row continues the same history."""
     sink = sink_of(uri, schema_evolution="add_columns")
     feed(spark, sink, 0, Change(1, "Ulm", "x", 1, "u"))
     more = spark.createDataFrame([(1, "Ulm", "x", 2, "u", 9)], COLUMNS + ", size int")
@@ -187,13 +203,19 @@ def test_new_columns_are_added_to_a_history(spark: Any, uri: str) -> None:
 def test_batches_that_make_no_history_are_refused(
     spark: Any, uri: str, select: str, message: str
 ) -> None:
+    """Null keys or sequences and reserved column names would build a history that later batches
+    cannot extend.
+    """
     rows = spark.createDataFrame([Change(1, "Ulm", "x", 1, "u")], COLUMNS)
     with pytest.raises(InvalidInputError, match=message):
         sink_of(uri)(rows.selectExpr(*select.split("; ")), 0)
 
 
 @pytest.mark.spark
-def test_a_table_of_current_rows_is_no_history(spark: Any, uri: str) -> None:
+def test_type_1_tables_refuse_type_2(spark: Any, uri: str) -> None:
+    """Such a table lacks the interval of each row, so a changed argument after a restart must not
+    write into it.
+    """
     feed(spark, sink_of(uri, 1), 0, Change(1, "Ulm", "x", 1, "u"))
     with pytest.raises(InvalidInputError, match="no __START_AT and no __END_AT"):
         feed(spark, sink_of(uri), 1, Change(1, "Ulm", "x", 1, "u"))
@@ -223,25 +245,27 @@ def test_a_table_of_current_rows_is_no_history(spark: Any, uri: str) -> None:
         ({"stored_as_scd_type": True}, "stored_as_scd_type is 1, .* not True"),
     ],
 )
-def test_arguments_that_make_no_dimension_are_refused(
-    arguments: dict[str, Any], message: str
-) -> None:
+def test_invalid_dimension_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """Contradictory lists of columns have no sensible meaning, and the error has to say which one
+    to drop.
+    """
     with pytest.raises(InvalidInputError, match=message):
         auto_cdc_sink("/somewhere", **{"stored_as_scd_type": 2, **ARGUMENTS, **arguments})
 
 
 def test_type_may_be_text_as_in_spark() -> None:
-    """Spark's own function takes both."""
+    """Spark's own function accepts both a number and text."""
     assert "stored_as_scd_type=2" in repr(sink_of("/somewhere", "2"))  # type: ignore[arg-type]  # a text is taken
 
 
 @pytest.mark.parametrize("mode", ["scd1", "scd2", "cdc", "SCD"])
 def test_modes_of_other_sinks_lead_to_auto_cdc(mode: str) -> None:
-    """Changes in any order have a function of their own."""
+    """Changes that arrive in any order have a function of their own."""
     with pytest.raises(InvalidInputError, match=r"foreachBatch\(auto_cdc_sink\("):
         lance_sink("/somewhere", mode=mode)
 
 
 def test_the_format_leads_to_auto_cdc() -> None:
+    """A user of the format who looks for `scd2` is shown the sink that supports it."""
     with pytest.raises(InvalidInputError, match=r"foreachBatch\(auto_cdc_sink\("):
         parse_writer_options({"path": "/somewhere", "mode": "scd2"}, streaming=True)

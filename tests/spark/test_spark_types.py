@@ -89,9 +89,12 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("arrow", "carrying", "kind"), CARRIED, ids=lambda each: str(each))
-def test_types_that_spark_lacks_are_carried(
+def test_missing_types_are_carried_by_others(
     arrow: pa.DataType, carrying: pa.DataType, kind: spark.DataType
 ) -> None:
+    """Spark lacks many Arrow types, and each of them needs one type that holds
+    all of its values.
+    """
     assert carrier(arrow) == carrying
     assert spark_schema(carrier_schema(pa.schema([("c", arrow)]))) == spark.StructType(
         [spark.StructField("c", kind)]
@@ -101,6 +104,7 @@ def test_types_that_spark_lacks_are_carried(
 @pytest.mark.parametrize("case", VALUES, ids=lambda case: str(case[0].type))
 @pytest.mark.parametrize("sliced", [False, True], ids=["whole", "sliced"])
 def test_values_are_carried_unchanged(case: tuple[pa.Array, list[object]], sliced: bool) -> None:
+    """A slice of an array has an offset that a conversion of raw buffers could ignore."""
     array, expected = case
     expected = array.to_pylist() if expected is None else expected
     if sliced:
@@ -113,24 +117,30 @@ def test_values_are_carried_unchanged(case: tuple[pa.Array, list[object]], slice
 
 
 def test_timestamps_are_truncated_to_microseconds() -> None:
+    """Spark counts microseconds, and rounding up could move a time into the next second."""
     array = pa.array([1_999, -1], pa.timestamp("ns"))
     batch = to_spark(pa.record_batch({"c": array}), carrier_schema(pa.schema([("c", array.type)])))
     assert batch.column(0).cast(pa.int64()).to_pylist()[0] == 1
 
 
 def test_columns_are_reordered_dropped_or_filled() -> None:
+    """Files of earlier versions may have other columns than the DataFrame that
+    Spark has planned.
+    """
     carried = carrier_schema(pa.schema([("a", pa.int64()), ("b", pa.uint8())]))
     batch = to_spark(pa.record_batch({"x": pa.array([1]), "a": pa.array([2])}), carried)
     assert batch.to_pylist() == [{"a": 2, "b": None}]
 
 
 def test_unexpected_types_name_their_column() -> None:
+    """Spark would misread the buffers of a column with another type."""
     carried = carrier_schema(pa.schema([("a", pa.int64())]))
     with pytest.raises(InvalidInputError, match="'a' is string"):
         to_spark(pa.record_batch({"a": pa.array(["1"])}), carried)
 
 
 def test_row_ids_and_versions_are_bigints() -> None:
+    """Row ids are unsigned, and as decimals they would be slow to join."""
     carried = carrier_schema(
         pa.schema([("_rowid", pa.uint64()), ("_row_created_at_version", pa.uint64())])
     )
@@ -141,12 +151,18 @@ def test_row_ids_and_versions_are_bigints() -> None:
 def test_types_impossible_in_spark_are_named(
     arrow: pa.DataType,
 ) -> None:
+    """The error must name the column, since a table with hundreds of them may be selected without
+    it.
+    """
     with pytest.raises(UnsupportedFeatureError) as refusal:
         carrier_schema(pa.schema([("odd", arrow)]))
     assert "'odd'" in "".join(refusal.value.__notes__)
 
 
 def test_new_tables_take_the_dataframes_types() -> None:
+    """Nullability of columns, elements and map values has to follow the DataFrame, and CHAR
+    lengths are dropped.
+    """
     schema = spark.StructType(
         [
             spark.StructField("id", spark.LongType(), nullable=False),
@@ -187,6 +203,7 @@ def test_new_tables_take_the_dataframes_types() -> None:
 def test_unsupported_spark_types_give_their_path(
     kind: spark.DataType,
 ) -> None:
+    """A type inside nested columns can only be located by its path."""
     inner = spark.StructType([spark.StructField("odd", kind)])
     with pytest.raises(UnsupportedFeatureError, match=r"outer\.item\.odd"):
         stored_schema(spark.StructType([spark.StructField("outer", spark.ArrayType(inner))]))
@@ -195,6 +212,9 @@ def test_unsupported_spark_types_give_their_path(
 @pytest.mark.spark
 @pytest.mark.essential
 def test_pyspark_agrees_about_every_carrier() -> None:
+    """PySpark converts the Arrow batches on its own, so the declared schema has to be the one that
+    it derives.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = pa.schema([(f"c{i}", arrow) for i, (arrow, _, _) in enumerate(CARRIED)])

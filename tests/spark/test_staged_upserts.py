@@ -56,7 +56,9 @@ def staged_files_of(uri: str) -> list[str]:
 def test_a_large_batch_is_computed_once(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, is_cluster: bool
 ) -> None:
-    """However often it is planned, and even if it is the first one of a run."""
+    """The query of a batch may be expensive or nondeterministic, however often the upsert is
+    planned, also in the first batch of a run.
+    """
     monkeypatch.setattr(staged_upserts, "driver_is_alone", lambda _: not is_cluster)
     sink = lance_sink(uri, mode="upsert", on="id", delete_when="x = 7", app_id="a")
     first, counter = counted(spark, spark.range(300).selectExpr("id", "id % 5 AS x"))
@@ -86,7 +88,10 @@ def test_a_large_batch_is_computed_once(
     assert not staged_files_of(uri)
 
 
-def test_a_small_batch_after_a_large_one_is_staged_in_memory(spark: Any, uri: str) -> None:
+def test_small_batches_are_staged_in_memory(spark: Any, uri: str) -> None:
+    """The sink expects another large batch, and an empty or tiny one must still be counted and
+    applied.
+    """
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     sink(spark.range(300).selectExpr("id", "0L AS x"), 0)
     for batch_id, count in enumerate((1, 0, 30), 1):
@@ -99,7 +104,9 @@ def test_a_small_batch_after_a_large_one_is_staged_in_memory(spark: Any, uri: st
 def test_tasks_keep_wide_rows_in_place(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a batch has one of their columns; each fragment in one task, with the rows of all."""
+    """Where a batch has one of many columns, each fragment is updated in one task, with the rows
+    of all staged files.
+    """
     upsert_by_tasks(monkeypatch)
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     wide = "id", "id AS x", "repeat(cast(id AS string), 1000) AS text"
@@ -122,9 +129,12 @@ def test_tasks_keep_wide_rows_in_place(
 
 
 @pytest.mark.parametrize("fails", ["a task", "the driver"])
-def test_a_refused_batch_leaves_nothing(
+def test_refused_batches_leave_no_staged_files(
     spark: Any, uri: str, fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A null key is noticed by a task and a duplicate by the driver, and both have staged rows by
+    then.
+    """
     monkeypatch.setattr(staged_rows, "_KEPT_BYTES", 0)
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     key = "nullif(id, 250)" if fails == "a task" else "id % 290"
@@ -136,6 +146,6 @@ def test_a_refused_batch_leaves_nothing(
     assert not list((Path(uri) / "data").glob("*.lance"))
 
 
-def test_what_tasks_return_can_be_read_back() -> None:
-    """A task's rows in memory, and those that it left out."""
+def test_staged_results_can_be_read_back() -> None:
+    """Tasks return small results in memory and describe the rows that they left out."""
     assert staged_upserts._OUTCOME.names == list(staged_upserts._OUTCOME_SCHEMA.names)

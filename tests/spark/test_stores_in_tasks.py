@@ -47,7 +47,7 @@ def test_batches_survive_a_store_outage(
     mode: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each row is written once, when the store is back."""
+    """Every row is written once, after the store has recovered."""
     upsert_by_tasks(monkeypatch)
     uri = f"{s3_bucket.uri}/table"
     on = {"on": "id"} if mode == "upsert" else {}
@@ -76,6 +76,9 @@ def test_batches_survive_a_store_outage(
 def test_store_outages_are_named_by_tasks(
     spark: Any, s3_bucket: Bucket, proxy: FaultProxy, options: dict[str, str]
 ) -> None:
+    """Spark wraps the error of a task, and the user has to see that the store failed and that the
+    job can be repeated.
+    """
     uri = f"{s3_bucket.uri}/table"
     register(spark, FORMAT, storage_options=options)
     write = spark.range(4).write.format(FORMAT).mode("append")

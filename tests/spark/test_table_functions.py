@@ -43,6 +43,7 @@ def sql(spark: Any) -> Any:
 
 @pytest.mark.essential
 def test_history_has_a_row_per_version(sql: Any, uri: str) -> None:
+    """Counts and commit times have to agree with the manifests that pylance shows."""
     found = sql(f"SELECT * FROM lance_history('{uri}') ORDER BY version")
     assert [row["version"] for row in found] == [1, 2, 3]
     assert [row["num_rows"] for row in found] == [3, 5, 4]
@@ -66,12 +67,18 @@ def test_history_has_a_row_per_version(sql: Any, uri: str) -> None:
         (", TIMESTAMP_NTZ '9999-12-31'", [0, 2, 3, 4]),
     ],
 )
-def test_a_table_is_shown_at_a_version(sql: Any, uri: str, version: str, ids: list[int]) -> None:
+def test_tables_are_shown_at_any_version(sql: Any, uri: str, version: str, ids: list[int]) -> None:
+    """A version may be a number, a tag or a time, by position or by name, and SQL has no other way
+    to ask for it.
+    """
     found = sql(f"SELECT id FROM lance_table('{uri}'{version}) ORDER BY id")
     assert [row["id"] for row in found] == ids
 
 
-def test_fragments_are_listed(sql: Any, uri: str) -> None:
+def test_fragments_are_listed_with_sizes(sql: Any, uri: str) -> None:
+    """Operators look for small fragments and deleted rows, so the counts and sizes have to match
+    the files.
+    """
     found = sql(f"SELECT * FROM lance_fragments('{uri}') ORDER BY fragment_id")
     theirs = lance.dataset(uri).get_fragments()
     assert [row["fragment_id"] for row in found] == [value.fragment_id for value in theirs]
@@ -82,7 +89,8 @@ def test_fragments_are_listed(sql: Any, uri: str) -> None:
     assert len(sql(f"SELECT * FROM lance_fragments('{uri}', 1)")) == 1
 
 
-def test_consumers_are_listed(sql: Any, uri: str) -> None:
+def test_consumers_are_listed_with_lag(sql: Any, uri: str) -> None:
+    """A consumer that has fallen behind holds back the cleanup of old versions."""
     (found,) = sql(f"SELECT * FROM lance_consumers('{uri}')")
     assert (found["name"], found["version"], found["versions_behind"]) == ("mirror", 2, 1)
 
@@ -98,21 +106,25 @@ def test_consumers_are_listed(sql: Any, uri: str) -> None:
     ],
 )
 def test_errors_are_one_sentence(sql: Any, uri: str, call: str, message: str) -> None:
+    """A function runs in a Python worker, and its traceback would hide the message in a SQL
+    client.
+    """
     with pytest.raises(Exception, match=message) as caught:
         sql(f"SELECT * FROM {call.format(uri=repr(uri))}")
     assert "Traceback" not in str(caught.value)
 
 
-def test_another_format_has_its_own_functions(spark: Any, sql: Any, uri: str) -> None:
+def test_other_format_names_have_functions(spark: Any, sql: Any, uri: str) -> None:
+    """A second registration with other options must not replace the functions of the first."""
     register(spark, "lake")
     assert sql(f"SELECT count(*) AS n FROM lake_table('{uri}')") == [{"n": 4}]
 
 
 @pytest.mark.parametrize(("is_utc", "found"), [(True, 1), (False, 0)])
-def test_a_time_without_a_zone_is_in_utc(
+def test_times_without_zone_are_utc(
     uri: str, monkeypatch: pytest.MonkeyPatch, is_utc: bool, found: int
 ) -> None:
-    """Workers get every timestamp as one without a zone; here their machine is in Kolkata."""
+    """Workers receive every timestamp as one without a zone, here on a machine in Kolkata."""
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
     (first, *_) = lance_stream.open_dataset(uri).versions()
@@ -132,6 +144,7 @@ def test_a_time_without_a_zone_is_in_utc(
 
 
 def test_functions_check_their_arguments(uri: str) -> None:
+    """SQL passes any type of value, and True would otherwise be read as version 1."""
     function = table_functions(SessionOptions())["table"]()
     with pytest.raises(InvalidInputError, match="must be a number from 1"):
         function.eval(uri, True)
@@ -159,7 +172,8 @@ MAPS = {
 }
 
 
-def test_maps_are_those_of_the_format(spark: Any, sql: Any, tmp_path: Path) -> None:
+def test_functions_and_format_return_equal_maps(spark: Any, sql: Any, tmp_path: Path) -> None:
+    """Python workers convert maps differently for functions than for data sources."""
     path = str(tmp_path / "t")
     lance_stream.create_dataset(path, pa.table(MAPS))
     theirs = spark.read.format("lance").load(path)
@@ -170,9 +184,8 @@ def test_maps_are_those_of_the_format(spark: Any, sql: Any, tmp_path: Path) -> N
     assert theirs.first()["plain"] == {"k": 1, "l": None}
 
 
-def test_a_query_reads_the_version_that_it_was_planned_with(
-    spark: Any, sql: Any, tmp_path: Path
-) -> None:
+def test_queries_read_their_planned_version(spark: Any, sql: Any, tmp_path: Path) -> None:
+    """Columns that are renamed between planning and execution would otherwise swap their values."""
     path = str(tmp_path / "t")
     ds = lance_stream.create_dataset(path, pa.table({"x": [1], "y": [2]}))
     newest = spark.sql(f"SELECT * FROM lance_table('{path}')")
@@ -192,7 +205,8 @@ def test_a_query_reads_the_version_that_it_was_planned_with(
     assert sorted(row["version"] for row in found) == [1, 2, 3, 4]
 
 
-def test_a_size_that_nobody_recorded_is_null(tmp_path: Path) -> None:
+def test_unrecorded_sizes_are_null(tmp_path: Path) -> None:
+    """Old writers did not record the size of files, and 0 bytes would be wrong."""
     with tarfile.open(OLD_WRITERS / "0.10.18.tar.xz") as tar:
         unpack(tar, tmp_path)
     uri = str(min(tmp_path.glob("*/table.lance")))

@@ -50,6 +50,9 @@ def ids(df: Any) -> list[int]:
 
 @pytest.mark.essential
 def test_spark_and_arrow_read_equal_rows(session: Any, uri: str) -> None:
+    """Spark must return the same rows as the Python API, whatever the conversion of types in
+    between.
+    """
     expected = session.createDataFrame(lance_stream.open_dataset(uri).to_table())
     assert_df_equality(load(session, uri), expected, ignore_row_order=True, ignore_nullable=True)
 
@@ -57,11 +60,15 @@ def test_spark_and_arrow_read_equal_rows(session: Any, uri: str) -> None:
 @pytest.mark.parametrize(
     ("version", "expected"), [(1, []), (2, [0, 1, 2, 3, 4]), (3, list(range(10)))]
 )
-def test_a_version_by_number(session: Any, uri: str, version: int, expected: list[int]) -> None:
+def test_versions_are_read_by_number(
+    session: Any, uri: str, version: int, expected: list[int]
+) -> None:
+    """Time travel has to return the rows of exactly that version, including the empty first one."""
     assert ids(load(session, uri, versionAsOf=version)) == expected
 
 
-def test_a_version_by_tag_or_timestamp(session: Any, uri: str) -> None:
+def test_versions_are_read_by_tag_or_time(session: Any, uri: str) -> None:
+    """A time with an offset denotes the same instant in any zone."""
     lance.dataset(uri).tags.create("half", 2)
     assert ids(load(session, uri, tag="half")) == [0, 1, 2, 3, 4]
     moment = lance_stream.open_dataset(uri, 3).timestamp
@@ -73,13 +80,17 @@ def test_a_version_by_tag_or_timestamp(session: Any, uri: str) -> None:
 
 
 @pytest.mark.floors
-def test_columns_and_filter_are_options(session: Any, uri: str) -> None:
+def test_columns_and_filter_work_as_options(session: Any, uri: str) -> None:
+    """The reader pushes no projection or filter down from Spark's plan, so options are the way to
+    read less.
+    """
     df = load(session, uri, columns="x,id", filter="id > 5 AND name IS NOT NULL")
     assert df.columns == ["x", "id"]
     assert ids(df) == [6, 8, 9]
 
 
 def test_system_columns_can_be_selected(session: Any, uri: str) -> None:
+    """Spark has no unsigned type for row ids and versions, and their values must not change."""
     df = load(session, uri, columns="id,_rowid,_row_created_at_version")
     assert dict(df.dtypes)["_rowid"] == "bigint"
     assert {(row[0], row[1], row[2]) for row in df.collect()} == {
@@ -88,6 +99,7 @@ def test_system_columns_can_be_selected(session: Any, uri: str) -> None:
 
 
 def test_filters_may_use_row_ids_and_versions(session: Any, uri: str) -> None:
+    """Such filters have to prune fragments, since users read recent changes with them."""
     created = "_row_created_at_version > 2 AND _row_created_at_version <= 3"
     df = load(session, uri, filter=created, columns="id")
     assert df.rdd.getNumPartitions() == 1
@@ -98,6 +110,7 @@ def test_filters_may_use_row_ids_and_versions(session: Any, uri: str) -> None:
 
 @pytest.mark.essential
 def test_one_dataframe_sees_one_version(session: Any, uri: str) -> None:
+    """Two actions on a DataFrame must agree even if another writer commits in between."""
     df = load(session, uri)
     assert df.count() == 9
     lance_stream.open_dataset(uri).append(ROWS.slice(7, 1))
@@ -105,7 +118,8 @@ def test_one_dataframe_sees_one_version(session: Any, uri: str) -> None:
     assert load(session, uri).count() == 10
 
 
-def test_one_dataframe_with_two_filters(session: Any, uri: str) -> None:
+def test_filters_of_one_dataframe_stay_apart(session: Any, uri: str) -> None:
+    """Several queries may use one DataFrame, and the filter of one must not apply to another."""
     df = load(session, uri)
     assert ids(df.where("id = 3")) == [3]
     assert df.count() == 9
@@ -114,6 +128,7 @@ def test_one_dataframe_with_two_filters(session: Any, uri: str) -> None:
 
 @pytest.mark.floors
 def test_temporary_views_read_tables(session: Any, uri: str) -> None:
+    """A temporary view is the way to read a table in plain SQL, with options for time travel."""
     session.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW v USING lance OPTIONS (path '{uri}', versionAsOf '2')"
     )
@@ -121,7 +136,9 @@ def test_temporary_views_read_tables(session: Any, uri: str) -> None:
 
 
 def test_views_are_pinned_to_their_version(session: Any, uri: str) -> None:
-    """Once it is cleaned up, an error says so, unless a plan has its few rows already."""
+    """Once the version is cleaned up, an error says so, unless the plan already holds its few
+    rows.
+    """
     for name in ("read", "unread"):
         session.sql(f"CREATE TEMPORARY VIEW {name} USING lance OPTIONS (path '{uri}')")
     assert session.table("read").count() == 9
@@ -138,12 +155,16 @@ def test_views_are_pinned_to_their_version(session: Any, uri: str) -> None:
 
 
 def test_the_format_can_have_another_name(session: Any, uri: str) -> None:
+    """Another library may already have registered the name "lance" in the session."""
     register(session, name="lance_stream")
     assert session.read.format("lance_stream").load(uri).count() == 9
 
 
 @pytest.mark.nightly
 def test_large_files_are_split_into_tasks(session: Any, tmp_path: Path) -> None:
+    """Without a split one task would read a large fragment alone, and deleted rows must not shift
+    the boundaries.
+    """
     uri = str(tmp_path / "large")
     vectors = pa.FixedSizeListArray.from_arrays(pc.random(600_000 * 8), 8)  # 64 bytes each
     big = pa.table({"id": pa.array(range(600_000), pa.int64()), "vector": vectors})
@@ -184,6 +205,7 @@ TYPES = pa.table(
 
 @pytest.mark.floors
 def test_every_type_reaches_spark(session: Any, tmp_path: Path) -> None:
+    """Every type has its own conversion, and a wrong one changes values without an error."""
     uri = str(tmp_path / "types")
     lance_stream.create_dataset(uri, TYPES.schema).append(TYPES)
     df = load(session, uri)
@@ -230,11 +252,15 @@ def test_every_type_reaches_spark(session: Any, tmp_path: Path) -> None:
 def test_wrong_options_raise_our_errors(
     session: Any, uri: str, options: dict[str, str], message: str
 ) -> None:
+    """PySpark wraps errors of a source, and the class and message of this package have to remain
+    readable.
+    """
     with pytest.raises(Exception, match=f"(?s){message}"):
         load(session, uri, **options).collect()
 
 
-def test_a_filter_is_checked_when_the_dataframe_is_created(session: Any, uri: str) -> None:
+def test_filters_are_checked_at_load(session: Any, uri: str) -> None:
+    """A misspelt column would otherwise fail in a task, with a traceback of a worker."""
     with pytest.raises(Exception, match="NotFoundError: there is no column 'idd'") as caught:
         load(session, uri, filter="idd = 1")
     assert "(did you mean 'id'?)" in str(caught.value)
@@ -242,5 +268,8 @@ def test_a_filter_is_checked_when_the_dataframe_is_created(session: Any, uri: st
 
 
 def test_missing_tables_raise_our_errors(session: Any, tmp_path: Path) -> None:
+    """A wrong path is the most frequent mistake, and its error must not be one of PyArrow or the
+    operating system.
+    """
     with pytest.raises(Exception, match=r"NotFoundError"):
         load(session, str(tmp_path / "nothing"))

@@ -91,7 +91,7 @@ def data_files(uri: str) -> set[str]:
 @pytest.mark.floors
 @pytest.mark.slow
 def test_a_batch_updates_and_inserts(session: Any, uri: str) -> None:
-    """Rows keep their row ids; the table is created with its key as the primary key."""
+    """Rows keep their row ids, and a new table gets the key as its primary key."""
     save(session.sql("SELECT id, 'a' AS x FROM range(3)"), uri, **by("id"))
     before = lance_stream.open_dataset(uri).to_table(with_row_id=True)
     save(session.sql("SELECT id + 1 AS ID, 'b' AS X FROM range(3)"), uri, **by("Id"))
@@ -111,7 +111,7 @@ def test_a_batch_updates_and_inserts(session: Any, uri: str) -> None:
 @pytest.mark.spark
 @pytest.mark.essential
 def test_a_numbered_batch_is_applied_once(session: Any, uri: str) -> None:
-    """A second batch with its number is refused, as it is by the sink."""
+    """A second batch with its number is refused, as the sink does."""
     df = session.createDataFrame(changes((1, "a", 1, "i"), (2, "b", 1, "i")))
     for _ in range(2):
         save(df, uri, txnAppId="load", txnVersion=7, **CDC)
@@ -128,7 +128,7 @@ def test_a_numbered_batch_is_applied_once(session: Any, uri: str) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_large_tasks_stage_their_rows(session: Any, uri: str) -> None:
-    """In files, which are deleted after the commit."""
+    """Rows that exceed a task's memory are staged in files, which are deleted after the commit."""
     numbers = session.range(0, 240_000, 1, 2)
     save(numbers.selectExpr("id", "concat('first ', id) AS x"), uri, **by("id"))
     assert Path(uri, STAGED_ROWS_DIRECTORY).exists()
@@ -142,7 +142,10 @@ def test_large_tasks_stage_their_rows(session: Any, uri: str) -> None:
 
 
 @pytest.mark.spark
-def test_a_view_is_written_by_key(session: Any, uri: str) -> None:
+def test_views_are_written_by_key(session: Any, uri: str) -> None:
+    """INSERT into such a view has to update existing keys, and INSERT OVERWRITE has no meaning for
+    it.
+    """
     save(session.sql("SELECT 1 AS id, 'a' AS x"), uri, **by("id"))
     session.sql(
         "CREATE OR REPLACE TEMPORARY VIEW by_key USING lance "
@@ -157,7 +160,7 @@ def test_a_view_is_written_by_key(session: Any, uri: str) -> None:
 
 @pytest.mark.spark
 def test_excepted_columns_are_not_appended(session: Any, uri: str) -> None:
-    """A sink with the same rules takes the batch for the one that is committed."""
+    """A sink with the same rules recognizes the batch as the committed one."""
     df = session.createDataFrame(changes((1, "a", 1, "i")))
     for _ in range(2):
         save(df, uri, exceptColumns="OP, seq", txnAppId="a", txnVersion=0)
@@ -193,7 +196,7 @@ def run(
 @pytest.mark.floors
 @pytest.mark.slow
 def test_format_and_sink_take_turns(session: Any, file_stream: Any, uri: str) -> None:
-    """Each replays the other's newest batch, and finds it in the ledger."""
+    """Each recognizes the other's newest batch in the ledger as a replay."""
     register(session)
     file_stream.add(changes((1, "a", 1, "i"), (2, "b", 2, "i"), (3, "c", 3, "i")))
     run(file_stream, uri, appId="mine", tombstones="7 days", **CDC)
@@ -215,6 +218,9 @@ def test_format_and_sink_take_turns(session: Any, file_stream: Any, uri: str) ->
 
 @pytest.mark.spark
 def test_the_format_applies_a_change_feed(session: Any, uri: str, tmp_path: Path) -> None:
+    """A replica without any Python function needs the format as both source and sink, across
+    restarts.
+    """
     register(session)
     source = lance_stream.create_dataset(str(tmp_path / "source"), pa.table({"id": [1, 2]}))
     source = source.append(pa.table({"id": [3]}))
@@ -236,6 +242,9 @@ def test_the_format_applies_a_change_feed(session: Any, uri: str, tmp_path: Path
 
 @pytest.mark.spark
 def test_modes_must_fit_the_output_mode(session: Any, file_stream: Any, uri: str) -> None:
+    """A mode that does not fit the output mode would lose batches or retain removed groups, so the
+    stream stops unless the user allows it.
+    """
     register(session)
     file_stream.add(changes((1, "a", 1, "i"), (1, "b", 2, "i")))
     with pytest.raises(Exception, match="only those of the last one would stay"):
@@ -270,6 +279,7 @@ def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("in_files")
 def test_two_drivers_apply_a_batch_once(uri: str) -> None:
+    """Both drivers have staged their rows, and the loser has to delete its files."""
     rows = pa.table({"id": [1, 2]})
     job = planned(uri, rows, streaming=True)
     parts = [written(job, rows, "q") for _ in range(2)]
@@ -282,8 +292,8 @@ def test_two_drivers_apply_a_batch_once(uri: str) -> None:
 
 
 @pytest.mark.usefixtures("in_files")
-def test_a_commit_plans_on_the_newest_version(uri: str) -> None:
-    """Also on a table that another writer has created meanwhile."""
+def test_commits_plan_on_the_newest_version(uri: str) -> None:
+    """Another writer may have changed or created the table since the tasks were planned."""
     rows = pa.table({"id": [1, 2], "x": ["a", "b"]})
     job = planned(uri, rows)
     part = written(job, rows)
@@ -295,9 +305,10 @@ def test_a_commit_plans_on_the_newest_version(uri: str) -> None:
 
 @pytest.mark.usefixtures("in_files")
 @pytest.mark.parametrize("error", [OSError("no answer"), KeyboardInterrupt()])
-def test_a_failed_commit_deletes_staged_rows(
+def test_failed_commits_delete_staged_rows(
     uri: str, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
+    """Neither an error nor an interrupt may leave a copy of the batch on the store."""
     rows = pa.table({"id": [1, 2]})
     job = planned(uri, rows)
     part = written(job, rows)
@@ -312,7 +323,10 @@ def test_a_failed_commit_deletes_staged_rows(
 
 
 @pytest.mark.usefixtures("in_files")
-def test_an_abort_deletes_staged_rows(uri: str) -> None:
+def test_aborts_delete_staged_rows(uri: str) -> None:
+    """Spark passes None for tasks without a result, and the files of the others must still be
+    deleted.
+    """
     rows = pa.table({"id": [1, 2]})
     job = planned(uri, rows)
     for missing in ([], [None]):
@@ -324,6 +338,7 @@ def test_an_abort_deletes_staged_rows(uri: str) -> None:
 
 @pytest.mark.usefixtures("in_files")
 def test_invalid_rows_of_one_task_leave_nothing(uri: str) -> None:
+    """The rows of all tasks are staged before the driver sees a null or duplicate key."""
     rows = pa.table({"id": pa.array([1, 2], pa.int64())})
     job = planned(uri, rows)
     good, bad = written(job, rows), written(job, pa.table({"id": pa.array([None], pa.int64())}))
@@ -338,7 +353,9 @@ def test_invalid_rows_of_one_task_leave_nothing(uri: str) -> None:
 
 @pytest.mark.usefixtures("in_files")
 def test_lost_staged_rows_are_cleaned_up(uri: str) -> None:
-    """A killed process leaves them; they look like no part of the table to other programs."""
+    """A killed process leaves them behind, and other programs must not take them for part of the
+    table.
+    """
     rows = pa.table({"id": [1, 2]})
     made = lance_stream.create_dataset(uri, rows)
     part = written(planned(uri, rows), rows)
@@ -353,7 +370,7 @@ def test_lost_staged_rows_are_cleaned_up(uri: str) -> None:
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_columns_evolve_on_request(uri: str, mode: str) -> None:
-    """New columns are added, and types widened, before the tasks write."""
+    """New columns and wider types have to be committed before the tasks write."""
     narrow = pa.table({"id": pa.array([1, 2], pa.int64()), "x": pa.array([1, 2], pa.int32())})
     wide = pa.table({"id": pa.array([3], pa.int64()), "x": pa.array([2**40]), "y": ["new"]})
     lance_stream.create_dataset(uri, narrow)
@@ -372,7 +389,10 @@ def test_columns_evolve_on_request(uri: str, mode: str) -> None:
     assert lance_stream.open_dataset(uri).verify() == []
 
 
-def test_a_new_query_needs_a_new_app_id(uri: str) -> None:
+def test_new_queries_need_a_new_app_id(uri: str) -> None:
+    """A new checkpoint counts its batches from zero, and under the old app id their rows would be
+    lost as replays.
+    """
     rows = pa.table({"id": [1, 2]})
     job = planned(uri, rows, streaming=True)
     StreamWriter(job, "app", late_start=True).commit([written(job, rows, "old")], 5)
@@ -407,7 +427,12 @@ def test_a_new_query_needs_a_new_app_id(uri: str) -> None:
         ({"deleteWhen": "at = ("}, "not a SQL expression"),
     ],
 )
-def test_what_does_not_fit_is_refused(uri: str, options: dict[str, str], match: str) -> None:
+def test_unsupported_upsert_options_are_refused(
+    uri: str, options: dict[str, str], match: str
+) -> None:
+    """Tasks evaluate `deleteWhen` without Spark, so a condition that could mean something else
+    than in Spark must be refused.
+    """
     rows = changes((1, "a", 1, "i")).append_column("at", pa.array([0], pa.timestamp("us", "UTC")))
     with pytest.raises(InvalidInputError, match=match):
         planned(uri, rows, **options)
@@ -435,7 +460,10 @@ CONDITIONS = (
 @pytest.mark.spark
 @pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.essential
-def test_conditions_choose_the_rows_that_spark_chooses(session: Any, condition: str) -> None:
+def test_delete_conditions_select_sparks_rows(session: Any, condition: str) -> None:
+    """Nulls, NaN, negative zero, casts and decimals must decide as in Spark, or a delete would hit
+    other rows.
+    """
     df = session.sql(
         "SELECT * FROM VALUES"
         " (1L, 'd', TIMESTAMP'2026-01-01', true, 0.1F, DATE'2026-01-01', 1.25BD),"
@@ -487,7 +515,7 @@ TEXTS = [
         r"contains(op, '\\')",
     ],
 )
-def test_backslashes_in_texts_mean_what_they_mean_in_spark(session: Any, condition: str) -> None:
+def test_backslashes_mean_what_spark_means(session: Any, condition: str) -> None:
     """A delete that reads an escape differently deletes other rows."""
     df = session.createDataFrame(pa.table({"op": TEXTS}))
     settled = resolve_delete_condition(condition, df.schema, case_sensitive=False)
@@ -499,7 +527,7 @@ def test_backslashes_in_texts_mean_what_they_mean_in_spark(session: Any, conditi
 
 
 def test_padded_columns_decide_no_delete() -> None:
-    """Spark pads 'd' with blanks beside a CHAR(3), which has no value 'd'."""
+    """Spark pads 'd' with blanks for a CHAR(3), while the table has no such padding."""
     written = {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}
     for field in (StructField("op", CharType(3)), StructField("op", StringType(), True, written)):
         with pytest.raises(InvalidInputError, match=r"a CHAR, beside which Spark pads"):
@@ -511,13 +539,14 @@ def test_padded_columns_decide_no_delete() -> None:
 
 @pytest.mark.spark
 def test_collated_columns_decide_no_delete(session: Any) -> None:
+    """The evaluation in tasks compares bytes, while Spark compares by the collation."""
     schema: StructType = session.sql("SELECT 'd' COLLATE UTF8_LCASE AS op").schema
     with pytest.raises(InvalidInputError, match="UTF8_LCASE"):
         resolve_delete_condition("op = 'D'", schema, case_sensitive=False)
 
 
-def test_empty_first_batch_creates_upserted_table(uri: str) -> None:
-    """As an empty append does, so that a later batch can tell that a missing table was deleted."""
+def test_an_empty_first_upsert_creates_the_table(uri: str) -> None:
+    """Like an empty append, so that a later batch can tell that a missing table was deleted."""
     rows = pa.table({"id": [1, 2]})
     job = planned(uri, rows, streaming=True)
     StreamWriter(job, "app").commit([written(job, rows.slice(2), "query")], 0)

@@ -31,14 +31,18 @@ def fail() -> None:
 
 
 @pytest.mark.parametrize("wrap", [without_traceback, without_our_frames])
-def test_notes_stay(wrap: Any) -> None:
+def test_notes_survive_hidden_tracebacks(wrap: Any) -> None:
+    """Notes name the file or row that is wrong, and the user needs them more than the frames."""
     with pytest.raises(InvalidInputError, match="no") as caught:
         wrap(fail)()
     assert caught.value.__notes__ == ["in this file"]
     assert caught.value.__cause__ is None
 
 
-def test_a_traceback_begins_with_the_message_and_has_none_of_our_frames() -> None:
+def test_tracebacks_begin_with_the_message() -> None:
+    """Spark truncates long errors, so the message has to come before frames that do not help the
+    user.
+    """
     with pytest.raises(InvalidInputError, match="no") as caught:
         message_first(fail)()
     shown = "".join(traceback.format_exception(caught.value))
@@ -46,14 +50,19 @@ def test_a_traceback_begins_with_the_message_and_has_none_of_our_frames() -> Non
     assert ", in fail" not in shown
 
 
-def test_spark_shows_no_traceback_of_what_it_calls() -> None:
+def test_spark_hides_tracebacks_it_relays() -> None:
+    """PySpark formats the traceback itself, and an environment variable is the only way to
+    suppress it.
+    """
     with pytest.raises(InvalidInputError):
         without_traceback(fail)()
     assert os.environ[HIDING] == "1"
 
 
-def test_a_user_who_catches_an_error_of_the_sink_sees_the_next_traceback() -> None:
-    """A worker of Spark Connect runs all batches of a query, with the user's code."""
+def test_caught_errors_keep_later_tracebacks() -> None:
+    """One worker of Spark Connect runs all batches of a query along with the user's code, whose
+    errors need their traceback.
+    """
     with pytest.raises(InvalidInputError, match="a sink is called with a micro-batch"):
         lance_sink("/tables/t")(None, 0)  # type: ignore[arg-type]  # what is refused
     assert os.environ[HIDING] == ""

@@ -29,6 +29,7 @@ from lance_stream.spark.source.table_rows import TableRows
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_packing_keeps_every_unit_in_order(sizes: list[int], tasks: int) -> None:
+    """A lost unit loses rows, and a changed order would change the order of rows in a DataFrame."""
     portions = pack([(place, size) for place, size in enumerate(sizes)], tasks)
     assert [unit for portion in portions for unit in portion] == list(range(len(sizes)))
     assert len(portions) <= tasks
@@ -38,6 +39,7 @@ def test_packing_keeps_every_unit_in_order(sizes: list[int], tasks: int) -> None
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_portions_are_balanced_within_one_unit(sizes: list[int], tasks: int) -> None:
+    """The slowest task decides how long a job takes."""
     portions = pack([(size, size) for size in sizes], tasks)
     assert max(map(sum, portions)) <= sum(sizes) / tasks + max(sizes)
 
@@ -54,6 +56,7 @@ def test_portions_are_balanced_within_one_unit(sizes: list[int], tasks: int) -> 
     ],
 )
 def test_the_number_of_tasks_follows_the_work(total_bytes: int, tasks: int) -> None:
+    """A task for little data costs more than it saves, while a few huge tasks leave cores idle."""
     assert number_of_tasks(total_bytes, cores=2) == tasks
 
 
@@ -64,7 +67,9 @@ def scattered(table: Any, num_rows: int, step: int) -> WorkUnit:
 
 
 def test_scattered_rows_cost_more(tmp_path: Path) -> None:
-    """They count with what has to be read around them, and are cut into smaller parts."""
+    """A reader also fetches the bytes around scattered rows, so these units count more and are cut
+    into smaller parts.
+    """
     rows = pa.table({"text": [f"{n:0>100}" for n in range(40_000)]})
     made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
     table = open_newest(made.uri)
@@ -84,7 +89,8 @@ def test_scattered_rows_cost_more(tmp_path: Path) -> None:
     assert np.array_equal(np.concatenate(parts), apart.offsets)
 
 
-def test_portions_can_be_pickled() -> None:
+def test_task_inputs_can_be_pickled() -> None:
+    """Spark sends the input of a task in a pickle to the worker."""
     reading = TableRows(pa.schema([("text", pa.string())]))
     portion = pickle.loads(pickle.dumps(TaskInput(("a", "b"), reading, 3)))
     assert (portion.units, portion.reading, portion.num_bytes) == (("a", "b"), reading, 3)

@@ -90,7 +90,10 @@ def modules_with_code(modules: set[str]) -> list[str]:
 @pytest.mark.parametrize(
     "options", [{}, {"readchangefeed": "true", "startingversion": "1"}], ids=["table", "feed"]
 )
-def test_a_task_imports_only_what_reads_its_rows(tmp_path: Path, options: dict[str, str]) -> None:
+def test_tasks_import_only_their_readers(tmp_path: Path, options: dict[str, str]) -> None:
+    """Every new worker pays for imports before it reads a row, and one careless import adds the
+    writer to all of them.
+    """
     uri = make_table(tmp_path, 100_000)  # too many to be sent with the task
     num_rows, modules = run_task(uri, tmp_path, **options)
     assert num_rows == 100_000
@@ -101,9 +104,10 @@ def test_a_task_imports_only_what_reads_its_rows(tmp_path: Path, options: dict[s
 @pytest.mark.parametrize(
     "options", [{}, {"readchangefeed": "true", "startingversion": "1"}], ids=["table", "feed"]
 )
-def test_a_task_that_is_sent_its_rows_imports_next_to_nothing(
-    tmp_path: Path, options: dict[str, str]
-) -> None:
+def test_tasks_with_sent_rows_import_little(tmp_path: Path, options: dict[str, str]) -> None:
+    """Rows that arrive with the task need no reader, so small queries should start as fast as
+    Spark allows.
+    """
     num_rows, modules = run_task(make_table(tmp_path, 1000), tmp_path, **options)
     assert num_rows == 1000
     assert named_in(NOT_FOR_A_LOCAL_TABLE, modules) == []
@@ -131,9 +135,8 @@ NOT_FOR_PLANNING = (
 @pytest.mark.parametrize(
     "options", [{}, {"readchangefeed": "true", "startingversion": "1"}], ids=["table", "feed"]
 )
-def test_planning_a_read_imports_nothing_that_writes(
-    tmp_path: Path, options: dict[str, str]
-) -> None:
+def test_planning_reads_imports_no_writers(tmp_path: Path, options: dict[str, str]) -> None:
+    """Spark starts a new process for every plan, so its imports delay each `load()`."""
     uri = make_table(tmp_path, 100_000)
     num_partitions, modules = imports_of(_PLANNING, json.dumps({"path": uri, **options}))
     assert num_partitions == 1
@@ -157,6 +160,9 @@ NOT_FOR_A_SINK = (
 )  # fmt: skip
 
 
-def test_a_program_with_a_sink_imports_only_what_its_arguments_use() -> None:
+def test_sinks_import_only_what_they_use() -> None:
+    """A program that starts a stream should not pay for libraries of modes and stores that it does
+    not use.
+    """
     _, modules = imports_of(_NAMES_IN_USE)
     assert named_in(NOT_FOR_A_SINK, modules) == []

@@ -33,6 +33,7 @@ def num_rows(uri: str, **options: datetime) -> int:
 
 
 def test_a_window_without_commits_is_empty(uri: str) -> None:
+    """A periodic job reads the changes since its last run, and a quiet hour is not an error."""
     now, second = datetime.now(UTC), timedelta(seconds=1)
     assert num_rows(uri, startingtimestamp=now - 60 * second) == 1
     assert num_rows(uri, startingtimestamp=now + second) == 0
@@ -46,6 +47,7 @@ def test_a_window_without_commits_is_empty(uri: str) -> None:
 
 
 def test_a_reversed_time_window_is_refused(uri: str) -> None:
+    """An empty result would hide that the two options were swapped."""
     times = {"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"}
     with pytest.raises(InvalidInputError, match="is before startingTimestamp"):
         parse_reader_options({"path": uri, **times})
@@ -63,6 +65,7 @@ def test_a_reversed_time_window_is_refused(uri: str) -> None:
 def test_the_sql_function_checks_its_arguments(
     uri: str, arguments: tuple[Any, ...], message: str
 ) -> None:
+    """SQL passes any type of value, and True would otherwise be read as version 1."""
     function = changes_function(SessionOptions())()
     with pytest.raises(InvalidInputError, match=message):
         function.eval(*(uri if argument == "URI" else argument for argument in arguments))

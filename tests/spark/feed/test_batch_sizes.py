@@ -17,7 +17,7 @@ def batch(num_rows: int, first: int = 0) -> pa.RecordBatch:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from([0, 1, 3000, SMALL_BATCH_ROWS - 1, SMALL_BATCH_ROWS, 9000])))
 def test_small_batches_are_joined_in_order(sizes: list[int]) -> None:
-    """Of two neighbours at most one is small."""
+    """Spark pays for each batch, so of two neighbours at most one may be small."""
     firsts = [sum(sizes[:place]) for place in range(len(sizes))]
     given_batches = [batch(size, first) for size, first in zip(sizes, firsts, strict=True)]
     joined = list(join_small(given_batches))
@@ -31,11 +31,15 @@ def test_small_batches_are_joined_in_order(sizes: list[int]) -> None:
 
 
 def test_batches_of_large_rows_stay_bounded() -> None:
+    """Rows alone do not limit a joined batch, since a few wide rows could exceed the worker's
+    memory.
+    """
     wide = pa.record_batch({"text": pa.array(["x" * (SMALL_BATCH_BYTES // 3)])})
     assert [value.num_rows for value in join_small([wide] * 8)] == [3, 3, 2]
 
 
 def test_batches_are_consumed_one_by_one() -> None:
+    """Joining must not read ahead, or a task would hold all of its rows in memory."""
     taken: list[int] = []
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -86,9 +86,12 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 )
 @pytest.mark.usefixtures("reader")
 @pytest.mark.essential
-def test_its_rows_are_those_of_the_format(
+def test_its_rows_equal_the_formats_rows(
     spark: SparkSession, uri: str, options: dict[str, Any]
 ) -> None:
+    """`load_changes` plans in the user's process instead of a worker, and every option must still
+    have the same effect.
+    """
     found, expected = load_changes(spark, uri, **options), by_format(spark, uri, options)
     assert found.schema.simpleString() == expected.schema.simpleString()
     assert found.collect() == expected.collect()
@@ -97,6 +100,7 @@ def test_its_rows_are_those_of_the_format(
 def test_large_feeds_are_divided_into_tasks(
     spark: SparkSession, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A large feed must use all cores and keep the order of changes."""
     monkeypatch.setattr(changes_frame, "MOST_BYTES_AT_ONCE", -1)
     monkeypatch.setattr("lance_stream.spark.jobs.work_units.number_of_tasks", lambda _bytes: 3)
     found = load_changes(spark, uri, startingVersion=1)
@@ -105,7 +109,8 @@ def test_large_feeds_are_divided_into_tasks(
     assert found.collect() == expected
 
 
-def test_times_do_not_depend_on_the_sessions_zone(spark: SparkSession, uri: str) -> None:
+def test_commit_times_ignore_the_sessions_zone(spark: SparkSession, uri: str) -> None:
+    """Rows that the driver hands to Spark must not be shifted by the zone of the session."""
     expected = by_format(spark, uri, {"startingVersion": 2}).collect()
     with settings(spark, {"spark.sql.session.timeZone": "America/New_York"}):
         assert load_changes(spark, uri, startingVersion=2).collect() == expected
@@ -114,6 +119,8 @@ def test_times_do_not_depend_on_the_sessions_zone(spark: SparkSession, uri: str)
 def test_few_rows_start_no_python_worker(
     spark: SparkSession, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Saving the start of workers is why this function exists."""
+
     def fail(*_: object) -> None:
         raise AssertionError("tasks read the rows")
 
@@ -123,6 +130,7 @@ def test_few_rows_start_no_python_worker(
 
 @pytest.mark.usefixtures("reader")
 def test_later_commits_are_not_shown(spark: SparkSession, uri: str) -> None:
+    """Two actions on one DataFrame must agree while other writers commit."""
     found = load_changes(spark, uri, startingVersion=1)
     before = found.count()
     lance_stream.open_dataset(uri).append(rows(20))
@@ -130,7 +138,10 @@ def test_later_commits_are_not_shown(spark: SparkSession, uri: str) -> None:
     assert load_changes(spark, uri, startingVersion=1).count() == before + 1
 
 
-def test_values_of_options_may_be_pythons(spark: SparkSession, uri: str) -> None:
+def test_options_accept_python_values(spark: SparkSession, uri: str) -> None:
+    """A Python function should accept lists, datetimes, numbers and None where the format only
+    accepts text.
+    """
     found = load_changes(spark, uri, startingVersion=4, columns=["id"], preImages=True)
     assert [(entry.id, entry._change_type) for entry in found.collect()] == [(5, "delete")]
     since = datetime(2001, 1, 1, tzinfo=UTC)
@@ -154,17 +165,22 @@ def test_values_of_options_may_be_pythons(spark: SparkSession, uri: str) -> None
 def test_invalid_options_are_refused(
     spark: SparkSession, uri: str, options: dict[str, Any], message: str
 ) -> None:
+    """Options for streams, misspelt names and a second path have no effect here and must not be
+    ignored.
+    """
     with pytest.raises(InvalidInputError, match=message):
         load_changes(spark, uri, **options)
 
 
-def test_a_missing_table_is_reported(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_tables_are_reported(spark: SparkSession, tmp_path: Path) -> None:
+    """The function runs in the user's process, so the error arrives without any wrapping."""
     with pytest.raises(NotFoundError):
         load_changes(spark, tmp_path / "none", startingVersion=1)
 
 
 @pytest.mark.usefixtures("reader")
-def test_an_interval_without_commits_has_columns_and_no_rows(spark: SparkSession, uri: str) -> None:
+def test_empty_intervals_keep_their_columns(spark: SparkSession, uri: str) -> None:
+    """A program that selects columns from the result must also work when nothing has changed."""
     found = load_changes(spark, uri, startingVersion=5)
     assert found.columns[: len(SCHEMA)] == SCHEMA.names
     assert found.count() == 0

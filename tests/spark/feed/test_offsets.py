@@ -31,6 +31,9 @@ from lance_stream.spark.feed.offsets import parse_offset, to_offset
     ],
 )
 def test_offsets_have_a_stable_text(position: Position, text: str) -> None:
+    """Spark compares and stores offsets as text, so the order of keys and the spelling are part of
+    the format.
+    """
     assert json.dumps(to_offset(position)) == text
     read = parse_offset(json.loads(text))
     assert (read, read.columns) == (position, position.columns)
@@ -52,6 +55,7 @@ def test_offsets_have_a_stable_text(position: Position, text: str) -> None:
     ],
 )
 def test_offsets_of_earlier_formats_are_read(text: str, position: Position) -> None:
+    """A query must continue from a checkpoint of any earlier release."""
     read = parse_offset(json.loads(text))
     assert (read, read.columns) == (position, None)
 
@@ -63,7 +67,9 @@ def test_offsets_of_earlier_formats_are_read(text: str, position: Position) -> N
 def test_pairs_are_counted_in_format_3(
     position: int, is_snapshot: bool, counts_pairs: bool
 ) -> None:
-    """Only a position inside a version has another meaning in later formats."""
+    """A position inside a version counts differently since format 3, all other positions are the
+    same.
+    """
     stored = {"columns": {}, "mark": "", "position": position, "snapshot": is_snapshot}
     read = parse_offset({**stored, "format": 3, "version": 7})
     assert read == Position(7, position, is_snapshot, counts_pairs=counts_pairs)
@@ -71,6 +77,7 @@ def test_pairs_are_counted_in_format_3(
 
 
 def test_offsets_of_newer_releases_are_refused() -> None:
+    """Guessing the meaning of a newer offset could skip or repeat changes after a downgrade."""
     with pytest.raises(UnsupportedFeatureError, match="format 5"):
         parse_offset({"format": 5, "rows": 4})
 
@@ -104,5 +111,6 @@ def test_offsets_of_newer_releases_are_refused() -> None:
     ids=str,
 )
 def test_offsets_of_other_sources_are_refused(stored: dict[str, Any]) -> None:
+    """A checkpoint of another source must not be read as a position in this table."""
     with pytest.raises(CorruptDataError, match="not an offset"):
         parse_offset(stored)

@@ -73,7 +73,10 @@ def positions(asked: Asked) -> tuple[Any, Any]:
     return start, asked.reader.latestOffset(start, asked.reader.getDefaultReadLimit())
 
 
-def test_the_rows_of_a_small_batch_are_sent_with_its_plan(tmp_path: Path) -> None:
+def test_small_batches_are_sent_with_plans(tmp_path: Path) -> None:
+    """Sent rows save a Python task per batch, and the task must still be able to read the same
+    rows if Spark has lost them.
+    """
     asked = Asked(make_table(tmp_path, 1000))
     inputs, flag, batches = asked.plan(*positions(asked))
     assert (len(inputs), flag) == (1, ROWS)
@@ -83,7 +86,8 @@ def test_the_rows_of_a_small_batch_are_sent_with_its_plan(tmp_path: Path) -> Non
     assert read.equals(rows)  # if Spark has lost them
 
 
-def test_a_reader_holds_rows_for_one_answer_only(tmp_path: Path) -> None:
+def test_readers_hold_rows_for_one_answer(tmp_path: Path) -> None:
+    """A stream runs for months, and rows that Spark never fetched must not stay in its memory."""
     asked = Asked(make_table(tmp_path, 1000))
     start, end = positions(asked)
     asked.plan(start, end)
@@ -94,7 +98,8 @@ def test_a_reader_holds_rows_for_one_answer_only(tmp_path: Path) -> None:
     assert type(asked.reader) is asked.kind
 
 
-def test_a_batch_planned_again_sends_the_same_rows(tmp_path: Path) -> None:
+def test_replanned_batches_send_equal_rows(tmp_path: Path) -> None:
+    """A restarted query repeats a batch, which must be identical for exactly-once sinks."""
     uri = make_table(tmp_path, 1000)
     asked = Asked(uri)
     start, end = positions(asked)
@@ -103,9 +108,10 @@ def test_a_batch_planned_again_sends_the_same_rows(tmp_path: Path) -> None:
     assert pa.Table.from_batches(before).equals(pa.Table.from_batches(again))
 
 
-def test_the_rows_of_a_large_batch_are_left_to_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_batches_are_left_to_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows would travel through a single process, so large batches have to be read in
+    parallel.
+    """
     monkeypatch.setattr(sent_rows, "MOST_BYTES_IN_A_BATCH", 10_000)
     asked = Asked(make_table(tmp_path, 1000))
     inputs, flag, _ = asked.plan(*positions(asked))
@@ -133,16 +139,19 @@ def test_the_rows_of_a_large_batch_are_left_to_tasks(
     ],
     ids=str,
 )
-def test_nulls_that_spark_cannot_copy_are_known(
+def test_nulls_that_spark_cannot_copy_are_detected(
     kind: pa.DataType, values: list[Any], expected: bool
 ) -> None:
-    """Numbers without a value, in a list or map at any depth; also beside a slice's rows."""
+    """Numbers without a value, in a list or map at any depth, also outside the rows of a slice."""
     array = pa.array([*values, *values], kind)
     assert sent_rows.has_null_items(array) is expected
     assert sent_rows.has_null_items(array.slice(len(values))) is expected
 
 
-def test_rows_that_spark_cannot_copy_are_left_to_tasks(tmp_path: Path) -> None:
+def test_uncopyable_rows_are_left_to_tasks(tmp_path: Path) -> None:
+    """Spark's own copy of Arrow rows fails for nulls among numbers in lists, which the other path
+    handles.
+    """
     table = pa.table({"id": [1], "v": pa.array([[1.0, None]], pa.list_(pa.float32()))})
     asked = Asked(lance_stream.create_dataset(tmp_path / "t", table).uri)
     inputs, flag, _ = asked.plan(*positions(asked))
@@ -151,7 +160,8 @@ def test_rows_that_spark_cannot_copy_are_left_to_tasks(tmp_path: Path) -> None:
     assert batch["v"].to_pylist() == [[1.0, None]]
 
 
-def test_an_error_is_left_to_the_task(tmp_path: Path) -> None:
+def test_read_errors_are_left_to_tasks(tmp_path: Path) -> None:
+    """Spark repeats a failed task, while an error of the planner ends the query."""
     uri = make_table(tmp_path, 1000)
     asked = Asked(uri)
     offsets = positions(asked)
@@ -166,9 +176,10 @@ def test_an_error_is_left_to_the_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options", [{"readchangefeed": "true", "startingversion": "1"}, {}], ids=["changes", "rows"]
 )
-def test_on_a_cluster_all_rows_are_left_to_tasks(
+def test_clusters_leave_all_rows_to_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
+    """On a cluster the planner runs on one machine, which should not read for all."""
     monkeypatch.setattr(LanceSource, "session_options", SessionOptions(is_cluster=True))
     uri = make_table(tmp_path, 1000)
     asked = Asked(uri)
@@ -182,14 +193,19 @@ def test_on_a_cluster_all_rows_are_left_to_tasks(
     ("master", "expected"),
     [("local", False), ("local[4]", False), ("local-cluster[2,1,512]", True), ("yarn", True)],
 )
-def test_clusters_are_known_by_their_master(master: str, expected: bool) -> None:
+def test_clusters_are_recognized_by_their_master(master: str, expected: bool) -> None:
+    """Only the master's URL tells whether tasks run on the driver's machine; `local-cluster` is a
+    cluster as well.
+    """
+
     class Session:
         conf = {"spark.master": master}  # noqa: RUF012  # only read
 
     assert is_cluster(Session()) is expected  # type: ignore[arg-type]  # as much of a session as is looked at
 
 
-def test_without_sparks_wrapper_tasks_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_read_without_sparks_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrapper is private to PySpark and may be missing in another release."""
     monkeypatch.setattr(sent_rows, "_WRAPPER", None)
     asked = Asked(make_table(tmp_path, 1000))
     assert asked.plan(*positions(asked))[1] == NOT_FOUND
@@ -215,7 +231,10 @@ ROWS_OF_MANY_TYPES = pa.table(
 
 
 @pytest.mark.spark
-def test_sent_rows_are_those_that_tasks_read(spark: Any, tmp_path: Path) -> None:
+def test_sent_rows_equal_read_rows(spark: Any, tmp_path: Path) -> None:
+    """Spark converts sent rows by other code than the rows of tasks, and every type must arrive
+    unchanged.
+    """
     uri = str(tmp_path / "t")
     schema = ROWS_OF_MANY_TYPES.schema.set(0, pa.field("id", pa.int64(), nullable=False))
     ds = lance_stream.create_dataset(uri, schema, primary_key=["id"])

@@ -120,6 +120,7 @@ def tail(session: Any, uri: str, tmp_path: Path) -> Any:
 
 @pytest.mark.floors
 def test_a_batch_includes_both_ends(session: Any, uri: str) -> None:
+    """`startingVersion` and `endingVersion` are inclusive, as in Delta."""
     df = feed(session, uri, 0)
     assert dict(df.dtypes) == {
         "id": "bigint", "x": "smallint", "v": "array<float>", **CHANGE_COLUMNS
@@ -132,6 +133,7 @@ def test_a_batch_includes_both_ends(session: Any, uri: str) -> None:
 
 
 def test_changes_equal_those_of_the_dataset(session: Any, uri: str) -> None:
+    """The same changes must arrive through Spark as through the Python API."""
     expected = lance_stream.open_dataset(uri).changes(0).read_all()
     found = feed(session, uri, 0).toArrow()
     names = [name for name in expected.column_names if name != "_commit_timestamp"]
@@ -148,6 +150,7 @@ def test_changes_equal_those_of_the_dataset(session: Any, uri: str) -> None:
 
 
 def test_options_filter_and_project_changes(session: Any, uri: str) -> None:
+    """Filters apply to changes, not to tables, so a delete of a matching row has to be included."""
     df = feed(session, uri, 2, 4, columns="id", filter="id > 3")
     assert df.columns == ["id", *CHANGE_COLUMNS]
     assert changes_in(df.collect()) == Counter(
@@ -156,7 +159,9 @@ def test_options_filter_and_project_changes(session: Any, uri: str) -> None:
 
 
 def test_batch_options_shape_the_changes(session: Any, uri: str) -> None:
-    """Net changes, updates as deletes and inserts, no pre-images."""
+    """Net changes, updates as deletes and inserts, and feeds without pre-images each need their
+    own code path.
+    """
     net = feed(session, uri, 2, 5, deduplicationMode="netChanges").collect()
     assert changes_in(net) == Counter(("insert", 5, i) for i in (0, 2, 3, 4, 6))
     pairs = feed(session, uri, 5, computeUpdates="false").collect()
@@ -166,7 +171,10 @@ def test_batch_options_shape_the_changes(session: Any, uri: str) -> None:
     assert changes_in(plain) == Counter(UPDATES[1:])
 
 
-def test_a_batch_can_end_at_timestamps(session: Any, uri: str) -> None:
+def test_batches_can_end_at_timestamps(session: Any, uri: str) -> None:
+    """A time includes the version committed exactly then, in any zone; a future end is not an
+    error.
+    """
     moments = {
         version.version: version.timestamp for version in lance_stream.open_dataset(uri).versions()
     }
@@ -186,6 +194,7 @@ def test_a_batch_can_end_at_timestamps(session: Any, uri: str) -> None:
 
 
 def test_temporary_views_show_changes_in_sql(session: Any, uri: str) -> None:
+    """SQL users reach the change feed through a view with options."""
     session.sql(
         "CREATE OR REPLACE TEMPORARY VIEW changes_of_table USING lance "
         f"OPTIONS (path '{uri}', readChangeFeed 'true', startingVersion '4', endingVersion '4')"
@@ -194,7 +203,8 @@ def test_temporary_views_show_changes_in_sql(session: Any, uri: str) -> None:
     assert changes_in(found) == Counter(DELETES)
 
 
-def test_a_batch_is_pinned_when_loaded(session: Any, uri: str) -> None:
+def test_batches_are_pinned_when_loaded(session: Any, uri: str) -> None:
+    """Two actions on a DataFrame of changes must return the same interval."""
     df = feed(session, uri, 4)
     before = df.count()
     lance_stream.open_dataset(uri).append(rows(7))
@@ -205,11 +215,13 @@ def test_a_batch_is_pinned_when_loaded(session: Any, uri: str) -> None:
     ("start", "end"), [(7, None), (2, 99), (99, 99)], ids=["start", "end", "both"]
 )
 def test_future_versions_are_refused(session: Any, uri: str, start: int, end: int | None) -> None:
+    """An interval that ends in the future would return other changes at each execution."""
     with pytest.raises(Exception, match=r"InvalidInputError"):
         feed(session, uri, start, end).collect()
 
 
 def test_the_feed_needs_stable_row_ids(session: Any, tmp_path: Path) -> None:
+    """Without stable row ids an update cannot be told from a delete and an insert."""
     uri = str(tmp_path / "unstable")
     lance.write_dataset(rows(1), uri)
     with pytest.raises(Exception, match=r"(?s)UnsupportedFeatureError.*stable row ids"):
@@ -220,7 +232,8 @@ def test_the_feed_needs_stable_row_ids(session: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.floors
-def test_a_stream_starts_at_its_version(tail: Any) -> None:
+def test_streams_start_at_their_version(tail: Any) -> None:
+    """The start is inclusive, so the changes of that version must be delivered."""
     stream = tail(readChangeFeed="true", startingVersion=3)
     stream.run()
     found = changes_in(stream.rows)
@@ -230,6 +243,9 @@ def test_a_stream_starts_at_its_version(tail: Any) -> None:
 
 @pytest.mark.floors
 def test_without_start_a_snapshot_comes_first(tail: Any, uri: str) -> None:
+    """A new replica needs all existing rows first, with their current values and without earlier
+    changes.
+    """
     stream = tail(readChangeFeed="true")
     stream.run()
     assert changes_in(stream.rows) == Counter(("insert", 5, i) for i in (0, 2, 3, 4, 6))
@@ -274,9 +290,7 @@ def nested(kind: pa.DataType, value: Any) -> dict[str, tuple[pa.DataType, list[A
 
 
 @pytest.mark.parametrize("rows", [[0, 1, 2], [1, 2]], ids=["with nulls", "without"])
-def test_nulls_in_nested_values_arrive_in_every_way(
-    session: Any, tmp_path: Path, rows: list[int]
-) -> None:
+def test_nested_nulls_arrive_on_every_path(session: Any, tmp_path: Path, rows: list[int]) -> None:
     """Spark's own copy of a small batch fails for nulls among numbers, dates and times."""
     columns = {
         f"{name}_{nesting}": pa.array([values[row] for row in rows], nested_type)
@@ -304,8 +318,8 @@ def test_nulls_in_nested_values_arrive_in_every_way(
                 assert row[f"{name}_list"] == shown, name
 
 
-def test_streams_of_times_need_a_setting_of_spark(session: Any, tmp_path: Path) -> None:
-    """Spark itself refuses TIME when a query starts; batches accept it."""
+def test_streams_of_time_need_a_setting(session: Any, tmp_path: Path) -> None:
+    """Spark itself refuses TIME when a query starts, while batches accept it."""
     setting, uri = "spark.sql.timeType.enabled", str(tmp_path / "times")
     lance_stream.create_dataset(uri, pa.table({"t": pa.array([time(1, 2)], pa.time64("us"))}))
     before = session.conf.get(setting)
@@ -326,6 +340,7 @@ def test_streams_of_times_need_a_setting_of_spark(session: Any, tmp_path: Path) 
 def test_limits_hold_in_a_running_stream(
     tail: Any, uri: str, pyspark_has_read_limits: bool
 ) -> None:
+    """A continuously running query asks for offsets in another way than one that ends by itself."""
     stream = tail(readChangeFeed="true", startingVersion=1, maxVersionsPerTrigger=1)
     query = stream.start(available_now=False)
     try:
@@ -342,7 +357,10 @@ def test_limits_hold_in_a_running_stream(
 
 
 @pytest.mark.essential
-def test_an_uncommitted_batch_is_repeated_unchanged(tail: Any, uri: str, tmp_path: Path) -> None:
+def test_uncommitted_batches_are_repeated_unchanged(tail: Any, uri: str, tmp_path: Path) -> None:
+    """Exactly-once sinks rely on a repeated batch having the same rows, although the table has new
+    ones.
+    """
     stream = tail(readChangeFeed="true", startingVersion=2)
     (first,) = stream.run()
     commits = tmp_path / "tail" / "commits"
@@ -357,6 +375,7 @@ def test_an_uncommitted_batch_is_repeated_unchanged(tail: Any, uri: str, tmp_pat
 
 @pytest.mark.nightly
 def test_checkpoint_offsets_have_a_fixed_format(tail: Any, uri: str, tmp_path: Path) -> None:
+    """Spark stores the offset as it is, and later releases have to read it."""
     tail(readChangeFeed="true").run()
     offsets = (tmp_path / "tail" / "offsets" / "0").read_text().splitlines()[-1]
     mark = mark_of(open_newest(uri).manifest)
@@ -370,6 +389,9 @@ def test_checkpoint_offsets_have_a_fixed_format(tail: Any, uri: str, tmp_path: P
 def test_limits_and_progress_through_spark(
     tail: Any, uri: str, pyspark_has_read_limits: bool
 ) -> None:
+    """Backlog and consumer progress are reported to Spark, whose releases call the reader
+    differently.
+    """
     options = {"maxRowsPerTrigger": 3, "consumer": "me", "preImages": "false"}
     stream = tail(readChangeFeed="true", startingVersion=2, **options)
     query = stream.start()
@@ -386,7 +408,8 @@ def test_limits_and_progress_through_spark(
     assert reports[0] == {"version": 5, "versionsBehind": 4, "rowsBehind": 7}
 
 
-def test_an_idle_stream_makes_no_batches(tail: Any) -> None:
+def test_idle_streams_make_no_batches(tail: Any) -> None:
+    """An offset that changes without new rows would start a Spark job at every poll."""
     stream = tail(readChangeFeed="true", startingVersion="latest")
     query = stream.start(available_now=False)
     try:
@@ -398,7 +421,10 @@ def test_an_idle_stream_makes_no_batches(tail: Any) -> None:
 
 
 @pytest.mark.nightly
-def test_a_recreated_table_stops_the_stream(tail: Any, uri: str) -> None:
+def test_recreated_tables_stop_the_stream(tail: Any, uri: str) -> None:
+    """Version numbers of a new table say nothing about the old one, so continuing would mix two
+    tables.
+    """
     stream = tail(readChangeFeed="true", startingVersion=2)
     stream.run()
     shutil.rmtree(uri)
@@ -412,7 +438,7 @@ def test_a_recreated_table_stops_the_stream(tail: Any, uri: str) -> None:
 
 @pytest.mark.essential
 def test_a_plain_stream_gives_appended_rows(session: Any, tmp_path: Path) -> None:
-    """Without change columns."""
+    """Without `readChangeFeed` the rows have no change columns."""
     uri = str(tmp_path / "appended")
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
     stream = Tail(session, uri, tmp_path)
@@ -423,13 +449,17 @@ def test_a_plain_stream_gives_appended_rows(session: Any, tmp_path: Path) -> Non
     assert set(stream.rows[0].asDict()) == {"id", "x", "v"}
 
 
-def test_a_plain_stream_stops_at_deletes(tail: Any) -> None:
+def test_plain_streams_stop_at_deletes(tail: Any) -> None:
+    """A stream of appends cannot express a delete, and ignoring it silently would leave the target
+    wrong.
+    """
     with pytest.raises(Exception, match=r"(?s)version 4.*(delete|update).*skipChangeCommits"):
         tail(startingVersion=2).run()
 
 
 @pytest.mark.nightly
-def test_a_plain_stream_may_skip_changes(tail: Any) -> None:
+def test_plain_streams_may_skip_changes(tail: Any) -> None:
+    """`skipChangeCommits` has the meaning that it has in Delta."""
     stream = tail(startingVersion=2, skipChangeCommits="true")
     stream.run()
     assert sorted(row.id for row in stream.rows) == [0, 1, 2, 3, 4, 5, 6]
@@ -447,10 +477,12 @@ def test_a_plain_stream_may_skip_changes(tail: Any) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_wrong_stream_option_is_our_error(
+def test_wrong_stream_options_raise_our_errors(
     tail: Any, options: dict[str, str], message: str
 ) -> None:
-    """Without the frames of this package, and not behind an UnboundLocalError of PySpark."""
+    """The error must not have frames of this package or hide behind an UnboundLocalError of
+    PySpark.
+    """
     with pytest.raises(Exception, match=f"(?s){message}") as caught:
         tail(**options).run()
     assert "lance_stream/" not in str(caught.value)
@@ -461,7 +493,8 @@ def test_a_wrong_stream_option_is_our_error(
 
 
 @pytest.mark.floors
-def test_the_sql_function_gives_the_feed(session: Any, uri: str) -> None:
+def test_the_sql_function_returns_the_feed(session: Any, uri: str) -> None:
+    """`lance_changes` mirrors `table_changes` of Delta and must have the schema of the format."""
     found = session.sql(f"SELECT * FROM lance_changes('{uri}', 3, 4)")
     loaded = feed(session, uri, 3, 4)
     assert found.schema == loaded.schema
@@ -471,6 +504,7 @@ def test_the_sql_function_gives_the_feed(session: Any, uri: str) -> None:
 
 
 def test_the_sql_function_takes_timestamps(session: Any, uri: str) -> None:
+    """Named arguments and times are how SQL users address an interval."""
     moments = {
         version.version: version.timestamp for version in lance_stream.open_dataset(uri).versions()
     }
@@ -497,5 +531,6 @@ def test_the_sql_function_takes_timestamps(session: Any, uri: str) -> None:
 def test_the_sql_function_refuses_invalid_arguments(
     session: Any, uri: str, arguments: str, message: str
 ) -> None:
+    """The errors have to name the argument, since SQL shows no Python frames."""
     with pytest.raises(Exception, match=message):
         session.sql(f"SELECT * FROM lance_changes({arguments.format(uri=uri)})").collect()

@@ -55,8 +55,8 @@ def of_dataset(ds: Dataset, *names: str) -> list[tuple[Any, ...]]:
     return shown([changes], *names)
 
 
-def test_a_renamed_column_keeps_its_values(ds: Dataset) -> None:
-    """Also for a stream that still reads versions from before the rename."""
+def test_renamed_columns_keep_their_values(ds: Dataset) -> None:
+    """A stream may still read versions from before the rename."""
     stream = behind(ds)
     ds = ds.rename_columns({"b": "price"})
     assert stream.trigger()
@@ -65,7 +65,10 @@ def test_a_renamed_column_keeps_its_values(ds: Dataset) -> None:
     assert shown(batches, "a", "price") == [(3, 103)], "the names of the next run"
 
 
-def test_a_run_keeps_names_across_renames(ds: Dataset) -> None:
+def test_running_streams_keep_their_names(ds: Dataset) -> None:
+    """Spark fixes the schema of a query when it starts, so a rename may only take effect at a
+    restart.
+    """
     stream = behind(ds)
     ds = ds.rename_columns({"b": "price"})
     ds.append(rows(4).rename_columns(["a", "price"]))
@@ -73,7 +76,8 @@ def test_a_run_keeps_names_across_renames(ds: Dataset) -> None:
     assert shown(stream.batches, "a", "b") == [(1, 101), (2, 102), (3, 103), (4, 104)]
 
 
-def test_a_rename_between_offset_and_planning(ds: Dataset) -> None:
+def test_renames_between_offset_and_planning_apply(ds: Dataset) -> None:
+    """After a crash Spark plans a stored offset with a schema that is newer than the offset."""
     stream = behind(ds)
     with pytest.raises(KilledError):
         stream.trigger(kill="before planning")
@@ -85,7 +89,7 @@ def test_a_rename_between_offset_and_planning(ds: Dataset) -> None:
 def test_swapped_names_keep_their_meaning(
     ds: Dataset,
 ) -> None:
-    """For a stream that resumes; a new stream takes the new names."""
+    """A stream that resumes keeps its columns, while a new stream takes the new names."""
     stream = behind(ds)
     ds = ds.rename_columns({"a": "b", "b": "a"})
     ds.append(pa.table({"b": [4], "a": [104]}))
@@ -103,13 +107,17 @@ def test_swapped_names_keep_their_meaning(
 
 
 def test_filters_keep_their_meaning_across_renames(ds: Dataset) -> None:
+    """A filter that follows the name would select by another column after a swap."""
     stream = behind(ds, filter="a < 100")
     ds = ds.rename_columns({"a": "b", "b": "a"})
     stream.run()
     assert shown(stream.batches, "a") == [(1,), (2,), (3,)]
 
 
-def test_a_recreated_column_is_another_one(ds: Dataset) -> None:
+def test_recreated_columns_stop_the_run(ds: Dataset) -> None:
+    """Dropping and adding a name makes a new column, whose values must not continue the old one in
+    a running query.
+    """
     stream = behind(ds)
     ds = ds.drop_columns(["b"]).add_columns(pa.field("b", pa.int64()))
     ds.append(rows(4))
@@ -120,10 +128,10 @@ def test_a_recreated_column_is_another_one(ds: Dataset) -> None:
     assert shown(stream.batches[3:], "a", "b") == [(4, 104)]
 
 
-def test_a_reused_name_is_the_new_column(
+def test_reused_names_mean_the_new_column(
     ds: Dataset,
 ) -> None:
-    """If the old column exists under another name."""
+    """A name may move to a new column while the old one exists under another name."""
     stream = behind(ds)
     ds.rename_columns({"a": "c", "b": "a"})
     stream.run()
@@ -140,13 +148,16 @@ TYPES = [
 
 @pytest.mark.parametrize(("before", "now", "expected"), TYPES, ids=lambda v: str(v))
 @pytest.mark.parametrize("limits", [{}, {"maxVersionsPerTrigger": "1"}, {"maxRowsPerTrigger": "1"}])
-def test_a_stream_survives_retyped_columns(
+def test_streams_survive_retyped_columns(
     tmp_path: Path,
     before: pa.DataType,
     now: pa.DataType,
     expected: list[Any],
     limits: dict[str, str],
 ) -> None:
+    """An overwrite may change types, and old rows have to be delivered in the type that the
+    restarted query has.
+    """
     uri = str(tmp_path / "table")
     values = [0.5, 0.1, 1.5, 2.5] if before == pa.float64() else [1, 2, 3, 4]
     if pa.types.is_list(before):
@@ -180,7 +191,7 @@ def test_a_stream_survives_retyped_columns(
 def test_options_may_name_later_columns(
     tmp_path: Path, options: dict[str, str], limits: dict[str, str]
 ) -> None:
-    """In the columns and in the filter."""
+    """Columns and filter may name a column that the start version does not have."""
     uri = str(tmp_path / "table")
     lance.write_dataset(pa.table({"s": [{"y": 1}]}), uri, enable_stable_row_ids=True)
     lance.write_dataset(pa.table({"s": [{"y": 2}]}), uri, mode="append")
@@ -196,8 +207,8 @@ def test_options_may_name_later_columns(
     assert len(kept) == (1 if options.get("filter") == "n = 1" else 5)
 
 
-def test_a_stream_survives_cleaned_up_versions(ds: Dataset) -> None:
-    """The version that its column names come from is removed."""
+def test_streams_survive_cleaned_up_versions(ds: Dataset) -> None:
+    """The version from which a stream knows its column names may be removed."""
     stream = Query(ds.uri, {"startingVersion": "1"})
     stream.start()
     stream.trigger()

@@ -61,6 +61,9 @@ def ids(batches: list[list[dict[str, Any]]]) -> list[list[int]]:
 
 @BOTH
 def test_changes_come_once_from_a_version(ds: Dataset, without_start: bool) -> None:
+    """The start is inclusive, and neither a later version nor a repeated run may deliver a change
+    twice.
+    """
     stream = query(ds, without_start, startingVersion=3)
     stream.run()
     assert Counter(changes(stream.rows)) == of_dataset(ds, 2)
@@ -71,6 +74,9 @@ def test_changes_come_once_from_a_version(ds: Dataset, without_start: bool) -> N
 
 @BOTH
 def test_a_snapshot_comes_first_by_default(ds: Dataset, without_start: bool) -> None:
+    """A replica begins with all rows as inserts, and continues with the changes after the
+    snapshot.
+    """
     stream = query(ds, without_start)
     (batch,) = stream.run()
     assert sorted(changes(batch)) == [("insert", 5, number) for number in (0, 2, 3, 4, 5)]
@@ -81,6 +87,7 @@ def test_a_snapshot_comes_first_by_default(ds: Dataset, without_start: bool) -> 
 
 @BOTH
 def test_latest_starts_with_the_next_version(ds: Dataset, without_start: bool) -> None:
+    """The version that is newest when the query starts is already known to the user."""
     stream = query(ds, without_start, startingVersion="latest")
     assert stream.run() == [[]]
     ds.append(rows(8))
@@ -90,7 +97,7 @@ def test_latest_starts_with_the_next_version(ds: Dataset, without_start: bool) -
 @BOTH
 @pytest.mark.parametrize("kill", ["before planning", "before commit"])
 def test_latest_survives_a_killed_first_batch(ds: Dataset, without_start: bool, kill: str) -> None:
-    """Spark asks for the beginning again, and "latest" is another version by then."""
+    """Spark asks for the beginning again after a crash, and by then "latest" is another version."""
     stream = query(ds, without_start, startingVersion="latest")
     stream.start()
     stream.reader.initialOffset()
@@ -109,6 +116,9 @@ def moments(ds: Dataset) -> list[datetime]:
 
 @BOTH
 def test_changes_come_from_a_timestamp(ds: Dataset, without_start: bool) -> None:
+    """A version committed exactly at the time is included, in any zone, and a time before the
+    table means all of it.
+    """
     first, _, third, *_ = moments(ds)
     in_tokyo = third.astimezone().isoformat()
     for moment, after in (
@@ -125,7 +135,8 @@ def test_changes_come_from_a_timestamp(ds: Dataset, without_start: bool) -> None
 
 
 @BOTH
-def test_a_current_timestamp_gives_only_new_changes(ds: Dataset, without_start: bool) -> None:
+def test_current_timestamps_yield_only_new_changes(ds: Dataset, without_start: bool) -> None:
+    """No version exists yet at or after this time, which must not be an error."""
     stream = query(ds, without_start, startingTimestamp=datetime.now(UTC).isoformat())
     assert stream.run() == [[]]
     ds.append(rows(8))
@@ -134,17 +145,22 @@ def test_a_current_timestamp_gives_only_new_changes(ds: Dataset, without_start: 
 
 @BOTH
 def test_future_timestamps_are_refused(ds: Dataset, without_start: bool) -> None:
+    """A stream that starts in the future would depend on when it is started."""
     moment = datetime.now(UTC) + timedelta(hours=1)
     with pytest.raises(InvalidInputError, match="in the future"):
         query(ds, without_start, startingTimestamp=moment.isoformat()).run()
 
 
 def test_future_versions_are_refused(ds: Dataset) -> None:
+    """Without `waitForTable` a start beyond the newest version is most likely a mistake."""
     with pytest.raises(InvalidInputError, match="99"):
         query(ds, startingVersion=99).run()
 
 
-def test_compaction_is_invisible(ds: Dataset) -> None:
+def test_compaction_adds_no_changes(ds: Dataset) -> None:
+    """Compaction by another library rewrites rows without changing them, and consumers must not
+    notice.
+    """
     stream = query(ds, startingVersion=5)
     stream.run()
     lance.dataset(ds.uri).optimize.compact_files(target_rows_per_fragment=1000)
@@ -169,6 +185,9 @@ def test_compaction_is_invisible(ds: Dataset) -> None:
     ids=str,
 )
 def test_batches_respect_their_limits(ds: Dataset, limits: dict[str, int]) -> None:
+    """Each limit bounds a batch, alone and combined with others, and together the batches deliver
+    every change once.
+    """
     stream = query(ds, startingVersion=2, **limits)
     batches = stream.run()
     assert Counter(changes(stream.rows)) == of_dataset(ds, 1)
@@ -181,7 +200,9 @@ def test_batches_respect_their_limits(ds: Dataset, limits: dict[str, int]) -> No
 
 @WITH_LIMITS
 def test_available_now_ends_at_its_start_version(ds: Dataset) -> None:
-    """Versions committed during the run are left to the next one."""
+    """Versions that are committed during the run belong to the next one, or the run might never
+    end.
+    """
     stream = query(ds, startingVersion=2, maxRowsPerTrigger=2)
     stream.start()
     stream.reader.prepareForTriggerAvailableNow()
@@ -194,6 +215,9 @@ def test_available_now_ends_at_its_start_version(ds: Dataset) -> None:
 
 @WITH_LIMITS
 def test_read_all_available_ignores_limits(ds: Dataset) -> None:
+    """Spark asks for everything at the end of a bounded run, which then has to reach the newest
+    version.
+    """
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
     stream = query(ds, startingVersion=2, maxRowsPerTrigger=2)
@@ -202,10 +226,12 @@ def test_read_all_available_ignores_limits(ds: Dataset) -> None:
     assert end["version"] == 5
 
 
-def test_the_first_batch_of_pyspark_4_1_is_unlimited(
+def test_pyspark_4_1_limits_later_batches_only(
     ds: Dataset,
 ) -> None:
-    """Later ones respect the limits."""
+    """PySpark 4.1 does not pass limits to the first batch of a run, but later batches respect
+    them.
+    """
     stream = query(ds, without_start=True, startingVersion=2, maxRowsPerTrigger=2)
     stream.start()
     stream.trigger()
@@ -222,10 +248,10 @@ def test_the_first_batch_of_pyspark_4_1_is_unlimited(
 @WITH_LIMITS
 @pytest.mark.parametrize("options", [{}, {"startingVersion": 2}], ids=["snapshot", "changes"])
 @pytest.mark.parametrize("kill", ["before planning", "before commit"])
-def test_a_query_killed_anywhere_loses_nothing(
+def test_killed_queries_lose_and_repeat_nothing(
     ds: Dataset, options: dict[str, int], kill: str
 ) -> None:
-    """And repeats nothing."""
+    """Every step between two commits of the checkpoint is a place where a process can die."""
     stream = query(ds, maxRowsPerTrigger=2, **options)
     done: list[list[dict[str, Any]]] = []
     for number in range(40):
@@ -255,7 +281,10 @@ def test_a_query_killed_anywhere_loses_nothing(
 
 
 @BOTH
-def test_consumers_record_what_spark_finished(ds: Dataset, without_start: bool) -> None:
+def test_consumers_record_finished_batches_only(ds: Dataset, without_start: bool) -> None:
+    """Progress that runs ahead of Spark's checkpoint would let cleanup delete versions that a
+    restart needs.
+    """
     refs = ds.table.refs
     stream = query(ds, without_start, startingVersion=2, consumer="me")
     stream.start()
@@ -270,7 +299,8 @@ def test_consumers_record_what_spark_finished(ds: Dataset, without_start: bool) 
 
 
 @BOTH
-def test_a_new_query_resumes_its_consumer(ds: Dataset, without_start: bool) -> None:
+def test_new_queries_resume_their_consumer(ds: Dataset, without_start: bool) -> None:
+    """A lost checkpoint must not require a new snapshot, unless the user names a start."""
     record_progress(ds.table.refs, "me", 4)
     assert ids(query(ds, without_start, consumer="me").run()) == [[4, 5]]
     named = query(ds, without_start, consumer="me", startingVersion=3)
@@ -279,8 +309,8 @@ def test_a_new_query_resumes_its_consumer(ds: Dataset, without_start: bool) -> N
 
 
 @WITH_LIMITS
-def test_a_consumers_snapshot_is_held(ds: Dataset) -> None:
-    """Until all its pieces are read."""
+def test_a_consumers_snapshot_is_retained(ds: Dataset) -> None:
+    """Cleanup must keep the version of the snapshot until all of its pieces are read."""
     stream = query(ds, consumer="me", maxRowsPerTrigger=2)
     stream.start()
     stream.trigger()
@@ -297,6 +327,9 @@ def test_a_consumers_snapshot_is_held(ds: Dataset) -> None:
 def test_cleanup_gaps_of_consumers_are_bridged(
     ds: Dataset, without_start: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A cleanup without regard for consumers may remove versions in between, and their net changes
+    can still be computed.
+    """
     record_progress(ds.table.refs, "me", 2)
     lance.dataset(ds.uri).cleanup_old_versions(
         timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
@@ -312,7 +345,8 @@ def test_cleanup_gaps_of_consumers_are_bridged(
     assert "versions 3 to 4 are gone" in caplog.text
 
 
-def test_a_consumer_ahead_is_refused(ds: Dataset) -> None:
+def test_consumers_ahead_of_tables_are_refused(ds: Dataset) -> None:
+    """A consumer whose version does not exist yet belongs to a table that was re-created."""
     store = ds.table.store
     record_progress(ds.table.refs, "me", 5)
     tag = store.read("_refs/tags/lance_stream.consumer.me.json")
@@ -328,6 +362,7 @@ def test_a_consumer_ahead_is_refused(ds: Dataset) -> None:
 
 @BOTH
 def test_fail_on_data_loss_is_respected(ds: Dataset, without_start: bool) -> None:
+    """Changes that were cleaned up must stop the query, unless the user accepts their loss."""
     lance.dataset(ds.uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
     with pytest.raises(NotFoundError, match=r"version 1\b.*oldest.*is 5.*failOnDataLoss"):
         query(ds, without_start, startingVersion=2).run()
@@ -338,7 +373,10 @@ def test_fail_on_data_loss_is_respected(ds: Dataset, without_start: bool) -> Non
 
 
 @BOTH
-def test_a_recreated_table_stops_the_query(ds: Dataset, without_start: bool) -> None:
+def test_recreated_tables_stop_the_query(ds: Dataset, without_start: bool) -> None:
+    """The new table has a version with the stored number, so only the mark in the offset reveals
+    it.
+    """
     stream = query(ds, without_start, startingVersion=2)
     stream.run()
     shutil.rmtree(ds.uri)
@@ -353,7 +391,8 @@ def test_a_recreated_table_stops_the_query(ds: Dataset, without_start: bool) -> 
 
 
 @BOTH
-def test_a_running_query_survives_added_columns(ds: Dataset, without_start: bool) -> None:
+def test_running_queries_survive_added_columns(ds: Dataset, without_start: bool) -> None:
+    """Spark fixes the schema of a run; the new column appears after a restart."""
     stream = query(ds, without_start, startingVersion=5)
     stream.start()
     stream.trigger()
@@ -369,8 +408,10 @@ def test_a_running_query_survives_added_columns(ds: Dataset, without_start: bool
 
 
 @BOTH
-def test_a_dropped_column_stops_the_run(ds: Dataset, without_start: bool) -> None:
-    """Started again, the query continues without it."""
+def test_dropped_columns_stop_the_run(ds: Dataset, without_start: bool) -> None:
+    """Spark cannot change the schema of a running query, but a restarted one continues without the
+    column.
+    """
     stream = query(ds, without_start, startingVersion=5)
     stream.start()
     stream.trigger()
@@ -382,7 +423,8 @@ def test_a_dropped_column_stops_the_run(ds: Dataset, without_start: bool) -> Non
     assert "name" not in batches[0][0]
 
 
-def test_a_widened_column_stops_the_run(ds: Dataset) -> None:
+def test_widened_columns_stop_the_run(ds: Dataset) -> None:
+    """Wider values do not fit the schema that Spark has fixed for the run."""
     uri = f"{ds.uri}_narrow"
     narrow = lance_stream.create_dataset(uri, pa.schema([("id", pa.int32())]))
     narrow = narrow.append(pa.table({"id": pa.array([1], pa.int32())}))
@@ -399,6 +441,7 @@ def test_a_widened_column_stops_the_run(ds: Dataset) -> None:
 
 @WITH_LIMITS
 def test_progress_reports_the_backlog(ds: Dataset) -> None:
+    """Operators alert on the lag, so it has to count down to zero."""
     stream = query(ds, startingVersion=2, maxVersionsPerTrigger=2)
     stream.run()
     assert stream.reports == [
@@ -409,7 +452,8 @@ def test_progress_reports_the_backlog(ds: Dataset) -> None:
 
 
 @BOTH
-def test_column_backfills_can_be_left_out(ds: Dataset, without_start: bool) -> None:
+def test_column_backfills_can_be_omitted(ds: Dataset, without_start: bool) -> None:
+    """A backfill touches every row and would flood consumers that do not read the new column."""
     filled = ds.add_columns({"twice": "id * 2"})
     assert {change[0] for change in changes(filled.changes(5).read_all().to_pylist())} == {
         "update_preimage",
@@ -434,7 +478,9 @@ def test_column_backfills_can_be_left_out(ds: Dataset, without_start: bool) -> N
 @pytest.mark.oracle
 @BOTH
 def test_appended_rows_keep_reserved_column_names(without_start: bool, tmp_path: Path) -> None:
-    """As changes they would clash with the columns of the feed."""
+    """In a change feed such names would clash with the columns of the feed, but plain rows have
+    none.
+    """
     path = str(tmp_path / "t")
     wanted = {"id": [1, 2], "_change_type": ["a", "b"], "_commit_version": [10, 20]}
     for _ in range(2):

@@ -67,13 +67,16 @@ STARTS: list[tuple[dict[str, str], list[tuple[int, str]]]] = [
 @BOTH
 @pytest.mark.parametrize(("options", "found"), STARTS)
 @pytest.mark.parametrize("restarts", [0, 1, 2])
-def test_a_stream_waits_for_its_table(
+def test_streams_wait_for_their_table(
     tmp_path: Path,
     options: dict[str, str],
     found: list[tuple[int, str]],
     restarts: int,
     without_start: bool,
 ) -> None:
+    """A consumer may be deployed before the producer has created the table, and may be restarted
+    while it waits.
+    """
     query = WaitingQuery(str(tmp_path / "t"), options, without_start)
     for _ in range(restarts):
         assert [batch for batch in query.run() if batch] == []
@@ -92,7 +95,8 @@ def test_a_stream_waits_for_its_table(
 
 
 @BOTH
-def test_a_stream_waits_for_its_first_version(tmp_path: Path, without_start: bool) -> None:
+def test_streams_wait_for_their_first_version(tmp_path: Path, without_start: bool) -> None:
+    """The table may exist before the version at which the user wants to start."""
     ds = create(str(tmp_path / "t"))
     query = WaitingQuery(ds.uri, {"startingVersion": "7"}, without_start)
     query.start()
@@ -103,7 +107,10 @@ def test_a_stream_waits_for_its_first_version(tmp_path: Path, without_start: boo
     assert ids(query) == [(7, "i")]
 
 
-def test_a_run_that_ends_takes_no_table_that_came_meanwhile(tmp_path: Path) -> None:
+def test_bounded_runs_ignore_later_tables(tmp_path: Path) -> None:
+    """A bounded run fixes its end at the start, so a table that appears later belongs to the next
+    run.
+    """
     if not HAS_READ_LIMITS:
         pytest.skip("PySpark 4.1 does not say that a run ends")
     query = WaitingQuery(str(tmp_path / "t"), {"startingVersion": "1"})
@@ -118,7 +125,8 @@ def test_a_run_that_ends_takes_no_table_that_came_meanwhile(tmp_path: Path) -> N
 
 
 @BOTH
-def test_workers_get_the_reader_of_a_waiting_stream(tmp_path: Path, without_start: bool) -> None:
+def test_workers_receive_readers_of_waiting_streams(tmp_path: Path, without_start: bool) -> None:
+    """Spark pickles the reader once at the start, before the table and its columns are known."""
     query = WaitingQuery(str(tmp_path / "t"), {"filter": "ID > 2"}, without_start)
     query.start()
     of_workers = cloudpickle.loads(cloudpickle.dumps(query.reader))
@@ -134,7 +142,10 @@ def test_workers_get_the_reader_of_a_waiting_stream(tmp_path: Path, without_star
 
 
 @BOTH
-def test_a_deleted_table_is_not_waited_for(tmp_path: Path, without_start: bool) -> None:
+def test_streams_do_not_wait_for_deleted_tables(tmp_path: Path, without_start: bool) -> None:
+    """Waiting is for the first table only, since a new table after a deletion
+    has other versions.
+    """
     query = WaitingQuery(str(tmp_path / "t"), {"startingVersion": "1"}, without_start)
     create(query.uri)
     query.run()
@@ -145,7 +156,10 @@ def test_a_deleted_table_is_not_waited_for(tmp_path: Path, without_start: bool) 
 
 
 @BOTH
-def test_columns_are_checked_once_the_table_is_there(tmp_path: Path, without_start: bool) -> None:
+def test_columns_are_checked_when_tables_appear(tmp_path: Path, without_start: bool) -> None:
+    """The user's schema cannot be checked earlier, and a missing column must
+    not arrive as nulls.
+    """
     query = WaitingQuery(str(tmp_path / "t"), {}, without_start)
     query.given = StructType().add("no", LongType())
     query.start()
@@ -155,14 +169,16 @@ def test_columns_are_checked_once_the_table_is_there(tmp_path: Path, without_sta
         query.trigger()
 
 
-def test_without_a_schema_the_way_out_is_named(tmp_path: Path) -> None:
+def test_waiting_without_schema_explains_the_remedy(tmp_path: Path) -> None:
+    """A source without a table cannot tell Spark its columns, so the user has to pass a schema."""
     source = LanceSource({"path": str(tmp_path / "t"), "waitForTable": "true"})
     with pytest.raises(NotFoundError, match="there is no dataset at") as caught:
         source.schema()
     assert "schema(...)" in "".join([str(caught.value), *caught.value.__notes__])
 
 
-def test_a_batch_does_not_wait(tmp_path: Path) -> None:
+def test_batch_reads_refuse_to_wait(tmp_path: Path) -> None:
+    """A batch query has one moment at which the table exists or does not."""
     source = LanceSource({"path": str(tmp_path / "t"), "waitForTable": "true"})
     with pytest.raises(InvalidInputError, match="waitForTable"):
         source.reader(StructType())
@@ -183,9 +199,12 @@ def queries(spark: Any) -> Iterator[list[Any]]:
 @pytest.mark.floors
 @pytest.mark.slow
 @pytest.mark.parametrize("is_feed", [True, False])
-def test_a_query_of_spark_waits(
+def test_spark_queries_wait_for_tables(
     spark: Any, tmp_path: Path, queries: list[Any], is_feed: bool
 ) -> None:
+    """Spark itself has to accept a source without rows and columns of its own, also after a
+    restart.
+    """
     register(spark)
     uri, found = str(tmp_path / "t"), set[int]()
 
