@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     )
     from lance_stream.ledger.row_digests import RowsDigest
     from lance_stream.maintenance.indices.coverage import IndexCoverage
-    from lance_stream.maintenance.manifest_paths import migrate_manifest_paths
-    from lance_stream.maintenance.manifest_store_moves import (
+    from lance_stream.maintenance.migrations.manifest_paths import migrate_manifest_paths
+    from lance_stream.maintenance.migrations.manifest_store_moves import (
         claim_versions,
         forget_versions,
         leave_manifest_store,
@@ -123,8 +123,8 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
         "lance_stream.derived.reports": ("DerivedCommit", "DerivedStatus"),
         "lance_stream.derived.running": ("DerivedQuery",),
         "lance_stream.maintenance.indices.coverage": ("IndexCoverage",),
-        "lance_stream.maintenance.manifest_paths": ("migrate_manifest_paths",),
-        "lance_stream.maintenance.manifest_store_moves": (
+        "lance_stream.maintenance.migrations.manifest_paths": ("migrate_manifest_paths",),
+        "lance_stream.maintenance.migrations.manifest_store_moves": (
             "claim_versions",
             "forget_versions",
             "leave_manifest_store",

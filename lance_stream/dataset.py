@@ -13,14 +13,16 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.feed import changes, row_counts
 from lance_stream.feed.rules import FeedRules
 from lance_stream.ledger.row_digests import RowsDigest
-from lance_stream.maintenance import cleanup, stable_row_ids, verify
+from lance_stream.maintenance import cleanup
 from lance_stream.maintenance.branches import Branches
 from lance_stream.maintenance.compaction import compact
 from lance_stream.maintenance.compaction.plan import TARGET_ROWS
-from lance_stream.maintenance.comparing import digest_batches
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
 from lance_stream.maintenance.indices.update_indices import update_indices
+from lance_stream.maintenance.migrations import stable_row_ids
 from lance_stream.maintenance.tags import Tags
+from lance_stream.maintenance.verification import verify
+from lance_stream.maintenance.verification.comparing import digest_batches
 from lance_stream.monitoring.report import DEFAULT_VERSIONS, Report, make_report
 from lance_stream.read import blobs, take
 from lance_stream.read import scan as scanning

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.keys.index.key_index import clear_key_indices
-from lance_stream.snapshot.hidden_columns import forget_hidden_columns
-from lance_stream.snapshot.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.hidden_columns import forget_hidden_columns
+from lance_stream.snapshot.files.open_files import forget_deleted_offsets
 from lance_stream.table.lineage.row_ids import forget_row_ids
 
 LIMIT_BYTES = 1_750_000_000

@@ -37,7 +37,7 @@ under its final name is kept, is put into the manifest store, and our commit is 
 the store cannot create a name once, the final name is checked before step 1 and in step 3. Each
 version has the mark of its manifest store in its config (`manifest_store_mark`), so our own writers
 that were not configured with the store refuse to write; to stop using a manifest store, see
-`maintenance.manifest_store_moves`.
+`maintenance.migrations.manifest_store_moves`.
 
 Versions that others have published without the manifest store are not seen until the next commit
 through it, as in the reference.

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from lance_stream.derived.progress import PendingRange
 from lance_stream.errors import NotFoundError
 from lance_stream.expressions.predicates import parse_expression
-from lance_stream.read.lineage_skipping import fragments_that_may_match
 from lance_stream.read.row_lookup import find_rows
+from lance_stream.read.skipping.lineage_skipping import fragments_that_may_match
 from lance_stream.row_updates.changed_rows import by_fragment
 from lance_stream.schema.system_columns import ROW_ID, ROW_LAST_UPDATED_AT_VERSION
 from lance_stream.snapshot.table_version import TableVersion

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions import nodes
+from lance_stream.expressions.evaluation.rules import evaluate_node
 from lance_stream.expressions.nodes import Node, refuse, source_of
-from lance_stream.expressions.rules import evaluate_node
 from lance_stream.schema.column_paths import spelled_name
 from lance_stream.schema.types.json_columns import has_json, is_json
 

@@ -74,8 +74,8 @@ def parse_expression(text: str) -> Expression:
 
 @lru_cache(maxsize=256)
 def _parse(text: str) -> Expression:
+    from lance_stream.expressions.evaluation.rules import check_tree
     from lance_stream.expressions.grammar import parse_tree
-    from lance_stream.expressions.rules import check_tree
 
     tree = parse_tree(text)
     check_tree(tree.node)
@@ -115,8 +115,8 @@ def parse_value(text: str, schema: pa.Schema) -> Expression:
 
 def _checked_columns(expression: Expression, schema: pa.Schema) -> pa.RecordBatch:
     """Check the columns of an expression, and return them without rows."""
+    from lance_stream.expressions.evaluation.rules import field_at
     from lance_stream.expressions.json_uses import check_json_uses
-    from lance_stream.expressions.rules import field_at
 
     for path in expression.paths:
         field_at(schema, path)
@@ -228,8 +228,8 @@ def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:
     Raises:
         InvalidInputError: The types do not match, a cast fails, or a number is too large.
     """
-    from lance_stream.expressions.numbers import repeated
-    from lance_stream.expressions.rules import evaluate_node
+    from lance_stream.expressions.evaluation.numbers import repeated
+    from lance_stream.expressions.evaluation.rules import evaluate_node
 
     try:
         result = evaluate_node(expression.node, batch)

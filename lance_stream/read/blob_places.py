@@ -24,7 +24,7 @@ from lance_stream.errors import CorruptDataError, NotFoundError, UnsupportedFeat
 from lance_stream.file.nested_arrays import holds_blobs, items_of
 from lance_stream.schema.blobs import DEDICATED, EXTERNAL, INLINE, PACKED
 from lance_stream.schema.fields import Field
-from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.storage.store import Store
 from lance_stream.storage.trust import check_is_not_link
 from lance_stream.table.fragments.fragment import DataFile

@@ -39,8 +39,8 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.read.blob_places import blob_places, read_blobs, sizes_of_blobs
 from lance_stream.read.field_parts import Part, assemble, part_in, with_witnesses
 from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
-from lance_stream.read.row_ranges import RowRanges, bounded_leaves
 from lance_stream.read.selections import TAKE_BELOW, Selection, batch_bounds, cuts, selection_of
+from lance_stream.read.skipping.row_ranges import RowRanges, bounded_leaves
 from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit, output_schema
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.blobs import described, is_description
@@ -52,8 +52,8 @@ from lance_stream.schema.system_columns import (
     ROW_ID,
 )
 from lance_stream.schema.types.logical_types import STRUCT
-from lance_stream.snapshot.hidden_columns import HiddenColumn
-from lance_stream.snapshot.missing_files import explaining_missing_files
+from lance_stream.snapshot.files.hidden_columns import HiddenColumn
+from lance_stream.snapshot.files.missing_files import explaining_missing_files
 from lance_stream.table.fragments.fragment import (
     DataFile,
     LineageColumn,
@@ -215,8 +215,8 @@ class FragmentReader:
         everything = RowRanges.all_of(num_rows)
         if self._predicate is None:
             return everything
-        from lance_stream.read.lineage_skipping import rows_that_may_match
-        from lance_stream.read.page_skipping import ranges_that_may_match
+        from lance_stream.read.skipping.lineage_skipping import rows_that_may_match
+        from lance_stream.read.skipping.page_skipping import ranges_that_may_match
 
         if self._filter_system:
             everything = rows_that_may_match(

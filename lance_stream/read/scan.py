@@ -18,7 +18,7 @@ from lance_stream.expressions.predicates import (
     parse_expression,
     parse_predicate,
 )
-from lance_stream.read.lineage_skipping import fragments_that_may_match, lineage_columns_of
+from lance_stream.read.skipping.lineage_skipping import fragments_that_may_match, lineage_columns_of
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import (
     BYTES,

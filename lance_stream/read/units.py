@@ -23,7 +23,7 @@ from lance_stream.schema.system_columns import (
     ROW_ID,
     ROW_LAST_UPDATED_AT_VERSION,
 )
-from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.table.fragments.fragment import Fragment, decode_fragment
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.lineage.row_ids import MAX_PHYSICAL_ROWS

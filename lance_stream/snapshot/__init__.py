@@ -1,7 +1,7 @@
 """An open version of a table: what every verb starts from.
 
 Read `table_version` first, then `opening`, which opens the newest version, and `resolving`, which
-opens the version that a user names. Around them: the files of a table (`open_files`,
-`missing_files`), its tags and branches (`references`, `tag_files`), its history (`history`,
-`timestamps`), and rows that are not in any version yet (`write_ahead_logs`).
+opens the version that a user names. Around them: the `files` of a table, its tags and branches
+(`references`, `tag_files`), its history (`history`, `timestamps`), and rows that are not in any
+version yet (`write_ahead_logs`).
 """

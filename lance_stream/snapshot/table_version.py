@@ -16,8 +16,8 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.missing_files import explaining_missing_files
-from lance_stream.snapshot.open_files import MOST_UNCHECKED_ROWS, OpenFiles
+from lance_stream.snapshot.files.missing_files import explaining_missing_files
+from lance_stream.snapshot.files.open_files import MOST_UNCHECKED_ROWS, OpenFiles
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.timestamps import timestamp_of
 from lance_stream.storage.protocols import usual_protocol

@@ -31,7 +31,7 @@ from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.keys.batch_keys import KeyLookup, Places, hash_keys
 from lance_stream.keys.comparing import dense_ranks
-from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.storage.store import Store
 from lance_stream.table.config.tombstones import CONFIG_KEY, FileContent, TombstoneFile
 from lance_stream.table.messages.arrow_messages import read_only_batch

@@ -29,7 +29,7 @@ from lance_stream.keys.batch_keys import NOT_FOUND, KeyLookup, Places, hash_keys
 from lance_stream.keys.comparing import are_less, dense_ranks
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.types.logical_types import leaf_to_logical, logical_to_leaf
-from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.snapshot.store_clock import by_the_clock_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import (

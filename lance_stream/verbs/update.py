@@ -176,7 +176,7 @@ def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
 
 def _as_stored(values: pa.Array, target: pa.DataType) -> pa.Array:
     """Return values in the types of literals, such as the decimals of `array(0.5, 1)`."""
-    from lance_stream.expressions.numbers import to_float
+    from lance_stream.expressions.evaluation.numbers import to_float
 
     source = values.type
     is_number = pa.types.is_decimal(source) or pa.types.is_floating(source)

@@ -26,7 +26,7 @@ from lance_stream.feed.rules import FeedRules
 from lance_stream.keys.bounds import known_key_bounds
 from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.open_files import forget_deleted_offsets
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
 from lance_stream.storage.protocols import Service

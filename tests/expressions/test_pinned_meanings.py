@@ -15,9 +15,9 @@ import pytest
 import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions import nodes
+from lance_stream.expressions.evaluation.rules import RULES
 from lance_stream.expressions.nodes import Node
 from lance_stream.expressions.predicates import parse_expression
-from lance_stream.expressions.rules import RULES
 
 ROOT = Path(lance_stream.__file__).parents[1]
 

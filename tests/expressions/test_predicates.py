@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.expressions import rules
+from lance_stream.expressions.evaluation import rules
 from lance_stream.expressions.predicates import (
     columns_of,
     evaluate_predicate,

@@ -11,7 +11,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.maintenance import stable_row_ids
+from lance_stream.maintenance.migrations import stable_row_ids
 from tests.contracts.watched_stores import WatchedStore
 
 SCHEMA = pa.schema(

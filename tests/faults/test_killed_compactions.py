@@ -12,7 +12,7 @@ import pytest
 
 import lance_stream
 from lance_stream.maintenance.compaction.automatic import AUTO
-from lance_stream.maintenance.verify import verify
+from lance_stream.maintenance.verification.verify import verify
 from tests.faults.compacting_process import NUM_OLD_KEYS, batch
 
 PROCESS = Path(__file__).parent / "compacting_process.py"

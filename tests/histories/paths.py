@@ -49,7 +49,7 @@ PATHS: Mapping[str, Path] = {
     "columns are updated in place": Path("row_updates.in_place:write_columns"),
     "an upsert runs in parts": Path("upsert.large.in_parts:upsert_in_parts"),
     "lineage goes into a data file": Path("write.lineage_files:_write"),
-    "lineage is read from a data file": Path("snapshot.hidden_columns:HiddenColumn._whole"),
+    "lineage is read from a data file": Path("snapshot.files.hidden_columns:HiddenColumn._whole"),
     "an index serves a filter": Path("read.indices.candidates:candidate_rows", _something),
     "rows are looked up by an index of row ids": Path("read.take:_is_worth_an_index", bool),
     "a commit is rebased": Path("commit.rebasing:rebase_transaction"),

@@ -30,7 +30,7 @@ THRESHOLDS: Mapping[str, list[Any]] = {
     "row_updates.staged_files.LEAST_ROWS": [1, 3],
     "read.take.FEW_IDS": [0, 2, None],
     "read.take.FEW_FRAGMENTS": [1, None],
-    "read.page_skipping._FEW_MEMBERS": [0, 1, None],
+    "read.skipping.page_skipping._FEW_MEMBERS": [0, 1, None],
     "read.indices.candidates.LEAST_ROWS": [0],
     "read.indices.candidates.MOST_READ": [1e9],
     "read.indices.candidates.MOST_FOUND": [1e9, None],

@@ -30,7 +30,7 @@ from lance_stream.errors import (
 from lance_stream.maintenance import cleanup
 from lance_stream.maintenance.consumers import drop_consumer, record_progress
 from lance_stream.snapshot import store_clock
-from lance_stream.snapshot.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.open_files import forget_deleted_offsets
 from lance_stream.storage import create_once, local_store
 from lance_stream.storage.local_store import LocalStore
 

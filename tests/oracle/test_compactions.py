@@ -11,7 +11,7 @@ from lance_stream.maintenance.compaction import row_order
 from lance_stream.maintenance.compaction.compact import commit_prepared, compact
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.compaction.rewrites import prepare
-from lance_stream.maintenance.verify import verify
+from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.opening import open_newest
 from tests.oracle.test_applied import INDEXED_ACTS, IndexedHistory
 from tests.oracle.test_diffs import ACTS, History, changes_of

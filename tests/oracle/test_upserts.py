@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.maintenance.verify import verify
+from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.locations import open_store
 from lance_stream.upsert.attempts import Upserted

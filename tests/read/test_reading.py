@@ -17,7 +17,7 @@ from lance_stream.read.fragment import read_unit
 from lance_stream.read.scan import plan_scan
 from lance_stream.read.selections import Selection
 from lance_stream.read.take import take
-from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from tests.contracts.watched_stores import WatchedStore

@@ -12,7 +12,7 @@ from lance_stream import Dataset
 from lance_stream.errors import CorruptDataError, NotFoundError
 from lance_stream.read import take
 from lance_stream.read.row_lookup import find_rows
-from lance_stream.snapshot.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.open_files import forget_deleted_offsets
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.lineage.row_addresses import NO_ADDRESS
 from lance_stream.table.manifest import FragmentList

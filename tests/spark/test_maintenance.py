@@ -15,8 +15,8 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.maintenance.compaction.rewrites import RewriteTask
-from lance_stream.maintenance.verify import verify
-from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.maintenance.verification.verify import verify
+from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.spark import cleanup_table, compact_table
 from lance_stream.spark.jobs import arrow_jobs, file_jobs, maintenance
 from lance_stream.spark.jobs.rewrite_jobs import rewrite_by_jobs

@@ -15,8 +15,8 @@ from lance_stream.maintenance.compaction import automatic
 from lance_stream.maintenance.compaction.compact import commit_prepared, compact
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import prepare
-from lance_stream.maintenance.verify import verify
-from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.maintenance.verification.verify import verify
+from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.spark import LanceSink, lance_sink
 from lance_stream.spark.jobs import compaction
 from lance_stream.spark.jobs.compaction import write_by_jobs, writer_of

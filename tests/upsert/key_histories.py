@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
-from lance_stream.maintenance.verify import verify
+from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules

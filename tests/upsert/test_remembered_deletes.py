@@ -15,7 +15,7 @@ from lance_stream import Dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import CommitConflictError, CommitUncertainError, InvalidInputError
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.maintenance.verify import verify
+from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import CONFIG_KEY, read_tombstones
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY

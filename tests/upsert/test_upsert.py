@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
-from lance_stream.maintenance.verify import verify
+from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert

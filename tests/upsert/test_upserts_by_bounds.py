@@ -14,7 +14,7 @@ from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.keys.bounds import known_key_bounds
 from lance_stream.keys.bounds.known_key_bounds import bounds_path, key_bounds
 from lance_stream.keys.index import key_index
-from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert

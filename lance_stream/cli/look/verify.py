@@ -27,8 +27,8 @@ from lance_stream.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from lance_stream.dataset import Dataset
-    from lance_stream.maintenance.comparing import Comparison, Rows
-    from lance_stream.maintenance.verify import Finding
+    from lance_stream.maintenance.verification.comparing import Comparison, Rows
+    from lance_stream.maintenance.verification.verify import Finding
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,14 @@ def command(
 
 
 def _findings(ds: "Dataset", *, deep: bool) -> "list[Finding]":
-    from lance_stream.maintenance.verify import verify
+    from lance_stream.maintenance.verification.verify import verify
 
     with progress(f"verifying version {ds.version}", is_counted=deep) as watch:
         return verify(ds.table, deep=deep, watch=watch)
 
 
 def _compare(ds: "Dataset", other: _Other, *, as_json: bool) -> int:
-    from lance_stream.maintenance.comparing import compare
+    from lance_stream.maintenance.verification.comparing import compare
 
     theirs = _rows_of(other)
     with progress("comparing rows", is_counted=False):
@@ -132,7 +132,7 @@ def _compare(ds: "Dataset", other: _Other, *, as_json: bool) -> int:
 
 
 def _rows_of(other: _Other) -> "Rows":
-    from lance_stream.maintenance.comparing import read_parquet
+    from lance_stream.maintenance.verification.comparing import read_parquet
 
     uri = other.table.uri
     try:

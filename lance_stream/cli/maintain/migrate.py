@@ -13,7 +13,7 @@ from lance_stream.errors import InvalidInputError
 
 
 def _stable_row_ids(table: TableArgument) -> dict[str, Any]:
-    from lance_stream.maintenance.stable_row_ids import migrate
+    from lance_stream.maintenance.migrations.stable_row_ids import migrate
 
     before = table.open().table
     after = migrate(before)
@@ -22,7 +22,7 @@ def _stable_row_ids(table: TableArgument) -> dict[str, Any]:
 
 def _manifest_names(table: TableArgument) -> dict[str, Any]:
     """A migration that was interrupted leaves names of both kinds, which cannot be opened."""
-    from lance_stream.maintenance.manifest_paths import migrate_manifest_paths
+    from lance_stream.maintenance.migrations.manifest_paths import migrate_manifest_paths
 
     if table.branch is not None:
         raise InvalidInputError(

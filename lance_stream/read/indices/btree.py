@@ -32,7 +32,7 @@ from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.read.indices.column_conditions import ColumnCondition
 from lance_stream.read.indices.evaluation import is_true_for_null, where_true
 from lance_stream.read.indices.index_file import IndexFile, PartOfIndex
-from lance_stream.read.page_skipping import ValueBounds, pages_that_may_match
+from lance_stream.read.skipping.page_skipping import ValueBounds, pages_that_may_match
 
 Pages: TypeAlias = npt.NDArray[np.int64]
 Ids: TypeAlias = npt.NDArray[np.uint64]

@@ -38,7 +38,7 @@ from lance_stream.read.indices.segments import (
     segments_by_column,
 )
 from lance_stream.read.row_lookup import find_rows
-from lance_stream.read.row_ranges import Mask, Path
+from lance_stream.read.skipping.row_ranges import Mask, Path
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.lineage.ascending import are_among, distinct
 from lance_stream.table.lineage.row_addresses import unpack_addresses

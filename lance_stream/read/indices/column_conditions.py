@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from lance_stream.expressions import nodes
 from lance_stream.expressions.nodes import Node, is_path, operands_of, path_of
-from lance_stream.read.row_ranges import Path
+from lance_stream.read.skipping.row_ranges import Path
 
 
 @dataclass(frozen=True)

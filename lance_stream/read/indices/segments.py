@@ -28,7 +28,7 @@ from lance_stream.read.indices.btree import BTree, open_btree
 from lance_stream.read.indices.column_conditions import ColumnCondition
 from lance_stream.read.indices.evaluation import is_true_for_null
 from lance_stream.read.indices.index_file import PartOfIndex
-from lance_stream.read.row_ranges import Mask, Path
+from lance_stream.read.skipping.row_ranges import Mask, Path
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.schema.types.logical_types import STRUCT

@@ -60,7 +60,7 @@ DeletedRows: TypeAlias = Mapping[tuple[int, DeletionFile], Offsets]
 
 
 class Hidden(Protocol):
-    """The values of a hidden column; see `snapshot.hidden_columns`."""
+    """The values of a hidden column; see `snapshot.files.hidden_columns`."""
 
     @property
     def num_ids(self) -> int:

@@ -15,7 +15,7 @@ from lance_stream.maintenance.compaction import automatic
 from lance_stream.maintenance.compaction.automatic import AUTO, FAN_IN, Automatic, remains_of
 from lance_stream.maintenance.compaction.background import ROUND, BackgroundCompaction
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
-from lance_stream.maintenance.verify import verify
+from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.opening import open_newest
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])

@@ -25,9 +25,9 @@ from lance_stream.maintenance.compaction.compact import (
 )
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import Prepared, RewriteTask, prepare, write_here
-from lance_stream.maintenance.verify import verify
+from lance_stream.maintenance.verification.verify import verify
 from lance_stream.retries import RetryPolicy
-from lance_stream.snapshot.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.open_files import forget_deleted_offsets
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.resolving import checkout
 from lance_stream.snapshot.table_version import TableVersion

@@ -25,7 +25,7 @@ from lance_stream.maintenance.compaction.row_order import (
     most_waiting,
     reordered,
 )
-from lance_stream.maintenance.verify import verify
+from lance_stream.maintenance.verification.verify import verify
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.opening import newest_of_same

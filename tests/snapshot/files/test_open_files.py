@@ -8,7 +8,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.snapshot.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.open_files import forget_deleted_offsets
 from lance_stream.storage.local_store import LocalStore
 
 

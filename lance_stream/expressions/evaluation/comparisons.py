@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.expressions.evaluation.numbers import comparable, is_float, is_number
+from lance_stream.expressions.evaluation.times import date_of, time_of
 from lance_stream.expressions.nodes import Datum, Node, refuse
-from lance_stream.expressions.numbers import comparable, is_float, is_number
-from lance_stream.expressions.times import date_of, time_of
 
 
 def compared(

@@ -19,11 +19,11 @@ import numpy as np
 
 from lance_stream.errors import BadDataError, CorruptDataError, NotFoundError
 from lance_stream.file.versions import FileVersion
-from lance_stream.maintenance.verify_values import broken_values
+from lance_stream.maintenance.verification.verify_values import broken_values
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import TOMBSTONED_ID
-from lance_stream.snapshot.hidden_columns import forget_hidden_columns
-from lance_stream.snapshot.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.hidden_columns import forget_hidden_columns
+from lance_stream.snapshot.files.open_files import forget_deleted_offsets
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.write_ahead_logs import FOLDER, unmerged_files
 from lance_stream.storage.locations import is_relative

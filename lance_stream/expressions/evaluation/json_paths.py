@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lance_stream.expressions.casts import float_text
+from lance_stream.expressions.evaluation.casts import float_text
 from lance_stream.expressions.nodes import Node, failure, refuse
 
 Path = tuple[str | int, ...]

@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.expressions.nodes import Datum, failure
-from lance_stream.expressions.numbers import (
+from lance_stream.expressions.evaluation.numbers import (
     EXACT,
     MAX_DIGITS,
     bounded_decimal,
@@ -37,6 +36,7 @@ from lance_stream.expressions.numbers import (
     to_long,
     zero_of,
 )
+from lance_stream.expressions.nodes import Datum, failure
 
 _SCALA: Final = Context(prec=34, rounding=ROUND_HALF_EVEN)
 """The precision of Scala's decimals, to which Spark rounds when it changes a sign."""

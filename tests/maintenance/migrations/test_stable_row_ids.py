@@ -10,8 +10,8 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, UnsupportedFeatureError
-from lance_stream.maintenance import stable_row_ids
-from lance_stream.maintenance.verify import verify
+from lance_stream.maintenance.migrations import stable_row_ids
+from lance_stream.maintenance.verification.verify import verify
 from tests.verbs.columns.test_add_columns import in_the_way
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -14,12 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.expressions import arithmetic
-from lance_stream.expressions.casts import as_text, rescaled
-from lance_stream.expressions.comparisons import compared, kind_of
-from lance_stream.expressions.json_paths import extract_json, parse_json_path
-from lance_stream.expressions.nodes import Call, Datum, Node, failure, refuse
-from lance_stream.expressions.numbers import (
+from lance_stream.expressions.evaluation import arithmetic
+from lance_stream.expressions.evaluation.casts import as_text, rescaled
+from lance_stream.expressions.evaluation.comparisons import compared, kind_of
+from lance_stream.expressions.evaluation.json_paths import extract_json, parse_json_path
+from lance_stream.expressions.evaluation.numbers import (
     EXACT,
     common_number,
     fits,
@@ -29,7 +28,8 @@ from lance_stream.expressions.numbers import (
     to_decimal,
     to_float,
 )
-from lance_stream.expressions.patterns import as_regex
+from lance_stream.expressions.evaluation.patterns import as_regex
+from lance_stream.expressions.nodes import Call, Datum, Node, failure, refuse
 from lance_stream.schema.types.jsonb import decode_jsonb
 from lance_stream.schema.types.logical_types import is_list_type
 

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from lance_stream.errors import BadDataError
 from lance_stream.expressions.predicates import Expression
-from lance_stream.read.row_ranges import RowRanges
+from lance_stream.read.skipping.row_ranges import RowRanges
 from lance_stream.schema.system_columns import (
     ROW_ADDRESS,
     ROW_CREATED_AT_VERSION,
@@ -129,7 +129,7 @@ def _may_match(
     predicate: Expression, bounds: Mapping[str, tuple[U64s, U64s]], num_pieces: int
 ) -> npt.NDArray[np.bool_]:
     """Return the pieces in which a filter may be true; reading without one imports no parser."""
-    from lance_stream.read.page_skipping import may_match
+    from lance_stream.read.skipping.page_skipping import may_match
 
     return may_match(predicate, bounds, num_pieces)
 

@@ -10,12 +10,12 @@ import pytest
 import lance_stream
 from lance_stream import CorruptDataError, NotFoundError
 from lance_stream._proto import table_pb2
-from lance_stream.snapshot.hidden_columns import (
+from lance_stream.snapshot.files.hidden_columns import (
     ROWS_PER_PICK,
     HiddenColumn,
     forget_hidden_columns,
 )
-from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.table.fragments.fragment import DataFile, LineageColumn
 from tests.dataset.manifest_edits import edit_manifest
 

@@ -17,9 +17,10 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.expressions.predicates import Expression, evaluate_predicate, parse_expression
-from lance_stream.read import fragment, lineage_skipping, page_skipping
+from lance_stream.read import fragment
 from lance_stream.read.scan import plan_scan
-from lance_stream.snapshot.open_files import forget_deleted_offsets
+from lance_stream.read.skipping import lineage_skipping, page_skipping
+from lance_stream.snapshot.files.open_files import forget_deleted_offsets
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments.fragment import encode_fragment
 from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids, encode_row_ids

@@ -27,7 +27,7 @@ from lance_stream.file.stored_pages import StoredPage
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
-from lance_stream.snapshot.hidden_columns import HiddenColumn
+from lance_stream.snapshot.files.hidden_columns import HiddenColumn
 from lance_stream.storage.locations import as_absolute
 from lance_stream.storage.store import Store
 from lance_stream.storage.trust import check_raw_file, open_named

@@ -15,9 +15,9 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.read.fragment import read_unit
-from lance_stream.read.page_skipping import RowRanges
 from lance_stream.read.scan import plan_scan
-from lance_stream.snapshot.open_files import OpenFiles
+from lance_stream.read.skipping.page_skipping import RowRanges
+from lance_stream.snapshot.files.open_files import OpenFiles
 
 NUM_ROWS = 40_960  # five pages
 PAGE = 8192

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.expressions import arithmetic, casts, functions, nodes
-from lance_stream.expressions.comparisons import compared, kind_of
-from lance_stream.expressions.nodes import Datum, Node, is_path, operands_of, path_of, refuse
-from lance_stream.expressions.numbers import (
+from lance_stream.expressions import nodes
+from lance_stream.expressions.evaluation import arithmetic, casts, functions
+from lance_stream.expressions.evaluation.comparisons import compared, kind_of
+from lance_stream.expressions.evaluation.numbers import (
     INTEGER_DIGITS,
     common_decimal,
     decimal_type,
@@ -33,7 +33,8 @@ from lance_stream.expressions.numbers import (
     to_decimal,
     to_double,
 )
-from lance_stream.expressions.patterns import WILDCARDS, parts_of_like
+from lance_stream.expressions.evaluation.patterns import WILDCARDS, parts_of_like
+from lance_stream.expressions.nodes import Datum, Node, is_path, operands_of, path_of, refuse
 from lance_stream.schema.column_paths import named_twice
 
 Rule: TypeAlias = Callable[[Any, pa.RecordBatch], Datum]

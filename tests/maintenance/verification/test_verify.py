@@ -12,8 +12,8 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.maintenance import verify
-from lance_stream.maintenance.verify import RULES
+from lance_stream.maintenance.verification import verify
+from lance_stream.maintenance.verification.verify import RULES
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.write_ahead_logs import FOLDER
 from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries

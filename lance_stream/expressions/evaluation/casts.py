@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.expressions.comparisons import kind_of
-from lance_stream.expressions.nodes import Datum, Node, failure, refuse
-from lance_stream.expressions.numbers import (
+from lance_stream.expressions.evaluation.comparisons import kind_of
+from lance_stream.expressions.evaluation.numbers import (
     EXACT,
     fits,
     is_float,
@@ -32,7 +31,14 @@ from lance_stream.expressions.numbers import (
     to_long,
     zero_of,
 )
-from lance_stream.expressions.times import date_of, dates_of, time_of, time_texts, times_of
+from lance_stream.expressions.evaluation.times import (
+    date_of,
+    dates_of,
+    time_of,
+    time_texts,
+    times_of,
+)
+from lance_stream.expressions.nodes import Datum, Node, failure, refuse
 
 
 def cast(node: Node, value: Datum, target: pa.DataType) -> Datum:

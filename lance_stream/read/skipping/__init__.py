@@ -1,0 +1,5 @@
+"""Rows that a filter cannot match, found without reading them.
+
+Read `row_ranges` first (rows of a fragment as ranges), then `page_skipping`, which uses the bounds
+of the values of each page, and `lineage_skipping`, which uses what the manifest contains.
+"""
