@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from lance_stream._proto import encodings_v2_0_pb2
 from lance_stream.errors import InvalidInputError
-from lance_stream.file.columns import EncodedPage, pack_encoding
+from lance_stream.file.metadata.columns import EncodedPage, pack_encoding
 from lance_stream.file.v2_1.layouts.blob import NULL_POSITION, in_blob_layout
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow

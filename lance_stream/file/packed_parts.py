@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.arrow_blocks import nulls
+from lance_stream.file.blocks.arrow_blocks import nulls
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.types.logical_types import STRUCT

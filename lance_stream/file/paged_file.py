@@ -18,11 +18,11 @@ from lance_stream.errors import (
     NotFoundError,
     UnsupportedFeatureError,
 )
-from lance_stream.file.column_table import ColumnTable
-from lance_stream.file.file_metadata import FileMetadata
+from lance_stream.file.metadata.column_table import ColumnTable
+from lance_stream.file.metadata.file_metadata import FileMetadata
+from lance_stream.file.metadata.stored_pages import StoredPage, pages_of
 from lance_stream.file.packed_parts import with_whole_structs, without_parts
 from lance_stream.file.rows import Rows
-from lance_stream.file.stored_pages import StoredPage, pages_of
 from lance_stream.file.type_support import foreign_type
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.versions import FileVersion

@@ -21,8 +21,9 @@ import pyarrow as pa
 
 from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import InvalidInputError
-from lance_stream.file.file_metadata import FileMetadata
-from lance_stream.file.footer import (
+from lance_stream.file.known_ranges import KnownRanges
+from lance_stream.file.metadata.file_metadata import FileMetadata
+from lance_stream.file.metadata.footer import (
     FOOTER_BYTES,
     Footer,
     decode_file_descriptor,
@@ -30,10 +31,9 @@ from lance_stream.file.footer import (
     decode_footer_version,
     decode_position_table,
 )
-from lance_stream.file.known_ranges import KnownRanges
+from lance_stream.file.metadata.stored_pages import StoredPage
 from lance_stream.file.paged_file import PagedFile
 from lance_stream.file.rows import Rows
-from lance_stream.file.stored_pages import StoredPage
 from lance_stream.file.v0_1.file_tail import FOOTER_BYTES as FIRST_FOOTER_BYTES
 from lance_stream.file.v0_1.file_tail import FileTail
 from lance_stream.file.v0_1.statistics import PageBounds

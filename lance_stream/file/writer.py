@@ -25,15 +25,15 @@ from lance_stream.file.blobs import (
     describe,
     stored_schema,
 )
-from lance_stream.file.columns import (
+from lance_stream.file.encoding_options import check_encoding_options
+from lance_stream.file.metadata.columns import (
     ColumnMetadata,
     EncodedPage,
     Page,
     encode_column_metadata,
     fields_with_column,
 )
-from lance_stream.file.encoding_options import check_encoding_options
-from lance_stream.file.footer import (
+from lance_stream.file.metadata.footer import (
     MAX_ROWS,
     Footer,
     encode_file_descriptor,

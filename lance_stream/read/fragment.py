@@ -33,7 +33,7 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.expressions.predicates import Expression, evaluate_predicate, parse_expression
-from lance_stream.file.arrow_blocks import array_from_numpy
+from lance_stream.file.blocks.arrow_blocks import array_from_numpy
 from lance_stream.file.nested_arrays import map_blobs
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.blob_places import blob_places, read_blobs, sizes_of_blobs

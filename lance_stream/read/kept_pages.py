@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from lance_stream.byte_ranges import Buffer, ByteRange, ReadRanges
-from lance_stream.file.stored_pages import StoredPage
+from lance_stream.file.metadata.stored_pages import StoredPage
 
 KEPT_BYTES: Final = 256 << 20
 """The most that a scan keeps of its pages, besides what its threads are fetching."""

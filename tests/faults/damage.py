@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError, Message
 
 from lance_stream._proto import encodings_v2_0_pb2, encodings_v2_1_pb2, file2_pb2, file_pb2
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.file.footer import (
+from lance_stream.file.metadata.footer import (
     FOOTER_BYTES,
     Footer,
     decode_footer,

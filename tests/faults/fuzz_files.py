@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from lance_stream.byte_ranges import answer, read_from
 from lance_stream.errors import BadDataError, InvalidInputError, LanceStreamError
-from lance_stream.file.columns import fields_with_column
+from lance_stream.file.metadata.columns import fields_with_column
 from lance_stream.file.reader import open_file
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter

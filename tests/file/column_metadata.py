@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from lance_stream.byte_ranges import ReadRanges, answer
-from lance_stream.file.column_table import ColumnTable
-from lance_stream.file.columns import ColumnMetadata
+from lance_stream.file.metadata.column_table import ColumnTable
+from lance_stream.file.metadata.columns import ColumnMetadata
 from lance_stream.file.reader import FileReader
 
 

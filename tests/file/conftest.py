@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.byte_ranges import ByteRange, answer
-from lance_stream.file.columns import fields_with_column
+from lance_stream.file.metadata.columns import fields_with_column
 from lance_stream.file.reader import FileReader, open_file
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter, WrittenFile

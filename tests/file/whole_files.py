@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.byte_ranges import Buffer, ByteRange, answer, read_from
-from lance_stream.file.columns import fields_with_column
+from lance_stream.file.metadata.columns import fields_with_column
 from lance_stream.file.reader import FileReader, open_file
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter

@@ -38,7 +38,7 @@ THRESHOLDS: Mapping[str, list[Any]] = {
     "read.kept_pages.LEAST_PART_BYTES": [1, None],
     "table.row_ids._MAX_PIECES": [2, None],
     "table.manifest._FEW_FIELDS": [1, None],
-    "file.v2_1.layouts.zipped_items._MANY_ROWS": [2, None],
+    "file.v2_1.layouts.full_zip.zipped_items._MANY_ROWS": [2, None],
     "feed.follower.KNOWN": [1, None],
     "feed.follower.VERSIONS_AHEAD": [1, None],
     "ledger.foreign_restores.MAX_UNTRIED_VERSIONS": [0, 1, None],

@@ -8,7 +8,7 @@ import pytest
 import lance_stream
 from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.arrow_blocks import fixed_size_list_array, list_array, struct_array
+from lance_stream.file.blocks.arrow_blocks import fixed_size_list_array, list_array, struct_array
 from tests.dataset.manifest_edits import edit_manifest
 
 ROWS = range(400)

@@ -14,7 +14,7 @@ import pytest
 from lance.file import LanceFileReader, LanceFileWriter
 
 from lance_stream.byte_ranges import answer, read_from
-from lance_stream.file.columns import fields_with_column
+from lance_stream.file.metadata.columns import fields_with_column
 from lance_stream.file.reader import open_file
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter

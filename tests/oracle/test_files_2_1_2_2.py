@@ -19,7 +19,7 @@ from lance.fragment import DataFile, FragmentMetadata
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import answer, read_from
-from lance_stream.file.columns import unpack_encoding
+from lance_stream.file.metadata.columns import unpack_encoding
 from lance_stream.file.reader import FileReader, open_file
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter, WrittenFile

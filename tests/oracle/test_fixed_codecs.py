@@ -11,8 +11,8 @@ import pytest
 from lance.file import LanceFileReader, LanceFileWriter
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
-from lance_stream.file.columns import unpack_encoding
 from lance_stream.file.encoding_options import PREFIX
+from lance_stream.file.metadata.columns import unpack_encoding
 from lance_stream.file.versions import FileVersion
 from tests.file.column_metadata import columns_of
 from tests.file.conftest import Files

@@ -11,11 +11,11 @@ import pytest
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import answer, read_from
-from lance_stream.file.columns import unpack_encoding
 from lance_stream.file.compression import compiled
 from lance_stream.file.encoding_options import PREFIX
+from lance_stream.file.metadata.columns import unpack_encoding
 from lance_stream.file.reader import open_file
-from lance_stream.file.v2_1.layouts import choose_strings
+from lance_stream.file.v2_1.layouts.choosing import choose_strings
 from lance_stream.file.versions import FileVersion
 from tests.file.column_metadata import columns_of
 from tests.oracle.test_files_2_1_2_2 import (

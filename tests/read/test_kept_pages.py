@@ -11,7 +11,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.file.stored_pages import StoredPage
+from lance_stream.file.metadata.stored_pages import StoredPage
 from lance_stream.read import fragment, kept_pages
 from lance_stream.read import prefetch as reading_ahead
 from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows

@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.file.data_blocks import WORDS, Words
+from lance_stream.file.blocks.data_blocks import WORDS, Words
 
 S = TypeVar("S", bound=np.generic)
 

@@ -30,7 +30,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.chunked_buffers import slices_joined
+from lance_stream.file.blocks.chunked_buffers import slices_joined
+from lance_stream.file.blocks.data_blocks import (
+    INT32,
+    INT32_MAX,
+    INT64,
+    Bytes,
+    Offsets,
+    VariableWidthBlock,
+    Words,
+)
 from lance_stream.file.compression.compiled import loops
 from lance_stream.file.compression.fsst_matching import (
     ESCAPE,
@@ -43,15 +52,6 @@ from lance_stream.file.compression.fsst_matching import (
 )
 from lance_stream.file.compression.fsst_symbols import SymbolTable
 from lance_stream.file.compression.fsst_training import train
-from lance_stream.file.data_blocks import (
-    INT32,
-    INT32_MAX,
-    INT64,
-    Bytes,
-    Offsets,
-    VariableWidthBlock,
-    Words,
-)
 
 LEAST_CODES_FOR_PAIRS = 1 << 20
 """From this size on the table of pairs, which costs 2 to 4 milliseconds, pays off."""

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.lib.stride_tricks import as_strided
 
+from lance_stream.file.blocks.data_blocks import Bytes, Words
 from lance_stream.file.compression.compiled import loops
-from lance_stream.file.data_blocks import Bytes, Words
 
 ESCAPE = 255
 MAX_SYMBOL_BYTES = 8

@@ -25,13 +25,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.chunked_buffers import (
+from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
     Counts,
     consecutive,
     slices_joined,
 )
-from lance_stream.file.data_blocks import INT32_MAX, Bytes, VariableWidthBlock, offsets_of
+from lance_stream.file.blocks.data_blocks import INT32_MAX, Bytes, VariableWidthBlock, offsets_of
 
 ZSTD = "zstd"
 LZ4 = "lz4"

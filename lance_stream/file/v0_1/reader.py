@@ -22,8 +22,8 @@ from lance_stream.errors import (
     NotFoundError,
     UnsupportedFeatureError,
 )
+from lance_stream.file.metadata.stored_pages import StoredPage
 from lance_stream.file.rows import Rows
-from lance_stream.file.stored_pages import StoredPage
 from lance_stream.file.v0_1.file_tail import DictionaryPlace, FileTail, read_tail
 from lance_stream.file.v0_1.page_table import Pages, decode_pages, range_of_column
 from lance_stream.file.v0_1.read_fields import Columns, read_field, read_values

@@ -16,15 +16,24 @@ from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.rows import Rows
-from lance_stream.file.v2_0.binary import decode_binary, encode_binary, is_binary_like
-from lance_stream.file.v2_0.bitpacked import decode_bitpacked, decode_bitpacked_for_non_neg
-from lance_stream.file.v2_0.dictionary import decode_dictionary, encode_dictionary
-from lance_stream.file.v2_0.fixed_size_binary import decode_fixed_size_binary
-from lance_stream.file.v2_0.fixed_size_lists import decode_fixed_size_list, encode_fixed_size_list
-from lance_stream.file.v2_0.flat import decode_flat, encode_flat, has_fixed_width
-from lance_stream.file.v2_0.fsst import decode_fsst
-from lance_stream.file.v2_0.nullable import decode_nullable, encode_nullable
-from lance_stream.file.v2_0.packed_structs import decode_packed_struct, encode_packed_struct
+from lance_stream.file.v2_0.encodings.binary import decode_binary, encode_binary, is_binary_like
+from lance_stream.file.v2_0.encodings.bitpacked import (
+    decode_bitpacked,
+    decode_bitpacked_for_non_neg,
+)
+from lance_stream.file.v2_0.encodings.dictionary import decode_dictionary, encode_dictionary
+from lance_stream.file.v2_0.encodings.fixed_size_binary import decode_fixed_size_binary
+from lance_stream.file.v2_0.encodings.fixed_size_lists import (
+    decode_fixed_size_list,
+    encode_fixed_size_list,
+)
+from lance_stream.file.v2_0.encodings.flat import decode_flat, encode_flat, has_fixed_width
+from lance_stream.file.v2_0.encodings.fsst import decode_fsst
+from lance_stream.file.v2_0.encodings.nullable import decode_nullable, encode_nullable
+from lance_stream.file.v2_0.encodings.packed_structs import (
+    decode_packed_struct,
+    encode_packed_struct,
+)
 from lance_stream.file.v2_0.pages import NewPage, PageBuffers
 
 DECODERS: Final[dict[str, Callable[..., Asking[pa.Array]]]] = {

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.file.encoding_options import FSST, LZ4, ZSTD, EncodingOptions
 from lance_stream.file.v2_0.array_encodings import encode_array
-from lance_stream.file.v2_0.binary import encode_binary, is_binary_like
-from lance_stream.file.v2_0.dictionary import encode_distinct_texts
-from lance_stream.file.v2_0.end_offsets import has_wide_offsets
-from lance_stream.file.v2_0.fsst import encode_fsst
+from lance_stream.file.v2_0.encodings.binary import encode_binary, is_binary_like
+from lance_stream.file.v2_0.encodings.dictionary import encode_distinct_texts
+from lance_stream.file.v2_0.encodings.end_offsets import has_wide_offsets
+from lance_stream.file.v2_0.encodings.fsst import encode_fsst
 from lance_stream.file.v2_0.pages import NewPage
 
 DISTINCT_TEXTS: Final = 100

@@ -7,9 +7,9 @@ import pyarrow.compute as pc
 
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.column_table import ColumnTable
-from lance_stream.file.columns import ColumnMetadata, holds_blobs
-from lance_stream.file.file_metadata import FileMetadata
+from lance_stream.file.metadata.column_table import ColumnTable
+from lance_stream.file.metadata.columns import ColumnMetadata, holds_blobs
+from lance_stream.file.metadata.file_metadata import FileMetadata
 from lance_stream.file.nested_arrays import map_blobs
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.paged_columns import PagedColumn

@@ -23,10 +23,10 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, Buffer, ByteRange
 from lance_stream.file.rows import Rows
-from lance_stream.file.v2_0.binary import is_binary_like
-from lance_stream.file.v2_0.end_offsets import offsets_of
-from lance_stream.file.v2_0.flat import is_compressed, plain_flat
-from lance_stream.file.v2_0.lists import list_encoding
+from lance_stream.file.v2_0.encodings.binary import is_binary_like
+from lance_stream.file.v2_0.encodings.end_offsets import offsets_of
+from lance_stream.file.v2_0.encodings.flat import is_compressed, plain_flat
+from lance_stream.file.v2_0.encodings.lists import list_encoding
 from lance_stream.file.v2_0.paged_columns import PagedColumn
 from lance_stream.file.v2_0.pages import PageBuffers
 from lance_stream.schema.arrow_schemas import field_to_arrow

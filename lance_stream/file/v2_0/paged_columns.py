@@ -8,10 +8,10 @@ import numpy.typing as npt
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.columns import ColumnMetadata, unpack_encoding
 from lance_stream.file.known_ranges import NOTHING_KNOWN, KnownRanges
+from lance_stream.file.metadata.columns import ColumnMetadata, unpack_encoding
 from lance_stream.file.rows import MAX_PLACE, Rows
-from lance_stream.file.v2_0.lists import list_encoding
+from lance_stream.file.v2_0.encodings.lists import list_encoding
 from lance_stream.file.v2_0.pages import PageBuffers
 from lance_stream.schema.fields import Field
 

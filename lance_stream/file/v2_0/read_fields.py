@@ -24,10 +24,10 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.known_ranges import NOTHING_KNOWN, KnownRanges
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.array_encodings import decode_array
-from lance_stream.file.v2_0.binary import check_text, is_binary_like
-from lance_stream.file.v2_0.end_offsets import NO_SPANS, Spans
+from lance_stream.file.v2_0.encodings.binary import check_text, is_binary_like
+from lance_stream.file.v2_0.encodings.end_offsets import NO_SPANS, Spans
+from lance_stream.file.v2_0.encodings.lists import list_encoding, read_lists
 from lance_stream.file.v2_0.indices_ahead import indices_ahead, read_all
-from lance_stream.file.v2_0.lists import list_encoding, read_lists
 from lance_stream.file.v2_0.paged_columns import PagedColumn
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field

@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.errors import InvalidInputError
-from lance_stream.file.columns import EncodedPage, fields_with_column, pack_encoding
 from lance_stream.file.encoding_options import EncodingOptions, parse_encoding_options
+from lance_stream.file.metadata.columns import EncodedPage, fields_with_column, pack_encoding
 from lance_stream.file.v2_0.choose import encode_page
+from lance_stream.file.v2_0.encodings.lists import ListChunk, encode_lists, take_apart
 from lance_stream.file.v2_0.indices_ahead import MAX_INDICES_OF_PAGE, has_indices, indices_below
-from lance_stream.file.v2_0.lists import ListChunk, encode_lists, take_apart
 from lance_stream.file.v2_0.pages import NewPage
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_to_arrow

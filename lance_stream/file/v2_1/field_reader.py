@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.byte_ranges import Asking
-from lance_stream.file.column_table import ColumnTable
-from lance_stream.file.columns import fields_with_column
-from lance_stream.file.file_metadata import FileMetadata
+from lance_stream.file.metadata.column_table import ColumnTable
+from lance_stream.file.metadata.columns import fields_with_column
+from lance_stream.file.metadata.file_metadata import FileMetadata
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_1.layouts.pages import PagesOfColumn
 from lance_stream.file.v2_1.layouts.read_fields import read_field, take_field

@@ -22,8 +22,8 @@ from lance_stream.byte_ranges import ReadRanges, answer
 from lance_stream.caches import Cache
 from lance_stream.commit.manifest_stores.choice import location_of_files
 from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
+from lance_stream.file.metadata.stored_pages import StoredPage
 from lance_stream.file.reader import FileReader, open_file
-from lance_stream.file.stored_pages import StoredPage
 from lance_stream.file.v0_1.statistics import PageBounds
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field

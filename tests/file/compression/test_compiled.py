@@ -11,17 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.chunked_buffers import ChunkedBuffer, starts_of
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, starts_of
+from lance_stream.file.blocks.data_blocks import FixedWidthBlock, VariableWidthBlock
 from lance_stream.file.compression import compiled, fastlanes, fsst
 from lance_stream.file.compression.compiled import CompiledLoops
 from lance_stream.file.compression.fsst_matching import Matcher
 from lance_stream.file.compression.fsst_symbols import SymbolTable
-from lance_stream.file.data_blocks import FixedWidthBlock, VariableWidthBlock
 from lance_stream.file.encoding_options import EncodingOptions
 from lance_stream.file.v2_1.codecs import bitpacking, decode_mini_block
 from lance_stream.file.v2_1.codecs.bitpacking import OutOfLineBitpacking
-from lance_stream.file.v2_1.layouts import choose_strings, level_chunks
-from lance_stream.file.v2_1.layouts.choose_strings import encode_string_page
+from lance_stream.file.v2_1.layouts import level_chunks
+from lance_stream.file.v2_1.layouts.choosing import choose_strings
+from lance_stream.file.v2_1.layouts.choosing.choose_strings import encode_string_page
 from lance_stream.file.v2_1.layouts.level_chunks import decode_level_chunks
 from lance_stream.file.v2_1.layouts.levels import ALL_VALID_ITEM, Levels, layers_of
 from lance_stream.file.versions import FileVersion

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.chunked_buffers import consecutive
+from lance_stream.file.blocks.chunked_buffers import consecutive
 from lance_stream.file.compression import fastlanes
 from lance_stream.file.v2_1.codecs.bitpacking import InlineBitpacking, OutOfLineBitpacking
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError
+from lance_stream.file.blocks.data_blocks import VariableWidthBlock
 from lance_stream.file.compression import fsst
 from lance_stream.file.compression.fsst_symbols import (
     SIZE_BYTES,
@@ -13,7 +14,6 @@ from lance_stream.file.compression.fsst_symbols import (
     decode_symbol_table,
     encode_symbol_table,
 )
-from lance_stream.file.data_blocks import VariableWidthBlock
 
 
 def stored_table(symbols: list[bytes], is_on: bool = True) -> bytes:

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.chunked_buffers import ChunkedBuffer, consecutive
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, consecutive
+from lance_stream.file.blocks.data_blocks import VariableWidthBlock
 from lance_stream.file.compression import zstd_lz4
-from lance_stream.file.data_blocks import VariableWidthBlock
 
 RAW = [b"hello" * 100, b"", b"x", bytes(100_000), b"hello world" * 7]
 

@@ -17,8 +17,8 @@ from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream._proto import file2_pb2
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import BadDataError
-from lance_stream.file.columns import pack_encoding, unpack_encoding
-from lance_stream.file.footer import (
+from lance_stream.file.metadata.columns import pack_encoding, unpack_encoding
+from lance_stream.file.metadata.footer import (
     FOOTER_BYTES,
     decode_footer,
     decode_position_table,

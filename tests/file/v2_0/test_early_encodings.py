@@ -13,7 +13,7 @@ from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.compression import fastlanes
 from lance_stream.file.compression.fsst_symbols import MAGIC, SIZE_BYTES
 from lance_stream.file.rows import Rows
-from lance_stream.file.v2_0 import compressed_buffers
+from lance_stream.file.v2_0.encodings import compressed_buffers
 from tests.file.v2_0.pages import binary, decode, flat, no_nulls, some_nulls, u64
 
 INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.file.chunked_buffers import (
+from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
     Counts,
     check_chunks,
@@ -37,10 +37,10 @@ from lance_stream.file.chunked_buffers import (
     joined,
     words_at,
 )
+from lance_stream.file.blocks.data_blocks import Bytes, FixedWidthBlock, Words, word_of
 from lance_stream.file.compression import fastlanes
 from lance_stream.file.compression.compiled import loops
 from lance_stream.file.compression.fastlanes import VALUES
-from lance_stream.file.data_blocks import Bytes, FixedWidthBlock, Words, word_of
 from lance_stream.file.v2_1.codecs.codec import (
     BlockCodec,
     EncodedBlock,

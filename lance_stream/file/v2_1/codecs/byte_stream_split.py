@@ -17,8 +17,8 @@ import numpy as np
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts
-from lance_stream.file.data_blocks import FixedWidthBlock
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts
+from lance_stream.file.blocks.data_blocks import FixedWidthBlock
 from lance_stream.file.v2_1.codecs import flat
 from lance_stream.file.v2_1.codecs.codec import EncodedMiniBlock, MiniBlockCodec, Parse, only
 from lance_stream.file.v2_1.codecs.flat import Flat

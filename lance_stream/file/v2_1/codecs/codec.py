@@ -15,8 +15,13 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts
-from lance_stream.file.data_blocks import Bytes, DataBlock, FixedWidthBlock, VariableWidthBlock
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts
+from lance_stream.file.blocks.data_blocks import (
+    Bytes,
+    DataBlock,
+    FixedWidthBlock,
+    VariableWidthBlock,
+)
 
 ValueBlock: TypeAlias = FixedWidthBlock | VariableWidthBlock
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.data_blocks import Bytes, ConstantBlock
+from lance_stream.file.blocks.data_blocks import Bytes, ConstantBlock
 from lance_stream.file.v2_1.codecs.codec import BlockCodec, Parse
 
 

@@ -29,8 +29,8 @@ import numpy as np
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts, consecutive
-from lance_stream.file.data_blocks import (
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts, consecutive
+from lance_stream.file.blocks.data_blocks import (
     Bytes,
     ConstantBlock,
     DataBlock,

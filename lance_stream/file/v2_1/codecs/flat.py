@@ -17,7 +17,7 @@ import numpy as np
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.chunked_buffers import (
+from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
     Counts,
     consecutive,
@@ -25,7 +25,7 @@ from lance_stream.file.chunked_buffers import (
     joined,
     words_at,
 )
-from lance_stream.file.data_blocks import (
+from lance_stream.file.blocks.data_blocks import (
     WORDS,
     Bytes,
     FixedWidthBlock,

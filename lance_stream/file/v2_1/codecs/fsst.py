@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Self
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
-from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts
+from lance_stream.file.blocks.data_blocks import VariableWidthBlock
 from lance_stream.file.compression import fsst
 from lance_stream.file.compression.fsst_symbols import (
     SymbolTable,
     decode_symbol_table,
     encode_symbol_table,
 )
-from lance_stream.file.data_blocks import VariableWidthBlock
 from lance_stream.file.v2_1.codecs.codec import (
     MiniBlockCodec,
     Parse,

@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts, slices_joined
-from lance_stream.file.data_blocks import (
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts, slices_joined
+from lance_stream.file.blocks.data_blocks import (
     INT32,
     INT64,
     Bytes,

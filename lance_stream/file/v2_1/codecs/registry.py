@@ -10,8 +10,8 @@ import numpy as np
 
 from lance_stream._proto.encodings_v2_1_pb2 import CompressiveEncoding
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.chunked_buffers import ChunkedBuffer, Counts, check_chunks
-from lance_stream.file.data_blocks import (
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts, check_chunks
+from lance_stream.file.blocks.data_blocks import (
     Bytes,
     DataBlock,
     FixedSizeListBlock,

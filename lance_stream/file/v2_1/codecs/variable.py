@@ -33,7 +33,7 @@ import numpy as np
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.file.chunked_buffers import (
+from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
     Counts,
     consecutive,
@@ -42,7 +42,7 @@ from lance_stream.file.chunked_buffers import (
     starts_of,
     words_at,
 )
-from lance_stream.file.data_blocks import (
+from lance_stream.file.blocks.data_blocks import (
     INT32_MAX,
     Bytes,
     Offsets,
@@ -51,7 +51,7 @@ from lance_stream.file.data_blocks import (
     offsets_of,
     word_of,
 )
-from lance_stream.file.scattered_bytes import gather
+from lance_stream.file.blocks.scattered_bytes import gather
 from lance_stream.file.v2_1.codecs.codec import (
     BlockCodec,
     EncodedBlock,

@@ -9,8 +9,8 @@ its values. A layout defines the values and levels of one page in its buffers:
     constant     one value, or none at all, with or without levels
 
 Read `read_fields` and `write_fields` first: the file's reader and writer call them;
-`pages` has the table of layouts, `choose` chooses the layout for writing a page. May import
-`codecs`, `arrow_blocks`, `data_blocks` and `columns`.
+`pages` has the table of layouts, `choosing` chooses the layout for writing a page. May import
+`codecs`, `file.blocks` and `file.metadata`.
 """
 
 from lance_stream.file.v2_1.layouts.pages import PagesOfColumn

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.file.columns import pack_encoding, unpack_encoding
+from lance_stream.file.metadata.columns import pack_encoding, unpack_encoding
 from lance_stream.file.v2_1.layouts.leaf_rows import LeafColumn, LeafRows, RowsAsked
 from lance_stream.file.v2_1.layouts.levels import (
     ALL_VALID_ITEM,
@@ -30,8 +30,8 @@ from lance_stream.file.v2_1.layouts.levels import (
     checked_levels,
     layers_of,
 )
-from lance_stream.file.v2_1.layouts.mini_block import ReadChunks
-from lance_stream.file.v2_1.layouts.neighbouring_pages import decode_pages
+from lance_stream.file.v2_1.layouts.mini_block.mini_block import ReadChunks
+from lance_stream.file.v2_1.layouts.mini_block.neighbouring_pages import decode_pages
 
 NULL_POSITION = 1 << 16
 """The position of a null in a column outside of structs."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.chunked_buffers import (
+from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
     check_chunks,
     consecutive,
@@ -30,9 +30,9 @@ from lance_stream.file.chunked_buffers import (
     slices_joined,
     starts_of,
 )
+from lance_stream.file.blocks.data_blocks import DataBlock, FixedWidthBlock, Mask
 from lance_stream.file.compression import fastlanes
 from lance_stream.file.compression.compiled import loops
-from lance_stream.file.data_blocks import DataBlock, FixedWidthBlock, Mask
 from lance_stream.file.v2_1.codecs import (
     EncodedBlock,
     bitpacking,

@@ -38,7 +38,7 @@ import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.data_blocks import Mask
+from lance_stream.file.blocks.data_blocks import Mask
 
 LevelArray: TypeAlias = npt.NDArray[np.uint16]
 Places: TypeAlias = npt.NDArray[np.int64]

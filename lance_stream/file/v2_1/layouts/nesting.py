@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.data_blocks import Mask
+from lance_stream.file.blocks.data_blocks import Mask
 from lance_stream.file.v2_1.layouts.levels import (
     ALL_VALID_ITEM,
     ALL_VALID_LIST,

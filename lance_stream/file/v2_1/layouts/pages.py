@@ -21,14 +21,14 @@ import numpy as np
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
-from lance_stream.file.columns import Page, unpack_encoding
+from lance_stream.file.metadata.columns import Page, unpack_encoding
 from lance_stream.file.v2_1.layouts.blob import (
     BlobPage,
     check_is_description,
     check_is_not_in_list,
 )
 from lance_stream.file.v2_1.layouts.constant import ConstantPage
-from lance_stream.file.v2_1.layouts.full_zip import FullZipPage
+from lance_stream.file.v2_1.layouts.full_zip.full_zip import FullZipPage
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafColumn,
     LeafRows,
@@ -39,8 +39,8 @@ from lance_stream.file.v2_1.layouts.leaf_rows import (
     within,
 )
 from lance_stream.file.v2_1.layouts.levels import NULLABLE_ITEM, Places
-from lance_stream.file.v2_1.layouts.mini_block import MiniBlockPage, ReadChunks
-from lance_stream.file.v2_1.layouts.neighbouring_pages import decode_pages, fit_together
+from lance_stream.file.v2_1.layouts.mini_block.mini_block import MiniBlockPage, ReadChunks
+from lance_stream.file.v2_1.layouts.mini_block.neighbouring_pages import decode_pages, fit_together
 
 MAX_ROWS = 2**62
 """Sums of counts up to here stay in 64 bits."""

@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.arrow_blocks import (
+from lance_stream.file.blocks.arrow_blocks import (
     fixed_size_list_array,
     list_array,
     nulls,
     struct_array,
     with_validity,
 )
-from lance_stream.file.data_blocks import Mask
+from lance_stream.file.blocks.data_blocks import Mask
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafColumn,
     LeafRows,

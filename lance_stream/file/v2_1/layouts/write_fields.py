@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.file.arrow_blocks import is_list, valid_mask, with_validity
-from lance_stream.file.columns import EncodedPage, pack_encoding
-from lance_stream.file.data_blocks import INT32, INT64, Mask
+from lance_stream.file.blocks.arrow_blocks import is_list, valid_mask, with_validity
+from lance_stream.file.blocks.data_blocks import INT32, INT64, Mask
 from lance_stream.file.encoding_options import parse_encoding_options
-from lance_stream.file.v2_1.layouts.choose import encode_page
+from lance_stream.file.metadata.columns import EncodedPage, pack_encoding
+from lance_stream.file.v2_1.layouts.choosing.choose import encode_page
+from lance_stream.file.v2_1.layouts.choosing.few_values import encode_few_values
 from lance_stream.file.v2_1.layouts.constant import encode_null_page
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout
-from lance_stream.file.v2_1.layouts.few_values import encode_few_values
 from lance_stream.file.v2_1.layouts.leaf_rows import spread
 from lance_stream.file.v2_1.layouts.levels import NULLABLE_ITEM, Levels, Places, layers_of
 from lance_stream.file.v2_1.layouts.nesting import LayerWriter

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.chunked_buffers import ChunkedBuffer
-from lance_stream.file.compression.fsst_symbols import SymbolTable
-from lance_stream.file.data_blocks import (
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer
+from lance_stream.file.blocks.data_blocks import (
     ConstantBlock,
     DataBlock,
     FixedSizeListBlock,
@@ -17,6 +16,7 @@ from lance_stream.file.data_blocks import (
     VariableWidthBlock,
     size_in_bytes,
 )
+from lance_stream.file.compression.fsst_symbols import SymbolTable
 from lance_stream.file.v2_1.codecs import (
     bitpacking,
     compress_mini_block,

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import BadDataError, CorruptDataError
-from lance_stream.file.chunked_buffers import ChunkedBuffer
-from lance_stream.file.data_blocks import FixedWidthBlock
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer
+from lance_stream.file.blocks.data_blocks import FixedWidthBlock
 from lance_stream.file.v2_1.codecs import (
     EncodedMiniBlock,
     bitpacking,

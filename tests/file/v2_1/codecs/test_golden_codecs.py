@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError
 
 from lance_stream._proto.encodings_v2_1_pb2 import CompressiveEncoding
 from lance_stream.errors import BadDataError
-from lance_stream.file.chunked_buffers import ChunkedBuffer
-from lance_stream.file.data_blocks import (
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer
+from lance_stream.file.blocks.data_blocks import (
     DataBlock,
     FixedSizeListBlock,
     FixedWidthBlock,

@@ -13,7 +13,7 @@ from lance_stream._proto.encodings_v2_1_pb2 import (
     VariablePackedStruct,
 )
 from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
-from lance_stream.file.data_blocks import (
+from lance_stream.file.blocks.data_blocks import (
     DataBlock,
     FixedWidthBlock,
     StructBlock,

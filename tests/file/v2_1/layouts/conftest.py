@@ -9,7 +9,7 @@ import pytest
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.byte_ranges import ByteRange, answer
-from lance_stream.file.columns import EncodedPage, Page, pack_encoding, unpack_encoding
+from lance_stream.file.metadata.columns import EncodedPage, Page, pack_encoding, unpack_encoding
 from lance_stream.file.v2_1.layouts import FieldWriter, PagesOfColumn, read_field, take_field
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_from_arrow, field_to_arrow

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.errors import BadDataError, CorruptDataError
-from lance_stream.file.chunked_buffers import ChunkedBuffer, consecutive, starts_of
-from lance_stream.file.data_blocks import FixedWidthBlock
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, consecutive, starts_of
+from lance_stream.file.blocks.data_blocks import FixedWidthBlock
 from lance_stream.file.v2_1.codecs import decode_block
 from lance_stream.file.v2_1.layouts.level_chunks import (
     decode_level_chunks,

@@ -1,0 +1,202 @@
+"""Pieces of one buffer that are processed together, like the chunks of a mini-block page.
+
+The chunks of a page are consecutive, each with a header and padding between its buffers.
+A codec gets one buffer of all chosen chunks, so that it can process them at once.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import as_strided
+
+from lance_stream.errors import CorruptDataError
+from lance_stream.file.blocks.data_blocks import Bytes, Words
+
+Counts: TypeAlias = npt.NDArray[np.int64]
+
+LEAST_BYTES_FOR_HUGE_PAGES = 1 << 25
+"""From this size on memory comes from the system, and numpy requests huge pages: filling them takes
+a quarter of the time that joining takes."""
+
+MAX_CHUNK_COUNT = (1 << 16) - 1
+"""A chunk's number of values is stored as its logarithm in 4 bits, that of its levels in 16."""
+
+
+class ChunkedBuffer(NamedTuple):
+    """The bytes that one value buffer has in each of the chosen chunks.
+
+    Args:
+        data: Bytes that contain them all, with gaps of any content.
+        starts: (num_chunks,) the start of each chunk's bytes in `data`.
+        sizes: (num_chunks,) their number.
+    """
+
+    data: Bytes
+    starts: Counts
+    sizes: Counts
+
+
+def check_chunks(buffers: Iterable[ChunkedBuffer], num_values: Counts) -> None:
+    """Check that chunks are inside their bytes, and have as many entries as `num_values`.
+
+    Raises:
+        CorruptDataError: A check fails.
+    """
+    if (_unsigned(num_values) > MAX_CHUNK_COUNT).any():
+        raise CorruptDataError(
+            f"a chunk holds {num_values.min()} to {num_values.max()} values; "
+            f"0 to {MAX_CHUNK_COUNT} are possible"
+        )
+    for buffer in buffers:
+        size_bytes = len(buffer.data)
+        if not len(buffer.starts) == len(buffer.sizes) == len(num_values):
+            raise CorruptDataError(
+                f"{len(num_values)} chunks, but {len(buffer.starts)} starts and "
+                f"{len(buffer.sizes)} sizes of their buffers"
+            )
+        starts, room = _unsigned(buffer.starts), np.uint64(size_bytes)
+        if (starts > room).any() or (_unsigned(buffer.sizes) > room - starts).any():
+            raise CorruptDataError(
+                f"a chunk's buffer does not lie inside the {size_bytes} bytes that are there"
+            )
+
+
+def _unsigned(numbers: Counts) -> npt.NDArray[np.uint64]:
+    """Return the same bits as u64: a negative number is above any number of bytes."""
+    return numbers.astype(np.int64, copy=False).view(np.uint64)
+
+
+def chosen(buffer: ChunkedBuffer, places: npt.NDArray[np.intp]) -> ChunkedBuffer:
+    """Return some of the chunks."""
+    return ChunkedBuffer(buffer.data, buffer.starts[places], buffer.sizes[places])
+
+
+def one_by_one(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
+    """Return the chunks, each as a buffer of one."""
+    return [
+        ChunkedBuffer(
+            buffer.data, buffer.starts[index : index + 1], buffer.sizes[index : index + 1]
+        )
+        for index in range(len(buffer.sizes))
+    ]
+
+
+def holders(num_values: Counts, places: Counts) -> tuple[Counts, Counts]:
+    """Return the chunk of each of some values, and the value's position in it.
+
+    Args:
+        num_values: (num_chunks,) the values of each chunk.
+        places: Values, counted over all chunks.
+    """
+    firsts = starts_of(num_values)
+    chunks: Counts = firsts.searchsorted(places, side="right") - 1
+    return chunks, places - firsts[chunks]
+
+
+def words_at(data: Bytes, starts: Counts, word: np.dtype[np.unsignedinteger]) -> Words:
+    """Return the words that start at some byte positions, aligned or not.
+
+    Args:
+        data: Bytes.
+        starts: The starts of the words; they end inside of `data`.
+        word: Their type.
+    """
+    if len(starts) == 0:
+        return np.empty(0, word)
+    everywhere: Words = np.ndarray((len(data) - word.itemsize + 1,), word, data.data, 0, (1,))
+    return everywhere[starts]
+
+
+def joined(buffer: ChunkedBuffer) -> Bytes:
+    """Return the bytes of all chunks one after the other; a view if they touch already."""
+    return slices_joined(buffer.data, buffer.starts, buffer.starts + buffer.sizes)
+
+
+def slices_joined(data: Bytes, starts: Counts, stops: Counts) -> Bytes:
+    """Return slices of bytes one after the other; a view if they touch already.
+
+    Args:
+        data: The bytes that contain them.
+        starts: (num_slices,) their first bytes.
+        stops: (num_slices,) one past their last.
+    """
+    if len(starts) == 0:
+        return data[:0]
+    if (starts[1:] == stops[:-1]).all():
+        return data[int(starts[0]) : int(stops[-1])]
+    sizes = stops - starts
+    num_bytes = int(sizes.sum())
+    num_regular = _num_regular(starts, sizes)
+    source = data.data
+    if num_regular < len(starts) // 2 and num_bytes < LEAST_BYTES_FOR_HUGE_PAGES:
+        places = zip(starts.tolist(), stops.tolist(), strict=True)
+        return np.frombuffer(b"".join([source[start:stop] for start, stop in places]), np.uint8)
+    whole = np.empty(num_bytes, dtype=np.uint8)
+    _fill(whole, data, starts, stops, num_regular)
+    return whole
+
+
+def in_one(buffers: Sequence[ChunkedBuffer]) -> ChunkedBuffer:
+    """Return the chunks of several buffers one after the other, their bytes copied once.
+
+    Args:
+        buffers: At least one; chunks are inside their bytes.
+    """
+    if len(buffers) == 1:
+        return buffers[0]
+    sizes = np.concatenate([buffer.sizes for buffer in buffers])
+    whole = np.empty(int(sizes.sum()), dtype=np.uint8)
+    done = 0
+    for buffer in buffers:
+        stop = done + int(buffer.sizes.sum())
+        num_regular = _num_regular(buffer.starts, buffer.sizes)
+        _fill(
+            whole[done:stop], buffer.data, buffer.starts, buffer.starts + buffer.sizes, num_regular
+        )
+        done = stop
+    return consecutive(whole, sizes)
+
+
+def _fill(target: Bytes, data: Bytes, starts: Counts, stops: Counts, num_regular: int) -> None:
+    """Copy slices of bytes one after the other: as many as are regular at once."""
+    done = 0
+    if num_regular > 1:
+        size, stride = int(stops[0] - starts[0]), int(starts[1] - starts[0])
+        done = num_regular * size
+        regular = as_strided(
+            data[int(starts[0]) :], (num_regular, size), (stride, 1), writeable=False
+        )
+        np.copyto(target[:done].reshape(num_regular, size), regular)
+        starts, stops = starts[num_regular:], stops[num_regular:]
+    source, room = data.data, target.data
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        room[done : done + stop - start] = source[start:stop]
+        done += stop - start
+
+
+def _num_regular(starts: Counts, sizes: Counts) -> int:
+    """Return how many slices, from the first on, have equal sizes and distances and do not overlap.
+
+    A single slice counts as none.
+    """
+    if len(starts) < 2:
+        return 0
+    distances = np.diff(starts)
+    if distances[0] < sizes[0]:
+        return 1
+    differs = (sizes[1:] != sizes[0]) | (distances != distances[0])
+    return 1 + int(np.argmax(differs)) if differs.any() else len(sizes)
+
+
+def consecutive(data: Bytes, sizes: Counts) -> ChunkedBuffer:
+    """Return consecutive chunks, starting at the first byte."""
+    return ChunkedBuffer(data, starts_of(sizes), sizes)
+
+
+def starts_of(sizes: Counts) -> Counts:
+    """Return the starts of consecutive things of these sizes, the first at 0."""
+    starts = np.zeros(len(sizes), dtype=np.int64)
+    sizes[:-1].cumsum(out=starts[1:])
+    return starts

@@ -1,0 +1,94 @@
+"""Nearby pieces of a file share a request, and are returned one after the other."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lance_stream.byte_ranges import ByteRange, answer
+from lance_stream.file.blocks import scattered_bytes
+from lance_stream.file.blocks.scattered_bytes import (
+    MAX_GAP_BYTES,
+    MAX_JOINED_BYTES,
+    gather,
+    read_joined,
+    read_slices,
+)
+
+FILE = np.random.default_rng(0).integers(0, 256, 3 * MAX_JOINED_BYTES, dtype=np.uint8)
+
+
+def read(starts: Sequence[int], stops: Sequence[int]) -> tuple[bytes, list[ByteRange]]:
+    """Return the pieces, one after the other, and the ranges that were requested."""
+    asked: list[ByteRange] = []
+
+    def read_ranges(ranges: Sequence[ByteRange]) -> list[memoryview]:
+        asked.extend(ranges)
+        return [FILE.data[span.start : span.stop] for span in ranges]
+
+    pieces = read_slices(np.array(starts, np.int64), np.array(stops, np.int64))
+    return answer(pieces, read_ranges).tobytes(), asked
+
+
+def test_nearby_pieces_share_a_request() -> None:
+    far = 70 + MAX_GAP_BYTES + 1
+    pieces, asked = read([10, 50, far], [20, 70, far + 5])
+    assert asked == [ByteRange(10, 70), ByteRange(far, far + 5)]
+    assert pieces == b"".join(
+        FILE[start:stop].tobytes() for start, stop in [(10, 20), (50, 70), (far, far + 5)]
+    )
+
+
+def test_joined_ranges_are_bounded() -> None:
+    """A single piece is never split, however large it is."""
+    starts = list(range(0, 2 * MAX_JOINED_BYTES, 1000))
+    _, asked = read(starts, [start + 8 for start in starts])
+    assert len(asked) == 2
+    long = ByteRange(5, 2 * MAX_JOINED_BYTES)
+    _, asked = read([long.start], [long.stop])
+    assert asked == [long]
+    middle = MAX_JOINED_BYTES // 2  # touching pieces are one
+    _, asked = read([0, middle], [middle, 2 * MAX_JOINED_BYTES])
+    assert asked == [ByteRange(0, 2 * MAX_JOINED_BYTES)]
+
+
+def test_nearby_chunks_include_the_gap_between() -> None:
+    far = 70 + MAX_GAP_BYTES + 1
+    starts, stops = np.array([10, 50, far]), np.array([20, 70, far + 5])
+    asking = read_joined(starts, stops)
+    assert next(asking) == [ByteRange(10, 70), ByteRange(far, far + 5)]
+    with pytest.raises(StopIteration) as done:
+        asking.send([FILE.data[10:70], FILE.data[far : far + 5]])
+    data, places = done.value.value
+    assert places.tolist() == [0, 40, 60]
+    for start, stop, place in zip(starts, stops, places, strict=True):
+        assert data[place : place + stop - start].tobytes() == FILE[start:stop].tobytes()
+
+
+@pytest.mark.parametrize("gap_bytes", [MAX_GAP_BYTES + 1, 3 * MAX_GAP_BYTES + 1])
+def test_chunks_that_are_most_of_what_they_span_share_a_request(gap_bytes: int) -> None:
+    starts = np.arange(3) * (2 * MAX_GAP_BYTES + gap_bytes)
+    stops = starts + 2 * MAX_GAP_BYTES
+    whole = [ByteRange(0, int(stops[-1]))]
+    apart = [ByteRange(*value) for value in zip(starts.tolist(), stops.tolist(), strict=True)]
+    assert next(read_joined(starts, stops)) == (whole if gap_bytes < 2 * MAX_GAP_BYTES else apart)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30)), min_size=1, max_size=60))
+def test_gathered_pieces_match_the_file(distances: list[tuple[int, int]]) -> None:
+    bounds = np.cumsum(np.array(distances).reshape(-1))
+    starts, stops = bounds[0::2], bounds[1::2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scattered_bytes, "MAX_GAP_BYTES", 20)
+        patch.setattr(scattered_bytes, "MAX_JOINED_BYTES", 128)
+        pieces, asked = read(starts.tolist(), stops.tolist())
+    wanted = [FILE[start:stop].tobytes() for start, stop in zip(starts, stops, strict=True)]
+    assert pieces == b"".join(wanted)
+    assert all(one.stop < two.start for one, two in pairwise(asked))
+    offsets, values = gather(FILE[: int(stops[-1])], starts, stops)
+    assert values.tobytes() == pieces
+    assert np.diff(offsets).tolist() == [len(value) for value in wanted]

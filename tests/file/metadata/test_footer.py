@@ -1,0 +1,103 @@
+import struct
+
+import pytest
+
+from lance_stream.byte_ranges import ByteRange
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.file.metadata.footer import (
+    FOOTER_BYTES,
+    MAX_ROWS,
+    Footer,
+    decode_file_descriptor,
+    decode_footer,
+    decode_position_table,
+    encode_file_descriptor,
+    encode_footer,
+    encode_position_table,
+    padding_to_alignment,
+)
+from lance_stream.file.versions import FileVersion
+from lance_stream.schema.fields import Field, Schema
+
+FOOTER = Footer(100, ByteRange(200, 264), ByteRange(264, 280), FileVersion.V2_1)
+SIZE = 280 + FOOTER_BYTES
+
+
+def test_a_footer_has_its_forty_bytes() -> None:
+    stored = encode_footer(FOOTER)
+    assert stored == struct.pack("<QQQIIHH4s", 100, 200, 264, 1, 4, 2, 1, b"LANC")
+    assert decode_footer(stored, SIZE) == FOOTER
+
+
+@pytest.mark.parametrize("size", [0, 3, 4, 7, 8, 39])
+def test_a_file_too_small_for_a_footer_is_corrupt(size: int) -> None:
+    with pytest.raises(CorruptDataError):
+        decode_footer(encode_footer(FOOTER)[FOOTER_BYTES - size :] if size else b"", size)
+
+
+def test_a_file_without_magic_is_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="LANC"):
+        decode_footer(encode_footer(FOOTER)[:-4] + b"PAR1", SIZE)
+
+
+@pytest.mark.parametrize(("major", "minor", "named"), [(2, 3, r"2\.3"), (9, 9, r"9\.9")])
+def test_an_unsupported_version_is_named_first(major: int, minor: int, named: str) -> None:
+    """Even where nothing else in the footer is valid."""
+    end = struct.pack("<QHH4s", 0, major, minor, b"LANC")
+    with pytest.raises(UnsupportedFeatureError, match=named):
+        decode_footer(end, len(end))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_position_past_the_end_is_corrupt(place: int) -> None:
+    stored = bytearray(encode_footer(FOOTER))
+    struct.pack_into("<Q", stored, 8 * place, SIZE - FOOTER_BYTES + 1)
+    with pytest.raises(CorruptDataError, match="past its end"):
+        decode_footer(stored, SIZE)
+
+
+@pytest.mark.parametrize("place", [24, 28])
+def test_a_table_beyond_the_file_is_corrupt(place: int) -> None:
+    stored = bytearray(encode_footer(FOOTER))
+    struct.pack_into("<I", stored, place, 2**32 - 1)
+    with pytest.raises(CorruptDataError, match="past its end"):
+        decode_footer(stored, SIZE)
+
+
+def test_a_file_without_a_schema_is_corrupt() -> None:
+    footer = Footer(100, ByteRange(200, 264), ByteRange(264, 264), FileVersion.V2_0)
+    with pytest.raises(CorruptDataError, match="schema"):
+        decode_footer(encode_footer(footer), SIZE)
+
+
+def test_a_position_table_holds_starts_and_sizes() -> None:
+    ranges = (ByteRange(64, 70), ByteRange(128, 128))
+    stored = encode_position_table(ranges)
+    assert stored == struct.pack("<4Q", 64, 6, 128, 0)
+    assert decode_position_table(stored, SIZE) == ranges
+    assert decode_position_table(b"", SIZE) == ()
+
+
+@pytest.mark.parametrize("entry", [(0, 2**64 - 1), (2**64 - 1, 2**64 - 1), (281, 0)])
+def test_table_entries_past_the_end_are_corrupt(entry: tuple[int, int]) -> None:
+    with pytest.raises(CorruptDataError, match="past its end"):
+        decode_position_table(struct.pack("<2Q", *entry), SIZE)
+
+
+def test_the_descriptor_holds_schema_and_rows() -> None:
+    schema = Schema((Field("a", "int64", id=3),), {"who": b"we"})
+    assert decode_file_descriptor(encode_file_descriptor(schema, 7)) == (schema, 7)
+
+
+def test_more_rows_than_row_offsets_are_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match=str(MAX_ROWS + 1)):
+        decode_file_descriptor(encode_file_descriptor(Schema(), MAX_ROWS + 1))
+
+
+def test_a_malformed_descriptor_is_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="malformed"):
+        decode_file_descriptor(b"\xff\xff\xff")
+
+
+def test_padding_aligns_to_64_bytes() -> None:
+    assert [padding_to_alignment(number) for number in (0, 1, 63, 64, 65)] == [0, 63, 1, 0, 63]
