@@ -59,13 +59,14 @@ def last(batch: pa.RecordBatch) -> dict[int, tuple[int, bool]]:
 
 
 def test_all_change_types_can_be_applied(empty_table: lance_stream.Dataset) -> None:
+    """A change type that the feed gains must also be handled where changes are applied."""
     table = empty_table.append(rows({1: "a", 2: "b"})).update({"x": "'c'"}, where="id = 1")
     types = set(table.delete("id = 2").changes(0).read_all()["_change_type"].to_pylist())
     assert types == set(BRINGS)
 
 
 def test_the_newest_version_of_a_key_wins() -> None:
-    """Whatever the order of the rows."""
+    """Order in the feed decides, not the order in which the rows arrive."""
     batch = changes_of(
         (9, "delete", 1), (3, "insert", 1), (5, "insert", 2), (4, "update_postimage", 3)
     )
@@ -73,19 +74,23 @@ def test_the_newest_version_of_a_key_wins() -> None:
 
 
 def test_removals_precede_additions_within_a_version() -> None:
+    """One version may move a key from one row to another, and the removal must not delete the row
+    that received it.
+    """
     batch = changes_of(
         (7, "insert", 1), (7, "delete", 1), (7, "update_postimage", 2), (7, "update_preimage", 2)
     )
     assert last(batch) == {1: (0, False), 2: (2, False)}
 
 
-def test_a_lone_pre_image_deletes_its_key() -> None:
+def test_lone_pre_images_delete_their_key() -> None:
+    """A filter may drop the post-image when an update moves the row out of the filter."""
     assert last(changes_of((7, "update_preimage", 1))) == {1: (0, True)}
 
 
 @pytest.mark.parametrize("change", BRINGS)
 def test_duplicate_changes_of_a_key_are_refused(change: str) -> None:
-    """Two rows of one version that do the same to a key: the columns are not a key."""
+    """Two rows of one version that do the same to a key show that the columns are not a key."""
     batch = changes_of((6, "insert", 3), (7, change, 5), (7, change, 5), (8, "delete", 5))
     with pytest.raises(InvalidInputError, match=r"1 keys .* \(id=5\).*version 7.*not a key"):
         last(batch)
@@ -93,11 +98,13 @@ def test_duplicate_changes_of_a_key_are_refused(change: str) -> None:
 
 @pytest.mark.floors
 def test_unknown_change_types_are_refused() -> None:
+    """Ignoring a change type of another system would make the replica differ silently."""
     with pytest.raises(InvalidInputError, match=r"'truncate' is not a change type"):
         last(changes_of((6, "insert", 3), (7, "truncate", 5)))
 
 
 def test_rows_without_change_columns_are_refused(empty_table: lance_stream.Dataset) -> None:
+    """Without type or version the order of changes is unknown, and nothing may be committed."""
     with pytest.raises(InvalidInputError, match=r"no column '_change_type'.*readChangeFeed"):
         empty_table.apply_changes(rows({1: "a"}), on="id")
     no_version = changes_of((6, "insert", 3)).drop_columns(["_commit_version"])
@@ -118,7 +125,7 @@ def empty_table(tmp_path: Any) -> lance_stream.Dataset:
 
 
 def test_change_columns_are_not_stored(empty_table: lance_stream.Dataset, tmp_path: Any) -> None:
-    """Nor are those left out by `except_columns`."""
+    """Neither the columns of the feed nor those in `except_columns` belong to the replica."""
     source = empty_table.append(rows({1: "a", 2: "b"}))
     ids = pa.schema([pa.field("id", pa.int64())])
     replica = lance_stream.create_dataset(str(tmp_path / "ids"), ids)
@@ -129,6 +136,9 @@ def test_change_columns_are_not_stored(empty_table: lance_stream.Dataset, tmp_pa
 def test_a_reinserted_key_keeps_its_replica_row(
     empty_table: lance_stream.Dataset, tmp_path: Any
 ) -> None:
+    """A delete and an insert of a key in one batch are an update for the replica, which keeps the
+    row id.
+    """
     source = empty_table.append(rows({1: "a", 2: "b"}))
     replica = lance_stream.create_dataset(str(tmp_path / "replica"), SCHEMA)
     replica = replica.apply_changes(source.changes(0), on="id")
@@ -140,6 +150,9 @@ def test_a_reinserted_key_keeps_its_replica_row(
 
 
 def test_unchanged_rows_can_be_skipped(empty_table: lance_stream.Dataset, tmp_path: Any) -> None:
+    """A feed that is delivered twice must not add a version or changes to the
+    replica's own feed.
+    """
     source = empty_table.append(rows({1: "a", 2: "b"}))
     replica = lance_stream.create_dataset(str(tmp_path / "replica"), SCHEMA)
     replica = replica.apply_changes(source.changes(0), on="id")
@@ -189,6 +202,9 @@ def do(ds: lance_stream.Dataset, step: Step) -> lance_stream.Dataset:
 @given(steps=STEPS, data=st.data())
 @pytest.mark.essential
 def test_replicas_match_after_any_batching(steps: Sequence[Step], data: st.DataObject) -> None:
+    """A consumer chooses the size of its batches, and the replica must be the same after each of
+    them.
+    """
     source = new_table()
     for step in steps:
         source = do(source, step)
@@ -253,6 +269,9 @@ def test_replicas_match_under_any_limits(
 def test_filtered_changes_maintain_filtered_replicas(
     steps: Sequence[Step],
 ) -> None:
+    """Rows enter and leave a filter by updates, of which the filtered feed
+    contains only one half.
+    """
     source, replica = new_table(), new_table()
     for step in steps:
         source = do(source, step)

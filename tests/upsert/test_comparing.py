@@ -92,7 +92,10 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 @pytest.mark.parametrize("name", [*TYPES, *ONLY_EQUAL])
-def test_equality_is_that_of_python(name: str) -> None:
+def test_equality_follows_python_values(name: str) -> None:
+    """Unchanged rows are skipped by this comparison, so NaN, nulls and nested values must compare
+    by value.
+    """
     kind, values = {**TYPES, **ONLY_EQUAL}[name]
     left, one, right, other = pairs_of(kind, values)
     expected = [order_of(a) == order_of(b) for a, b in zip(left, right, strict=True)]
@@ -101,7 +104,8 @@ def test_equality_is_that_of_python(name: str) -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("name", TYPES)
-def test_ordering_is_that_of_spark(name: str) -> None:
+def test_ordering_follows_spark(name: str) -> None:
+    """Sequences decide which row is newest, and a user checks the result with Spark's `max`."""
     kind, values = TYPES[name]
     check_can_order("x", kind)
     left, one, right, other = pairs_of(kind, values)
@@ -117,6 +121,7 @@ def test_ordering_is_that_of_spark(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [MAPS, pa.struct([("m", MAPS)]), pa.list_(MAPS), pa.struct([])])
 def test_unordered_values_are_refused(kind: pa.DataType) -> None:
+    """Maps have no order in Spark, so no row could be the newest."""
     with pytest.raises(InvalidInputError, match="'x' cannot order rows"):
         check_can_order("x", kind)
 
@@ -133,4 +138,7 @@ def test_unordered_values_are_refused(kind: pa.DataType) -> None:
     ids=["date", "timestamp", "nanosecond", "list", "text"],
 )
 def test_values_python_lacks_can_be_shown(value: pa.Scalar, shown: str) -> None:
+    """An error message shows values, and a second error while formatting it
+    would hide the first.
+    """
     assert shown in show_value(value)

@@ -56,9 +56,10 @@ def some_fragment(dice: random.Random, number: int) -> bytes:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("most_kinds", [1, 16])
-def test_columns_are_those_of_decoded_fragments(
-    most_kinds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_equal_decoded_fragments(most_kinds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The columns are read from the encoded bytes of many fragments at once, which must agree with
+    decoding each of them.
+    """
     monkeypatch.setattr(module, "_MOST_KINDS", most_kinds)
     dice = random.Random(most_kinds)
     num_found = 0
@@ -72,7 +73,8 @@ def test_columns_are_those_of_decoded_fragments(
     assert num_found > 500
 
 
-def test_few_of_many_like_fragments_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similar_fragments_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding every fragment of a large table would cost more than the upsert itself."""
     dice = random.Random(3)
     file = DataFile("", (0, 1), (0, 1), (2, 1), 5)
     fragments = FragmentList(
@@ -94,6 +96,7 @@ def test_few_of_many_like_fragments_are_decoded(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_damaged_fragments_are_reported() -> None:
+    """The fast path must not read past the end of a truncated fragment."""
     dice = random.Random(4)
     raws = [some_fragment(dice, number) for number in range(200)]
     fragments = FragmentList([*raws[:-1], raws[-1][:-1]])
@@ -102,6 +105,7 @@ def test_damaged_fragments_are_reported() -> None:
 
 
 def test_many_names_are_parsed_like_one() -> None:
+    """A file that is identified by a wrong name would be given the bounds of another one."""
     dice = random.Random(5)
     names = [some_name(dice) for _ in range(300)]
     raw = [name.encode() for name in names]

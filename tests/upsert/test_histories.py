@@ -63,9 +63,10 @@ def check_feed(older: Dataset, newer: Dataset) -> None:
 
 @some
 @given(seeds, st.sampled_from([("city", "note"), ("city",), ()]))
-def test_any_order_in_any_batches_gives_the_history_of_the_sorted_log(
-    seed: int, tracked: tuple[str, ...]
-) -> None:
+def test_any_batching_builds_the_sorted_history(seed: int, tracked: tuple[str, ...]) -> None:
+    """Events arrive late and in any division, with other writes in between, and the history must
+    not depend on it.
+    """
     chance = random.Random(seed)
     log = model.random_log(chance)
     ds, versions = new_history(), []
@@ -84,7 +85,10 @@ def test_any_order_in_any_batches_gives_the_history_of_the_sorted_log(
 
 @some
 @given(seeds)
-def test_large_batches_by_ranges_of_keys_give_the_same(seed: int) -> None:
+def test_large_batches_build_equal_histories(seed: int) -> None:
+    """Large batches are applied by ranges of keys in several parts, and the history must be the
+    same.
+    """
     chance = random.Random(seed)
     log = model.random_log(chance, num_keys=9)
     rules = ChangeRules(
@@ -103,7 +107,8 @@ def test_large_batches_by_ranges_of_keys_give_the_same(seed: int) -> None:
 
 @some
 @given(seeds)
-def test_two_writers_give_the_history_of_both(seed: int) -> None:
+def test_two_writers_build_one_history(seed: int) -> None:
+    """A commit that lost to another one is planned again on a history with new intervals."""
     chance = random.Random(seed)
     log = model.random_log(chance)
     opened = new_history()
@@ -118,7 +123,10 @@ def test_two_writers_give_the_history_of_both(seed: int) -> None:
 
 @some
 @given(seeds)
-def test_type_1_gives_the_current_rows_of_the_sorted_log(seed: int) -> None:
+def test_type_1_keeps_current_rows(seed: int) -> None:
+    """A dimension of type 1 must end with the newest event of each key, whatever the order of
+    arrival.
+    """
     chance = random.Random(seed)
     log = model.random_log(chance)
     schema = pa.schema([*STORED, ("seq", pa.int64())])
@@ -130,7 +138,8 @@ def test_type_1_gives_the_current_rows_of_the_sorted_log(seed: int) -> None:
 
 @some
 @given(seeds)
-def test_current_rows_of_the_history_are_those_of_type_1(seed: int) -> None:
+def test_open_rows_equal_type_1(seed: int) -> None:
+    """The open rows of a history are the current state, so both types of dimension must agree."""
     chance = random.Random(seed)
     log = model.random_log(chance)
     ds = new_history()
@@ -142,9 +151,12 @@ def test_current_rows_of_the_history_are_those_of_type_1(seed: int) -> None:
 
 @pytest.mark.parametrize("stable_row_ids", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_pylance_reads_the_history_after_compaction_and_cleanup(
+def test_pylance_reads_maintained_histories(
     tmp_path: Path, seed: int, stable_row_ids: bool
 ) -> None:
+    """Another reader must see the same intervals after compaction and cleanup by either
+    implementation.
+    """
     chance = random.Random(seed)
     log = model.random_log(chance, num_keys=20, most=20)
     uri = str(tmp_path / "t.lance")
@@ -161,8 +173,8 @@ def test_pylance_reads_the_history_after_compaction_and_cleanup(
     assert rows(lance_stream.open_dataset(uri)) == model.history(log)
 
 
-def test_rows_without_a_place_in_a_history_are_found() -> None:
-    """A row ends after its start, and before the next row of its key begins; edges included."""
+def test_invalid_intervals_of_histories_are_detected() -> None:
+    """A row must end after its start and before the next row of its key begins, edges included."""
 
     def is_bad(row: tuple[int, ...], other: tuple[int, ...]) -> bool:
         key, start, end = row
@@ -182,8 +194,8 @@ def test_rows_without_a_place_in_a_history_are_found() -> None:
         assert found in bad or found == NONE or first[0] == second[0], rows_of_keys
 
 
-def test_the_last_of_equal_events_is_the_one_that_counts() -> None:
-    """An event that was remembered twice would be told twice."""
+def test_the_last_of_equal_events_counts() -> None:
+    """An event that was remembered twice would otherwise be applied twice."""
     for seed in range(20):
         dice = np.random.default_rng(seed)
         keys, ranks = dice.integers(0, 3, (2, 12))

@@ -48,6 +48,7 @@ def content(table: TableVersion) -> list[tuple[Any, ...]]:
 
 
 def test_decimals_finer_than_the_key_are_refused(way: Way) -> None:
+    """Rounding a key would update the row of another key."""
     table = table_of(
         pa.table({"id": pa.array([Decimal("-1.50")], pa.decimal128(10, 2)), "x": ["old"]})
     )
@@ -75,6 +76,9 @@ def test_decimals_finer_than_the_key_are_refused(way: Way) -> None:
     ids=str,
 )
 def test_equal_keys_match_across_types(way: Way, stored: pa.Array, incoming: pa.DataType) -> None:
+    """A batch rarely has the exact types of the table, and a missed match would insert a
+    duplicate.
+    """
     table = table_of(pa.table({"id": stored, "x": ["old"]}))
     done = way(table, pa.table({"id": stored.cast(incoming), "x": ["new"]}), BY_ID)
     assert (done.num_updated, done.num_inserted) == (1, 0)
@@ -82,6 +86,9 @@ def test_equal_keys_match_across_types(way: Way, stored: pa.Array, incoming: pa.
 
 
 def test_nanoseconds_distinguish_keys(way: Way) -> None:
+    """Python's datetimes have microseconds, so a comparison through them would merge different
+    keys.
+    """
     ids = pa.array([1, 2, 3], pa.timestamp("ns"))
     table = table_of(pa.table({"id": ids, "x": ["a", "b", "c"]}))
     done = way(table, pa.table({"id": ids.slice(1, 1), "x": ["B"]}), BY_ID)
@@ -91,6 +98,9 @@ def test_nanoseconds_distinguish_keys(way: Way) -> None:
 
 
 def test_nanoseconds_decide_lateness(way: Way) -> None:
+    """Two events within a microsecond are common, and truncated sequences would let the older one
+    win.
+    """
     rules = UpsertRules(("id",), sequence_by="at")
     times = pa.array([1_000_000_002, 1_000_000_001], pa.timestamp("ns"))
     table = table_of(pa.table({"id": [1], "at": times.slice(0, 1), "x": ["new"]}))
@@ -100,6 +110,7 @@ def test_nanoseconds_decide_lateness(way: Way) -> None:
 
 
 def test_stored_rows_without_a_key_stay(way: Way) -> None:
+    """A null in a key column equals no key, so such rows are neither updated nor deleted."""
     table = table_of(pa.table({"id": [1, None], "x": ["a", "b"]}))
     done = way(table, pa.table({"id": [1, 2], "x": ["A", "c"]}), BY_ID)
     assert lance_stream.Dataset(done.table).to_table().sort_by("x").to_pylist() == [
@@ -110,7 +121,7 @@ def test_stored_rows_without_a_key_stay(way: Way) -> None:
 
 
 def test_a_failed_part_leaves_no_files(tmp_path: Any) -> None:
-    """Neither its own nor those of the other parts."""
+    """Neither the files of the failed part nor those of the other parts may remain."""
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("x", pa.string(), nullable=False)])
     table = lance_stream.create_dataset(str(tmp_path / "t"), schema).table
     rows = pa.table({"id": range(20), "x": [None if i == 13 else "a" for i in range(20)]})
@@ -154,6 +165,7 @@ ASCENDING = {
 
 @pytest.mark.parametrize("name", ASCENDING)
 def test_the_greatest_sequence_wins_in_any_order(way: Way, name: str) -> None:
+    """Sequences of every type must order rows alike within a batch and across batches."""
     sequences = ASCENDING[name]
     last = len(sequences) - 1
     places = list(range(len(sequences)))
@@ -165,7 +177,7 @@ def test_the_greatest_sequence_wins_in_any_order(way: Way, name: str) -> None:
 
 @pytest.mark.floors
 def test_struct_sequences_compare_in_stored_order(way: Way) -> None:
-    """The order of the struct's fields in the table counts, not that in the batch."""
+    """The order of the struct's fields in the table counts, not their order in the batch."""
     table = table_of(
         pa.table({"id": [1], "seq": pa.array([{"at": 2, "lsn": 1.0}], NESTED), "x": ["new"]})
     )
@@ -178,6 +190,9 @@ def test_struct_sequences_compare_in_stored_order(way: Way) -> None:
 
 
 def test_maps_do_not_order_rows(way: Way) -> None:
+    """Spark does not order maps, so a sequence of this type must be refused before anything is
+    written.
+    """
     kind = pa.map_(pa.string(), pa.int64())
     rows = pa.table({"id": [1], "seq": pa.array([[("a", 1)]], kind)})
     with pytest.raises(InvalidInputError, match="'seq' cannot order rows"):
@@ -185,6 +200,9 @@ def test_maps_do_not_order_rows(way: Way) -> None:
 
 
 def test_lists_are_not_remembered_as_sequences(way: Way) -> None:
+    """Files of remembered deletes cannot store a list as sequence, and the error names the way
+    out.
+    """
     seq = pa.array([[1, 2]], pa.list_(pa.int64()))
     rows = pa.table({"id": [1], "seq": seq, "d": [True]})
     rules = UpsertRules(("id",), "seq", "d", tombstones=timedelta(days=7))
@@ -193,6 +211,7 @@ def test_lists_are_not_remembered_as_sequences(way: Way) -> None:
 
 
 def test_structs_are_remembered_as_sequences(way: Way) -> None:
+    """Late rows must be compared with the struct of the delete field by field, nulls first."""
     rules = UpsertRules(("id",), "seq", "d", ("d",), tombstones=timedelta(days=7))
 
     def rows(lsn: float | None, *, deletes: bool) -> pa.Table:
@@ -211,6 +230,9 @@ def test_structs_are_remembered_as_sequences(way: Way) -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("infinite", [2**63 - 1, 0])
 def test_identical_rows_may_repeat(way: Way, infinite: int) -> None:
+    """Sources deliver an event twice, so equal rows with equal sequences are no ambiguity, even
+    with NaN and infinite times.
+    """
     nested = pa.list_(pa.struct([("at", pa.timestamp("us")), ("x", pa.float64())]))
     rows = pa.table(
         {
@@ -229,7 +251,7 @@ def test_identical_rows_may_repeat(way: Way, infinite: int) -> None:
 
 @pytest.mark.parametrize("deletes", [False, True])
 def test_columns_not_stored_decide_nothing(way: Way, deletes: bool) -> None:
-    """A change delivered twice has the same effect, whatever its Kafka offset is."""
+    """A change that is delivered twice has the same effect although its Kafka offset differs."""
     rules = UpsertRules(("id",), "seq", "op = 'd'", except_columns=("op", "offset"))
     op = ["d", "d"] if deletes else ["c", "u"]
     rows = pa.table({"id": [1, 1], "seq": [5, 5], "x": [1, 1], "op": op, "offset": [7, 8]})
@@ -243,7 +265,9 @@ def test_columns_not_stored_decide_nothing(way: Way, deletes: bool) -> None:
 
 
 def test_deletes_need_no_equal_values(way: Way) -> None:
-    """A delete often carries the row before it, in one delivery complete and in another not."""
+    """A delete often carries the previous row, completely in one delivery and partially in
+    another.
+    """
     rules = UpsertRules(("id",), "seq", "op = 'd'", except_columns=("op",))
     rows = pa.table({"id": [1, 1], "seq": [5, 5], "x": [0, None], "op": ["d", "d"]})
     done = way(table_of(pa.table({"id": [1], "seq": [4], "x": [0]})), rows, rules)
@@ -251,6 +275,7 @@ def test_deletes_need_no_equal_values(way: Way) -> None:
 
 
 def test_repeated_rows_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing every repeated row by itself would make a batch with many of them take hours."""
     calls: list[int] = []
 
     def counted(left: pa.RecordBatch, right: pa.RecordBatch) -> Any:
@@ -279,6 +304,9 @@ STORED = [
 @pytest.mark.floors
 @pytest.mark.parametrize("applies_changes", [False, True])
 def test_missing_struct_fields_keep_their_values(way: Way, applies_changes: bool) -> None:
+    """A batch may have only some fields of a struct, and the others must survive, as missing
+    columns do.
+    """
     table = table_of(pa.table({"id": range(4), "s": pa.array(STORED, WHOLE)}))
     partial = pa.struct([("b", pa.struct([("x", pa.int32())]))])
     values = [{"b": {"x": 7}}, {"b": {"x": 7}}, {"b": {"x": 7}}, None, {"b": {"x": 7}}]
@@ -321,6 +349,9 @@ def test_missing_struct_fields_keep_their_values(way: Way, applies_changes: bool
     ids=["list", "map", "list in a struct"],
 )
 def test_missing_fields_in_items_are_refused(way: Way, kind: pa.DataType, value: pa.Array) -> None:
+    """Items of lists and maps cannot be matched with the stored ones, so their missing fields
+    would be lost.
+    """
     table = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64()), ("s", kind)])
     ).table
@@ -329,7 +360,7 @@ def test_missing_fields_in_items_are_refused(way: Way, kind: pa.DataType, value:
 
 
 def test_none_excludes_no_column() -> None:
-    """As the value of `except_columns`."""
+    """`except_columns=None` means that every column is stored."""
     rows = pa.table({"id": [1], "x": [1]})
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows.schema)
     ds = ds.upsert(rows, on="id", except_columns=None)
@@ -338,7 +369,9 @@ def test_none_excludes_no_column() -> None:
 
 
 def test_retries_refuse_a_recreated_table(way: Any, tmp_path: Path) -> None:
-    """The table is recreated after an attempt has lost to another upsert."""
+    """The table was re-created after an attempt had lost to another upsert, so the rows belong to
+    a table that no longer exists.
+    """
     uri = str(tmp_path / "t")
     rows = pa.table({"id": [1, 2], "x": ["old", "old"]})
     made = lance_stream.create_dataset(uri, rows.schema).append(rows)
@@ -361,10 +394,10 @@ def test_retries_refuse_a_recreated_table(way: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("swapped", ["id", "at"])
-def test_retries_follow_columns_that_were_renamed(
+def test_retries_follow_renamed_columns(
     way: Any, swapped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two columns have swapped their names after an attempt has lost to another upsert."""
+    """Two columns have swapped their names since the attempt that lost to another upsert."""
     rows = pa.table(
         {
             "id": [1, 2, 3],

@@ -126,6 +126,9 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @pytest.mark.floors
 def test_one_column_is_written_and_rows_stay(wide: lance_stream.Dataset, uri: str) -> None:
+    """Moving wide rows to change one column rewrites the whole table; row ids, stamps and the feed
+    must still show the update.
+    """
     before = lineage(wide)
     changed = wide.upsert(prices([3, 5, 150, 500]), on="id")
     assert is_in_place(changed)
@@ -151,6 +154,7 @@ def test_one_column_is_written_and_rows_stay(wide: lance_stream.Dataset, uri: st
 def test_no_other_column_is_read(
     uri: str, wide: lance_stream.Dataset, bytes_read: Counter[str]
 ) -> None:
+    """The saving is lost if the update reads the wide columns that it does not change."""
     ds = lance_stream.open_dataset(uri)
     changed = ds.upsert(prices(range(0, 2 * NUM_ROWS, 2)), on="id")
     assert is_in_place(changed)
@@ -162,7 +166,8 @@ def test_no_other_column_is_read(
 
 
 @pytest.mark.floors
-def test_structs_keep_the_parts_that_a_batch_lacks(wide: lance_stream.Dataset) -> None:
+def test_structs_keep_their_other_fields(wide: lance_stream.Dataset) -> None:
+    """Fields of a struct that the batch lacks have to be copied into the new column file."""
     wide = wide.delete("id = 8")
     new = pa.table({"id": [7, 9], "place": [{"x": -7}, None]})
     changed = wide.upsert(new, on="id")
@@ -175,8 +180,8 @@ def test_structs_keep_the_parts_that_a_batch_lacks(wide: lance_stream.Dataset) -
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_deleted_rows_may_have_nulls_where_others_must_not(uri: str, version: str) -> None:
-    """A column that must not be null since its nulls were deleted."""
+def test_deleted_rows_may_keep_forbidden_nulls(uri: str, version: str) -> None:
+    """A column may have become non-nullable after the rows with nulls were deleted."""
     rows = wide_rows(0, 20).set_column(1, "price", pa.array([None] + [1.0] * 19))
     made = lance_stream.create_dataset(uri, rows, file_version=version).delete("id = 0")
     strict = made.alter_columns({"path": "price", "nullable": False})
@@ -190,7 +195,8 @@ def test_deleted_rows_may_have_nulls_where_others_must_not(uri: str, version: st
     assert lance.dataset(uri).to_table(["id", "price"]).equals(again.to_table(["id", "price"]))
 
 
-def test_rows_are_deleted_in_the_same_version(wide: lance_stream.Dataset) -> None:
+def test_deletes_share_the_version_of_updates(wide: lance_stream.Dataset) -> None:
+    """Readers must see updates in place, deletes and inserts of one batch together."""
     wide = wide.delete("id < 2")
     new = prices([1, 5, 6, 7, 120]).append_column("gone", pa.array([False, True] + 3 * [False]))
     changed = wide.upsert(new, on="id", delete_when="gone", except_columns=["gone"])
@@ -204,8 +210,8 @@ def test_rows_are_deleted_in_the_same_version(wide: lance_stream.Dataset) -> Non
     assert changed.verify() == wide.verify()
 
 
-def test_columns_are_written_again_and_again(wide: lance_stream.Dataset, uri: str) -> None:
-    """The file of the last time is dropped, and the rest of the first one is kept."""
+def test_columns_can_be_rewritten_repeatedly(wide: lance_stream.Dataset, uri: str) -> None:
+    """The previous column file is dropped, and the remaining columns of the first file stay."""
     now = wide
     for number in range(4):
         older, now = now, now.upsert(prices(range(10, 20), -number), on="id")
@@ -226,7 +232,7 @@ def test_columns_are_written_again_and_again(wide: lance_stream.Dataset, uri: st
 def test_fragments_are_decided_one_by_one(
     wide: lance_stream.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of one fragment move, those of the other stay, in one version."""
+    """Rows of one fragment move while those of another stay, in one version."""
     stays = FragmentCosts.is_cheaper_in_place
     monkeypatch.setattr(
         FragmentCosts, "is_cheaper_in_place", property(lambda costs: costs.num_changed > 1)
@@ -282,13 +288,16 @@ def act_before_the_plan(monkeypatch: pytest.MonkeyPatch, act: Callable[[], objec
         "append",
     ],
 )
-def test_others_commit_first(
+def test_concurrent_commits_survive_in_place_updates(
     wide: lance_stream.Dataset,
     uri: str,
     theirs: Callable[[lance_stream.Dataset], object],
     expected: dict[int, float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A new column file holds a value for every row of the fragment, including those that another
+    writer has changed meanwhile.
+    """
     act_before_the_plan(monkeypatch, lambda: theirs(lance_stream.open_dataset(uri)))
     changed = wide.upsert(prices([3, 5]), on="id")
     found = {each["id"]: each for each in rows_of(changed)}
@@ -298,9 +307,10 @@ def test_others_commit_first(
     assert changed.verify() == []
 
 
-def test_failed_commits_leave_no_new_file_and_take_no_old_one(
+def test_failed_commits_keep_exactly_the_old_files(
     wide: lance_stream.Dataset, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Deleting the replaced column files before the commit would destroy the table."""
     wide = wide.delete("id = 50")
     before = data_files(uri)
 
@@ -314,9 +324,10 @@ def test_failed_commits_leave_no_new_file_and_take_no_old_one(
     assert rows_of(lance_stream.open_dataset(uri)) == rows_of(wide)
 
 
-def test_a_failure_between_two_fragments_leaves_no_file(
+def test_failures_between_fragments_leave_no_file(
     wide: lance_stream.Dataset, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first fragment's file is already written when the second one fails."""
     before = data_files(uri)
     write = in_place.write_columns
 
@@ -331,9 +342,12 @@ def test_a_failure_between_two_fragments_leaves_no_file(
     assert data_files(uri) == before
 
 
-def test_whole_rows_blobs_and_unstamped_fragments_move(
+def test_whole_rows_and_blobs_move(
     uri: str, wide: lance_stream.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A batch with all columns saves nothing in place, and blobs have files beside the column that
+    a rewrite would have to copy.
+    """
     monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: True))
     assert not is_in_place(wide.upsert(wide_rows(3, 4), on="id"))
     assert not is_in_place(wide.upsert(wide_rows(3, 4).select(["id"]), on="id"))
@@ -353,9 +367,11 @@ def test_whole_rows_blobs_and_unstamped_fragments_move(
 
 @pytest.mark.floors
 @pytest.mark.parametrize(("index", "stays"), [(pa.int8(), False), (pa.int32(), True)])
-def test_values_of_a_dictionary_stay_if_there_is_room_for_old_and_new_ones(
-    uri: str, index: pa.DataType, stays: bool
-) -> None:
+def test_full_dictionaries_make_rows_move(uri: str, index: pa.DataType, stays: bool) -> None:
+    """Old and new values share one dictionary in the column file, whose index type limits their
+    number.
+    """
+
     def codes(names: Sequence[str]) -> pa.Array:
         return pa.DictionaryArray.from_arrays(pa.array(range(len(names)), index), list(names))
 
@@ -370,7 +386,10 @@ def test_values_of_a_dictionary_stay_if_there_is_room_for_old_and_new_ones(
     assert found == {n: f"{'b' if n < 60 else 'a'}{n}" for n in range(NUM_ROWS)}
 
 
-def test_files_of_0_1_move(uri: str) -> None:
+def test_rows_of_version_0_1_move(uri: str) -> None:
+    """A file of version 0.1 cannot mark a column as no longer used, so a new column file cannot
+    replace it.
+    """
     rows = wide_rows(0, NUM_ROWS).drop_columns(["place"])
     ds = lance_stream.create_dataset(uri, rows, file_version="0.1")
     changed = ds.upsert(prices([3, 5]), on="id")
@@ -382,7 +401,7 @@ def test_files_of_0_1_move(uri: str) -> None:
 def test_updates_write_what_they_set(
     wide: lance_stream.Dataset, uri: str, bytes_read: Counter[str]
 ) -> None:
-    """Expressions see the row before, also the columns that are set."""
+    """Expressions see the row before the update, even for the columns that are set."""
     wide = wide.delete("id = 21")
     bytes_read.clear()
     changed = lance_stream.open_dataset(uri).update(
@@ -405,9 +424,8 @@ def test_updates_write_what_they_set(
     assert not is_in_place(changed.update({"blob": "CAST('' AS binary)"}, where="id = 3"))
 
 
-def test_an_update_whose_values_do_not_fit_leaves_no_file(
-    wide: lance_stream.Dataset, uri: str
-) -> None:
+def test_overflowing_updates_leave_no_file(wide: lance_stream.Dataset, uri: str) -> None:
+    """The overflow is only noticed while the column file is being written."""
     before = data_files(uri)
     with pytest.raises(LanceStreamError):
         wide.update({"id": "id * 70000000000000000"})
@@ -436,7 +454,10 @@ COSTS = FragmentCosts(
         ({"num_changed": 2_000, "num_runs": 2_000, "other_bytes": 0, "num_side_blobs": 1}, True),
     ],
 )
-def test_the_decision(different: dict[str, int], in_place_is_cheaper: bool) -> None:
+def test_the_cheaper_way_is_chosen(different: dict[str, int], in_place_is_cheaper: bool) -> None:
+    """The costs of both ways depend on rows, runs, bytes and blobs, and a wrong estimate makes an
+    upsert many times slower.
+    """
     costs = FragmentCosts(**(COSTS.__dict__ | different))
     assert costs.is_cheaper_in_place is in_place_is_cheaper
 
@@ -444,7 +465,7 @@ def test_the_decision(different: dict[str, int], in_place_is_cheaper: bool) -> N
 def test_few_rows_of_a_large_fragment_open_no_file(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The manifest alone shows that one row is better moved, but not that many are."""
+    """The manifest alone shows that a single row should move and that many rows may not."""
     num_rows = 20_000
     stored = {"id": range(num_rows), "price": [1.0] * num_rows, "weight": range(num_rows)}
     ds = lance_stream.create_dataset(uri, pa.table(stored))
@@ -470,13 +491,15 @@ def test_few_rows_of_a_large_fragment_open_no_file(
         ({"files": "of another version"}, False),
     ],
 )
-def test_rows_of_fragments_that_cannot_be_stamped_move(
+def test_rows_of_unstampable_fragments_move(
     wide: lance_stream.Dataset,
     monkeypatch: pytest.MonkeyPatch,
     changes: dict[str, Any],
     unless_unstable: bool,
 ) -> None:
-    """Changed in place, they would not count as changed; and files of one version mix with none."""
+    """Changed in place, these rows would not count as updated, and files of one version do not mix
+    with others.
+    """
     monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: True))
     table = wide.table
     first, second = table.manifest.fragments
@@ -504,13 +527,15 @@ def test_rows_of_fragments_that_cannot_be_stamped_move(
         None,
     ],
 )
-def test_rows_that_move_have_what_others_wrote_meanwhile(
+def test_moved_rows_keep_concurrent_updates(
     wide: lance_stream.Dataset,
     uri: str,
     theirs: pa.Table | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A moved row has stored values, too: those of the version that the commit follows."""
+    """A moved row also carries stored values, which must be those of the version that the commit
+    follows.
+    """
     stays = [False]
     monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: stays[0]))
     expected = {each["id"]: each for each in rows_of(wide)}

@@ -103,6 +103,9 @@ def test_only_fragments_that_cannot_match_are_skipped(
     num_known: int,
     sample_keys: int,
 ) -> None:
+    """A fragment that is skipped although it holds a key would get a duplicate of it; unknown
+    fragments must be read.
+    """
     types, rows_of, keys = drawn
     bounds, fragments, file_bounds = file_bounds_of(types, rows_of)
     file_bounds = file_bounds[: num_known * len(types)]
@@ -117,7 +120,8 @@ def test_only_fragments_that_cannot_match_are_skipped(
     assert bounds.are_unknown(fragments).tolist() == [at >= num_known for at in range(len(rows_of))]
 
 
-def test_a_fragment_seen_before_is_not_decoded() -> None:
+def test_known_fragments_are_not_decoded() -> None:
+    """Every batch sees all fragments again, so decoding them would dominate small upserts."""
     bounds, fragments, file_bounds = file_bounds_of((pa.int64(),), [[(1,)], [(2,)]])
     bounds.learn(file_bounds)
     bounds.may_hold(fragments, KeyLookup([pa.array([1])]))
@@ -127,6 +131,7 @@ def test_a_fragment_seen_before_is_not_decoded() -> None:
 
 
 def test_bounds_survive_renumbering_and_deletes() -> None:
+    """Bounds belong to files, and a commit may give a fragment another id or position."""
     bounds, fragments, file_bounds = file_bounds_of((pa.int64(),), [[(1,), (5,)], [(9,)]])
     bounds.learn(file_bounds)
     moved = FragmentList.of([replace(fragments[1], id=7), replace(fragments[0], id=8)])
@@ -145,7 +150,9 @@ def test_bounds_survive_renumbering_and_deletes() -> None:
     ],
 )
 def test_ambiguous_fragments_are_always_read(changes: dict[str, Any]) -> None:
-    """Bounds of such a fragment are neither learnt nor used."""
+    """A fragment whose key column has no single, unambiguous file neither
+    learns nor uses bounds.
+    """
     fields = key_fields(pa.int64())
     fragment = fragment_of(1, fields, 1)
     (file,) = fragment.files
@@ -170,7 +177,8 @@ def test_ambiguous_fragments_are_always_read(changes: dict[str, Any]) -> None:
     assert not bounds.are_unknown(listed).any()
 
 
-def test_file_names_of_older_writers_are_known() -> None:
+def test_names_of_older_writers_are_recognized() -> None:
+    """Older writers named files by a UUID with dashes, which identifies a file just as well."""
     fields = key_fields(pa.int64())
     fragment = fragment_of(1, fields, 1)
     old = replace(fragment.files[0], path="6f1c0d3e-2b7a-4b6e-9b55-0c2f7d1f4a90.lance")
@@ -182,6 +190,7 @@ def test_file_names_of_older_writers_are_known() -> None:
 
 
 def test_bounds_need_all_parts_of_a_file() -> None:
+    """Tasks read a file in parts, and bounds of some of them would exclude keys of the others."""
     fields = key_fields(pa.int64())
     fragment = fragment_of(1, fields, 4)
     parts = []
@@ -202,8 +211,8 @@ def test_bounds_need_all_parts_of_a_file() -> None:
     assert [joined_bound.bounds for joined_bound in joined_bounds([parts[1]])] == [None]
 
 
-def test_the_other_columns_have_bounds() -> None:
-    """A column without bounds leaves the decision to them."""
+def test_columns_without_bounds_decide_nothing() -> None:
+    """A key column without bounds leaves the decision to the other columns."""
     fields = key_fields(pa.dictionary(pa.int8(), pa.string()), pa.int64())
     fragment = fragment_of(1, fields, 1)
     learner = BoundsLearner(fragment, fields)
@@ -227,6 +236,9 @@ def test_the_other_columns_have_bounds() -> None:
     ],
 )
 def test_new_files_inherit_the_old_bounds(rows_of: list[list[Any] | None], may: list[bool]) -> None:
+    """A compacted file holds the rows of its sources, and reading it only to learn its bounds
+    would be wasteful.
+    """
     (field,) = key_fields(pa.int64())
     column = ColumnBounds(field)
     old = [fragment_of(at, (field,), 1) for at in range(3)]
@@ -255,6 +267,9 @@ def many_files(num_files: int) -> Iterator[Fragment]:
 
 
 def test_bounds_of_removed_files_are_dropped() -> None:
+    """The memory of a stream that runs for months must not grow with the files that it has
+    replaced.
+    """
     (field,) = key_fields(pa.int64())
     column = ColumnBounds(field)
     fragments = FragmentList.of(many_files(5000))
@@ -285,7 +300,9 @@ def learned(numbers: Iterable[int]) -> list[FileBounds]:
 
 
 def test_bounds_that_are_learned_again_change_nothing() -> None:
-    """Scans that run at once learn the same files, and saving counts the work behind them."""
+    """Concurrent scans learn the same files, and counting their work twice would save the bounds
+    too often.
+    """
     types = (pa.int64(), pa.int64())
     bounds, _, file_bounds = file_bounds_of(types, [[(0, 1), (9, 1)], [(5, 2)]])
     for _ in range(2):
@@ -295,7 +312,7 @@ def test_bounds_that_are_learned_again_change_nothing() -> None:
             assert (column.num_known, column.unsaved_work, len(column._lows)) == (2, work, 3)
 
 
-def test_what_is_remembered_is_at_most_twice_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_use_memory_of_two_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams that update a table for months replace its files again and again."""
     monkeypatch.setattr(key_bounds, "_FORGET_FROM", 1)
     fragments = FragmentList.of(many_files(7))
@@ -312,7 +329,7 @@ def test_what_is_remembered_is_at_most_twice_the_table(monkeypatch: pytest.Monke
 
 
 def test_too_many_pairs_skip_the_exact_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it would take too long, the bounds of each column by itself decide."""
+    """If an exact check would take too long, the bounds of each column decide by themselves."""
     rows: list[list[tuple[Any, ...]]] = [[(0, 0), (9, 9)], [(0, 5), (9, 5)]]
     keys = [(at, 0) for at in range(5)] + [(20, 5)]
     bounds, fragments, file_bounds = file_bounds_of((pa.int64(), pa.int64()), rows)

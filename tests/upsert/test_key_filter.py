@@ -6,7 +6,7 @@ from lance_stream.keys.key_filter import KeyFilter, are_exact, key_words
 
 
 def test_the_filter_has_few_false_positives() -> None:
-    """And no false negatives."""
+    """False positives cost time, and a false negative would insert a duplicate key."""
     dice = np.random.default_rng(1)
     keys = dice.choice(1 << 40, 5000, replace=False)
     others = dice.choice(1 << 40, 100_000)
@@ -20,6 +20,7 @@ def test_the_filter_has_few_false_positives() -> None:
 
 @pytest.mark.floors
 def test_without_keys_there_are_no_candidates() -> None:
+    """An empty batch is a valid batch, and numpy fails for some operations on empty arrays."""
     nothing = KeyFilter(key_words([pa.array([], pa.int8())]))
     rows, words = nothing.candidates([pa.array([1, 2], pa.int8())])
     assert (rows.tolist(), words.tolist()) == ([], [])
@@ -39,6 +40,9 @@ def test_without_keys_there_are_no_candidates() -> None:
     ],
 )
 def test_eight_byte_numbers_are_exact_words(columns: list[pa.Array], exact: bool) -> None:
+    """Exact words need no second comparison, and a type that is wrongly called exact would merge
+    keys.
+    """
     assert are_exact(columns) is exact
 
 
@@ -53,6 +57,9 @@ def test_eight_byte_numbers_are_exact_words(columns: list[pa.Array], exact: bool
     ],
 )
 def test_words_distinguish_strings_at_any_offset(texts: list[str]) -> None:
+    """Words are computed from raw buffers, so slices, short strings and zero bytes could be
+    confused.
+    """
     words = key_words([pa.array(texts)])
     assert len(np.unique(words)) == len(texts)
     among_others = pa.array(["before", *texts, "behind it", None])

@@ -11,12 +11,14 @@ from tests.upsert.key_histories import KEYS, SEQUENCES, Kind, run, values_as
 @pytest.mark.floors
 @pytest.mark.parametrize("seed", range(8))
 def test_both_ways_of_upsert_match_the_model(seed: int) -> None:
+    """Random batches with any types must have the same result in one process and in parts."""
     made = run(seed, 4)
     assert made.num_rows
 
 
 @pytest.mark.parametrize("kinds", [KEYS, SEQUENCES])
-def test_every_type_can_occur(kinds: Mapping[str, Kind]) -> None:
+def test_generators_cover_every_type(kinds: Mapping[str, Kind]) -> None:
+    """A generator that never draws a type would leave it untested without a sign."""
     for name, kind in kinds.items():
         assert kind.types, name
         for arrow in kind.types:

@@ -43,6 +43,7 @@ def _a_process_that_remembers_nothing() -> Iterator[None]:
 
 @pytest.mark.floors
 def test_files_are_read_twice_at_most() -> None:
+    """From the third upsert on no key column may be read again, which is what the index is for."""
     table = table_of()
     for number, expected in enumerate([6, 7, 0, 0, 0], 1):
         table, store = watched(table)
@@ -54,7 +55,7 @@ def test_files_are_read_twice_at_most() -> None:
 
 
 def test_files_of_other_programs_are_read_each_time() -> None:
-    """A name that is not random may be used again, for other rows."""
+    """A name that is not random may be used again for other rows."""
     table = table_of()
     known = key_index.key_index_of(table, ["id"])
     fragment = table.manifest.fragments[0]
@@ -64,10 +65,8 @@ def test_files_of_other_programs_are_read_each_time() -> None:
 
 
 @pytest.mark.parametrize("stated", [1, 50, 1000])
-def test_a_fragment_that_states_other_rows_than_its_file_is_refused(
-    tmp_path: Path, stated: int
-) -> None:
-    """What is known of the file says nothing about a fragment that is damaged."""
+def test_fragments_with_wrong_row_counts_are_refused(tmp_path: Path, stated: int) -> None:
+    """What the index knows of the file says nothing about a damaged fragment."""
     uri = str(tmp_path / "t")
     ds = lance_stream.create_dataset(uri, rows(range(100), 0)).append(rows(range(100, 200), 0))
     for number in range(3):
@@ -95,7 +94,10 @@ def test_a_fragment_that_states_other_rows_than_its_file_is_refused(
         lance_stream.open_dataset(uri).upsert(rows([170], 2), "id")
 
 
-def test_a_stored_sequence_is_read_once() -> None:
+def test_stored_sequences_are_read_once() -> None:
+    """Sequences decide which rows are late, and reading them for every batch
+    would undo the index.
+    """
     table, rules = table_of(), replace(ON_ID, sequence_by="seq")
     for number in range(1, 4):
         table = upsert(table, rows(range(300), number), rules).table
@@ -111,6 +113,7 @@ def test_a_stored_sequence_is_read_once() -> None:
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_newest_row_of_a_key_wins_after_any_history(seed: int, *, nested: bool) -> None:
+    """Cached sequences must follow upserts, deletes, restores, compactions and wider types."""
     kind = pa.struct([("major", pa.int32()), ("minor", pa.int64())]) if nested else pa.int32()
     schema = pa.schema([("id", pa.int64()), ("seq", kind), ("x", pa.string())])
     rules = UpsertRules(("id",), sequence_by="seq")
@@ -163,6 +166,9 @@ def test_the_newest_row_of_a_key_wins_after_any_history(seed: int, *, nested: bo
 
 
 def test_other_writers_rows_are_found(tmp_path: Any) -> None:
+    """The index does not know the files of other writers, so these have to be read instead of
+    being skipped.
+    """
     table = table_of()
     for number in range(1, 4):
         table = upsert(table, rows(range(300), number), ON_ID).table
@@ -176,8 +182,8 @@ def test_other_writers_rows_are_found(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("bits", [0, 3])
-def test_keys_with_equal_hashes_are_told_apart(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the two hashes may say anything."""
+def test_keys_with_equal_hashes_stay_apart(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one of the two hashes made constant, the other still has to tell all keys apart."""
     hash_keys = key_module.hash_keys
 
     def weak(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]:
@@ -194,6 +200,7 @@ def test_keys_with_equal_hashes_are_told_apart(bits: int, monkeypatch: pytest.Mo
 
 
 def test_two_seeds_have_nothing_in_common() -> None:
+    """Two indices with correlated hashes would have collisions in common."""
     columns = [pa.array([f"{each}" for each in range(1000)]), pa.array(range(1000))]
     for some in (columns, columns[:1], columns[1:]):
         one, other = (key_module.hash_keys(some, seed) for seed in (3 << 60 | 77, 5 << 58 | 9))
@@ -205,7 +212,7 @@ ENDS = [b"", b"\0", b"\0\0", b"\1", b"\1\0", b"\0\1"]
 
 
 def test_keys_of_different_lengths_have_different_words() -> None:
-    """A key's length must not cancel out with its bytes, whichever the seeds are."""
+    """A key's length must not cancel out with its bytes, whatever the seeds are."""
     starts = [b"", b"a", b"b", b"c", b"ab", b"bb", b"bc", b"abcd", b"bbcd", b"1234567", b"0234567"]
     starts += [b"abcdefgh", b"bbcdefgh", b"abcdefghi", b"bbcdefghi", b"ibcdefghabcdefgh"]
     every = sorted({start + end for start in starts for end in ENDS})
@@ -216,7 +223,11 @@ def test_keys_of_different_lengths_have_different_words() -> None:
             assert len(set(words.words.tolist())) == len(set(words.others.tolist())) == len(every)
 
 
-def test_a_key_that_ends_in_zero_bytes_is_another_key() -> None:
+def test_trailing_zero_bytes_distinguish_keys() -> None:
+    """A hash over words that are padded with zeros could treat such keys as equal, and an upsert
+    would overwrite another row.
+    """
+
     def of(*keys: str, x: int) -> pa.Table:
         return pa.table({"k": pa.array(keys, pa.string()), "x": pa.array([x] * len(keys))})
 
@@ -247,6 +258,7 @@ def collected(
 @pytest.mark.floors
 @pytest.mark.parametrize("of", [int, str])
 def test_rows_are_found_in_all_files(of: Callable[[int], Any]) -> None:
+    """A key may occur in several files, and merging runs must not drop or duplicate an entry."""
     dice = np.random.default_rng(3)
     memory = KeyIndex([Field("id", "int64", 0, nullable=False)])
     model: dict[Any, set[tuple[int, int]]] = {}
@@ -266,7 +278,8 @@ def test_rows_are_found_in_all_files(of: Callable[[int], Any]) -> None:
     assert by_key == {key: places for key, places in model.items() if key is not None}
 
 
-def test_files_that_were_not_read_whole_are_not_known() -> None:
+def test_partially_read_files_stay_unknown() -> None:
+    """An index of half a file would make keys of the other half look new."""
     memory = KeyIndex([Field("id", "int64", 0, nullable=False)])
     memory.add([collected(memory, 1, pa.array(range(10)), num_rows=11)])
     memory.add([collected(memory, 2, pa.array([None, None], pa.int64()))])
@@ -275,8 +288,8 @@ def test_files_that_were_not_read_whole_are_not_known() -> None:
 
 
 @pytest.mark.floors
-def test_keys_in_dictionaries_are_known_by_their_values() -> None:
-    """Each file and each batch has indices of its own."""
+def test_dictionary_keys_match_by_value() -> None:
+    """Each file and each batch has its own dictionary indices."""
 
     def batch(keys: Sequence[str], x: int) -> pa.Table:
         return pa.table({"id": pa.array(keys).dictionary_encode(), "x": [x] * len(keys)})
@@ -290,7 +303,8 @@ def test_keys_in_dictionaries_are_known_by_their_values() -> None:
         assert sorted(zip(stored["id"], stored["x"], strict=True)) == sorted(model.items())
 
 
-def test_a_look_up_keeps_what_another_one_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookups_keep_their_own_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lookup of an older version runs concurrently with the compaction's cleanup of the index."""
     monkeypatch.setattr(key_index, "_FORGET_FROM", 0)
     memory = KeyIndex([Field("id", "int64", 0, nullable=False)])
     memory.add(collected(memory, number, pa.array([number] * 5)) for number in range(10))
@@ -301,7 +315,7 @@ def test_a_look_up_keeps_what_another_one_forgets(monkeypatch: pytest.MonkeyPatc
 
 
 def test_runs_are_few_and_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Merging takes several times the memory of a run."""
+    """Merging takes several times the memory of a run, while many runs make a lookup slow."""
     monkeypatch.setattr(memtable, "_MOST_MERGED", 100)
     memory = KeyIndex([Field("id", "int64", 0, nullable=False)])
     dice = np.random.default_rng(5)

@@ -63,6 +63,7 @@ def rows_of(keys: list[pa.Array]) -> list[tuple[Any, ...]]:
 def test_all_key_columns_identify_a_row(
     given_keys: tuple[list[pa.Array], list[pa.Array]],
 ) -> None:
+    """A lookup that ignores a column or a null would update the row of another key."""
     batch, table = given_keys
     lookup = KeyLookup(batch)
     distinct = list(dict.fromkeys(rows_of(batch)))
@@ -77,6 +78,9 @@ def test_all_key_columns_identify_a_row(
 def test_lookups_find_any_number_of_rows(
     given_keys: tuple[list[pa.Array], list[pa.Array]], start: int, through_a_pickle: bool
 ) -> None:
+    """Large tables use the filter and small ones do not, also after Spark has
+    pickled the lookup.
+    """
     batch, table = given_keys
     lookup = KeyLookup(batch)
     sliced = [each.slice(start) for each in table]
@@ -91,7 +95,7 @@ def test_lookups_find_any_number_of_rows(
 
 
 def test_similar_strings_are_distinguished() -> None:
-    """Their first and last eight bytes are equal."""
+    """Their first and last eight bytes are equal, from which the words are computed."""
     rows = pa.array([*TWINS, None, TWINS[0]])
     assert KeyLookup([pa.array(TWINS[:1])]).find([rows]).tolist() == [0, -1, -1, 0]
     assert KeyLookup([pa.array(TWINS)]).find([rows]).tolist() == [0, 1, -1, 0]
@@ -100,6 +104,7 @@ def test_similar_strings_are_distinguished() -> None:
 def test_large_batches_work_without_the_filter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The filter has a maximum size, beyond which lookups must still be exact."""
     monkeypatch.setattr("lance_stream.keys.batch_keys.MAX_KEYS", 3)
     keys = [pa.array([5, 6, 7, 8]), pa.array(list("aabb"))]
     lookup = KeyLookup(keys)
@@ -112,6 +117,9 @@ def test_large_batches_work_without_the_filter(
 def test_hashes_are_equal_for_equal_keys_only(
     given_keys: tuple[list[pa.Array], list[pa.Array]], start: int
 ) -> None:
+    """Conflicts between writers are found by these hashes, so slices and types must not influence
+    them.
+    """
     batch, _ = given_keys
     sliced = [each.slice(start) for each in batch]
     pairs = set(zip(hash_keys(sliced).tolist(), rows_of(sliced), strict=True))
@@ -120,12 +128,16 @@ def test_hashes_are_equal_for_equal_keys_only(
 
 
 def test_hashes_never_change() -> None:
+    """The hashes are part of transactions, so writers of different releases
+    have to agree on them.
+    """
     # They stand in transactions: writers of several releases have to agree on them.
     keys = [pa.array([1, -5]), pa.array(["", "a longer key than eight bytes"])]
     assert hash_keys(keys).tolist() == [3268114855643547390, 13674178207171167827]
 
 
 def test_composite_keys_do_not_overflow() -> None:
+    """Numbering combinations of six columns by multiplication exceeds 64 bits."""
     dice = np.random.default_rng(1)
     columns = [pa.array(dice.permutation(5000)) for _ in range(6)]
     lookup = KeyLookup(columns)
@@ -135,26 +147,34 @@ def test_composite_keys_do_not_overflow() -> None:
 
 
 @pytest.mark.floors
-def test_the_bounds_of_the_keys_are_known() -> None:
+def test_lookups_know_their_keys_bounds() -> None:
+    """The bounds of a batch select the fragments that have to be read."""
     lookup = KeyLookup([pa.array([3, 1, 2]), pa.array(["b", "c", "a"])])
     assert [(low.as_py(), high.as_py()) for low, high in lookup.bounds()] == [(1, 3), ("a", "c")]
 
 
 @pytest.mark.parametrize("arrow_type", list(values))
-def test_these_types_can_be_keys(arrow_type: pa.DataType) -> None:
+def test_supported_key_types_are_accepted(arrow_type: pa.DataType) -> None:
+    """Every type that the lookup compares correctly should be usable as a key."""
     check_key_type("k", arrow_type)
 
 
 @pytest.mark.parametrize(
     "arrow_type", [pa.float64(), pa.list_(pa.int8()), pa.null(), pa.time32("s")]
 )
-def test_these_types_cannot_be_keys(arrow_type: pa.DataType) -> None:
+def test_unsupported_key_types_are_refused(arrow_type: pa.DataType) -> None:
+    """A type without one obvious equality, such as floats with NaN and two zeros, would make
+    matches ambiguous.
+    """
     with pytest.raises(InvalidInputError, match="'k' cannot be a key: its type is"):
         check_key_type("k", arrow_type)
 
 
 @pytest.mark.floors
 def test_null_keys_are_counted_and_refused() -> None:
+    """A row without a key can be found by no later batch; the count and an example show how bad
+    the batch is.
+    """
     keys = [pa.array([1, 2, None, None]), pa.array(["a", None, "c", "d"])]
     with pytest.raises(InvalidInputError, match=r"3 of 4 rows .* \(a=2, b=None\)"):
         check_no_null_keys(["a", "b"], keys)
@@ -163,6 +183,9 @@ def test_null_keys_are_counted_and_refused() -> None:
 
 @pytest.mark.floors
 def test_without_a_sequence_keys_are_unique() -> None:
+    """Which of two rows is newer is unknown, and the order of rows in a DataFrame is not
+    reproducible.
+    """
     keys = [pa.array([5, 6, 5, 6, 6, 7])]
     with pytest.raises(InvalidInputError, match=r"2 keys .* \(k=5\) 2 times.*sequence_by"):
         only_rows(["k"], keys, KeyLookup(keys))
@@ -179,6 +202,7 @@ def none_of(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), unique=True, max_size=20))
 def test_the_newest_row_of_a_key_wins(rows: list[tuple[int, int]]) -> None:
+    """A batch of changes has several rows of a key in any order, and the others count as late."""
     batch = pa.record_batch(
         [
             pa.array([row[0] for row in rows], pa.int64()),
@@ -195,6 +219,9 @@ def test_the_newest_row_of_a_key_wins(rows: list[tuple[int, int]]) -> None:
 
 @pytest.mark.floors
 def test_equal_sequences_need_equal_rows() -> None:
+    """Equal sequences with different rows have no newest one, while a repeated delivery does no
+    harm.
+    """
     batch = pa.record_batch(
         {"k": [1, 1, 1, 2], "seq": [3, 3, 1, 1], "x": [float("nan"), float("nan"), 0.0, 0.0]}
     )
@@ -206,14 +233,17 @@ def test_equal_sequences_need_equal_rows() -> None:
 
 
 @pytest.mark.floors
-def test_a_row_without_a_sequence_is_refused() -> None:
+def test_rows_without_sequence_are_refused() -> None:
+    """A null sequence could be the oldest or the newest, and neither guess is safe."""
     batch = pa.record_batch({"k": [1, 2], "seq": pa.array([1, None])})
     with pytest.raises(InvalidInputError, match=r"1 rows have no 'seq'.*\(k=2\)"):
         newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq", none_of(batch))
 
 
-def test_keys_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys that all differ are recognized by their hashes; others, or by chance, by values."""
+def test_keys_with_equal_hashes_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that all differ are recognized by their hashes, while duplicates and collisions are
+    decided by values.
+    """
     monkeypatch.setattr(keys, "hash_keys", lambda each: np.zeros(len(each[0]), np.uint64))
     assert KeyLookup([pa.array(["a", "b", "a"])]).key_of_row.tolist() == [0, 1, 0]
     assert KeyLookup([pa.array(["a", "b", "c"])]).key_of_row.tolist() == [0, 1, 2]

@@ -62,6 +62,9 @@ def saved(table: TableVersion, *keys: list[Any]) -> ColumnBounds:
     ],
 )
 def test_saved_bounds_round_trip(arrow_type: pa.DataType, keys: list[list[Any]]) -> None:
+    """A second process must skip the same fragments, for keys of any type and
+    files without keys.
+    """
     table = table_of(*keys, arrow_type=arrow_type)
     column = saved(table, *keys)
     again = ColumnBounds(key_field(table))
@@ -76,6 +79,9 @@ def test_saved_bounds_round_trip(arrow_type: pa.DataType, keys: list[list[Any]])
 
 
 def test_damage_anywhere_is_noticed() -> None:
+    """A wrong bound would skip a fragment that holds the key, and the upsert would insert a
+    duplicate.
+    """
     table = table_of([1, 2], [3])
     saved(table, [1, 2], [3])
     path = bounds_path(key_field(table))
@@ -92,7 +98,7 @@ def test_damage_anywhere_is_noticed() -> None:
 def test_saved_bounds_match_type_and_release(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Others are ignored."""
+    """Bounds of another column type or a newer release are ignored."""
     table, other = table_of([1]), table_of(["1"], arrow_type=pa.string())
     saved(table, [1])
     assert len(read_bounds(table.store, key_field(table))) == 1
@@ -101,10 +107,10 @@ def test_saved_bounds_match_type_and_release(
     assert read_bounds(table.store, key_field(table)) == []
 
 
-def test_an_oversized_file_is_ignored(
+def test_oversized_files_are_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only its end is read."""
+    """Only the end of a file is read, so its size cannot exhaust the memory."""
     table = table_of([1])
     saved(table, [1])
     monkeypatch.setattr(known_key_bounds, "MAX_FILE_BYTES", 100)
@@ -114,6 +120,7 @@ def test_an_oversized_file_is_ignored(
 
 
 def test_only_the_newest_bounds_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file has a maximum size, and new fragments are the ones that most upserts touch."""
     monkeypatch.setattr(known_key_bounds, "MAX_FILE_ENTRIES", 2)
     table = table_of([1], [2], [3])
     column = saved(table, [1], [2], [3])
@@ -124,6 +131,8 @@ def test_only_the_newest_bounds_are_saved(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_store_failures_are_ignored() -> None:
+    """Bounds only save time, so a store that refuses them must not fail the upsert."""
+
     def fail(call: str, path: str) -> None:
         raise RuntimeError("the store does not answer")
 
@@ -137,6 +146,7 @@ def test_store_failures_are_ignored() -> None:
 
 
 def test_saved_bounds_are_read_once_per_process() -> None:
+    """A request for every batch would cost more than the bounds save."""
     table = table_of([1], [5])
     saved(table, [1], [5])
     store = WatchedStore(table.store)
@@ -152,7 +162,7 @@ def test_saved_bounds_are_read_once_per_process() -> None:
 def test_bounds_are_saved_if_it_pays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only where much would have to be read again without them."""
+    """Bounds are only worth a request where much would have to be read again without them."""
     table = table_of([1], [5])
     bounds = key_bounds(table, ["id"])
     bounds.learn(file_bounds(table, [1], [5]))
@@ -167,5 +177,6 @@ def test_bounds_are_saved_if_it_pays(
 
 
 def test_floating_point_columns_have_no_bounds() -> None:
+    """NaN has no position in an order, so bounds could exclude it."""
     table = table_of([1.0], arrow_type=pa.float64())
     assert key_bounds(table, ["id"]).columns == []

@@ -18,7 +18,7 @@ ROWS = 1000
 @pytest.mark.parametrize("where", ["false", "key % 5 = 0", "key % 5 > 0", "key < 990"])
 @pytest.mark.parametrize("batch_size", [None, 64])
 def test_all_live_rows_of_keys_match(tmp_path: Path, where: str, batch_size: int | None) -> None:
-    """And no deleted ones."""
+    """Every live row of a key must match, and no deleted one."""
     keys = np.random.default_rng(0).permutation(ROWS)
     rows = pa.table({"sequence": np.arange(ROWS), "key": keys})
     uri = str(tmp_path / "table.lance")
@@ -45,6 +45,9 @@ def test_all_live_rows_of_keys_match(tmp_path: Path, where: str, batch_size: int
 @pytest.mark.parametrize("keys", [[], [-1], [4, 998], list(range(0, 2000, 2))])
 @pytest.mark.parametrize("learns", [False, True])
 def test_only_sequences_of_matches_are_read(tmp_path: Path, keys: list[int], learns: bool) -> None:
+    """Reading the sequences of a whole fragment for a few keys would dominate the cost of a small
+    batch.
+    """
     rows = pa.table({"key": np.arange(ROWS) * 2, "sequence": np.arange(ROWS) % 7})
     uri = str(tmp_path / "table.lance")
     lance_stream.create_dataset(uri, rows.schema).append(rows).delete("key % 3 = 0")

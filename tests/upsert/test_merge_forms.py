@@ -39,38 +39,38 @@ def prices(ds: Dataset) -> dict[int, float | None]:
 
 
 def test_ignoring_matches_inserts_only_new_keys(ds: Dataset) -> None:
-    """Events that may come twice are stored as they came first."""
+    """Events that may arrive twice keep the values of their first arrival."""
     after = ds.upsert(rows({2: 99, 4: 40}), "id", when_matched="ignore")
     assert prices(after) == {1: 10, 2: 20, 3: 30, 4: 40}
 
 
 def test_ignoring_new_keys_updates_only_existing_rows(ds: Dataset) -> None:
-    """Corrections of rows that may have been deleted do not bring them back."""
+    """Corrections of rows that may have been deleted must not bring them back."""
     after = ds.upsert(rows({2: 99, 4: 40}), "id", when_not_matched="ignore")
     assert prices(after) == {1: 10, 2: 99, 3: 30}
 
 
 def test_a_condition_compares_a_row_with_the_stored_one(ds: Dataset) -> None:
-    """A null is no reason to update, as everywhere in SQL."""
+    """A condition that is null is no reason to update, as everywhere in SQL."""
     data = rows({1: 5, 2: 25, 3: None, 4: 40})
     after = ds.upsert(data, "id", when_matched="source.price > target.price")
     assert prices(after) == {1: 10, 2: 25, 3: 30, 4: 40}
 
 
 def test_a_condition_selects_which_new_rows_are_inserted(ds: Dataset) -> None:
-    """It knows the incoming row alone."""
+    """There is no stored row to compare with, so the condition sees the incoming row alone."""
     after = ds.upsert(rows({1: 5, 4: 40, 5: 50}), "id", when_not_matched="source.price > 45")
     assert prices(after) == {1: 5, 2: 20, 3: 30, 5: 50}
 
 
 def test_without_any_effect_nothing_is_committed(ds: Dataset) -> None:
-    """As with every upsert that changes nothing."""
+    """An upsert that changes nothing must not add a version."""
     after = ds.upsert(rows({1: 5, 4: 4}), "id", when_matched="ignore", when_not_matched="ignore")
     assert (after.version, prices(after)) == (ds.version, prices(ds))
 
 
 def test_ignored_rows_keep_ids_and_stamps(ds: Dataset) -> None:
-    """They are not part of the version, nor of its feed."""
+    """Ignored rows are neither part of the version nor of its change feed."""
     after = ds.upsert(rows({1: 5, 2: 25}), "id", when_matched="source.price > target.price")
     changes = after.changes(ds.version).read_all()
     assert changes["id"].to_pylist() == [2, 2]
@@ -80,7 +80,7 @@ def test_ignored_rows_keep_ids_and_stamps(ds: Dataset) -> None:
 
 
 def test_conditions_see_columns_that_are_not_stored(ds: Dataset) -> None:
-    """An operation or a priority belongs to the change, not to the row."""
+    """An operation or a priority belongs to the change and not to the row."""
     data = rows({1: 5, 2: 6, 4: 7}).append_column("force", pa.array([True, False, False]))
     after = ds.upsert(
         data,
@@ -92,30 +92,30 @@ def test_conditions_see_columns_that_are_not_stored(ds: Dataset) -> None:
     assert prices(after) == {1: 5, 2: 20, 3: 30}
 
 
-def test_conditions_see_parts_of_structs(ds: Dataset) -> None:
-    """By their paths, on both sides."""
+def test_conditions_see_struct_fields(ds: Dataset) -> None:
+    """Fields of structs are named by their paths, in incoming and stored rows."""
     condition = "source.place.zip <> target.place.zip"
     after = ds.upsert(rows({1: 5}, "2"), "id", when_matched=condition)
     assert prices(after)[1] == 5
     assert prices(after.upsert(rows({1: 7}, "2"), "id", when_matched=condition))[1] == 5
 
 
-def test_conditions_see_the_types_that_are_stored(ds: Dataset) -> None:
-    """A column that is all null has no parts of its own, but the table knows them."""
+def test_conditions_see_stored_types(ds: Dataset) -> None:
+    """An incoming column that is all null has no fields, but the table's type does."""
     data = rows({1: 5, 4: 40}).set_column(2, "place", pa.nulls(2))
     condition = "source.place.zip IS NULL AND target.place.zip = '1'"
     assert prices(ds.upsert(data, "id", when_matched=condition)) == {1: 5, 2: 20, 3: 30, 4: 40}
 
 
-def test_conditions_see_the_types_of_columns_that_are_left_out(ds: Dataset) -> None:
-    """The table has a column of that name, too, of another type."""
+def test_conditions_see_types_of_excepted_columns(ds: Dataset) -> None:
+    """The table may have a column of the same name with another type."""
     data = rows({1: 5, 2: 6}).set_column(2, "place", pa.array([1, 2]))
     after = ds.upsert(data, "id", except_columns="place", when_matched="source.place > 1")
     assert prices(after) == {1: 10, 2: 6, 3: 30}
 
 
-def test_names_and_times_mean_what_they_mean_in_filters(ds: Dataset) -> None:
-    """Names in any case, and one current time for all rows."""
+def test_conditions_follow_the_rules_of_filters(ds: Dataset) -> None:
+    """Names match in any case, and all rows see one current time."""
     condition = "SOURCE.Price > target.PRICE AND current_timestamp() > TIMESTAMP '2020-01-01'"
     after = ds.upsert(rows({1: 15, 2: 5}), "id", when_matched=condition)
     assert prices(after) == {1: 15, 2: 20, 3: 30}
@@ -123,15 +123,15 @@ def test_names_and_times_mean_what_they_mean_in_filters(ds: Dataset) -> None:
     assert prices(after) == {1: 15, 2: 20, 3: 30}
 
 
-def test_rows_that_delete_do_so_in_any_case(ds: Dataset) -> None:
-    """The condition is about updates; `delete_when` says which rows delete."""
+def test_deletes_ignore_conditions_of_updates(ds: Dataset) -> None:
+    """The condition is about updates, while `delete_when` decides which rows delete."""
     data = rows({1: 0, 2: 99, 4: 40})
     after = ds.upsert(data, "id", delete_when="price = 0", when_matched="ignore")
     assert prices(after) == {2: 20, 3: 30, 4: 40}
 
 
 def test_the_newest_row_of_a_key_counts(ds: Dataset) -> None:
-    """Conditions come after the order: an older row does not stand in for the newest one."""
+    """Conditions apply after the order, so an older row never replaces the newest one."""
     data = pa.concat_tables([rows({1: 15}), rows({1: 5})]).append_column("at", pa.array([1, 2]))
     rules = {"sequence_by": "at", "except_columns": "at"}
     after = ds.upsert(data, "id", **rules, when_matched="source.price > target.price")  # type: ignore[arg-type]
@@ -139,23 +139,23 @@ def test_the_newest_row_of_a_key_counts(ds: Dataset) -> None:
 
 
 def test_unchanged_rows_are_skipped_after_conditions(ds: Dataset) -> None:
-    """Both rules leave rows untouched."""
+    """Both rules leave rows untouched, and the counts must tell them apart."""
     data = rows({1: 10, 2: 25, 3: 5})
     after = ds.upsert(data, "id", skip_unchanged=True, when_matched="source.price >= target.price")
     assert after.changes(ds.version).read_all()["id"].to_pylist() == [2, 2]
 
 
-def test_all_rows_of_a_key_are_judged_apart(ds: Dataset) -> None:
-    """A table may have several: each is compared with the incoming row."""
+def test_rows_of_one_key_are_judged_separately(ds: Dataset) -> None:
+    """A table may have several rows of a key, and each is compared with the incoming row."""
     doubled = ds.append(rows({1: 100}))
     after = doubled.upsert(rows({1: 50}), "id", when_matched="source.price > target.price")
     assert sorted(after.to_table(filter="id = 1")["price"].to_pylist()) == [50, 100]
 
 
-def test_a_concurrent_insert_of_the_key_is_seen(
-    ds: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The plan on the newer version decides: what another writer has inserted is matched."""
+def test_concurrent_inserts_of_keys_are_seen(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan for the newer version decides, so a key that another writer has inserted is a
+    match.
+    """
     plan_update = attempts.plan_update
 
     def late(*args: Any, **named: Any) -> Any:
@@ -170,7 +170,7 @@ def test_a_concurrent_insert_of_the_key_is_seen(
 
 
 def test_parts_of_a_batch_obey_the_same_rules(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large batches are decided by ranges of keys, with the same function."""
+    """Large batches are decided by ranges of keys with the same function."""
     monkeypatch.setattr("lance_stream.upsert.large.staged_rows.MAX_ROWS", 2)
     data = rows({1: 5, 2: 25, 3: 35, 4: 40, 5: 50})
     rules = UpsertRules(
@@ -197,14 +197,14 @@ def test_parts_of_a_batch_obey_the_same_rules(ds: Dataset, monkeypatch: pytest.M
     ],
 )
 def test_impossible_conditions_are_refused(ds: Dataset, argument: str, value: Any) -> None:
-    """Before anything is read; the note says what a condition may name."""
+    """A condition is checked before anything is read, and the note lists what it may name."""
     with pytest.raises((InvalidInputError, NotFoundError)) as raised:
         ds.upsert(rows({1: 5}), "id", **{argument: value})
     assert argument in "".join(raised.value.__notes__)
 
 
-def test_parts_that_the_data_lack_cannot_be_named(ds: Dataset) -> None:
-    """They would be null in every row."""
+def test_fields_missing_from_data_are_refused(ds: Dataset) -> None:
+    """They would be null in every row, so naming one is a mistake."""
     data = pa.table({"id": [1], "place": [{"zip": "2"}]})
     with pytest.raises(NotFoundError, match="town"):
         ds.upsert(data, "id", when_matched="source.place.town = 't'")

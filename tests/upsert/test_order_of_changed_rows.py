@@ -51,7 +51,10 @@ def lived(batches: int, columns: list[str], on: str = "id") -> Dataset:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("columns", [["id", "x", "y"], ["id", "x"]])
-def test_changed_rows_are_written_in_the_order_of_their_ids(columns: list[str]) -> None:
+def test_changed_rows_are_written_by_row_id(columns: list[str]) -> None:
+    """Ascending row ids and versions compress to a few bytes in the manifest, which every commit
+    writes again.
+    """
     ds = lived(6, columns)
     for fragment in ds.table.manifest.fragments[2:]:
         ids = ds.table.row_ids(fragment).to_array().tolist()
@@ -66,9 +69,12 @@ def test_changed_rows_are_written_in_the_order_of_their_ids(columns: list[str]) 
         assert row["y"] == (key % 7 if key < NUM_ROWS or "y" in columns else None)
 
 
-def test_values_too_large_to_be_sorted_stay_with_their_rows(
+def test_unsorted_large_values_keep_their_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Sorting needs all values in memory, so large ones keep their order, and values must not be
+    swapped between rows.
+    """
     expected = sorted(lived(3, ["id", "x"]).scan(with_row_id=True).read_all().to_pylist(), key=str)
     monkeypatch.setattr(row_writer, "_MOST_SORTED_BYTES", 200)
     ds = lived(3, ["id", "x"])
@@ -90,7 +96,10 @@ def test_values_too_large_to_be_sorted_stay_with_their_rows(
     )
 
 
-def test_a_transaction_leaves_out_the_lineage_of_touched_fragments() -> None:
+def test_transactions_omit_lineage_of_touched_fragments() -> None:
+    """The lineage of unchanged rows is in the previous manifest already and would make each
+    transaction as large as the table.
+    """
     ds = lived(8, ["id", "x", "y"])
     ds = ds.delete("id % 50 = 3").update({"x": "'new'"}, where="id % 50 = 4")
     for table in (ds.table, ds.table.read_at(ds.version - 1), ds.table.read_at(ds.version - 2)):
@@ -102,7 +111,7 @@ def test_a_transaction_leaves_out_the_lineage_of_touched_fragments() -> None:
 
 
 def test_rows_from_the_future_are_refused() -> None:
-    """A plan that states versions which no row can have been created in is not applied."""
+    """A plan with versions in which no row can have been created must not be applied."""
     manifest = lived(1, ["id", "x", "y"]).table.manifest
     moved = manifest.fragments[2]
     start = replace(manifest, version=manifest.version + 1)
@@ -116,7 +125,7 @@ def test_rows_from_the_future_are_refused() -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("file_version", ["2.0", "2.1"])
 def test_deletes_need_no_other_column(file_version: str) -> None:
-    """Where no row is written, none can lack a value, whatever the table requires of rows."""
+    """No row is written, so none can lack a value that the table requires."""
     place = pa.struct([("a", pa.int64())])
     schema = pa.schema(
         [pa.field("id", pa.int64(), False), pa.field("y", pa.int32(), False), ("s", place)]

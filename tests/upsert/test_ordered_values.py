@@ -55,6 +55,7 @@ def columns(draw: st.DrawFn) -> tuple[pa.DataType, list[Any]]:
 @settings(deadline=None)
 @given(columns(), st.integers(0, 2))
 def test_ordered_words_keep_the_order(column: tuple[pa.DataType, list[Any]], skipped: int) -> None:
+    """Bounds are compared as words, so the words must order values exactly as their type does."""
     arrow_type, drawn = column
     array = pa.array(drawn, arrow_type).slice(skipped)
     drawn = drawn[skipped:]
@@ -70,6 +71,7 @@ def test_ordered_words_keep_the_order(column: tuple[pa.DataType, list[Any]], ski
 @settings(deadline=None)
 @given(columns(), st.booleans())
 def test_bounds_enclose_all_values(column: tuple[pa.DataType, list[Any]], with_null: bool) -> None:
+    """Long strings are cut, and a cut upper bound must not exclude the value."""
     arrow_type, drawn = column
     bounds = bounds_of(pa.array([*drawn, *[None] * with_null], arrow_type))
     assert bounds is not None
@@ -81,6 +83,7 @@ def test_bounds_enclose_all_values(column: tuple[pa.DataType, list[Any]], with_n
 
 @pytest.mark.parametrize("arrow_type", list(values))
 def test_nulls_have_neither_bounds_nor_words(arrow_type: pa.DataType) -> None:
+    """A file whose keys are all null can match no key."""
     assert bounds_of(pa.nulls(3, arrow_type)) is None
     assert len(ordered_words(pa.array([], arrow_type))) == 0
 
@@ -89,5 +92,8 @@ def test_nulls_have_neither_bounds_nor_words(arrow_type: pa.DataType) -> None:
     "arrow_type",
     [pa.float32(), pa.dictionary(pa.int8(), pa.string()), pa.list_(pa.int8()), pa.binary(0)],
 )
-def test_these_types_have_no_order(arrow_type: pa.DataType) -> None:
+def test_unordered_types_have_no_width(arrow_type: pa.DataType) -> None:
+    """A type without a fixed order must be left to exact comparison instead of getting wrong
+    bounds.
+    """
     assert width_of(arrow_type) is None

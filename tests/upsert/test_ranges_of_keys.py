@@ -60,7 +60,9 @@ class Reads:
 
 
 def test_tasks_read_each_chunk_of_the_index_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 63 chunks, those at the ends of three ranges are read twice; and no key column is."""
+    """Of 63 chunks, only those at the ends of three ranges are read twice, and no key column is
+    read.
+    """
     table = table_of(20)
     table = upsert_by_parts(table, rows([5000], 1), ON_ID).table
     num_chunks = sum(len(read_footer(table.store, each).firsts) for each in runs_of(table))
@@ -87,7 +89,7 @@ DAMAGE = ["none", "none", "delete", "cut", "flip", "put back", "refuse"]
 def test_random_histories_match_a_dictionary(
     tmp_path: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With two attempts at each task; runs are deleted, damaged, put back, or refused."""
+    """Every task has two attempts, and index runs are deleted, damaged, restored or refused."""
     dice = random.Random(seed)
     uri = str(tmp_path / "t.lance")
     wide = SCHEMA.append(pa.field("text", pa.string()))
@@ -159,6 +161,9 @@ def columns_of(table: TableVersion) -> dict[int, int]:
 
 
 def test_several_ranges_change_one_fragment_in_place() -> None:
+    """Each range knows only its own rows of a fragment, but the fragment gets a single new column
+    file.
+    """
     table = wide_table()
     done = upsert_by_parts(table, rows(range(20, 170), 7), ON_ID, num_parts=5)
     assert (done.num_updated, done.num_inserted) == (130, 20)
@@ -175,7 +180,7 @@ def test_several_ranges_change_one_fragment_in_place() -> None:
 
 
 def test_rows_move_where_few_of_a_fragment_change() -> None:
-    """In another fragment of the same upsert, rows stay."""
+    """Rows of another fragment stay in place in the same upsert."""
     table = wide_table(1)
     narrow = rows(range(1000, 60_000), 0).append_column("text", pa.nulls(59_000, pa.string()))
     table = lance_stream.Dataset(table).append(narrow).table
@@ -186,8 +191,8 @@ def test_rows_move_where_few_of_a_fragment_change() -> None:
     assert done.table.manifest.fragments[1].deletion_file is not None
 
 
-def test_another_writers_change_leads_to_a_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of the first one are deleted."""
+def test_concurrent_changes_lead_to_a_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the first plan are deleted."""
     table = wide_table()
     commit = attempts.commit_planned
 
@@ -211,8 +216,8 @@ def test_another_writers_change_leads_to_a_new_plan(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("step", ["rows", "changes"])
-def test_a_failed_range_leaves_no_file(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """Neither data files, nor staged rows; whichever step fails."""
+def test_failed_ranges_leave_no_file(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Neither data files nor staged rows remain, whichever step fails."""
     table = wide_table()
     before = {each.path for each in table.store.list("data")}
     inner = getattr(PartedUpsert, f"do_{step}")
@@ -235,9 +240,10 @@ def test_a_failed_range_leaves_no_file(monkeypatch: pytest.MonkeyPatch, step: st
 # --- staged files
 
 
-def test_ranges_hold_all_rows_and_those_of_a_word_together(
+def test_ranges_cover_all_rows_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A row outside all ranges would be lost, and a key in two ranges would be inserted twice."""
     dice = random.Random(5)
     for _ in range(60):
         monkeypatch.setattr(staged_files, "LEAST_ROWS", dice.randrange(1, 9))
@@ -275,6 +281,7 @@ def test_ranges_hold_all_rows_and_those_of_a_word_together(
 
 
 def test_groups_keep_their_order_and_limit() -> None:
+    """Groups are read into memory as a whole, so only a single large item may exceed the limit."""
     sized = [("a", 3), ("b", 2), ("c", 9), ("d", 1), ("e", 4)]
     assert in_groups(sized, 5) == [("a", "b"), ("c",), ("d", "e")]
     assert in_groups([], 5) == []

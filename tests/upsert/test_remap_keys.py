@@ -56,7 +56,10 @@ def saved_table() -> TableVersion:
 
 
 @pytest.mark.floors
-def test_the_process_that_compacts_reads_no_key_of_the_new_files() -> None:
+def test_compacting_processes_read_no_new_keys() -> None:
+    """The keys are known from the old files, and reading them again after each compaction would
+    cost a full scan.
+    """
     table = table_of()
     for number in range(1, 4):
         table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
@@ -64,8 +67,8 @@ def test_the_process_that_compacts_reads_no_key_of_the_new_files() -> None:
 
 
 @pytest.mark.parametrize("saved", [1, 1 << 20])
-def test_keys_in_memory_are_carried_over(saved: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a run of the index if they are many; otherwise they stay in memory."""
+def test_keys_in_memory_are_remapped(saved: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many keys become a run of the index, while few stay in memory."""
     monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1 << 20)
     table = table_of()
     for number in range(1, 4):
@@ -77,7 +80,10 @@ def test_keys_in_memory_are_carried_over(saved: int, monkeypatch: pytest.MonkeyP
     assert num_reads_of_an_upsert(table) == 0
 
 
-def test_a_process_without_upserts_carries_the_index_over() -> None:
+def test_processes_without_upserts_remap_the_index() -> None:
+    """A maintenance job has no index in memory, but the streams that follow should not pay for its
+    compaction.
+    """
     table = saved_table()
     before = runs_of(table)
     rules = CompactionRules(max_deleted_fraction=0.0, newest_fragment=9)
@@ -87,7 +93,11 @@ def test_a_process_without_upserts_carries_the_index_over() -> None:
     assert num_reads_of_an_upsert(table) <= 3  # of the newest files, which no process has saved
 
 
-def test_what_tasks_have_written_is_carried_over_by_the_driver() -> None:
+def test_drivers_remap_what_tasks_wrote() -> None:
+    """Tasks return fragments through a pickle, and the mapping of old to new rows has to survive
+    it.
+    """
+
     def by_tasks(tasks: Sequence[RewriteTask]) -> list[list[Fragment]]:
         return [write_task(pickle.loads(pickle.dumps(task))) for task in tasks]
 
@@ -98,7 +108,8 @@ def test_what_tasks_have_written_is_carried_over_by_the_driver() -> None:
     assert num_reads_of_an_upsert(table) == 0
 
 
-def test_several_key_columns_are_carried_over() -> None:
+def test_composite_keys_are_remapped() -> None:
+    """Keys of several columns are stored as hashes, whose remapping must not need the values."""
     ds = lance_stream.Dataset(table_of())
     for number in range(1, 4):
         ds = ds.upsert(rows(range(0, 300, number), 0), ["id", "seq"])
@@ -111,6 +122,9 @@ def test_several_key_columns_are_carried_over() -> None:
 
 
 def test_rows_that_are_deleted_meanwhile_stay_deleted() -> None:
+    """A compaction maps rows of the version that it has read, and an upsert in between has moved
+    or deleted some of them.
+    """
     table = table_of()
     for number in range(1, 4):
         table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
@@ -126,8 +140,8 @@ def test_rows_that_are_deleted_meanwhile_stay_deleted() -> None:
 
 
 @pytest.mark.parametrize("num_unknown", [10, 1000])
-def test_a_group_with_few_unknown_rows_is_carried_over(num_unknown: int) -> None:
-    """Their keys are read; if most rows are unknown, the next upsert reads the new file."""
+def test_groups_with_few_unknown_rows_are_remapped(num_unknown: int) -> None:
+    """Few missing keys are read; if most are unknown, the next upsert reads the new file."""
     table = table_of()
     for number in range(1, 4):
         table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
@@ -139,8 +153,8 @@ def test_a_group_with_few_unknown_rows_is_carried_over(num_unknown: int) -> None
     assert num_read(store) == (0 if num_unknown == 10 else 1)
 
 
-def test_a_compaction_that_is_never_committed_is_harmless() -> None:
-    """Its run names files that no version has; runs are merged without them."""
+def test_uncommitted_compactions_are_harmless() -> None:
+    """Its run names files that no version has, and merging drops them."""
     table = upsert(saved_table(), rows([1], 7), ON_ID).table
     before = runs_of(table)
     prepared = prepare(table)
@@ -153,7 +167,8 @@ def test_a_compaction_that_is_never_committed_is_harmless() -> None:
         table = done.table
 
 
-def test_a_batch_does_not_wait_for_a_run_that_a_compaction_writes() -> None:
+def test_batches_do_not_wait_for_compactions() -> None:
+    """Writing a large run takes minutes, during which the stream must go on."""
     table = table_of()
     for number in range(1, 4):
         table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
@@ -180,9 +195,10 @@ def test_a_batch_does_not_wait_for_a_run_that_a_compaction_writes() -> None:
     assert num_reads_of_an_upsert(table) == 0
 
 
-def test_a_run_that_a_batch_finds_before_the_compaction_uses_it_is_used_once(
+def test_runs_found_early_are_used_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A run that is registered twice would return every row twice."""
     monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1)
     table = table_of()
     for number in range(1, 4):
@@ -203,8 +219,8 @@ def test_a_run_that_a_batch_finds_before_the_compaction_uses_it_is_used_once(
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("how", ["fails", "is killed"])
-def test_a_compaction_may_end_at_each_request(how: str) -> None:
-    """It fails, or its process is killed; the next upsert, in whatever process, finds all rows."""
+def test_compactions_may_end_at_any_request(how: str) -> None:
+    """Whether it fails or is killed, the next upsert of any process finds all rows."""
 
     class KilledError(BaseException):
         pass
@@ -236,8 +252,8 @@ def test_a_compaction_may_end_at_each_request(how: str) -> None:
     assert num_with_runs > 2
 
 
-def test_runs_with_hashes_of_other_seeds_are_not_mixed() -> None:
-    """Another process began an index of its own before it could see the first one."""
+def test_runs_of_other_seeds_stay_apart() -> None:
+    """Another process began its own index before it could see the first one."""
     ds = lance_stream.Dataset(indexed(table_of(3)))
     (path,) = runs_of(ds.table)
     hidden = bytes(ds.table.store.read(path))
@@ -253,9 +269,10 @@ def test_runs_with_hashes_of_other_seeds_are_not_mixed() -> None:
     assert num_reads_of_an_upsert(ds.table) < 20
 
 
-def test_an_index_that_is_much_larger_than_the_compaction_is_not_copied(
+def test_small_compactions_copy_no_large_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Remapping reads the whole index, which costs more than reading the keys of a few new rows."""
     monkeypatch.setattr(remap_keys, "MOST_COPIED", 1)
     table = indexed(table_of())
     before = runs_of(table)
@@ -266,7 +283,10 @@ def test_an_index_that_is_much_larger_than_the_compaction_is_not_copied(
     assert not [path for call, path in store.calls if "key_index" in path and "ranges" in call]
 
 
-def test_new_numbers_are_those_of_the_rows_as_written() -> None:
+def test_new_numbers_follow_the_written_rows() -> None:
+    """Deleted rows and another order shift positions, and an index entry off by one row would
+    update the wrong row.
+    """
     dice = np.random.default_rng(5)
     for _ in range(50):
         sizes = dice.integers(1, 9, 3)
@@ -289,8 +309,8 @@ def test_new_numbers_are_those_of_the_rows_as_written() -> None:
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("seed", range(3))
-def test_compactions_beside_upserts_lose_no_key(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread compacts without pause; runs are written, merged and carried over meanwhile."""
+def test_concurrent_compactions_lose_no_key(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread compacts without pause while runs are written, merged and remapped."""
     monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", [1, 40, 400][seed])
     dice = random.Random(seed)
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)

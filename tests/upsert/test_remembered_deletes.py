@@ -91,6 +91,9 @@ def last_state(happened: Sequence[Event]) -> dict[int, str]:
 @settings(max_examples=15, deadline=None)
 @given(events, st.randoms(use_true_random=False))
 def test_events_in_any_order_end_alike(happened: list[Event], dice: random.Random) -> None:
+    """Sequences promise that the order of arrival does not matter, and a repeated batch must
+    change nothing.
+    """
     table = new_table()
     arriving = list(happened)
     dice.shuffle(arriving)
@@ -123,6 +126,7 @@ def on_publication(table: TableVersion, act: Callable[[], object]) -> TableVersi
 def test_concurrent_writers_end_like_one(
     before: list[Event], ours: list[Event], theirs: list[Event]
 ) -> None:
+    """A delete of one writer may race with an older insert of another one, in either order."""
     order = {event: at for at, event in enumerate([*before, *ours, *theirs])}
     # One sequence for each event: two of a key that are equally new have no order.
     before, ours, theirs = (
@@ -140,7 +144,8 @@ def test_concurrent_writers_end_like_one(
 
 
 @pytest.mark.parametrize("ours", [(1, 5, "d"), (1, 4, "u")])
-def test_a_delete_beats_a_concurrent_older_insert(ours: Event) -> None:
+def test_deletes_beat_concurrent_older_inserts(ours: Event) -> None:
+    """The plan was made before the other event was known, so the commit has to compare again."""
     theirs = (1, 9 - ours[1], "u" if ours[2] == "d" else "d")
     table = take_in(new_table(), (7, 1, "u")).table
     stale = on_publication(table, lambda: take_in(table, theirs))
@@ -151,6 +156,7 @@ def test_a_delete_beats_a_concurrent_older_insert(ours: Event) -> None:
 
 
 def test_without_tombstones_late_rows_resurrect() -> None:
+    """This shows the fault that tombstones prevent, and that both settings behave as documented."""
     table = append(new_table(), pa.table({"id": [1], "seq": [1], "x": ["1@1"]})).table
     for rules, left in ((FORGETFUL, {1: "1@2"}), (RULES, {})):
         table = take_in(table, (1, 9, "d"), rules=rules).table
@@ -159,8 +165,8 @@ def test_without_tombstones_late_rows_resurrect() -> None:
         table = done.table
 
 
-def test_an_early_delete_wins() -> None:
-    """It arrives before the insert that it deletes."""
+def test_early_deletes_win() -> None:
+    """The delete arrives before the insert that it deletes."""
     table = new_table()
     done = take_in(table, (1, 5, "d"))
     assert (done.is_new, done.num_deleted, done.num_remembered) == (True, 0, 1)
@@ -173,12 +179,16 @@ def test_an_early_delete_wins() -> None:
 
 
 def test_ties_with_a_delete_are_late() -> None:
+    """A source may deliver the last state of a row with the sequence of its delete."""
     table = take_in(new_table(), (1, 5, "d")).table
     done = take_in(table, (1, 5, "u"))
     assert (done.num_late, done.is_new) == (1, False)
 
 
 def test_late_deletes_make_no_version() -> None:
+    """A repeated delete must not add a version or a file, or a replayed topic would fill the
+    table.
+    """
     table = take_in(new_table(), (1, 5, "d"), (2, 7, "u")).table
     done = take_in(table, (1, 5, "d"), (2, 6, "d"))
     assert (done.is_new, done.num_late, done.num_remembered) == (False, 2, 0)
@@ -186,7 +196,7 @@ def test_late_deletes_make_no_version() -> None:
 
 
 def test_tombstones_bind_upserts_without_them() -> None:
-    """An upsert that remembers no deletes still honours those in the table."""
+    """An upsert that remembers no deletes still respects those in the table."""
     table = take_in(new_table(), (1, 5, "d")).table
     done = take_in(table, (1, 4, "u"), (2, 4, "d"), rules=FORGETFUL)
     assert (done.num_late, done.num_remembered, content(done.table)) == (1, 0, {})
@@ -195,6 +205,7 @@ def test_tombstones_bind_upserts_without_them() -> None:
 
 
 def test_unstored_sequences_are_remembered() -> None:
+    """Without a stored sequence the tombstone alone can tell that a row is late."""
     rules = replace(RULES, except_columns=("op", "seq"))
     table = new_table(pa.schema([SCHEMA.field("id"), SCHEMA.field("x")]))
     table = take_in(table, (1, 5, "d"), rules=rules).table
@@ -206,6 +217,7 @@ def test_unstored_sequences_are_remembered() -> None:
 
 
 def test_tombstones_need_no_stable_row_ids() -> None:
+    """Remembered deletes use keys only, so tables of other writers can have them as well."""
     uri = f"memory://{uuid.uuid4()}/t"
     table = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=False).table
     table = take_in(table, (1, 1, "u"), (2, 1, "u"), (9, 5, "d")).table
@@ -232,6 +244,9 @@ def test_composite_keys_match_in_any_order() -> None:
 
 
 def test_remembered_deletes_expire() -> None:
+    """Tombstones would grow forever, and the promise of late rows holds for the given age and no
+    longer.
+    """
     now = [0]
     environment = make_environment(now_nanos=lambda: now[0])
     table = take_in(new_table(), (1, 5, "d"), environment=environment).table
@@ -244,6 +259,9 @@ def test_remembered_deletes_expire() -> None:
 
 
 def test_tombstones_and_ledger_share_a_version() -> None:
+    """In separate versions a crash in between would lose either the deletes or the proof of the
+    batch.
+    """
     table = new_table()
     first = take_in(table, (1, 5, "d"), micro_batch=PendingBatch.of("app", 0))
     assert first.table.version == table.version + 1
@@ -253,7 +271,8 @@ def test_tombstones_and_ledger_share_a_version() -> None:
     assert tombstone_files(table) == named_files(table)
 
 
-def test_a_second_driver_leaves_no_file() -> None:
+def test_second_drivers_leave_no_file() -> None:
+    """The driver that loses has already written its tombstone file."""
     table = take_in(new_table(), (9, 1, "d")).table
     micro_batch = PendingBatch.of("app", 0)
     stale = on_publication(table, lambda: take_in(table, (1, 5, "d"), micro_batch=micro_batch))
@@ -263,7 +282,8 @@ def test_a_second_driver_leaves_no_file() -> None:
     assert len(named_files(table)) == 2
 
 
-def test_a_failed_commit_leaves_no_file() -> None:
+def test_failed_commits_leave_no_file() -> None:
+    """Nothing refers to the tombstone file of a refused commit, so nobody would delete it."""
     table = take_in(new_table(), (1, 5, "d")).table
     stale = on_publication(table, lambda: Dataset(table).restore(1))
     with pytest.raises(CommitConflictError):
@@ -271,7 +291,8 @@ def test_a_failed_commit_leaves_no_file() -> None:
     assert len(tombstone_files(table)) == 1
 
 
-def test_a_restore_brings_back_its_tombstones() -> None:
+def test_restores_bring_back_their_tombstones() -> None:
+    """The deletes belong to a version as its rows do, and later ones must be forgotten."""
     first = take_in(new_table(), (1, 5, "d")).table
     second = take_in(first, (2, 5, "d")).table
     restored = Dataset(second).restore(first.version).table
@@ -280,7 +301,7 @@ def test_a_restore_brings_back_its_tombstones() -> None:
 
 
 def test_other_key_columns_are_refused() -> None:
-    """Nothing is written."""
+    """Deletes are remembered by one key, so another key is refused before anything is written."""
     table = take_in(new_table(), (1, 5, "d")).table
     files = [each.path for each in table.store.list()]
     rows = batch((1, 6, "d")).append_column("at", pa.array([1]))
@@ -289,8 +310,8 @@ def test_other_key_columns_are_refused() -> None:
     assert [each.path for each in table.store.list()] == files
 
 
-def test_other_columns_of_a_concurrent_writer() -> None:
-    """Another writer begins to remember deletes by other columns between plan and commit."""
+def test_concurrent_writers_with_other_keys_conflict() -> None:
+    """Between plan and commit another writer begins to remember deletes by other columns."""
     table = new_table()
     other = replace(RULES, sequence_by="at", except_columns=("op", "at"))
     rows = batch((2, 6, "d")).append_column("at", pa.array([1]))
@@ -301,7 +322,9 @@ def test_other_columns_of_a_concurrent_writer() -> None:
 
 
 def test_concurrent_rename_refuses_remembered_deletes() -> None:
-    """Deletes name their columns, so renames are refused once a table has any: not if they race."""
+    """Deletes name their columns, so a rename that races with the first of them must not go
+    unnoticed.
+    """
     table = take_in(new_table(), (1, 1, "u")).table
     stale = on_publication(table, lambda: Dataset(table).rename_columns({"seq": "at"}))
     with pytest.raises(InvalidInputError, match="has no column 'seq'"):
@@ -310,7 +333,7 @@ def test_concurrent_rename_refuses_remembered_deletes() -> None:
     assert Dataset(table).checkout(None).to_table()["id"].to_pylist() == [1]
 
 
-def test_sequences_follow_names_that_are_swapped() -> None:
+def test_sequences_follow_swapped_names() -> None:
     """Otherwise later sequences would be compared with remembered ones of the other column."""
     schema = SCHEMA.append(pa.field("at", pa.int64()))
     table = take_in(new_table(schema), (1, 1, "u")).table
@@ -323,6 +346,9 @@ def test_sequences_follow_names_that_are_swapped() -> None:
 
 
 def test_the_dataset_verb_takes_an_age() -> None:
+    """The age is given as text at the public surface, and a later upsert without it still respects
+    the deletes.
+    """
     ds = Dataset(new_table())
     how: dict[str, Any] = {
         "sequence_by": "seq",
@@ -367,7 +393,7 @@ THEIRS: list[Event] = [(1, 5, "u"), (4, 5, "u"), (5, 4, "d"), (6, 6, "d"), (2, 2
 
 
 def test_concurrent_commits_anywhere_end_alike() -> None:
-    """Another writer commits at each call to the store in turn."""
+    """Another writer commits before each call to the store in turn."""
     wanted = last_state([*BEFORE, *OURS, *THEIRS])
     num_calls = number_of_calls(*OURS, before=BEFORE)
     assert num_calls > 8
@@ -404,7 +430,8 @@ def test_crashes_anywhere_apply_the_batch_once() -> None:
     assert versions == {0, 1}  # some died before, some after the version was there
 
 
-def test_an_uncertain_commit_keeps_its_file() -> None:
+def test_uncertain_commits_keep_their_file() -> None:
+    """The commit may have succeeded, and deleting its tombstones would damage the table."""
     table = take_in(new_table(), (1, 5, "d")).table
     store = WatchedStore(table.store)
 

@@ -44,7 +44,10 @@ _small_runs = pytest.fixture(autouse=True)(small_runs)
 
 
 @pytest.mark.floors
-def test_a_new_process_reads_no_key_that_is_indexed() -> None:
+def test_new_processes_read_no_indexed_key() -> None:
+    """A restarted stream would otherwise read the keys of the whole table
+    before its first batch.
+    """
     table, store = watched(indexed(table_of()))
     done = upsert(table, rows(range(0, 310, 7), 9), ON_ID)
     assert (done.num_updated, done.num_inserted) == (43, 2)
@@ -54,7 +57,8 @@ def test_a_new_process_reads_no_key_that_is_indexed() -> None:
     assert known.num_bytes < 100 * 24
 
 
-def test_a_table_of_few_rows_costs_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_tables_cost_no_index_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the keys of a small table is cheaper than any request for an index."""
     monkeypatch.setattr(key_index, "LEAST_SHARED_ROWS", 1 << 19)
     monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1 << 20)
     table = table_of()
@@ -65,12 +69,13 @@ def test_a_table_of_few_rows_costs_no_request(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_one_upsert_alone_makes_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single upsert gains nothing from an index that it leaves behind."""
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1 << 40)
     assert not runs_of(upsert(table_of(), rows(range(40), 1), ON_ID).table)
 
 
 def test_the_second_process_makes_the_index() -> None:
-    """The bounds that the first one saved show that keys are looked up again and again."""
+    """The bounds that the first process saved show that keys are looked up repeatedly."""
     table = upsert(table_of(), rows(range(40), 1), ON_ID).table
     assert not runs_of(table)
     restart()
@@ -82,10 +87,10 @@ def test_the_second_process_makes_the_index() -> None:
     assert num_read(store) == 1  # that of the second upsert
 
 
-def test_a_refused_run_is_logged_once_and_written_later(
+def test_refused_runs_are_logged_and_retried(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store may be full for a while: each failed write costs as much as the run is large."""
+    """A store may be full for a while, and every failed write costs as much as the run is large."""
     refuses = True
 
     def refuse(call: str, path: str) -> None:
@@ -109,7 +114,8 @@ def test_a_refused_run_is_logged_once_and_written_later(
     assert runs_of(table)
 
 
-def test_runs_of_files_that_are_gone_are_deleted() -> None:
+def test_runs_of_removed_files_are_deleted() -> None:
+    """Compactions replace all files, and runs of old ones would outgrow the table."""
     ds = lance_stream.Dataset(indexed(table_of(12)))
     before = runs_of(ds.table)
     for number in range(12):
@@ -120,6 +126,7 @@ def test_runs_of_files_that_are_gone_are_deleted() -> None:
 
 
 def test_runs_are_merged_so_that_few_remain() -> None:
+    """Every run costs requests in each new process, so their number must stay small."""
     ds = lance_stream.Dataset(indexed(table_of(2)))
     for number in range(20):
         ds = ds.append(rows(range(1000 + number * 60, 1060 + number * 60), 0))
@@ -132,8 +139,10 @@ def test_runs_are_merged_so_that_few_remain() -> None:
     assert num_read(store) < 10
 
 
-def test_a_run_of_another_index_is_not_merged() -> None:
-    """It has come under the name of a run after that was listed: its hashes have other seeds."""
+def test_runs_of_other_indices_are_not_merged() -> None:
+    """A file may be replaced under the name of a run after the listing, with hashes of other
+    seeds.
+    """
     table = table_of(4)
     store = table.store
     for place in range(4):
@@ -157,7 +166,8 @@ def footer_of(store: Store, path: str) -> RunFooter:
     return footer
 
 
-def test_two_processes_use_what_either_has_written() -> None:
+def test_processes_share_their_runs() -> None:
+    """Two streams on one table should not index every file twice."""
     ds = lance_stream.Dataset(indexed(table_of()))
     ours = key_index.key_index_of(ds.table, ["id"])
     for number in range(3):
@@ -175,7 +185,10 @@ def test_two_processes_use_what_either_has_written() -> None:
     assert ours.num_saved_runs == 2
 
 
-def test_an_index_of_another_type_or_column_is_left_alone() -> None:
+def test_indices_of_other_keys_stay_separate() -> None:
+    """Two streams may use different keys of one table, and a run of one says nothing about the
+    other.
+    """
     table = indexed(table_of())
     ds = lance_stream.Dataset(table)
     for _ in range(3):
@@ -187,7 +200,7 @@ def test_an_index_of_another_type_or_column_is_left_alone() -> None:
     assert done.num_updated == ds.count_rows() > 300  # an id has several rows now
 
 
-def test_cleanup_removes_runs_of_files_that_are_gone() -> None:
+def test_cleanup_removes_runs_of_removed_files() -> None:
     """A run stays as long as a version may need it, however old it is."""
     ds = lance_stream.Dataset(indexed(table_of()))
     week = timedelta(days=8) // timedelta(microseconds=1) * 1000
@@ -211,7 +224,10 @@ def test_cleanup_removes_runs_of_files_that_are_gone() -> None:
 
 
 @pytest.mark.parametrize("what", ["deleted", "cut", "flipped", "empty", "zeros", "another"])
-def test_a_damaged_run_is_not_used(what: str) -> None:
+def test_damaged_runs_are_not_used(what: str) -> None:
+    """A wrong entry would update the wrong row or insert a duplicate, while a missing index only
+    costs time.
+    """
     table = indexed(table_of())
     (path,) = runs_of(table)
     data = bytearray(table.store.read(path))
@@ -231,8 +247,8 @@ def test_a_damaged_run_is_not_used(what: str) -> None:
         table = done.table
 
 
-def test_a_run_that_is_damaged_meanwhile_is_not_used() -> None:
-    """Its footer has been read; its chunks, not yet."""
+def test_runs_damaged_after_opening_are_not_used() -> None:
+    """The footer has been read by then, but the chunks have not."""
     table = indexed(table_of())
     (path,) = runs_of(table)
     table = upsert(table, rows([1000], 5), ON_ID).table  # a few chunks are copied
@@ -268,7 +284,8 @@ def run_of(
 
 @pytest.mark.floors
 @pytest.mark.parametrize("columns", [TEXTS, NUMBERS])
-def test_words_are_found_wherever_they_are(columns: KeyColumns) -> None:
+def test_words_are_found_at_any_position(columns: KeyColumns) -> None:
+    """Duplicate words may span chunks, and the first and last word of a chunk are easily missed."""
     dice = random.Random(3)
     for _ in range(30):
         store = MemoryStore(f"/{uuid.uuid4()}")
@@ -291,8 +308,8 @@ def test_words_are_found_wherever_they_are(columns: KeyColumns) -> None:
 
 
 @pytest.mark.floors
-def test_a_run_may_have_no_key() -> None:
-    """Of files whose keys are all null."""
+def test_runs_may_have_no_key() -> None:
+    """Files whose keys are all null are covered as well."""
     store = MemoryStore(f"/{uuid.uuid4()}")
     place = FileColumn(bytes(16), 0)
     none = Keys(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))
@@ -305,7 +322,8 @@ def test_a_run_may_have_no_key() -> None:
         assert len(run.find(store, np.arange(5, dtype=np.uint64)).which) == 0
 
 
-def test_without_room_for_copies_keys_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disks_fall_back_to_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk must not fail the upsert, and keys in memory must still be used."""
     table = indexed(table_of())
     monkeypatch.setattr(run_files, "_MOST_OF_FREE", 0.0)
     for number in range(1, 5):
@@ -318,7 +336,8 @@ def test_without_room_for_copies_keys_are_read(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("columns", [TEXTS, NUMBERS])
-def test_merged_runs_have_the_rows_of_their_files(columns: KeyColumns) -> None:
+def test_merged_runs_keep_their_files_rows(columns: KeyColumns) -> None:
+    """Merging renumbers files and drops removed ones, and a shifted row would match another key."""
     dice = random.Random(4)
     for _ in range(20):
         store = MemoryStore(f"/{uuid.uuid4()}")
@@ -380,6 +399,7 @@ def find_all(data: bytes) -> list[Any]:
 
 
 def test_any_changed_byte_is_noticed() -> None:
+    """Stores and disks return wrong bytes, and no part of a run may lack a digest."""
     data = encoded(TEXTS)
     assert find_all(data)
     for place in range(0, len(data), 5):
@@ -405,7 +425,8 @@ def test_any_changed_byte_is_noticed() -> None:
         lambda footer: footer._replace(columns=TEXTS._replace(seeds=(1 << 64, 1))),
     ],
 )
-def test_a_footer_with_a_right_digest_is_checked(edit: Callable[[Any], Any]) -> None:
+def test_footers_with_valid_digests_are_checked(edit: Callable[[Any], Any]) -> None:
+    """A digest proves that bytes are unchanged, not that the values make sense."""
     data = encoded(TEXTS)
     size = run_format.footer_bytes(data[-48:])
     footer = run_format.decode_footer(data[-48 - size : -48], data[-48:], len(data))
@@ -415,14 +436,17 @@ def test_a_footer_with_a_right_digest_is_checked(edit: Callable[[Any], Any]) -> 
 
 
 @pytest.mark.parametrize("size", [0, 8, 15, 47])
-def test_a_trailer_that_is_cut_is_refused(size: int) -> None:
-    """A store may answer a request for the end of a file with less."""
+def test_truncated_trailers_are_refused(size: int) -> None:
+    """A store may answer a request for the end of a file with fewer bytes."""
     trailer = encoded(TEXTS)[-48:]
     with pytest.raises(CorruptDataError, match="no run of keys"):
         run_format.footer_bytes(trailer[len(trailer) - size :])
 
 
 def test_random_bytes_are_refused() -> None:
+    """Any bytes may appear under the name of a run, and only CorruptDataError leads to its
+    removal.
+    """
     dice = random.Random(6)
     for _ in range(300):
         data = dice.randbytes(dice.randrange(200))
@@ -432,7 +456,7 @@ def test_random_bytes_are_refused() -> None:
 
 
 def test_the_hash_of_a_key_stays() -> None:
-    """Runs that older releases wrote are searched with it; a change needs another magic word."""
+    """Runs of older releases are searched with this hash, so a change needs another magic word."""
     words = words_of([pa.array(["a", "key 0001", "a longer key, of 24 b"])], (1, 2))
     assert [f"{word:x}" for word in words.words.tolist()] == WORDS
     assert words.others is not None
@@ -443,7 +467,10 @@ WORDS = ["4041777c098001a", "7d1a447ed755138a", "9e96820a06f501f6"]
 OTHERS = ["101d3f57", "99db76d1", "73ad8e4b"]
 
 
-def test_the_layout_of_a_run_stays() -> None:
+def test_the_layout_of_runs_is_fixed() -> None:
+    """Processes of different releases share the runs, so a changed byte needs
+    another magic word.
+    """
     encoder = RunEncoder(TEXTS, [Covered((FileColumn(bytes(range(16)), 3),), 9)])
     keys = Keys(np.array([5], np.uint64), np.array([6], np.uint32), np.array([8], np.uint32))
     data = b"".join([*encoder.add(keys), *encoder.end()])
@@ -463,9 +490,8 @@ def test_the_layout_of_a_run_stays() -> None:
 
 @pytest.mark.quick_cases(one_in=10)
 @pytest.mark.parametrize("seed", range(40))
-def test_random_histories_with_an_index_that_suffers(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_histories_survive_a_damaged_index(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever happens to the index between any two steps, the table must match the model."""
     dice = random.Random(seed)
     monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", dice.choice([1, 20, 100]))
     monkeypatch.setattr(key_index, "MOST_SAVED_ROWS", dice.choice([40, 1000]))
@@ -594,7 +620,7 @@ def suffer(table: TableVersion, step: str, dice: random.Random, old: dict[str, b
     "entry", [{"keys": 1e999}, {"seeds": []}, {"seeds": [1e999, 0]}, {"fields": [1e999]}]
 )
 def test_headers_of_wrong_values_are_damage(entry: dict[str, Any]) -> None:
-    """So that a cleanup removes the run."""
+    """Only damage makes a cleanup remove the run."""
     header = {"fields": [0], "types": [], "exact": True, "seeds": [0, 0], "keys": 0, "files": 0}
     text = json.dumps(header | entry).encode()
     footer = len(text).to_bytes(4, "little") + text
@@ -607,8 +633,8 @@ def test_headers_of_wrong_values_are_damage(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("forged", ["one row for all keys", "each key twice"])
-def test_a_run_that_has_a_row_twice_is_not_used(forged: str) -> None:
-    """Its digests are right; a row that was found twice would be written twice."""
+def test_runs_with_duplicate_rows_are_not_used(forged: str) -> None:
+    """Its digests are right, but a row that is found twice would be written twice."""
     table = indexed(table_of())
     (path,) = runs_of(table)
     footer = run_files.read_footer(table.store, path)
@@ -627,8 +653,8 @@ def test_a_run_that_has_a_row_twice_is_not_used(forged: str) -> None:
     assert path not in runs_of(table)
 
 
-def test_a_run_with_too_many_equal_keys_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its digests are right, and each row is there once; what was found would take much memory."""
+def test_runs_with_too_many_duplicates_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its digests are right and each row occurs once, but the matches would exhaust the memory."""
     table = indexed(table_of())
     (path,) = runs_of(table)
     footer = run_files.read_footer(table.store, path)
@@ -646,7 +672,7 @@ def test_a_run_with_too_many_equal_keys_is_left_out(monkeypatch: pytest.MonkeyPa
     assert path in runs_of(table)  # its keys may be equal
 
 
-def test_the_first_look_up_of_a_process_copies_nothing() -> None:
+def test_first_lookups_copy_nothing() -> None:
     """A process that applies one batch and ends would not use the copy."""
     store = MemoryStore(f"/{uuid.uuid4()}")
     written, made = run_of(store, TEXTS, random.Random(8))
@@ -665,7 +691,7 @@ def test_the_first_look_up_of_a_process_copies_nothing() -> None:
 def test_more_hits_than_allowed_lose_the_run(
     num_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In passing, and in the copy."""
+    """The limit holds both for a streamed run and for its copy in memory."""
     store = MemoryStore(f"/{uuid.uuid4()}")
     written, made = run_of(store, TEXTS, random.Random(9))
     run = run_files.open_run(written.path, written.footer, 0)
@@ -679,8 +705,8 @@ def test_more_hits_than_allowed_lose_the_run(
     assert not lost.value.is_damaged
 
 
-def test_a_listing_that_fails_costs_only_time() -> None:
-    """The index is optional: without a listing keys are read from the data files."""
+def test_failed_listings_cost_only_time() -> None:
+    """The index is optional, so without a listing keys are read from the data files."""
 
     def refuse(call: str, path: str) -> None:
         if "list" in call and "key_index" in path:

@@ -7,8 +7,8 @@ from lance_stream.table.fragments.fragment_list import FragmentList
 from tests.upsert.keyed_tables import table_of
 
 
-def test_only_files_that_can_be_indexed_are_lacking() -> None:
-    """A round for others would follow each commit, and change nothing."""
+def test_only_indexable_files_are_missing() -> None:
+    """A round for other files would follow each commit and change nothing."""
     table = table_of(3)
     first, *others = table.manifest.fragments
     (file,) = first.files

@@ -23,9 +23,10 @@ SPREADS: dict[str, U64] = {
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-def test_words_are_found_where_numpy_finds_them(
-    spread: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_positions_equal_those_of_numpy(spread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search replaces `searchsorted` for speed, and skewed words are where
+    its guess is worst.
+    """
     monkeypatch.setattr(sorted_words, "MANY_WORDS", 1)
     words = np.sort(SPREADS[spread])
     near = np.concatenate([words, words + np.uint64(1), words - np.uint64(1)])
@@ -38,6 +39,7 @@ def test_words_are_found_where_numpy_finds_them(
 
 
 def test_few_words_have_no_parts() -> None:
+    """For few words the table of parts costs more than the search."""
     words = np.arange(10, dtype=np.uint64)
     search = SortedWords(words)
     assert search.first_at_least(words).tolist() == list(range(10))
@@ -46,7 +48,7 @@ def test_few_words_have_no_parts() -> None:
 
 
 def test_a_large_part_is_searched_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One part has nearly all words: the last of it is as far from its begin as can be."""
+    """One part has nearly all words, so the last of them is as far from its start as possible."""
     monkeypatch.setattr(sorted_words, "MANY_WORDS", 1)
     monkeypatch.setattr(sorted_words, "_MOST_OF_PART", 1 << 20)
     for size in (1, 2, 3, 4, 7, 8, 9, 255, 256, 257, 1000):

@@ -22,12 +22,11 @@ from lance_stream.upsert.large.staged_rows import stage_rows, upsert_staged
         (pa.timestamp("s"), pa.timestamp("us")),
     ],
 )
-def test_a_key_that_is_widened_between_tasks_and_commit_stays_one_key(
+def test_keys_widened_before_commit_stay_one(
     tmp_path: Path, before: pa.DataType, after: pa.DataType, knows_it: bool
 ) -> None:
-    """One task has written its rows to a file, by parts; the other has them in its message.
-
-    The other one may have been planned after the column was widened.
+    """One task has written its rows to a file by parts and the other returns them in its message,
+    possibly planned after the column was widened.
     """
     uri = str(tmp_path / "t.lance")
     numbers = pa.array(range(200), pa.int64())

@@ -117,6 +117,7 @@ def columns_of(
 def test_rows_must_be_newer_than_every_delete(
     history: tuple[list[pa.DataType], list[dict[tuple[Any, ...], int]]],
 ) -> None:
+    """Keys of any type and any number of delete files must give the maximum sequence of the key."""
     types, batches = history
     fields = [pa.field(f"k{at}", each, False) for at, each in enumerate(types)]
     table = new_table(pa.schema([*fields, pa.field("seq", pa.int64())]))
@@ -137,6 +138,7 @@ def test_rows_must_be_newer_than_every_delete(
 
 @pytest.mark.parametrize("num_asked", [1, 50, 3000])
 def test_few_and_many_keys_are_looked_up(num_asked: int) -> None:
+    """Few keys are searched and many are joined, by different code with the same answer."""
     dice = np.random.default_rng(num_asked)
     table = new_table()
     model: dict[int, int] = {}
@@ -159,6 +161,9 @@ def ids(*numbers: int) -> list[pa.Array]:
 
 
 def test_old_deletes_expire() -> None:
+    """The age is exact to the millisecond, and expired deletes leave the table only with the next
+    write.
+    """
     day = 24 * 3600 * 1000
     table = remember(new_table(), ids(1), pa.array([5]), now_ms=0)
     table = remember(table, ids(2), pa.array([5]), now_ms=6 * day)
@@ -172,7 +177,7 @@ def test_old_deletes_expire() -> None:
 
 
 def test_old_deletes_in_joined_files_expire() -> None:
-    """Although younger ones keep their file."""
+    """Younger deletes keep their common file alive."""
     table = new_table()
     for number in range(8):  # the eighth file takes in the seven before
         table = remember(table, ids(number), pa.array([5]), now_ms=number * 1000)
@@ -191,6 +196,7 @@ def config_files(table: TableVersion) -> tuple[TombstoneFile, ...]:
 
 
 def test_joining_keeps_the_newest_delete() -> None:
+    """Small files are joined, and an older sequence of a key must not replace the newest."""
     table = new_table()
     for sequence in (3, 9, 4, 1, 1, 1, 1, 1):
         table = remember(table, ids(1), pa.array([sequence]))
@@ -200,6 +206,9 @@ def test_joining_keeps_the_newest_delete() -> None:
 
 
 def test_concurrent_writers_keep_both_tombstones() -> None:
+    """Both writers join the same old files, and the later commit must not drop the other's new
+    deletes.
+    """
     table = new_table()
     for number in range(7):
         table = remember(table, ids(number), pa.array([5]))
@@ -213,6 +222,7 @@ def test_concurrent_writers_keep_both_tombstones() -> None:
 
 
 def test_no_file_without_deletes() -> None:
+    """Most batches delete nothing and should cost no file or entry."""
     table = new_table()
     known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
     planned = plan(table, known, ids(), pa.array([], pa.int64()))
@@ -221,7 +231,7 @@ def test_no_file_without_deletes() -> None:
 
 
 def test_each_process_reads_a_file_once() -> None:
-    """The process that wrote it does not read it at all."""
+    """The process that wrote a file does not read it at all."""
     table = remember(new_table(), ids(1), pa.array([5]))
     watched = WatchedStore(table.store)
     here = replace(table, store=watched)
@@ -235,6 +245,7 @@ def test_each_process_reads_a_file_once() -> None:
 
 
 def test_the_cache_respects_its_limit() -> None:
+    """A driver has many tables, and a file larger than the cache must not evict everything else."""
     table = new_table()
     for number in range(3):
         table = remember(
@@ -261,7 +272,7 @@ def by(
 
 
 def test_other_columns_are_refused_or_ignored() -> None:
-    """Refused if this upsert remembers deletes, ignored if not."""
+    """Other columns are refused if this upsert remembers deletes, and ignored if not."""
     table = remember(new_table(), ids(1), pa.array([5]))
     with pytest.raises(InvalidInputError, match="the table remembers deletes by the key"):
         open_remembered(table, ["seq"], "id", pa.int64(), age=WEEK, now_ms=0)
@@ -274,6 +285,9 @@ def test_other_columns_are_refused_or_ignored() -> None:
 
 
 def test_unstored_sequences_compare_as_wider_type() -> None:
+    """The batch's type is all that defines an unstored sequence, and it may become wider over
+    time.
+    """
     table = remember(new_table(), ids(1), pa.array([5], pa.int32()))
     assert late(table, ids(1), pa.array([5], pa.int64())) == [True]
     assert late(table, ids(1), pa.array([1 << 40], pa.int64())) == [False]
@@ -301,12 +315,13 @@ def test_unstored_sequences_compare_as_wider_type() -> None:
     ids=lambda each: str(each.type),
 )
 def test_any_ordered_type_can_be_a_sequence(sequence: pa.Array) -> None:
+    """The order in tombstone files must be the one that decides among stored rows."""
     table = remember(new_table(), ids(1, 2), sequence)
     assert late(table, ids(2, 1), sequence) == [True, False]
 
 
 def test_only_changes_of_the_named_columns_conflict() -> None:
-    """Deletes are remembered by the key and the sequence, whatever else the table has."""
+    """Deletes are remembered by the key and the sequence, whatever other columns the table has."""
     table = new_table(SCHEMA.append(pa.field("more", pa.int64())))
     known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
     planned = plan(table, known, ids(1), pa.array([5]))
@@ -319,7 +334,8 @@ def test_only_changes_of_the_named_columns_conflict() -> None:
         planned.entries(replace(table.manifest, schema=without_sequence), 2)
 
 
-def test_a_clone_reads_its_origins_files() -> None:
+def test_clones_read_their_origins_files() -> None:
+    """A shallow clone copies the manifest, whose tombstones lie in the directory of the origin."""
     table = remember(new_table(), ids(1), pa.array([5]))
     base = lance_stream.table.manifest.BasePath(0, table.store.uri, None, is_dataset_root=True)
     clone = new_table()
@@ -327,8 +343,8 @@ def test_a_clone_reads_its_origins_files() -> None:
     assert late(replace(clone, manifest=manifest), ids(1, 2), pa.array([5, 5])) == [True, False]
 
 
-def test_a_clone_keeps_its_origins_deletes(tmp_path: Path) -> None:
-    """The origin forgets them when they have expired there, or is deleted."""
+def test_clones_keep_their_origins_deletes(tmp_path: Path) -> None:
+    """The origin may forget them when they expire there, or may be deleted."""
     ds = lance_stream.create_dataset(str(tmp_path / "t"), SCHEMA)
     rules: dict[str, Any] = {
         "on": "id", "sequence_by": "seq", "delete_when": "seq = 5", "tombstones": WEEK,
@@ -340,7 +356,10 @@ def test_a_clone_keeps_its_origins_deletes(tmp_path: Path) -> None:
     assert sorted(clone.to_table()["id"].to_pylist()) == [2, 3]
 
 
-def test_a_missing_file_gives_a_way_out() -> None:
+def test_missing_files_explain_the_remedy() -> None:
+    """Ignoring the loss would resurrect rows, so the user has to decide, and the error names the
+    key to remove.
+    """
     known = Tombstones(("id",), "seq", "int64", (TombstoneFile("0" * 32 + ".arrow", 0, 1),))
     table = new_table()
     table = table.at(replace(table.manifest, config=config_entries(known)))
@@ -348,7 +367,8 @@ def test_a_missing_file_gives_a_way_out() -> None:
         late(table, ids(1), pa.array([5]))
 
 
-def test_a_damaged_file_gives_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_files_explain_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table would otherwise refuse every upsert without telling what can be done."""
     known = Tombstones(("id",), "seq", "int64", (TombstoneFile("1" * 32 + ".arrow", 0, 1),))
     table = new_table()
     table = table.at(replace(table.manifest, config=config_entries(known)))
@@ -359,7 +379,10 @@ def test_a_damaged_file_gives_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("kind", ["another of the table", "longer", "shorter", "huge"])
-def test_only_the_file_that_was_written_is_read(kind: str, tmp_path: Path) -> None:
+def test_replaced_files_are_refused(kind: str, tmp_path: Path) -> None:
+    """A backup tool may restore another file under the name, and deletes of the wrong rows would
+    go unnoticed.
+    """
     ds = lance_stream.create_dataset(tmp_path / "t", new_table().arrow_schema)
     other = the_file(tmp_path / "t", remember(ds.table, ids(2), pa.array([9]))).read_bytes()
     table = remember(ds.table, ids(1), pa.array([5]))
@@ -397,6 +420,9 @@ NAMES = DELETES.schema.names
 
 
 def test_damaged_files_are_refused_or_read() -> None:
+    """Whichever bytes are damaged, the reader returns rows of the expected number or raises
+    CorruptDataError, never another error.
+    """
     data = encode_deletes(Deletes(DELETES))
     assert decode_deletes(data, NAMES, 2).equals(DELETES)
     dice = np.random.default_rng(3)
@@ -422,11 +448,15 @@ def test_damaged_files_are_refused_or_read() -> None:
     ],
 )
 def test_files_with_other_contents_are_refused(rows: pa.RecordBatch, match: str) -> None:
+    """The bytes may be valid Arrow and still not be the deletes that the config describes."""
     with pytest.raises(CorruptDataError, match=match):
         decode_deletes(encode_deletes(Deletes(rows)), NAMES, 2)
 
 
 def test_keys_of_other_types_are_refused() -> None:
+    """A key column that was replaced by one of another type makes the
+    remembered keys meaningless.
+    """
     texts = DELETES.set_column(0, "key:id", pa.array(["a", "b"]))
     with pytest.raises(InvalidInputError, match=f"of other types.*{CONFIG_KEY}"):
         cast_deletes(texts, DELETES.schema)

@@ -58,10 +58,10 @@ def content(table: TableVersion) -> dict[int, tuple[int, int]]:
 
 @pytest.mark.parametrize("apply", [upsert, in_parts], ids=["whole", "parts"])
 @pytest.mark.parametrize("reason", RULES)
-def test_a_deleted_untouched_row_is_inserted(
+def test_concurrently_deleted_untouched_rows_are_inserted(
     table: TableVersion, reason: str, apply: Upsert
 ) -> None:
-    """The upsert is the later version, so its row meets no stored row any more."""
+    """The upsert is the later version, so its row no longer meets a stored row."""
     data = rows((2, *OURS[reason]), (40, 9, 40))
     apply(on_publication(table, lambda: Dataset(table).delete("id = 2")), data, RULES[reason])
     assert content(table)[2] == OURS[reason]
@@ -71,7 +71,7 @@ def test_a_deleted_untouched_row_is_inserted(
 @pytest.mark.parametrize("apply", [upsert, in_parts], ids=["whole", "parts"])
 @pytest.mark.parametrize("reason", RULES)
 @pytest.mark.parametrize("moves", [True, False], ids=["moved", "in place"])
-def test_a_changed_untouched_row_is_judged_anew(
+def test_concurrently_changed_untouched_rows_are_rejudged(
     table: TableVersion, reason: str, apply: Upsert, *, moves: bool
 ) -> None:
     """The upsert is the later version, so its row meets the other writer's values."""
@@ -93,7 +93,7 @@ def test_a_changed_untouched_row_is_judged_anew(
 def test_other_rows_of_the_fragment_do_not_matter(
     table: TableVersion, apply: Upsert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two streams with keys of their own do not make each other plan again."""
+    """Two streams with separate keys must not make each other plan again."""
     data = rows((2, 5, 2), (40, 9, 40))
     stale = on_publication(table, lambda: Dataset(table).delete("id = 1"))
     done: Any = apply(stale, data, RULES["unchanged"])
@@ -102,7 +102,7 @@ def test_other_rows_of_the_fragment_do_not_matter(
 
 
 def test_a_compaction_does_not_change_the_outcome(table: TableVersion) -> None:
-    """Rows that moved are looked up again, and still are as they were."""
+    """Rows that moved are looked up again and still have their values."""
     data = rows((2, 5, 2), (40, 9, 40))
     upsert(on_publication(table, lambda: Dataset(table).compact()), data, RULES["unchanged"])
     now = Dataset(table).checkout(None)
@@ -112,7 +112,7 @@ def test_a_compaction_does_not_change_the_outcome(table: TableVersion) -> None:
     ].to_pylist() == [1]
 
 
-def test_a_deleted_row_of_a_history_comes_back() -> None:
+def test_deleted_history_rows_come_back() -> None:
     """An event that the history already has is applied again if its row is deleted meanwhile."""
     columns = pa.schema([pa.field("id", pa.int64(), False), pa.field("a", pa.int64())])
     ds = lance_stream.create_dataset(
@@ -126,7 +126,7 @@ def test_a_deleted_row_of_a_history_comes_back() -> None:
     assert sorted(row["id"] for row in found) == [1, 2, 40]
 
 
-def test_an_upsert_that_changes_nothing_commits_nothing(table: TableVersion) -> None:
+def test_upserts_without_effect_commit_nothing(table: TableVersion) -> None:
     """Without a version there is no order in which it could be the later one."""
     done = upsert(table, rows((2, 5, 2)), replace(RULES["unchanged"], sequence_by="lsn"))
     assert not done.is_new

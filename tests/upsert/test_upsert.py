@@ -58,6 +58,9 @@ def content(table: TableVersion) -> list[dict[str, Any]]:
 def test_cdc_batches_match_a_dictionary(
     batches: list[list[dict[str, Any]]], skip_unchanged: bool
 ) -> None:
+    """Random changes in any batches must leave the rows and counts of the
+    simplest possible model.
+    """
     table = new_table()
     model: dict[int, dict[str, Any]] = {}
     rules = UpsertRules(**{**CDC.__dict__, "skip_unchanged": skip_unchanged})
@@ -89,6 +92,7 @@ def small() -> TableVersion:
 
 
 def test_unchanged_rows_can_be_skipped() -> None:
+    """A batch without a real change must not add a version; nulls and NaN compare as values."""
     table = small()
     same = pa.Table.from_pylist(content(table), SCHEMA)
     rules = UpsertRules(("id",), skip_unchanged=True)
@@ -100,7 +104,7 @@ def test_unchanged_rows_can_be_skipped() -> None:
 
 
 def test_missing_columns_keep_their_values() -> None:
-    """In new rows they are null."""
+    """Existing rows keep the values of columns that the batch lacks, and new rows get nulls."""
     done = upsert(small(), pa.table({"id": [9, 2], "x": [9.0, 8.0]}), UpsertRules(("id",)))
     assert repr(content(done.table)) == repr(
         [
@@ -112,7 +116,8 @@ def test_missing_columns_keep_their_values() -> None:
     )
 
 
-def test_an_unknown_column_is_told_with_all_that_there_are() -> None:
+def test_unknown_columns_list_the_existing_ones() -> None:
+    """The list lets the user see a misspelt name at a glance."""
     schema = pa.schema([("id", pa.int64()), ("price", pa.float64()), ("name", pa.string())])
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
     told = "no column 'prize'; it has: id, price, name"
@@ -121,12 +126,16 @@ def test_an_unknown_column_is_told_with_all_that_there_are() -> None:
 
 
 def test_stored_null_sequences_are_the_oldest() -> None:
+    """Rows from before the column existed have no sequence, and any change must be able to update
+    them.
+    """
     rows = pa.table({"id": [3], "seq": [-7], "x": [1.0]})
     done = upsert(small(), rows, UpsertRules(("id",), sequence_by="seq"))
     assert (done.num_updated, done.num_late) == (1, 0)
 
 
 def test_deletes_need_only_the_key() -> None:
+    """Change events of deletes often carry only the key, and a repeated one must change nothing."""
     rows = pa.table({"id": [1, 7], "op": ["d", "d"]})
     rules = UpsertRules(("id",), delete_when="op = 'd'", except_columns=("op",))
     done = upsert(small(), rows, rules)
@@ -136,6 +145,9 @@ def test_deletes_need_only_the_key() -> None:
 
 
 def test_all_rows_of_a_key_change() -> None:
+    """Nothing enforces unique keys in a table, and updating one of two rows would leave them
+    contradictory.
+    """
     table = append(small(), pa.table({"id": [1], "x": [0.0]})).table
     done = upsert(table, pa.table({"id": [1], "x": [4.0]}), UpsertRules(("id",)))
     assert [row["x"] for row in content(done.table)][:2] == [4.0, 4.0]
@@ -170,6 +182,7 @@ def test_all_rows_of_a_key_change() -> None:
     ],
 )
 def test_invalid_rows_change_nothing(rows: dict[str, Any], rules: UpsertRules, match: str) -> None:
+    """A batch is applied as a whole or not at all, and the error names the column."""
     table = small()
     with pytest.raises((InvalidInputError, lance_stream.NotFoundError), match=match):
         upsert(table, pa.table(rows), rules)
@@ -181,7 +194,7 @@ def open_newest(table: TableVersion) -> int:
 
 
 def test_concurrent_updates_of_a_row_are_serialized() -> None:
-    """The later upsert is planned again and updates the row of the earlier one."""
+    """The later upsert is re-planned and updates the row that the earlier one wrote."""
     table = small()
     stale = table
     upsert(table, pa.table({"id": [1], "x": [2.0]}), UpsertRules(("id",)))
@@ -191,6 +204,7 @@ def test_concurrent_updates_of_a_row_are_serialized() -> None:
 
 
 def test_dataset_verbs_upsert_update_and_restore() -> None:
+    """The change feed over several verbs must list each change once and in order."""
     ds = lance_stream.Dataset(small())
     changed = ds.upsert(pa.table({"id": [3, 4], "x": [3.5, 4.5]}), on=["id"])
     assert changed.update({"x": "x + 1"}, where="id > 2").version == ds.version + 2
@@ -209,7 +223,7 @@ def test_dataset_verbs_upsert_update_and_restore() -> None:
 
 
 def test_single_names_need_no_list() -> None:
-    """`on` and `except_columns` take one name as a string."""
+    """`on` and `except_columns` accept one name as a string."""
     rows = pa.table({"id": [1, 7], "x": [9.0, 8.0], "op": ["u", "u"]})
     ds = lance_stream.Dataset(small()).upsert(rows, on="id", except_columns="op")
     assert {row["id"]: row["x"] for row in content(ds.table)}[7] == 8.0
@@ -220,7 +234,7 @@ def test_single_names_need_no_list() -> None:
 def test_equal_sequences_let_the_later_win(
     tombstones: str | None,
 ) -> None:
-    """Of two batches, unless a delete is remembered."""
+    """Of two batches the later one wins, unless a delete is remembered."""
 
     def batch(x: float, op: str = "u") -> pa.Table:
         row = {"id": 1, "seq": 5, "x": x, "tags": None, "op": op}
@@ -245,7 +259,7 @@ def test_equal_sequences_let_the_later_win(
 
 
 def test_only_skipped_rows_count_as_unchanged() -> None:
-    """Without skip_unchanged, rows are written again even if they are the same."""
+    """Without `skip_unchanged` rows are written again even if they are the same."""
     rows = pa.Table.from_pylist([{"id": 1, "seq": 5, "x": 1.0, "tags": None}], SCHEMA)
     rules = UpsertRules(("id",))
     table = upsert(new_table(), rows, rules).table
@@ -256,14 +270,14 @@ def test_only_skipped_rows_count_as_unchanged() -> None:
 
 
 def test_equal_sequences_of_one_batch_are_refused() -> None:
-    """Only a change feed says that a delete is the later one of two rows."""
+    """Only a change feed says that a delete is the later of two rows."""
     rows = [{"id": 1, "seq": 5, "x": 1.0, "tags": None, "op": op} for op in "ud"]
     with pytest.raises(InvalidInputError, match="seq"):
         upsert(new_table(), pa.Table.from_pylist(rows, WITH_OP), CDC)
 
 
 def test_later_calls_win_over_newer_versions() -> None:
-    """Versions are compared within one call only."""
+    """Versions of a feed are compared within one call only."""
 
     def change(x: float, version: int) -> pa.Table:
         row = {"id": 1, "seq": 5, "x": x, "_change_type": "insert", "_commit_version": version}

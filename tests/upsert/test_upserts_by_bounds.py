@@ -65,6 +65,7 @@ def values(table: TableVersion) -> dict[int, float]:
 
 
 def test_recent_keys_open_few_fragments() -> None:
+    """Keys often grow with time, and a batch of new ones should not read the whole table."""
     table = ordered_by_time()
     first, store = watched(table)
     done = upsert(first, rows(550, 560, 1.0), ON_ID)
@@ -85,6 +86,7 @@ def test_recent_keys_open_few_fragments() -> None:
 
 
 def test_distant_keys_skip_fragments_between() -> None:
+    """The minimum and maximum of the batch alone would select every fragment in between."""
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     now, store = watched(table)
     keys = pa.table({"id": [5, 1105, 5000], "x": [1.0, 1.0, 1.0]}, SCHEMA)
@@ -94,6 +96,7 @@ def test_distant_keys_skip_fragments_between() -> None:
 
 
 def test_upserts_of_new_keys_open_nothing() -> None:
+    """A batch beyond all bounds consists of inserts, for which no file needs to be read."""
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     now, store = watched(table)
     done = upsert(now, rows(9000, 9010), ON_ID)
@@ -101,7 +104,8 @@ def test_upserts_of_new_keys_open_nothing() -> None:
     assert (done.num_updated, done.num_inserted) == (0, 10)
 
 
-def test_foreign_fragments_are_read() -> None:
+def test_unknown_fragments_are_read() -> None:
+    """A fragment that another writer has appended has no bounds yet and may hold any key."""
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     theirs = lance_stream.Dataset(table).append(rows(9000, 9010))
     done = upsert(table, rows(9005, 9006, 1.0), ON_ID)
@@ -110,7 +114,7 @@ def test_foreign_fragments_are_read() -> None:
 
 
 def test_restored_rows_are_found() -> None:
-    """The bounds of a file are those of its deleted rows, too."""
+    """Bounds of a file include its deleted rows, since a restore brings them back."""
     ds = lance_stream.Dataset(ordered_by_time())
     deleted = ds.delete("id % 100 < 90")
     done = upsert(deleted.table, rows(95, 96, 1.0), ON_ID)
@@ -123,6 +127,7 @@ def test_restored_rows_are_found() -> None:
 
 
 def test_compacted_files_inherit_their_bounds() -> None:
+    """Every compaction would otherwise cause a scan of the new files."""
     table = upsert(ordered_by_time(), rows(9000, 9001), ON_ID).table
     ds = lance_stream.Dataset(table).delete("id >= 300 and id < 350").compact(target_rows=300)
     assert len(ds.table.manifest.fragments) < NUM_FRAGMENTS // 2
@@ -133,7 +138,7 @@ def test_compacted_files_inherit_their_bounds() -> None:
 
 
 def test_dead_rows_are_not_matched() -> None:
-    """Although their keys are read to learn the bounds."""
+    """The keys of deleted rows are read to learn the bounds, but must not match."""
     deleted = lance_stream.Dataset(ordered_by_time()).delete("id < 5")
     done = upsert(deleted.table, rows(3, 7, 1.0), ON_ID)
     assert (done.num_updated, done.num_inserted) == (2, 2)
@@ -141,6 +146,7 @@ def test_dead_rows_are_not_matched() -> None:
 
 
 def test_another_process_uses_saved_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restarted stream should not read the keys of the whole table again."""
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     assert table.store.exists(bounds_path(table.schema.fields[0]))
@@ -152,7 +158,7 @@ def test_another_process_uses_saved_bounds(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_bounds_of_another_table_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table re-created in the same place has other files, with names of their own."""
+    """A table that is re-created at the same location has other files with other names."""
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
     old, new = ordered_by_time(), ordered_by_time()
     old = upsert(old, rows(-1, 0), ON_ID).table
@@ -167,6 +173,7 @@ def test_bounds_of_another_table_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> 
 def test_unwritable_bounds_do_not_fail_upserts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Some users may write data but not the package's own directory, and bounds only save time."""
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
 
     def refuse(call: str, path: str) -> None:
@@ -203,7 +210,7 @@ KEYS: dict[str, tuple[pa.Schema, Callable[[int], tuple[Any, ...]]]] = {
 def test_upserts_match_a_dictionary(
     kind: str, seed: int, remembered_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After any history of the table, and however many keys fit in memory."""
+    """The result must not depend on the table's history or on how many keys fit in memory."""
     monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 20_000)
     monkeypatch.setattr(key_index, "MAX_BYTES", remembered_bytes)
     monkeypatch.setattr(key_index, "_FORGET_FROM", 3)
@@ -263,7 +270,7 @@ def test_upserts_match_a_dictionary(
 
 
 def test_watched_stores_have_their_own_readers() -> None:
-    """Otherwise what the tests above count would be read from memory."""
+    """Otherwise the counts of the tests above would miss reads that are answered from a cache."""
     table, store = watched(ordered_by_time())
     assert isinstance(table.files, OpenFiles)
     assert table.files.store is store
