@@ -14,10 +14,10 @@ CORES       := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 JOBS        ?= $(shell n=$$((2 * $(CORES))); [ $$n -lt 4 ] && n=4; [ $$n -gt 8 ] && n=8; echo $$n)
 PYTEST       = -m pytest -q -n $(JOBS) --dist loadgroup --costs
 WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
-ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance upsert feed quarantine spark golden commit/test_manifest_stores_on_servers.py)
+ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance keys row_updates upsert feed quarantine spark golden commit/test_manifest_stores_on_servers.py)
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
 HISTORIES   := histories faults.store_histories faults.replaced_histories \
-	faults.stateful_queries oracle.feed_histories upsert.key_histories upsert.large_histories \
+	faults.stateful_queries oracle.feed_histories upsert.key_histories upsert.large.large_histories \
 	oracle.column_histories \
 	commit.group_histories
 MINUTES     ?= 10

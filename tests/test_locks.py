@@ -30,8 +30,8 @@ from lance_stream.read.kept_pages import KeptPages
 from lance_stream.read.units import unit_of
 from lance_stream.snapshot import store_clock
 from tests.guarded import unlocked_uses
-from tests.upsert.keyed_tables import rows, table_of
-from tests.upsert.small_runs import indexed, small_runs
+from tests.keys.index.small_runs import indexed, small_runs
+from tests.keys.keyed_tables import rows, table_of
 
 _small_runs = pytest.fixture(small_runs)
 

@@ -17,9 +17,9 @@ from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.upsert.upsert import upsert
 from tests.faults.drivers import WITHOUT_WAITING, Driver, check_sound, copy_table
 from tests.sampling import some_of
-from tests.upsert import dimension_models as model
-from tests.upsert.dimension_models import Change, batch_of, states
-from tests.upsert.test_histories import HISTORY
+from tests.upsert.histories import dimension_models as model
+from tests.upsert.histories.dimension_models import Change, batch_of, states
+from tests.upsert.histories.test_histories import HISTORY
 
 RULES = ChangeRules(
     True, ("id",), ("seq",), "op = 'd'", except_column_list=("seq", "op")

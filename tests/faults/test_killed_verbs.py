@@ -27,7 +27,7 @@ from lance_stream.table.operations.rows import Update, UpdateMode
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.faults.verbs_process import FIRST_KEPT_KEY
-from tests.upsert.keyed_tables import use_small_runs
+from tests.keys.keyed_tables import use_small_runs
 
 PROCESS = Path(__file__).parent / "verbs_process.py"
 NUM_ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import CommitError, InvalidInputError, NotFoundError
-from tests.upsert.keyed_tables import use_small_runs
+from tests.keys.keyed_tables import use_small_runs
 
 COLUMNS = ("a", "b", "c")
 """Columns that come and go; `id`, `x`, `n` and `w` stay."""

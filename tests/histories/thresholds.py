@@ -11,12 +11,12 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from tests.upsert.small_runs import restart
+from tests.keys.index.small_runs import restart
 
 THRESHOLDS: Mapping[str, list[Any]] = {
     "keys.file_columns._FEW": [0, 2, None],
     "keys.file_columns._MOST_KINDS": [2, None],
-    "table.fragment_list._FEW": [0, 2, None],
+    "table.fragments.fragment_list._FEW": [0, 2, None],
     "keys.index.run_format.CHUNK_ROWS": [16, None],
     "keys.index.run_files._MANY_CHUNKS": [1, None],
     "keys.index.key_index.LEAST_SAVED_ROWS": [20, 50, None],
@@ -36,13 +36,13 @@ THRESHOLDS: Mapping[str, list[Any]] = {
     "read.indices.candidates.MOST_FOUND": [1e9, None],
     "read.fragment.MOST_EXPECTED_ROWS": [1, None],
     "read.kept_pages.LEAST_PART_BYTES": [1, None],
-    "table.row_ids._MAX_PIECES": [2, None],
+    "table.lineage.row_ids._MAX_PIECES": [2, None],
     "table.manifest._FEW_FIELDS": [1, None],
     "file.v2_1.layouts.full_zip.zipped_items._MANY_ROWS": [2, None],
-    "feed.follower.KNOWN": [1, None],
-    "feed.follower.VERSIONS_AHEAD": [1, None],
+    "feed.following.follower.KNOWN": [1, None],
+    "feed.following.follower.VERSIONS_AHEAD": [1, None],
     "ledger.foreign_restores.MAX_UNTRIED_VERSIONS": [0, 1, None],
-    "table.ledger_entries.MAX_RECENT": [1, 2, None],
+    "table.config.ledger_entries.MAX_RECENT": [1, 2, None],
     "commit.committer.MAX_INLINE_TRANSACTION_BYTES": [0, None],
     "read.prefetch.ThreadPoolExecutor": [*9 * ["inline"], None],
     "threads.ThreadPoolExecutor": [*9 * ["inline"], None],

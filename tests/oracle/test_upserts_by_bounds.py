@@ -12,7 +12,7 @@ from lance_stream.keys.bounds import known_key_bounds
 from lance_stream.keys.index import key_index
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
-from tests.upsert.small_runs import restart, runs_of, small_runs
+from tests.keys.index.small_runs import restart, runs_of, small_runs
 
 pytestmark = pytest.mark.oracle
 

@@ -14,8 +14,8 @@ from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.jobs import spark_workers
 from lance_stream.spark.sink import modes
 from tests.spark.few_rows_by_tasks import upsert_by_tasks
-from tests.upsert import dimension_models as model
-from tests.upsert.dimension_models import Change
+from tests.upsert.histories import dimension_models as model
+from tests.upsert.histories.dimension_models import Change
 
 COLUMNS = "id long, city string, note string, seq long, op string"
 ARGUMENTS: dict[str, Any] = {

@@ -30,7 +30,7 @@ from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests import seeded_runs as histories
-from tests.upsert.running_parts import upsert_by_parts, upsert_staged_rows
+from tests.upsert.large.running_parts import upsert_by_parts, upsert_staged_rows
 
 # --- values of keys and sequences
 

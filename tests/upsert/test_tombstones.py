@@ -40,7 +40,7 @@ from lance_stream.upsert.tombstones import (
 )
 from tests.commit.tables import make_environment
 from tests.contracts.watched_stores import WatchedStore
-from tests.upsert.test_keys import values
+from tests.keys.test_batch_keys import values
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("seq", pa.int64())])
 WEEK = timedelta(days=7)

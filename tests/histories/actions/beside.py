@@ -22,9 +22,16 @@ from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
 from tests.histories.life import Life, Line, in_list
 from tests.histories.model import KEY
 from tests.histories.steps import Choices, DoesNotFit, action
-from tests.upsert.dimension_models import Change, batch_of, current, history, rows_of, states
-from tests.upsert.running_parts import upsert_by_parts
-from tests.upsert.small_runs import restart
+from tests.keys.index.small_runs import restart
+from tests.upsert.histories.dimension_models import (
+    Change,
+    batch_of,
+    current,
+    history,
+    rows_of,
+    states,
+)
+from tests.upsert.large.running_parts import upsert_by_parts
 
 # --- rows that do not fit
 

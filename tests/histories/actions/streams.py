@@ -20,8 +20,8 @@ from lance_stream.verbs.overwrite import overwrite
 from tests.histories.life import Build, Life, Line, unchanged
 from tests.histories.model import KEY, State
 from tests.histories.steps import Choices, DoesNotFit, action
-from tests.upsert.running_parts import RangeProcesses, upsert_by_parts, upsert_staged_rows
-from tests.upsert.small_runs import restart
+from tests.keys.index.small_runs import restart
+from tests.upsert.large.running_parts import RangeProcesses, upsert_by_parts, upsert_staged_rows
 
 
 class Threads(type(RANGE_THREADS)):  # type: ignore[misc]  # a class, as mypy cannot know

@@ -35,7 +35,7 @@ from tests.histories.actions.indices import brought_up_to_date
 from tests.histories.life import Build, Life, Line, in_list, unchanged
 from tests.histories.model import KEY, State, Values
 from tests.histories.steps import Choices, DoesNotFit, action
-from tests.upsert.small_runs import restart
+from tests.keys.index.small_runs import restart
 
 RULES: Mapping[str, UpsertRules] = {
     "all columns": UpsertRules((KEY,)),

@@ -24,9 +24,9 @@ from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.upsert import attempts
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large.in_parts import PartedUpsert
-from tests.upsert.keyed_tables import ON_ID, SCHEMA, rows, table_of
-from tests.upsert.running_parts import upsert_by_parts
-from tests.upsert.small_runs import restart, runs_of
+from tests.keys.index.small_runs import restart, runs_of
+from tests.keys.keyed_tables import ON_ID, SCHEMA, rows, table_of
+from tests.upsert.large.running_parts import upsert_by_parts
 
 
 @pytest.fixture(autouse=True)

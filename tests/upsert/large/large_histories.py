@@ -1,6 +1,6 @@
 """Random histories of large upserts: staged, by ranges, with attempts that die; beside small ones.
 
-    python -m tests.upsert.large_histories --minutes 10 [--seed 1]
+    python -m tests.upsert.large.large_histories --minutes 10 [--seed 1]
 
 Two tables have the same past. Each batch goes into one of them as a large one: tasks stage its
 rows, and ranges of them are processed by tasks that remember nothing, or by threads; attempts at
@@ -48,9 +48,9 @@ from lance_stream.upsert.large import staged_rows
 from lance_stream.upsert.large.staged_rows import RANGE_THREADS, discard_staged, upsert_staged
 from lance_stream.upsert.upsert import upsert
 from tests import seeded_runs as histories
-from tests.upsert.keyed_tables import use_small_runs
-from tests.upsert.running_parts import RangeProcesses
-from tests.upsert.small_runs import restart
+from tests.keys.index.small_runs import restart
+from tests.keys.keyed_tables import use_small_runs
+from tests.upsert.large.running_parts import RangeProcesses
 
 NUM_KEYS = 60
 FIRST_DAY = datetime(1969, 12, 1)

@@ -24,7 +24,7 @@ from lance_stream.upsert.attempts import Upserted
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.update_planner import PlannedUpdate, plan_update
 from lance_stream.upsert.upsert import upsert
-from tests.upsert.running_parts import upsert_by_parts
+from tests.upsert.large.running_parts import upsert_by_parts
 
 Way = Callable[[TableVersion, pa.Table, UpsertRules], Upserted]
 BY_ID = UpsertRules(("id",))

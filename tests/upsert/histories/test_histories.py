@@ -20,9 +20,9 @@ from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.upsert.histories.merge_history import _are_last
 from lance_stream.upsert.histories.rebuild_history import NONE, OPEN, StoredRows, first_bad_row
 from tests.sampling import ALL_CASES
-from tests.upsert import dimension_models as model
-from tests.upsert.dimension_models import Change, State, batch_of, states
-from tests.upsert.running_parts import upsert_by_parts, upsert_staged_rows
+from tests.upsert.histories import dimension_models as model
+from tests.upsert.histories.dimension_models import Change, State, batch_of, states
+from tests.upsert.large.running_parts import upsert_by_parts, upsert_staged_rows
 
 STORED = pa.schema([("id", pa.int64()), ("city", pa.string()), ("note", pa.string())])
 HISTORY = lance_stream.history_schema(STORED, pa.int64())

@@ -33,8 +33,8 @@ from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.store import Store
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
-from tests.upsert.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched
-from tests.upsert.small_runs import indexed, restart, runs_of, small_runs
+from tests.keys.index.small_runs import indexed, restart, runs_of, small_runs
+from tests.keys.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched
 
 TEXTS = KeyColumns((0,), ("string",), False, (5, 6))
 NUMBERS = KeyColumns((0,), ("int64",), True, (0, 0))

@@ -25,8 +25,8 @@ from lance_stream.table.conflicts.carried_rows import RewrittenRows
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
-from tests.upsert.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched
-from tests.upsert.small_runs import indexed, restart, runs_of, small_runs
+from tests.keys.index.small_runs import indexed, restart, runs_of, small_runs
+from tests.keys.keyed_tables import ON_ID, SCHEMA, num_read, rows, table_of, watched
 
 _small_runs = pytest.fixture(autouse=True)(small_runs)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.upsert.large_histories import played
+from tests.upsert.large.large_histories import played
 
 
 @pytest.mark.quick_cases(one_in=4)

@@ -27,7 +27,7 @@ from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_r
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.dataset.manifest_edits import edit_manifest
-from tests.upsert.keyed_tables import ON_ID, num_read, rows, table_of, watched
+from tests.keys.keyed_tables import ON_ID, num_read, rows, table_of, watched
 
 NO_STORE = MemoryStore("none")
 

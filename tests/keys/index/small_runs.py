@@ -9,7 +9,7 @@ from lance_stream.keys.index import key_index
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.tombstone_files import KEPT
 from lance_stream.upsert.upsert import upsert
-from tests.upsert.keyed_tables import ON_ID, rows, use_small_runs
+from tests.keys.keyed_tables import ON_ID, rows, use_small_runs
 
 
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

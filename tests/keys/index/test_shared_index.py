@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from lance_stream.keys.index.shared_index import SharedIndex
 from lance_stream.table.fragments.fragment_list import FragmentList
-from tests.upsert.keyed_tables import table_of
+from tests.keys.keyed_tables import table_of
 
 
 def test_only_indexable_files_are_missing() -> None:
