@@ -100,7 +100,7 @@ def main(folder: str) -> None:
     from pyspark.sql import SparkSession
 
     from lance_stream.spark import lance_sink
-    from tests.spark.few_rows_by_tasks import upsert_by_tasks
+    from tests.spark.sink.few_rows_by_tasks import upsert_by_tasks
 
     upsert_by_tasks(pytest.MonkeyPatch())
     protocols.PROTOCOLS["deadly"] = Service("local", open_deadly)  # type: ignore[index]  # read-only for others

@@ -12,7 +12,7 @@ from tests.faults.faulty_places import QUICK
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.store_faults import Forge
-from tests.spark.few_rows_by_tasks import upsert_by_tasks
+from tests.spark.sink.few_rows_by_tasks import upsert_by_tasks
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ from lance_stream.spark import lance_sink
 from lance_stream.spark.sink import modes, staged_upserts
 from lance_stream.upsert import attempts
 from lance_stream.upsert.large import staged_rows
-from tests.spark.few_rows_by_tasks import upsert_by_tasks
+from tests.spark.sink.few_rows_by_tasks import upsert_by_tasks
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ from lance_stream.monitoring.series import commits_in_log
 from lance_stream.spark import LanceSink, auto_cdc_sink, lance_sink, register
 from lance_stream.spark.jobs import spark_workers
 from lance_stream.spark.sink import batch_writing, modes
-from tests.spark.few_rows_by_tasks import upsert_by_tasks
+from tests.spark.sink.few_rows_by_tasks import upsert_by_tasks
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.writer.checked_rows import plan_checks
 from lance_stream.spark.writer.lance_writer import StreamWriter, plan
 from lance_stream.storage.local_store import LocalStore
-from tests.spark.test_bad_rows import (
+from tests.spark.sink.test_bad_rows import (
     COLUMNS,
     EXPECT,
     TABLE,

@@ -15,7 +15,7 @@ from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.spark import lance_sink
 from lance_stream.spark.sink import batch_writing, staged_upserts
 from lance_stream.storage.local_store import LocalStore
-from tests.spark.few_rows_by_tasks import upsert_by_tasks
+from tests.spark.sink.few_rows_by_tasks import upsert_by_tasks
 
 pytestmark = pytest.mark.spark
 

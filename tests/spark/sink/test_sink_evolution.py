@@ -12,7 +12,7 @@ from lance_stream import Dataset, OtherBatchError
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import LanceSink, lance_sink
 from lance_stream.spark.sink import modes
-from tests.spark.test_sink_modes import feed, rows_of
+from tests.spark.sink.test_sink_modes import feed, rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from lance_stream.spark import LanceSink, auto_cdc_sink, lance_sink
 from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.jobs import spark_workers
 from lance_stream.spark.sink import modes
-from tests.spark.few_rows_by_tasks import upsert_by_tasks
+from tests.spark.sink.few_rows_by_tasks import upsert_by_tasks
 from tests.upsert.histories import dimension_models as model
 from tests.upsert.histories.dimension_models import Change
 
