@@ -64,6 +64,9 @@ class SharedWatch:
 
 @pytest.mark.floors
 def test_a_batch_is_committed_to_all_tables(place: GroupPlace) -> None:
+    """One request has to publish all tables, since a crash between two requests would leave half a
+    batch.
+    """
     watch = SharedWatch()
     outcomes = place.commit(0, prepare=watch)
     assert {name: outcome.is_new for name, outcome in outcomes.items()} == {
@@ -80,14 +83,15 @@ def test_a_batch_is_committed_to_all_tables(place: GroupPlace) -> None:
 
 @pytest.mark.floors
 def test_a_repeated_batch_changes_nothing(place: GroupPlace) -> None:
+    """Spark repeats a batch after a crash, and every table of the group must recognize it."""
     place.commit(0)
     outcomes = place.commit(0)
     assert not any(outcome.is_new for outcome in outcomes.values())
     assert place.batches() == [[0], [0]]
 
 
-def test_what_one_table_lacks_is_added_to_it_alone(place: GroupPlace) -> None:
-    """Of a stream that wrote one table before it wrote both."""
+def test_missing_batches_are_added_to_one_table(place: GroupPlace) -> None:
+    """A stream may have written one table before it wrote both."""
     one = GroupPlace({"orders": place.uris["orders"]}, place.options)
     one.commit(0)
     outcomes = place.commit(0)
@@ -95,7 +99,8 @@ def test_what_one_table_lacks_is_added_to_it_alone(place: GroupPlace) -> None:
     assert place.batches() == [[0], [0]]
 
 
-def test_a_table_without_rows_is_left_out(place: GroupPlace) -> None:
+def test_tables_without_rows_are_left_out(place: GroupPlace) -> None:
+    """A group's batch often has rows for some of the tables only."""
     outcomes = place.commit(0, only={"lines": 0})
     assert [outcomes[name].is_new for name in place.uris] == [True, False]
     assert place.batches() == [[0], []]
@@ -138,6 +143,10 @@ def test_tables_are_created_together(tmp_path: Path) -> None:
 
 @pytest.mark.floors
 def test_a_failing_table_stops_the_others(place: GroupPlace) -> None:
+    """The other table has prepared its files by then, which must be deleted so that the repetition
+    starts afresh.
+    """
+
     def fail(name: str, _table: TableVersion) -> None:
         if name == "lines":
             raise InvalidInputError("this batch does not fit")
@@ -182,8 +191,8 @@ def test_tables_wait_for_one_that_loses_a_race(place: GroupPlace) -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.floors
-def test_a_lost_answer_is_found_out(place: GroupPlace, times: int) -> None:
-    """The transaction was committed, but the connection broke before it said so."""
+def test_lost_answers_are_resolved(place: GroupPlace, times: int) -> None:
+    """The transaction was committed, but the connection broke before the answer arrived."""
     left = [1] * times
 
     def lose(call: str, _version: int) -> None:
@@ -197,7 +206,8 @@ def test_a_lost_answer_is_found_out(place: GroupPlace, times: int) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_lost_request_is_sent_again(place: GroupPlace, times: int) -> None:
+def test_lost_requests_are_sent_again(place: GroupPlace, times: int) -> None:
+    """A request that never arrived must not fail the batch."""
     left = [1] * times
 
     def lose(call: str, _version: int) -> None:
@@ -210,7 +220,7 @@ def test_a_lost_request_is_sent_again(place: GroupPlace, times: int) -> None:
 
 
 def test_an_unknown_outcome_deletes_nothing(place: GroupPlace) -> None:
-    """The store is gone for good after a commit; the repeated batch finds it."""
+    """The store stays away after a commit, and the repeated batch finds its result."""
     gone = threading.Event()
 
     def lose(call: str, _version: int) -> None:
@@ -230,8 +240,8 @@ def test_an_unknown_outcome_deletes_nothing(place: GroupPlace) -> None:
     assert not any(outcome.is_new for outcome in place.commit(0).values())
 
 
-def test_a_failure_after_an_unclear_answer_deletes_nothing(place: GroupPlace) -> None:
-    """The request of an aborted commit may still arrive: its files have to be there."""
+def test_failures_after_unclear_answers_delete_nothing(place: GroupPlace) -> None:
+    """The request of an aborted commit may still arrive, and its files must exist then."""
     late: list[tuple[ManifestStore, Mapping[str, ManifestItem]]] = []
 
     class Delaying:
@@ -270,7 +280,9 @@ def test_a_failure_after_an_unclear_answer_deletes_nothing(place: GroupPlace) ->
     assert place.batches() == [[0], [0]]
 
 
-def test_a_refusal_is_raised_once(place: GroupPlace) -> None:
+def test_refusals_are_raised_once(place: GroupPlace) -> None:
+    """A refusal is final, and retrying it or committing one table alone would break the group."""
+
     def refuse(call: str, _version: int) -> None:
         if call == "put_all_if_not_exist":
             raise StoreRefusedError("you may not do this")
@@ -282,10 +294,10 @@ def test_a_refusal_is_raised_once(place: GroupPlace) -> None:
 
 @pytest.mark.parametrize("name", ["orders", "lines"])
 @pytest.mark.parametrize("call", ["put_if_exists", "create_once", "delete"])
-def test_a_commit_that_is_not_finished_is_in_all_tables(
-    place: GroupPlace, name: str, call: str
-) -> None:
-    """One table's writer dies between the transaction and its last step; a reader finishes it."""
+def test_readers_finish_interrupted_group_commits(place: GroupPlace, name: str, call: str) -> None:
+    """One table's writer dies between the transaction and its last step, which
+    a reader completes.
+    """
 
     class Died(BaseException):
         pass
@@ -313,6 +325,9 @@ def test_a_commit_that_is_not_finished_is_in_all_tables(
 
 
 def test_two_drivers_commit_a_batch_once(place: GroupPlace) -> None:
+    """Drivers of one query can overlap after a network partition, also when they commit several
+    tables.
+    """
     for batch_id in range(5):
         line = threading.Barrier(4)
 
@@ -325,8 +340,8 @@ def test_two_drivers_commit_a_batch_once(place: GroupPlace) -> None:
     assert place.batches() == [[0, 1, 2, 3, 4]] * 2
 
 
-def test_streams_that_share_tables_do_not_wait_forever(tmp_path: Path) -> None:
-    """Each loses now and then in one table while the others wait."""
+def test_streams_with_shared_tables_never_deadlock(tmp_path: Path) -> None:
+    """Each of them sometimes loses in one table while the others wait."""
     place = in_sqlite(tmp_path, "a", "b", "c")
     place.create()
     torn: list[Any] = []
@@ -355,8 +370,10 @@ def test_streams_that_share_tables_do_not_wait_forever(tmp_path: Path) -> None:
     assert place.batches() == [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]] * 3
 
 
-def test_a_version_by_a_writer_without_the_store_takes_one_table_aside(place: GroupPlace) -> None:
-    """It wins the final name; the batch is still committed once to each table."""
+def test_foreign_versions_delay_one_table(place: GroupPlace) -> None:
+    """The foreign version wins the final name, and the batch is still committed once to each
+    table.
+    """
     foreign: list[int] = []
 
     def bypass(call: str, _version: int) -> None:
@@ -388,6 +405,7 @@ def _as_version_2(data: bytes) -> bytes:
 
 
 def test_tables_without_a_manifest_store_are_refused(tmp_path: Path) -> None:
+    """Versions in separate directories cannot be published by one request."""
     uris = [str(tmp_path / name) for name in ("a", "b")]
     for uri in uris:
         lance_stream.create_dataset(uri, SCHEMA)
@@ -395,7 +413,8 @@ def test_tables_without_a_manifest_store_are_refused(tmp_path: Path) -> None:
         lance_stream.open_together(uris)
 
 
-def test_tables_whose_manifest_store_is_not_given_are_refused(tmp_path: Path) -> None:
+def test_missing_manifest_store_options_are_refused(tmp_path: Path) -> None:
+    """The table names its store, and reading its directory alone could miss the newest version."""
     uris = [str(tmp_path / name) for name in ("a", "b")]
     options = {"manifest_store": f"sqlite://{tmp_path}/m.db"}
     for uri in uris:
@@ -406,6 +425,9 @@ def test_tables_whose_manifest_store_is_not_given_are_refused(tmp_path: Path) ->
 
 
 def test_tables_in_two_stores_are_refused(tmp_path: Path) -> None:
+    """No transaction spans two databases, and the same table twice would publish one version
+    twice.
+    """
     from lance_stream.commit.commit_groups import check_can_commit_together
     from lance_stream.commit.opening import open_log
 
@@ -423,7 +445,8 @@ def test_tables_in_two_stores_are_refused(tmp_path: Path) -> None:
         check_can_commit_together(same)
 
 
-def test_open_together_refuses_what_is_no_list_of_tables(place: GroupPlace) -> None:
+def test_open_together_refuses_invalid_lists(place: GroupPlace) -> None:
+    """A single location is an iterable of characters, so it has to be refused explicitly."""
     uri = place.uris["orders"]
     with pytest.raises(InvalidInputError, match="a list of locations"):
         lance_stream.open_together(uri, place.options)
@@ -434,13 +457,14 @@ def test_open_together_refuses_what_is_no_list_of_tables(place: GroupPlace) -> N
     assert lance_stream.open_together([], place.options) == []
 
 
-def test_a_missing_table_is_not_found(place: GroupPlace, tmp_path: Path) -> None:
+def test_missing_tables_are_not_found(place: GroupPlace, tmp_path: Path) -> None:
+    """The error must name which of the tables is missing."""
     with pytest.raises(NotFoundError, match="nowhere"):
         lance_stream.open_together([place.uris["orders"], str(tmp_path / "nowhere")], place.options)
 
 
-def test_a_table_that_is_new_in_the_store_is_not_guessed(tmp_path: Path) -> None:
-    """Its versions in the directory may belong to any version of the other table."""
+def test_tables_new_in_the_store_are_refused(tmp_path: Path) -> None:
+    """Their versions in the directory may belong to any version of the other table."""
     place = in_sqlite(tmp_path)
     lance_stream.create_dataset(place.uris["orders"], SCHEMA)
     lance_stream.create_dataset(place.uris["lines"], SCHEMA, storage_options=place.options)
@@ -451,6 +475,9 @@ def test_a_table_that_is_new_in_the_store_is_not_guessed(tmp_path: Path) -> None
 
 
 def test_a_group_refuses_members_in_two_stores(tmp_path: Path) -> None:
+    """The check must also hold where the members open their stores late, or each table would
+    commit alone.
+    """
     lines = in_sqlite(tmp_path, "lines")
     (tmp_path / "other").mkdir()
     orders = in_sqlite(tmp_path / "other", "orders")
@@ -504,6 +531,9 @@ def dynamo(request: pytest.FixtureRequest) -> DynamoTable:
 def test_faults_of_dynamodb_are_overcome(
     dynamo: DynamoTable, tmp_path: Path, fault: Callable[[], Any], few_attempts: None
 ) -> None:
+    """An error may come before or after the transaction took effect, and the batch must be
+    committed once in both cases.
+    """
     with FaultProxy(dynamo.endpoint) as proxy:
         place = in_dynamodb(dynamo, tmp_path, proxy.url)
         place.create()
@@ -519,6 +549,9 @@ def test_faults_of_dynamodb_are_overcome(
 def test_faults_of_snapshots_in_dynamodb_are_overcome(
     dynamo: DynamoTable, tmp_path: Path, fault: Callable[[], Any], few_attempts: None
 ) -> None:
+    """Readers take one snapshot of all tables, and an empty answer must not look like missing
+    tables.
+    """
     with FaultProxy(dynamo.endpoint) as proxy:
         place = in_dynamodb(dynamo, tmp_path, proxy.url)
         place.create()
@@ -542,6 +575,9 @@ def in_dynamodb(table: DynamoTable, folder: Path, endpoint: str) -> GroupPlace:
 
 @pytest.mark.server("moto")
 def test_too_many_tables_for_dynamodb_are_refused(dynamodb_table: DynamoTable) -> None:
+    """DynamoDB limits the items of a transaction, and its own error would not name the number of
+    tables.
+    """
     manifests = manifests_of(in_dynamodb(dynamodb_table, Path("/x"), dynamodb_table.endpoint))
     items = {f"t{number}": ManifestItem(1, f"t{number}/x", 1) for number in range(101)}
     with pytest.raises(InvalidInputError, match="at most 100 tables, not 101"):

@@ -43,6 +43,9 @@ from tests.contracts.watched_stores import WatchedStore
 
 
 def test_the_first_commit_creates_a_table() -> None:
+    """Version, fragment ids and row ids of a new table have to start as in the format's
+    specification.
+    """
     log = create(10, 5)
     manifest = log.read_latest()
     assert manifest.version == 1
@@ -51,7 +54,9 @@ def test_the_first_commit_creates_a_table() -> None:
 
 
 def test_the_second_creator_must_replan() -> None:
-    """Two writers create a table at once."""
+    """Two writers create a table at once, and the later one has planned without
+    the other's rows.
+    """
     log = create(3)
     with pytest.raises(RetryableConflictError) as caught:
         commit(log, overwrite(0, 5), creation=CREATION, environment=make_environment())
@@ -59,7 +64,8 @@ def test_the_second_creator_must_replan() -> None:
     assert live_ids(log) == [0, 1, 2]
 
 
-def test_only_an_overwrite_creates_a_table() -> None:
+def test_only_overwrites_create_tables() -> None:
+    """Any other operation refers to fragments or columns that a new table lacks."""
     with pytest.raises(NotFoundError, match="no table for the operation Append"):
         commit(
             ObjectStoreLog(make_store()),
@@ -69,13 +75,14 @@ def test_only_an_overwrite_creates_a_table() -> None:
         )
 
 
-def test_an_append_cannot_recreate_a_table() -> None:
+def test_appends_cannot_recreate_tables() -> None:
+    """A table that was deleted while a writer worked must not come back with the new rows alone."""
     with pytest.raises(NotFoundError, match="no dataset at"):
         commit(ObjectStoreLog(make_store()), append(3, 3), environment=make_environment())
 
 
 def test_late_appends_get_the_newest_ids() -> None:
-    """The append was planned on an older version."""
+    """The append was planned on an older version, whose next row id is taken by now."""
     log = create(10)
     first, second = append(1, 4), append(1, 6)
     commit_to(log, first)
@@ -87,6 +94,7 @@ def test_late_appends_get_the_newest_ids() -> None:
 
 
 def test_transactions_are_in_file_and_manifest() -> None:
+    """Other writers look for the transaction in both places when they check for conflicts."""
     log = create(10)
     planned = replace(append(1, 4), properties={"who": "me"})
     manifest = commit_to(log, planned)
@@ -96,6 +104,7 @@ def test_transactions_are_in_file_and_manifest() -> None:
 
 
 def test_an_uncontested_commit_costs_four_requests() -> None:
+    """Every request costs latency and money with each micro-batch."""
     store = WatchedStore(create(10).store)
     commit_to(ObjectStoreLog(store), append(1, 4))
     assert [call for call, _ in store.calls] == [
@@ -106,7 +115,7 @@ def test_an_uncontested_commit_costs_four_requests() -> None:
 
 
 def test_the_transaction_file_is_written_once() -> None:
-    """A commit that needs several attempts names the same file."""
+    """A commit that needs several attempts names the same file in each of them."""
     log = create(10)
     store = WatchedStore(log.store)
     rivals = iter([append(1, 1), append(1, 1)])
@@ -125,6 +134,7 @@ def test_the_transaction_file_is_written_once() -> None:
 
 
 def test_large_transactions_are_not_inlined() -> None:
+    """The manifest is read by every reader, and a replay must still be recognized from the file."""
     log = create(10)
     planned = replace(append(1, 4), properties={"x": "y" * MAX_INLINE_TRANSACTION_BYTES})
     manifest = commit_to(log, planned)
@@ -133,7 +143,8 @@ def test_large_transactions_are_not_inlined() -> None:
     assert skip(log, planned).reason == "this transaction was already committed as version 2"
 
 
-def test_a_repeated_transaction_commits_once() -> None:
+def test_repeated_transactions_commit_once() -> None:
+    """A driver may repeat a commit whose answer was lost, after other writers have committed."""
     log = create(10)
     planned = append(1, 4)
     commit_to(log, planned)
@@ -143,6 +154,7 @@ def test_a_repeated_transaction_commits_once() -> None:
 
 
 def test_timestamps_never_go_backwards() -> None:
+    """Time travel and the change feed search versions by time, and clocks of writers differ."""
     log = create(10)
     before = log.read_latest().timestamp_nanos
     assert before == START_NANOS + 1_000_000_000
@@ -152,7 +164,9 @@ def test_timestamps_never_go_backwards() -> None:
 
 
 def test_every_attempt_asks_the_hook() -> None:
-    """The hook can end the commit at each attempt."""
+    """The hook can end the commit at every attempt, for example when the batch is committed
+    already.
+    """
     log = create(10)
     store = WatchedStore(log.store)
     seen: list[int | None] = []
@@ -177,12 +191,14 @@ def test_every_attempt_asks_the_hook() -> None:
 
 
 def test_the_hook_runs_before_conflict_checks() -> None:
+    """A replayed batch must be skipped even if it now conflicts with a later version."""
     log = create(10)
     commit_to(log, overwrite(1, 3))
     assert skip(log, append(1, 4), before_attempt=lambda _: "taken in").reason == "taken in"
 
 
 def test_the_hook_sees_a_missing_table() -> None:
+    """The hook decides whether a missing table is new or was deleted."""
     log = ObjectStoreLog(make_store())
     seen: list[object] = []
     commit_to(
@@ -194,7 +210,8 @@ def test_the_hook_sees_a_missing_table() -> None:
     assert seen == [None]
 
 
-def test_an_error_of_the_hook_stops_commits() -> None:
+def test_errors_of_the_hook_stop_commits() -> None:
+    """A refusal by the hook must not be retried or ignored."""
     log = create(10)
 
     def refuse(_manifest: object) -> None:
@@ -206,6 +223,7 @@ def test_an_error_of_the_hook_stops_commits() -> None:
 
 
 def test_config_entries_join_the_new_version() -> None:
+    """Proofs of batches are config entries and must become visible together with the rows."""
     log = create(10)
     commit_to(log, append(1, 1))
     manifest = commit_to(log, append(1, 4), config_entries=lambda _, version: {"at": str(version)})
@@ -237,6 +255,9 @@ def test_config_entries_are_recomputed_per_attempt() -> None:
 
 
 def test_losing_every_attempt_raises_an_error() -> None:
+    """A writer that never wins must give up with the number of attempts, and must not wait after
+    the last one.
+    """
     log = create(10)
     store = WatchedStore(log.store)
     waits: list[float] = []
@@ -258,6 +279,9 @@ def test_losing_every_attempt_raises_an_error() -> None:
 
 
 def test_waits_grow_up_to_a_limit() -> None:
+    """Exponential waits without a limit would exceed any timeout, and large exponents would
+    overflow.
+    """
     backoff = RetryPolicy(30, first_delay_seconds=0.1, max_delay_seconds=1.0)
     assert [backoff.delay_seconds(n, 1.0) for n in (1, 2, 3, 4, 5, 1000)] == [
         0.1, 0.2, 0.4, 0.8, 1.0, 1.0,
@@ -265,7 +289,8 @@ def test_waits_grow_up_to_a_limit() -> None:
     assert backoff.delay_seconds(3, 0.0) == 0.0
 
 
-def test_a_version_without_stated_transaction_conflicts() -> None:
+def test_versions_without_transaction_conflict() -> None:
+    """What an old writer did is unknown, so the operation has to be planned again on its result."""
     log = create(10)
     publish_foreign(log, None)
     with pytest.raises(RetryableConflictError, match="the operation of version 2 is unknown"):
@@ -273,7 +298,8 @@ def test_a_version_without_stated_transaction_conflicts() -> None:
     commit_to(log, append(2, 4))
 
 
-def test_a_version_without_transaction_file_conflicts() -> None:
+def test_missing_transaction_files_conflict() -> None:
+    """The file may have been cleaned up, and its operation is then unknown."""
     log = create(10)
     publish_foreign(log, None, {"transaction_file": "1-gone.txn"})
     with pytest.raises(RetryableConflictError, match="version 2"):
@@ -281,6 +307,9 @@ def test_a_version_without_transaction_file_conflicts() -> None:
 
 
 def test_transactions_in_files_alone_are_found() -> None:
+    """Older writers do not repeat the transaction in the manifest, and a needless conflict would
+    cost a new plan.
+    """
     log = create(10)
     manifest = commit_to(log, append(1, 3))
     path = "_versions/18446744073709551613.manifest"
@@ -289,7 +318,8 @@ def test_transactions_in_files_alone_are_found() -> None:
     assert len(live_ids(log)) == 17
 
 
-def test_a_version_that_was_cleaned_up_conflicts() -> None:
+def test_cleaned_up_versions_conflict() -> None:
+    """Whatever happened in a removed version cannot be checked any more."""
     log = create(10)
     commit_to(log, append(1, 3))
     commit_to(log, append(2, 3))
@@ -299,14 +329,16 @@ def test_a_version_that_was_cleaned_up_conflicts() -> None:
     commit_to(log, append(3, 4))
 
 
-def test_a_damaged_transaction_conflicts() -> None:
+def test_damaged_transactions_conflict() -> None:
+    """Damage in another writer's transaction must not fail this commit for good."""
     log = create(10)
     publish_foreign(log, None, {"inline_transaction": b"\xff\xff"})
     with pytest.raises(RetryableConflictError, match="version 2"):
         commit(log, append(1, 4), environment=make_environment())
 
 
-def test_an_unknown_operation_conflicts() -> None:
+def test_unknown_operations_conflict() -> None:
+    """A newer writer may do what this release does not know, so no rebase is safe."""
     log = create(10)
     publish_foreign(log, UnknownOperation(199, bytes([0xBA, 0x0C, 0])))
     with pytest.raises(IncompatibleConflictError, match=r"unknown \(field 199\)"):
@@ -314,13 +346,14 @@ def test_an_unknown_operation_conflicts() -> None:
 
 
 def test_an_older_replacement_table_is_noticed() -> None:
+    """The newest version is older than the one that was read, so the table was re-created."""
     log = create(10)
     with pytest.raises(IncompatibleConflictError, match="re-created"):
         commit(log, append(7, 4), environment=make_environment())
 
 
 def test_a_replacement_of_the_same_version_is_noticed() -> None:
-    """The first attempt follows the version that it was planned on, which has its number."""
+    """The replaced version has the number of the one that the first attempt was planned on."""
     planned_on = create(10).read_latest()
     other = create(3, 4)
     with pytest.raises(TableReplacedError):
@@ -340,13 +373,15 @@ def test_a_replacement_of_the_same_version_is_noticed() -> None:
 def test_operations_that_do_not_fit_publish_nothing(
     operation: Operation, error: type[Exception], match: str
 ) -> None:
+    """A wrong plan must fail before a manifest is published, because that cannot be undone."""
     log = create(10)
     with pytest.raises(error, match=match):
         commit(log, transaction(1, operation), environment=make_environment())
     assert log.versions() == [1]
 
 
-def test_a_restore_reuses_no_ids() -> None:
+def test_restores_reuse_no_ids() -> None:
+    """The change feed would take a reused row id for an update of the old row."""
     log = create(10)
     commit_to(log, append(1, 4))
     commit_to(log, transaction(2, Restore(1)))
@@ -367,6 +402,9 @@ def test_appends_conflict_with_overwrites_and_restores() -> None:
 
 
 def test_deletes_of_different_rows_are_united() -> None:
+    """Both deletes succeed without planning again, and the transaction must name the deletion file
+    that resulted.
+    """
     log = create(10, 5)
     ours, theirs = delete(log, 1, [1, 2, 12]), delete(log, 1, [7])
     commit_to(log, theirs)
@@ -382,7 +420,8 @@ def test_deletes_of_different_rows_are_united() -> None:
     assert log.store.exists(f"_transactions/{manifest.transaction_file}")
 
 
-def test_a_delete_can_be_rebased_repeatedly() -> None:
+def test_deletes_can_be_rebased_repeatedly() -> None:
+    """Each further rival adds its deletion file to the one that was already merged."""
     log = create(10)
     ours = delete(log, 1, [0])
     rivals = [delete(log, 1, [5]), delete(log, 1, [6]), delete(log, 1, [7])]
@@ -399,7 +438,8 @@ def test_a_delete_can_be_rebased_repeatedly() -> None:
     assert live_ids(log) == [1, 2, 3, 4, 8, 9]
 
 
-def test_a_row_deleted_twice_requires_replanning() -> None:
+def test_rows_deleted_twice_require_replanning() -> None:
+    """Both writers would count the row as deleted, and an update of it would come back to life."""
     log = create(10)
     ours, theirs = delete(log, 1, [1, 2]), delete(log, 1, [2, 3])
     commit_to(log, theirs)
@@ -410,6 +450,9 @@ def test_a_row_deleted_twice_requires_replanning() -> None:
 
 
 def test_deletes_that_leave_no_row_drop_fragments() -> None:
+    """Only together do both deletes empty the fragment, and empty fragments
+    would remain forever.
+    """
     log = create(10, 5)
     ours, theirs = delete(log, 1, range(6)), delete(log, 1, range(6, 10))
     commit_to(log, theirs)
@@ -420,6 +463,7 @@ def test_deletes_that_leave_no_row_drop_fragments() -> None:
 
 
 def test_many_united_dead_rows_become_a_bitmap() -> None:
+    """A list of offsets for many rows is many times larger than a bitmap."""
     log = create(20_000)
     ours, theirs = delete(log, 1, range(0, 20_000, 4)), delete(log, 1, range(1, 20_000, 4))
     commit_to(log, theirs)
@@ -454,6 +498,7 @@ def test_a_removed_read_version_requires_replanning() -> None:
 
 
 def test_config_changes_of_different_keys_both_apply() -> None:
+    """Streams record their batches in different keys and must not make each other fail."""
     log = create(10)
     commit_to(log, configure(1, a="1"))
     commit_to(log, configure(1, b="2"))

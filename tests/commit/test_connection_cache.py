@@ -11,6 +11,7 @@ from lance_stream.commit.manifest_stores.connection_cache import MAX_CONNECTIONS
 
 
 def test_the_connection_used_longest_ago_is_closed() -> None:
+    """Closing a connection in frequent use would reconnect with every commit."""
     closed: list[int] = []
     kept: ConnectionCache[str, int] = ConnectionCache(closed.append)
     for number in range(MAX_CONNECTIONS):
@@ -22,6 +23,8 @@ def test_the_connection_used_longest_ago_is_closed() -> None:
 
 
 def test_clients_of_dynamodb_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every renewed session token makes another client, and a stream runs for months."""
+
     class Client:
         closed = 0
 
@@ -74,13 +77,15 @@ def borrowed(number: int) -> Any:
 
 
 def test_connections_to_postgresql_are_bounded(connections: type[Connection]) -> None:
+    """A PostgreSQL server accepts only a limited number of connections."""
     for number in range(MAX_CONNECTIONS + 5):
         with borrowed(number) as connection:
             assert not connection.closed
     assert connections.num_open == MAX_CONNECTIONS
 
 
-def test_a_connection_in_use_is_closed_afterwards(connections: type[Connection]) -> None:
+def test_connections_in_use_are_closed_afterwards(connections: type[Connection]) -> None:
+    """Closing a connection under a running request would leave the outcome of a commit unknown."""
     with borrowed(0) as connection:
         for number in range(1, MAX_CONNECTIONS + 3):
             thread = threading.Thread(target=lambda n=number: borrowed(n).__enter__())

@@ -78,6 +78,9 @@ class TestExternalLogOverAStoreThatCannotCreateOnce(ExternalLogContract):
         return new_log(tmp_path, WithoutCreateOnce(open_store(tmp_path / "t")))
 
     def test_published_versions_are_visible_at_once(self, log: VersionLog) -> None:
+        """The next version must be published through another log object, as
+        from another process.
+        """
         other = new_log(Path(log.store.inner.root).parent, log.store)  # type: ignore[attr-defined]  # the watched one's
         self.publish(log, 1)
         assert other.latest() == 1
@@ -86,6 +89,7 @@ class TestExternalLogOverAStoreThatCannotCreateOnce(ExternalLogContract):
         assert not log.publish(2, manifest_of(2))
 
     def test_a_later_version_is_found_when_published(self, log: VersionLog) -> None:
+        """A stream polls for the next version, which must not be hidden by a cached answer."""
         self.publish(log, 1)
         assert log.find(2) is None
         self.publish(log, 2)
@@ -170,7 +174,8 @@ def revive(writer: Writer) -> None:
     writer.manifests.before = writer.manifests.after = lambda _call, _version: None
 
 
-def test_a_commit_leaves_nothing_staged(writer: Writer) -> None:
+def test_commits_leave_nothing_staged(writer: Writer) -> None:
+    """Each leftover would be a copy of the manifest, and the item must name the final file."""
     assert writer.log.publish(4, manifest_of(4))
     assert staged(writer.store) == []
     found = writer.manifests.inner.latest("uri of t")
@@ -208,6 +213,7 @@ def test_readers_see_all_or_nothing_of_crashes(writer: Writer, step: int) -> Non
 )
 @pytest.mark.parametrize("step", [3, 4])
 def test_every_read_finishes_interrupted_commits(writer: Writer, step: int, read: str) -> None:
+    """Whichever read comes first has to complete the version, or later readers would miss it."""
     kill_at(writer, step)
     with pytest.raises(Killed):
         writer.log.publish(4, manifest_of(4))
@@ -220,6 +226,7 @@ def test_every_read_finishes_interrupted_commits(writer: Writer, step: int, read
 
 
 def test_an_interrupted_reader_leaves_finishing_to_others(writer: Writer) -> None:
+    """A reader may die as well, at each of the steps that it completes for the writer."""
     kill_at(writer, 3)
     with pytest.raises(Killed):
         writer.log.publish(4, manifest_of(4))
@@ -258,7 +265,7 @@ def test_two_readers_can_finish_at_once(writer: Writer, step: int) -> None:
 
 
 def test_unfinishable_versions_prevent_loading(writer: Writer) -> None:
-    """A published version that cannot be given its final name is not skipped."""
+    """A published version that cannot get its final name must not be skipped."""
     kill_at(writer, 3)
     with pytest.raises(Killed):
         writer.log.publish(4, manifest_of(4))
@@ -279,6 +286,7 @@ def test_unfinishable_versions_prevent_loading(writer: Writer) -> None:
 
 
 def test_a_lost_newest_manifest_prevents_loading(writer: Writer) -> None:
+    """Falling back to the previous version would silently undo a commit."""
     kill_at(writer, 3)
     with pytest.raises(Killed):
         writer.log.publish(4, manifest_of(4))
@@ -299,15 +307,15 @@ def test_a_lost_newest_manifest_prevents_loading(writer: Writer) -> None:
         ("dynamodb", "az://account/bucket/a/t", "az://account/bucket/a/t"),
     ],
 )
-def test_only_dynamodb_knows_tables_of_s3_by_their_key(kind: str, uri: str, name: str) -> None:
-    """The reference's writers do so; elsewhere tables of two buckets stay apart."""
+def test_only_dynamodb_identifies_tables_by_key(kind: str, uri: str, name: str) -> None:
+    """The reference's writers do so, while in other stores tables of two buckets stay apart."""
     store: Any = SimpleNamespace(uri=uri, shared_uri=uri, root="a/t")
     manifests: Any = SimpleNamespace(kind=kind)
     assert base_uri_of(store, manifests) == name
 
 
 def test_versions_of_a_deleted_table_are_never_continued(tmp_path: Path) -> None:
-    """Only the manifest store knows them, by a staged name that is gone."""
+    """Only the manifest store knows them, by a staged name that no longer exists."""
     store, manifests = WatchedStore(open_store(tmp_path / "t")), new_log(tmp_path).manifests
     writer = Writer(store, WatchedManifests(manifests), ExternalLog(store, manifests, "uri of t"))
     kill_at(writer, 3)
@@ -321,6 +329,7 @@ def test_versions_of_a_deleted_table_are_never_continued(tmp_path: Path) -> None
 
 
 def test_manifests_of_wrong_size_are_refused(writer: Writer) -> None:
+    """The manifest store records the size, which reveals a truncated or replaced file."""
     writer.log.publish(4, manifest_of(4))
     writer.store.write(FINAL_4, manifest_of(4, "x"))
     with pytest.raises(CorruptDataError, match="bytes instead of"):
@@ -346,6 +355,7 @@ def test_manifests_of_wrong_size_are_refused(writer: Writer) -> None:
     ],
 )
 def test_items_must_name_their_versions_manifest(writer: Writer, path: str) -> None:
+    """An item with another path could make readers follow a file outside of the table."""
     writer.manifests.put_if_not_exists("uri of t", ManifestItem(4, path, 1))
     with pytest.raises(CorruptDataError, match="not the path of a manifest"):
         writer.log.read_latest()
@@ -360,7 +370,8 @@ class LostError(Exception):
 
 @pytest.mark.parametrize("call", ["write", "put_if_not_exists", "put_if_exists", "delete"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_error_at_any_step_commits_once(writer: Writer, call: str, when: str) -> None:
+def test_errors_at_any_step_commit_once(writer: Writer, call: str, when: str) -> None:
+    """An error may come before or after a step took effect, and the retry must handle both."""
     failed: list[object] = []
 
     def fail(called: str, what: Any) -> None:
@@ -380,7 +391,7 @@ def test_an_error_at_any_step_commits_once(writer: Writer, call: str, when: str)
 
 
 def test_lost_replies_are_recognized_as_ours(writer: Writer) -> None:
-    """The retried request finds the version taken: by the first request."""
+    """The retried request finds the version taken, but by the first request."""
 
     def say_taken(call: str, *given: Any) -> Any:
         answer = passed(call, *given)
@@ -393,7 +404,7 @@ def test_lost_replies_are_recognized_as_ours(writer: Writer) -> None:
 
 
 def test_commits_finished_by_readers_are_ours(writer: Writer) -> None:
-    """A reader finishes the version before its writer looks whether it was published."""
+    """A reader finishes the version before its writer checks whether it was published."""
 
     def read_and_lose(call: str, _version: int) -> None:
         if call == "put_if_not_exists":
@@ -406,10 +417,10 @@ def test_commits_finished_by_readers_are_ours(writer: Writer) -> None:
     assert len(live_ids(writer.others())) == 4
 
 
-def test_an_unreachable_manifest_store_leaves_uncertainty(
+def test_unreachable_manifest_stores_leave_uncertainty(
     writer: Writer,
 ) -> None:
-    """The commit may be tried again later, and is then not made twice."""
+    """The commit may be tried again later and must then be made only once."""
 
     def away(call: str, _version: int) -> None:
         raise StoreUnavailableError("asked 6 times")
@@ -433,7 +444,7 @@ def test_an_unreachable_manifest_store_leaves_uncertainty(
 def test_refusals_after_publishing_leave_uncertainty(
     writer: Writer,
 ) -> None:
-    """The version stands: the commit must not be reported as refused."""
+    """The version exists, so the commit must not be reported as refused."""
 
     def refuse(call: str, path: str) -> None:
         if call in ("create_once", "write") and path == FINAL_4:
@@ -454,6 +465,7 @@ def test_refusals_after_publishing_leave_uncertainty(
 
 
 def test_existing_tables_can_adopt_manifest_stores(tmp_path: Path) -> None:
+    """A table's earlier versions exist only in its directory and must stay readable."""
     store = open_store(tmp_path / "t")
     plain = ObjectStoreLog(store)
     commit_to(plain, overwrite(0, 1), creation=CREATION)
@@ -470,7 +482,8 @@ def test_existing_tables_can_adopt_manifest_stores(tmp_path: Path) -> None:
     assert len(live_ids(log)) == 3
 
 
-def test_a_table_with_v1_names_keeps_them(tmp_path: Path) -> None:
+def test_tables_with_v1_names_keep_them(tmp_path: Path) -> None:
+    """Mixed naming schemes in one directory are invalid for other readers."""
     store = open_store(tmp_path / "t")
     store.write("_versions/1.manifest", manifest_of(1))
     log = new_log(tmp_path, store)
@@ -483,7 +496,7 @@ def test_a_table_with_v1_names_keeps_them(tmp_path: Path) -> None:
 
 
 def test_writers_need_the_tables_manifest_store(writer: Writer) -> None:
-    """Without the option the table can be read, but not written."""
+    """Without the option the table can be read but not written."""
     inner = writer.store.inner
     plain = ObjectStoreLog(inner.inner if isinstance(inner, WithoutCreateOnce) else inner)
     assert plain.read_latest().config[CONFIG_KEY] == "sqlite uri of t"
@@ -493,6 +506,7 @@ def test_writers_need_the_tables_manifest_store(writer: Writer) -> None:
 
 
 def test_other_or_empty_manifest_stores_are_refused(writer: Writer, tmp_path: Path) -> None:
+    """A wrong option would publish versions where the table's other writers do not look."""
     (tmp_path / "other").mkdir()
     empty = ExternalLog(writer.store.inner, new_log(tmp_path / "other").manifests, "uri of t")
     moved = ExternalLog(writer.store.inner, writer.manifests.inner, "another uri")
@@ -504,6 +518,9 @@ def test_other_or_empty_manifest_stores_are_refused(writer: Writer, tmp_path: Pa
 
 @pytest.mark.parametrize("operation", ["restore", "replace the config"])
 def test_the_newest_versions_mark_counts(tmp_path: Path, operation: str) -> None:
+    """The mark in the config says which manifest store a table uses, whatever a restore or
+    overwrite does to the config.
+    """
     store = open_store(tmp_path / "t")
     plain = ObjectStoreLog(store)
     commit_to(plain, overwrite(0, 1), creation=CREATION)
@@ -523,12 +540,11 @@ def test_the_newest_versions_mark_counts(tmp_path: Path, operation: str) -> None
     assert CONFIG_KEY not in made.config
 
 
-def test_versions_beside_the_manifest_store_count(
+def test_versions_past_the_manifest_store_count(
     writer: Writer,
 ) -> None:
-    """The other writer is pylance, which does not know of marks.
-
-    The commit is rebased on its version.
+    """The other writer is pylance, which does not know the table's mark, and the commit is rebased
+    on its version.
     """
     store = writer.store.inner
     theirs = manifest_like(writer, 4)
@@ -542,7 +558,7 @@ def test_versions_beside_the_manifest_store_count(
 
 
 @pytest.mark.parametrize("step", [2, 3])
-def test_versions_published_beside_a_commit_stand(tmp_path: Path, step: int) -> None:
+def test_versions_published_during_commits_stand(tmp_path: Path, step: int) -> None:
     """Another writer publishes past the manifest store while this one commits."""
     store = WatchedStore(open_store(tmp_path / "t"))
     manifests = WatchedManifests(new_log(tmp_path).manifests)
@@ -589,7 +605,7 @@ def manifest_like(writer: Writer, version: int) -> bytes:
 def test_leftover_items_prevent_recreating_a_table(
     writer: Writer,
 ) -> None:
-    """The table's files are gone, but its items are still in the manifest store."""
+    """The table's files are gone, but the manifest store still has its items."""
     for file in writer.store.list():
         writer.store.delete(file.path)
     with pytest.raises(NotFoundError, match=r"no dataset .* has versions up to 3"):
@@ -623,6 +639,7 @@ def test_slow_readers_do_not_revive_removed_versions(
 
 
 def test_racing_writers_publish_versions_once(tmp_path: Path) -> None:
+    """Threads with separate logs race for every version, and no append may be lost."""
     store = make_store()
     commit_to(new_log(tmp_path, store), overwrite(0, 1), creation=CREATION)
 
@@ -640,6 +657,7 @@ def test_racing_writers_publish_versions_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("action", ["open", "poll", "append"])
 def test_the_requests_of_each_action_are_few(writer: Writer, action: str) -> None:
+    """Every request to the manifest store adds latency to each commit and poll."""
     expected: dict[str, tuple[list[str], list[str]]] = {
         "open": (["read_ranges"], ["latest"]),
         "poll": ([], ["get"]),

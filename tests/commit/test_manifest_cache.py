@@ -31,6 +31,7 @@ def calls_of_a_look(log: ObjectStoreLog) -> list[str]:
 
 
 def test_our_own_commit_is_not_reread() -> None:
+    """A stream that writes reads back its own version before every batch."""
     log = create(3)
     made = commit_to(log, append(1, 3))
     assert calls_of_a_look(log) == ["list_files", "read_ranges"]
@@ -39,6 +40,7 @@ def test_our_own_commit_is_not_reread() -> None:
 
 
 def test_another_writers_version_is_read_once(memory: ManifestCache) -> None:
+    """Large manifests take seconds to read and decode."""
     log = create(3)
     data = log.store.read(manifest_path(1))
     other = replace(decode_manifest(data), version=2, transaction_file="1-x.txn")
@@ -48,7 +50,7 @@ def test_another_writers_version_is_read_once(memory: ManifestCache) -> None:
 
 
 def test_commits_reuse_the_previous_fragments() -> None:
-    """What is known of them is kept from one version to the next."""
+    """What is known of fragments is passed from one version to the next."""
     log = create(*[1] * 500)
     opened = log.read_latest()
     _ = opened.fragments.numbers
@@ -59,7 +61,8 @@ def test_commits_reuse_the_previous_fragments() -> None:
     assert again.fragments.num_decoded <= 501
 
 
-def test_a_recreated_table_is_read_again(tmp_path: Path) -> None:
+def test_recreated_tables_are_read_again(tmp_path: Path) -> None:
+    """The new table has the same path, version and length of manifest as the old one."""
     log = create(*[2] * 2000, store=open_store(tmp_path / "t"))
     old = log.read_latest()
     assert (tmp_path / "t" / manifest_path(1)).stat().st_size > TAIL_BYTES
@@ -74,6 +77,9 @@ def test_a_recreated_table_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [b"", b"more"])
 def test_a_manifest_of_another_length_is_reread(change: bytes) -> None:
+    """A manifest that was truncated or extended must be reported instead of being answered from
+    memory.
+    """
     log = create(3)
     path = manifest_path(1)
     data = log.store.read(path)
@@ -98,7 +104,7 @@ def test_manifests_without_time_or_transaction_are_forgotten(
 
 
 def test_manifests_with_uninformative_ends_are_forgotten(memory: ManifestCache) -> None:
-    """Only the end of a manifest is read to recognize it: here it does not hold what identifies the
+    """Only the end of a manifest is read to recognize it, and here it does not identify the
     version.
     """
     store = make_store()
@@ -113,6 +119,9 @@ def test_manifests_with_uninformative_ends_are_forgotten(memory: ManifestCache) 
 
 
 def test_two_manifests_per_table_are_remembered(memory: ManifestCache) -> None:
+    """A writer needs the version that it planned on and the newest, and more would only use
+    memory.
+    """
     log = create(3)
     commit_to(log, append(1, 3))
     commit_to(log, append(2, 3))
@@ -123,7 +132,7 @@ def test_two_manifests_per_table_are_remembered(memory: ManifestCache) -> None:
 def test_an_unchanged_etag_avoids_a_read(
     memory: ManifestCache,
 ) -> None:
-    """A manifest is recalled without a request where the listing states the ETag that is known."""
+    """Where the listing states the known ETag, a cached manifest needs no request."""
     store = WatchedStore(create(3).store)
     path = manifest_path(1)
     manifest, data = ObjectStoreLog(store).read_latest(), store.read(path)
@@ -141,6 +150,7 @@ def test_an_unchanged_etag_avoids_a_read(
 
 
 def test_remembered_tables_and_bytes_are_bounded() -> None:
+    """A driver with many tables must not hold all of their manifests, but keep those in use."""
     logs = [create(3) for _ in range(4)]
     manifests = [log.read_latest() for log in logs]
     data = [log.store.read(manifest_path(1)) for log in logs]

@@ -19,23 +19,27 @@ class TestSqlite(ManifestStoreContract):
         return SqliteManifests(str(tmp_path / "manifests.db"))
 
     def test_tables_in_one_file_are_separate(self, tmp_path: Path) -> None:
+        """One database may serve several environments by the name of the table."""
         one, other = (SqliteManifests(str(tmp_path / "m.db"), name) for name in ("one", "other"))
         assert one.put_if_not_exists(URI, item(1))
         assert other.latest(URI) is None
 
-    def test_an_uncreatable_file_is_refused_by_name(self, tmp_path: Path) -> None:
+    def test_uncreatable_files_are_refused_by_name(self, tmp_path: Path) -> None:
+        """SQLite's own error names neither the file nor the missing folder."""
         manifests = SqliteManifests(str(tmp_path / "no" / "folder" / "m.db"))
         with pytest.raises(StoreRefusedError, match=r"no/folder/m\.db.*its folder does not exist"):
             manifests.latest(URI)
 
-    def test_a_file_of_another_format_is_refused(self, tmp_path: Path) -> None:
+    def test_files_of_other_formats_are_refused(self, tmp_path: Path) -> None:
+        """A wrong path must not overwrite a file that is no database."""
         (tmp_path / "m.db").write_bytes(b"this is not a database, and never was one" * 100)
         with pytest.raises(StoreRefusedError, match=r"m\.db.*not a database"):
             SqliteManifests(str(tmp_path / "m.db")).latest(URI)
 
-    def test_a_locked_database_is_given_up(
+    def test_locked_databases_are_given_up(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """A process that hangs in a transaction must not block commits forever."""
         manifests = SqliteManifests(str(tmp_path / "m.db"))
         assert manifests.latest(URI) is None
         few = RequestPolicy(max_attempts=2, request_seconds=0.05, first_delay_seconds=0.0)
@@ -53,11 +57,15 @@ class TestSqlite(ManifestStoreContract):
 
 
 def test_by_default_versions_use_the_directory() -> None:
+    """A manifest store must be chosen explicitly, because all writers of a table have to use the
+    same.
+    """
     assert choose("s3://bucket/t", {}).manifests is None
     assert choose(Path("/data/t"), {"aws_region": "x"}).manifests is None
 
 
 def test_sqlite_files_need_absolute_paths() -> None:
+    """A relative path would be another database in each process."""
     chosen = choose("/data/t", {"manifest_store": "sqlite:///data/my%20m.db?table=t_1&base_uri=x"})
     assert chosen.manifests == SqliteManifests("/data/my m.db", "t_1")
     assert chosen.base_uri == "x"
@@ -70,7 +78,7 @@ def test_sqlite_files_need_absolute_paths() -> None:
 
 
 def test_unknown_manifest_stores_are_refused() -> None:
-    """The value is not shown: it may contain a password."""
+    """The value is not shown because it may contain a password."""
     for wrong in ("mysql://me:secret@host/db", "secret", "dynamodb:secret"):
         with pytest.raises(InvalidInputError, match="dynamodb://, postgresql://") as caught:
             choose("/data/t", {"manifest_store": wrong})
@@ -80,6 +88,7 @@ def test_unknown_manifest_stores_are_refused() -> None:
 @pytest.mark.parametrize("table", ["a b", "x;y", 'x"y', "", "a.b.c", "1x", "a.1x", "1x.a", "a."])
 @pytest.mark.parametrize("scheme", ["sqlite:///m.db", "postgresql://host/db"])
 def test_table_names_are_restricted_to_identifiers(scheme: str, table: str) -> None:
+    """The name becomes part of SQL statements."""
     with pytest.raises(InvalidInputError, match="cannot be the table"):
         choose("/data/t", {"manifest_store": f"{scheme}?table={table}"})
 
@@ -95,24 +104,31 @@ def test_table_names_are_restricted_to_identifiers(scheme: str, table: str) -> N
     ],
 )
 def test_s3_uris_take_one_dynamodb_query(uri: str) -> None:
+    """The scheme `s3+ddb` is the reference's, and a misspelt query would commit
+    without DynamoDB.
+    """
     with pytest.raises(InvalidInputError, match="exactly one query, ddbTableName"):
         choose(uri, {})
 
 
 @pytest.mark.parametrize("uri", ["dynamodb://", "dynamodb://T/path", "dynamodb://key@T"])
 def test_dynamodb_uris_name_a_table_alone(uri: str) -> None:
-    """A path or a key in the URI would be dropped without a word."""
+    """A path or a key in the URI would be dropped silently."""
     with pytest.raises(InvalidInputError, match="is given as 'dynamodb://table"):
         choose("s3://bucket/t", {"manifest_store": uri})
 
 
-def test_a_table_has_one_manifest_store() -> None:
+def test_tables_have_one_manifest_store() -> None:
+    """A precedence between URI and option would hide a mistake that loses versions."""
     options = {"manifest_store": "sqlite:///m.db"}
     with pytest.raises(InvalidInputError, match="leave one of them out"):
         choose("s3+ddb://bucket/t?ddbTableName=T", options)
 
 
 def test_dynamodb_uses_s3_keys_and_region() -> None:
+    """Bucket and table usually belong to one account, and both spellings of the location must
+    agree.
+    """
     keys = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "aws_region": "eu-west-1"}
     by_uri = choose("s3+ddb://bucket/a/t?ddbTableName=T", keys)
     assert by_uri.uri == "s3://bucket/a/t"
@@ -126,13 +142,17 @@ def test_dynamodb_uses_s3_keys_and_region() -> None:
 def test_dynamodbs_endpoint_follows_option_or_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Other implementations read the same environment variable, and an option must take
+    precedence.
+    """
     uri = "s3+ddb://bucket/t?ddbTableName=T"
     monkeypatch.setenv("DYNAMODB_ENDPOINT", "http://of.environment:1")
     assert "http://of.environment:1" in repr(choose(uri, {}))
     assert "http://x:2" in repr(choose(uri, {"dynamodb_endpoint": "http://x:2"}))
 
 
-def test_a_password_of_postgresql_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_of_postgresql_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The URI with the password appears in logs and plans, and psycopg's errors quote it."""
     pytest.importorskip("psycopg", reason="the extra postgresql is not installed")
     for uri in (
         "postgresql://me:secret@h:5433/db?sslmode=require&table=a.b",

@@ -59,6 +59,9 @@ class TestPostgresql(ManifestStoreContract):
 
 @pytest.mark.floors
 def test_sixteen_threads_can_create_the_table(postgresql_url: str) -> None:
+    """`CREATE TABLE IF NOT EXISTS` fails in PostgreSQL when it races, and only one writer may win
+    the version.
+    """
     for number in range(5):
         line, won = threading.Barrier(NUM_RACERS), []
 
@@ -76,7 +79,8 @@ def test_sixteen_threads_can_create_the_table(postgresql_url: str) -> None:
         assert sorted(won) == [False] * (NUM_RACERS - 1) + [True]
 
 
-def test_a_table_can_be_in_a_schema(postgresql_url: str) -> None:
+def test_tables_can_be_in_a_schema(postgresql_url: str) -> None:
+    """Database administrators rarely grant writes to the schema `public`."""
     execute(postgresql_url, "CREATE SCHEMA lance")
     manifests = in_postgresql(postgresql_url, "?table=lance.manifests")
     assert manifests.put_if_not_exists(URI, item(1))
@@ -84,6 +88,7 @@ def test_a_table_can_be_in_a_schema(postgresql_url: str) -> None:
 
 
 def test_missing_privileges_name_the_needed_statement(postgresql_url: str) -> None:
+    """The administrator needs the statement to run, and the error must not show the password."""
     execute(
         postgresql_url,
         "DROP ROLE IF EXISTS reader",
@@ -100,7 +105,7 @@ def test_missing_privileges_name_the_needed_statement(postgresql_url: str) -> No
 
 @pytest.mark.floors
 def test_a_wrong_password_is_refused_at_once(postgresql_url: str) -> None:
-    """The password is not shown."""
+    """Retrying cannot help, and the error must not show the password."""
     wrong = postgresql_url.replace("test-secret-of-postgresql", "test-secret-wrong")
     with pytest.raises(StoreRefusedError, match="password authentication failed") as caught:
         in_postgresql(wrong).latest(URI)
@@ -111,7 +116,7 @@ def test_a_wrong_password_is_refused_at_once(postgresql_url: str) -> None:
 def test_libpq_can_supply_the_password(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    """The password comes from libpq's environment variable or its password file."""
+    """The password may come from libpq's environment variable or its password file."""
     bare = postgresql_url.replace(":test-secret-of-postgresql@", "@")
     with pytest.raises(StoreRefusedError):
         in_postgresql(bare).latest(URI)
@@ -125,7 +130,8 @@ def test_libpq_can_supply_the_password(
 
 
 @pytest.mark.floors
-def test_a_closed_connection_is_reopened(postgresql_url: str) -> None:
+def test_closed_connections_are_reopened(postgresql_url: str) -> None:
+    """A server or proxy closes idle connections between two batches."""
     manifests = in_postgresql(postgresql_url)
     assert manifests.put_if_not_exists(URI, item(1))
     execute(
@@ -136,9 +142,10 @@ def test_a_closed_connection_is_reopened(postgresql_url: str) -> None:
     assert manifests.get(URI, 1) == item(1)
 
 
-def test_an_unreachable_server_is_given_up(
+def test_unreachable_servers_are_given_up(
     few_attempts: None,
 ) -> None:
+    """The commit has to end with an error that names the place and hides the password."""
     pytest.importorskip("psycopg", reason="the extra postgresql is not installed")
     away = in_postgresql("postgresql://me:test-secret@127.0.0.1:9/db")
     with pytest.raises(
@@ -148,7 +155,8 @@ def test_an_unreachable_server_is_given_up(
     assert "test-secret" not in str(caught.value)
 
 
-def test_a_read_only_replica_is_refused(postgresql_url: str, few_attempts: None) -> None:
+def test_read_only_replicas_are_refused(postgresql_url: str, few_attempts: None) -> None:
+    """A failover may leave the writer connected to a replica for a while."""
     read_only = f"{postgresql_url}?options=-c%20default_transaction_read_only%3Don"
     with pytest.raises(StoreUnavailableError, match="read-only"):
         in_postgresql(read_only).put_if_not_exists(URI, item(1))
@@ -202,6 +210,7 @@ def client_of(table: DynamoTable) -> Any:
 
 
 def test_our_items_equal_the_references(dynamodb_table: DynamoTable) -> None:
+    """Other implementations share the DynamoDB table and need every attribute as they write it."""
     in_dynamodb(dynamodb_table).put_if_not_exists("dir/t.lance", item(3))
     found = client_of(dynamodb_table).scan(TableName=dynamodb_table.name)["Items"]
     assert found == [
@@ -217,6 +226,9 @@ def test_our_items_equal_the_references(dynamodb_table: DynamoTable) -> None:
 
 @pytest.mark.floors
 def test_our_requests_equal_the_references(dynamodb_table: DynamoTable) -> None:
+    """Requests are paid for one by one and need permissions that users have granted for the
+    reference.
+    """
     with FaultProxy(dynamodb_table.endpoint) as proxy:
         manifests = in_dynamodb(dynamodb_table, proxy.url)
         assert manifests.latest(URI) is None
@@ -237,9 +249,10 @@ def test_our_requests_equal_the_references(dynamodb_table: DynamoTable) -> None:
         ({"path": {"N": "7"}}, "a text 'path'"),
     ],
 )
-def test_a_damaged_item_is_shown(
+def test_damaged_items_are_reported(
     dynamodb_table: DynamoTable, attributes: dict[str, Any], says: str
 ) -> None:
+    """A missing or mistyped attribute must not become a path or size by accident."""
     client_of(dynamodb_table).put_item(
         TableName=dynamodb_table.name,
         Item={"base_uri": {"S": URI}, "version": {"N": "1"}, **attributes},
@@ -249,6 +262,7 @@ def test_a_damaged_item_is_shown(
 
 
 def test_foreign_items_may_differ_in_attributes(dynamodb_table: DynamoTable) -> None:
+    """Older versions of the reference wrote other attributes and no size."""
     client_of(dynamodb_table).put_item(
         TableName=dynamodb_table.name,
         Item={
@@ -277,6 +291,9 @@ def make_table(table: DynamoTable, name: str, *keys: tuple[str, str, str]) -> Dy
 def test_tables_with_wrong_keys_are_refused(
     any_dynamodb: DynamoTable,
 ) -> None:
+    """Without both keys conditions would not protect versions; the error shows the expected and
+    the actual keys.
+    """
     uri, version = ("base_uri", "S", "HASH"), ("version", "N", "RANGE")
     for place, keys in enumerate(
         [(uri,), (uri, ("version", "S", "RANGE")), (("uri", "S", "HASH"), version)]
@@ -288,7 +305,8 @@ def test_tables_with_wrong_keys_are_refused(
             assert f"{role} '{key}' of type {kind}" in str(caught.value)
 
 
-def test_a_missing_table_is_refused_by_name(any_dynamodb: DynamoTable) -> None:
+def test_missing_tables_are_refused_by_name(any_dynamodb: DynamoTable) -> None:
+    """The error of botocore does not contain the name of the table."""
     missing = DynamoTable("nowhere", any_dynamodb.endpoint, {}, {})
     with pytest.raises(StoreRefusedError, match=r"'nowhere'.*ResourceNotFoundException"):
         in_dynamodb(missing).latest(URI)
@@ -306,6 +324,7 @@ def test_a_missing_table_is_refused_by_name(any_dynamodb: DynamoTable) -> None:
 def test_requests_that_did_not_arrive_are_retried(
     any_dynamodb: DynamoTable, fault: Callable[[], Any], few_attempts: None
 ) -> None:
+    """Throttling and dropped connections are normal and must not fail a commit."""
     with FaultProxy(any_dynamodb.endpoint) as proxy:
         manifests = in_dynamodb(any_dynamodb, proxy.url)
         assert manifests.latest(URI) is None
@@ -314,7 +333,7 @@ def test_requests_that_did_not_arrive_are_retried(
 
 
 @pytest.mark.parametrize("kind", ["Query", "GetItem"])
-def test_an_answer_without_content_is_no_missing_item(
+def test_empty_answers_are_no_missing_items(
     any_dynamodb: DynamoTable, kind: str, few_attempts: None
 ) -> None:
     """An item that is taken for missing lets its version be published twice."""
@@ -330,7 +349,7 @@ def test_an_answer_without_content_is_no_missing_item(
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_an_answer_without_content_is_no_success(
+def test_empty_answers_are_no_success(
     any_dynamodb: DynamoTable, landed: bool, few_attempts: None
 ) -> None:
     """Otherwise a version would count as published whose item does not exist."""
@@ -353,6 +372,9 @@ def test_an_answer_without_content_is_no_success(
 
 @pytest.mark.floors
 def test_lost_replies_look_like_lost_races(any_dynamodb: DynamoTable, few_attempts: None) -> None:
+    """The retry finds its own item, and the log above compares the contents to tell the
+    difference.
+    """
     with FaultProxy(any_dynamodb.endpoint) as proxy:
         manifests = in_dynamodb(any_dynamodb, proxy.url)
         assert manifests.latest(URI) is None
@@ -361,7 +383,8 @@ def test_lost_replies_look_like_lost_races(any_dynamodb: DynamoTable, few_attemp
         assert manifests.get(URI, 1) == item(1, "ours")
 
 
-def test_a_silent_service_is_given_up(any_dynamodb: DynamoTable, few_attempts: None) -> None:
+def test_silent_services_are_given_up(any_dynamodb: DynamoTable, few_attempts: None) -> None:
+    """Retries have to end, with an error that states the attempts and hides the secret."""
     with FaultProxy(any_dynamodb.endpoint) as proxy:
         manifests = in_dynamodb(any_dynamodb, proxy.url)
         assert manifests.latest(URI) is None
@@ -377,7 +400,9 @@ def test_a_silent_service_is_given_up(any_dynamodb: DynamoTable, few_attempts: N
 def test_expired_keys_of_dynamodb_are_renewed(
     dynamodb_table: DynamoTable, few_attempts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that botocore finds; for a key that a user gave there is no other."""
+    """botocore can find new credentials itself, but keys that the user passed
+    have no replacement.
+    """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     with FaultProxy(dynamodb_table.endpoint) as proxy:

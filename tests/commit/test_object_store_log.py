@@ -30,13 +30,15 @@ class TestObjectStoreLogInMemory(VersionLogContract):
 
 
 def test_new_tables_name_newest_manifests_first() -> None:
+    """The inverted numbers of scheme V2 let a short listing find the newest version."""
     log = create(3)
     commit_to(log, append(1, 3))
     names = [name for name in log.store.list_names("_versions") if name.endswith(".manifest")]
     assert names == ["18446744073709551613.manifest", "18446744073709551614.manifest"]
 
 
-def test_a_table_with_v1_names_keeps_them() -> None:
+def test_tables_with_v1_names_keep_them() -> None:
+    """Other readers expect one scheme per table."""
     log = create(3)
     data = log.store.read("_versions/18446744073709551614.manifest")
     log.store.delete("_versions/18446744073709551614.manifest")
@@ -50,6 +52,7 @@ def test_a_table_with_v1_names_keeps_them() -> None:
 
 
 def test_tables_with_both_schemes_are_refused() -> None:
+    """The newest version of such a table is ambiguous, and a guess could lose commits."""
     log = create(3)
     log.store.write("_versions/2.manifest", manifest_of(2))
     for look in (log.latest, log.read_latest, log.versions):
@@ -62,7 +65,7 @@ HINT = "_versions/latest_version_hint.json"
 
 
 def test_the_hint_is_written_but_not_trusted(tmp_path: Path) -> None:
-    """On a local disk, the hint may be wrong or damaged."""
+    """On a local disk the hint may be outdated or damaged."""
     log = create(3, store=open_store(tmp_path / "t"))
     assert log.store.read(HINT) == b'{"version":1}'
     for garbage in (b'{"version":9}', b"", b"\xff", b'{"version":0}'):
@@ -73,7 +76,7 @@ def test_the_hint_is_written_but_not_trusted(tmp_path: Path) -> None:
 
 
 def test_the_hint_is_overwritten_in_place(tmp_path: Path) -> None:
-    """A new file in its place would be written to the disk before the next flush returns."""
+    """A new file in its place would have to reach the disk before the next flush returns."""
     log = create(3, store=open_store(tmp_path / "t"))
     hint = tmp_path / "t" / HINT
     before = hint.stat().st_ino
@@ -82,8 +85,8 @@ def test_the_hint_is_overwritten_in_place(tmp_path: Path) -> None:
     assert (hint.stat().st_ino, hint.read_bytes()) == (before, b'{"version":2}')
 
 
-def test_the_hint_of_a_copy_stays_as_it_is(tmp_path: Path) -> None:
-    """A copy can be made of hard links, and a hint can be a link to another table's."""
+def test_the_hint_of_copies_stays_unchanged(tmp_path: Path) -> None:
+    """A copy can consist of hard links, so its hint can be another table's file."""
     log = create(3, store=open_store(tmp_path / "t"))
     hint, copy = tmp_path / "t" / HINT, tmp_path / "copy"
     for link in (copy.hardlink_to, lambda target: target.rename(copy) and target.symlink_to(copy)):
@@ -96,13 +99,14 @@ def test_the_hint_of_a_copy_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_ordered_listings_need_no_hint() -> None:
+    """Writing a hint costs a request per commit that ordered stores do not need."""
     log = create(3)
     commit_to(log, append(1, 3))
     assert not log.store.exists(HINT)
 
 
 def test_unordered_services_list_all_names() -> None:
-    """On such a service a hint is written, too."""
+    """Such a service may return the newest version last, and it gets a hint as well."""
     service = ObjectService(is_unordered=True)
     store = replace(service.store(), container="table--usw2-az1--x-s3")
     log = create(3, store=store)
@@ -113,6 +117,7 @@ def test_unordered_services_list_all_names() -> None:
 
 
 def test_a_failing_hint_does_not_fail_commits(tmp_path: Path) -> None:
+    """The version is already published when the hint is written."""
     refused = []
 
     def refuse(call: str, path: str) -> None:
@@ -126,6 +131,7 @@ def test_a_failing_hint_does_not_fail_commits(tmp_path: Path) -> None:
 
 
 def test_other_files_are_ignored() -> None:
+    """Temporary files, detached versions and foreign files lie in the same directory."""
     log = create(3)
     for name in (
         ".18446744073709551613.manifest.0123456789abcdef.tmp",
@@ -139,6 +145,7 @@ def test_other_files_are_ignored() -> None:
 def test_opening_costs_a_listing_and_a_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Every batch of every stream opens the table."""
     log = create(3)
     for version in range(1, 6):
         commit_to(log, append(version, 3))
@@ -150,7 +157,8 @@ def test_opening_costs_a_listing_and_a_read(
     assert [call for call, _ in store.calls[2:]] == ["list_files", "read_ranges"]
 
 
-def test_a_vanished_version_is_listed_again() -> None:
+def test_vanished_versions_are_listed_again() -> None:
+    """A cleanup may remove the version between the listing and the read."""
     log = create(3)
     commit_to(log, append(1, 3))
     store = WatchedStore(log.store)
@@ -187,7 +195,7 @@ FIRST, ALL = ("list_files", "_versions"), ("list_names", "_versions")
 
 
 def test_the_newest_version_is_listed_first() -> None:
-    """The length of the history does not matter."""
+    """Opening a table must not depend on the length of its history."""
     store = long_history()
     log = ObjectStoreLog(store)
     assert log.latest() == LONG
@@ -199,6 +207,7 @@ def test_the_newest_version_is_listed_first() -> None:
 
 
 def test_only_the_requested_versions_are_listed() -> None:
+    """A stream asks for the newest few versions of a table with a long history."""
     store = long_history()
     log = ObjectStoreLog(store)
     assert log.versions(after=LONG - 2) == [LONG - 1, LONG]
@@ -215,7 +224,8 @@ def test_only_the_requested_versions_are_listed() -> None:
     assert log.versions(after=LONG + 7) == []
 
 
-def test_versions_behind_a_gap_are_found() -> None:
+def test_versions_beyond_gaps_are_found() -> None:
+    """Cleanup leaves tagged versions, so the first gap is not the end of the history."""
     store = long_history()
     for version in range(5, LONG - 1):
         store.delete(manifest_path(version))
@@ -235,6 +245,9 @@ def test_versions_behind_a_gap_are_found() -> None:
     ],
 )
 def test_other_files_hide_no_newest_version(other: Callable[[int], str]) -> None:
+    """Many foreign names may sort before the newest manifest and fill the first page of the
+    listing.
+    """
     store = long_history()
     for number in range(2 * FIRST_NAMES):
         store.write(other(number), b"")
@@ -247,6 +260,7 @@ def test_other_files_hide_no_newest_version(other: Callable[[int], str]) -> None
 
 
 def test_v1_names_are_listed_completely() -> None:
+    """Names of scheme V1 sort as text, so only the whole listing reveals the newest version."""
     store = long_history(NamingScheme.V1)
     log = ObjectStoreLog(store)
     assert log.latest() == LONG
@@ -259,6 +273,7 @@ def test_v1_names_are_listed_completely() -> None:
 
 @pytest.mark.parametrize("version", [1, 17])
 def test_mixed_schemes_among_first_names_are_refused(version: int) -> None:
+    """A short listing must notice the other scheme as reliably as a long one."""
     store = long_history()
     store.write(manifest_path(version, NamingScheme.V1), manifest_of(version))
     with pytest.raises(CorruptDataError, match="both naming schemes"):
@@ -266,6 +281,7 @@ def test_mixed_schemes_among_first_names_are_refused(version: int) -> None:
 
 
 def test_looking_for_a_version_costs_one_request() -> None:
+    """A continuous stream polls for the next version all day."""
     store = long_history()
     log = ObjectStoreLog(store)
     log.read_state()

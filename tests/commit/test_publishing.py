@@ -36,6 +36,9 @@ def num_publications(store: WatchedStore) -> int:
 
 
 def test_refusals_are_not_retried() -> None:
+    """Missing permissions do not appear by waiting, and deleting files could remove what was
+    published.
+    """
     log = create(3)
     store = WatchedStore(log.store, before=at_manifests(refuse, refuse))
     with pytest.raises(StoreRefusedError, match="403 AccessDenied"):
@@ -46,7 +49,7 @@ def test_refusals_are_not_retried() -> None:
 
 
 def test_a_refused_read_keeps_the_first_refusal() -> None:
-    """The store also refuses to read the version back: the refusal to publish is reported."""
+    """The store also refuses to read the version back, so the refusal to publish is reported."""
     log = create(3)
     store = WatchedStore(log.store)
 
@@ -60,7 +63,8 @@ def test_a_refused_read_keeps_the_first_refusal() -> None:
     assert log.versions() == [1]
 
 
-def test_a_refused_but_published_version_succeeds() -> None:
+def test_refused_but_published_versions_succeed() -> None:
+    """A proxy may refuse the answer after the store has accepted the request."""
     log = create(3)
     store = WatchedStore(log.store, after=at_manifests(refuse))
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
@@ -69,7 +73,7 @@ def test_a_refused_but_published_version_succeeds() -> None:
 
 
 def test_a_refusal_after_losing_is_a_loss() -> None:
-    """Another writer took the version: the commit is tried again on it."""
+    """Another writer took the version, and the commit is tried again on it."""
     log = create(3)
 
     def lose() -> None:
@@ -123,7 +127,7 @@ def test_permanently_taken_missing_versions_leave_uncertainty() -> None:
 
 
 def test_falsely_taken_transaction_names_are_replaced() -> None:
-    """The store says that the file exists, but it does not."""
+    """The store says that the transaction file exists, but it does not."""
     log = create(3)
     store = WatchedStore(log.store)
     real, names = store.create_once, []
