@@ -36,9 +36,10 @@ def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.java, "find_problem", lambda: None)
 
 
-def test_a_good_machine_passes(
+def test_good_machines_pass_every_check(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A false alarm on a machine that works would make users ignore the report."""
     monkeypatch.setattr("lance_stream.cli.setup.checks.is_installed", lambda _: True)
     code, checks = diagnose(capsys)
     assert code == 0
@@ -48,6 +49,7 @@ def test_a_good_machine_passes(
 
 
 def test_text_has_a_line_per_check(capsys: pytest.CaptureFixture[str]) -> None:
+    """Users paste this text into bug reports."""
     assert program.main(["doctor"]) == 0
     assert capsys.readouterr().out.startswith(f"ok       Python: 3.{sys.version_info[1]}.")
 
@@ -58,22 +60,25 @@ def test_text_has_a_line_per_check(capsys: pytest.CaptureFixture[str]) -> None:
 def test_sparks_version_is_judged(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, version: str, status: str
 ) -> None:
+    """A version that is too old cannot work, while a newer one is merely untested."""
     monkeypatch.setattr("importlib.metadata.version", lambda _name: version)
     assert machine.check_spark().status == status
 
 
-def test_the_default_manager_of_checkpoints_is_explained(
+def test_the_default_checkpoint_manager_is_explained(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """The manager decides whether a checkpoint survives a crash, so the setting has to be named."""
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     _, checks = diagnose(capsys)
     assert checks["checkpoints"][0] == "ok"
     assert "spark.sql.streaming.checkpointFileManagerClass" in checks["checkpoints"][1]
 
 
-def test_a_chosen_manager_of_checkpoints_is_named(
+def test_chosen_checkpoint_managers_are_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Settings in `spark-defaults.conf` apply although no program mentions them."""
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     tmp_path.joinpath("spark-defaults.conf").write_text(
         "# spark.master yarn\nspark.ui.enabled   false\n"
@@ -99,13 +104,14 @@ def test_a_chosen_manager_of_checkpoints_is_named(
     ],
     ids=["java", "workers"],
 )
-def test_what_is_missing_is_a_failure(
+def test_missing_requirements_are_failures(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     fault: Any,
     name: str,
     message: str,
 ) -> None:
+    """The exit code and the remedy matter to scripts and users who set up a machine."""
     fault(monkeypatch)
     code, checks = diagnose(capsys)
     assert code == 1
@@ -121,9 +127,10 @@ def test_what_is_missing_is_a_failure(
         ("memory://t", "memory of one process"),
     ],
 )
-def test_an_unusable_location_is_a_failure(
+def test_unusable_locations_are_failures(
     capsys: pytest.CaptureFixture[str], uri: str, message: str
 ) -> None:
+    """A probe must not run on a location that cannot be opened."""
     code, checks = diagnose(capsys, uri, "--probe")
     assert code == 1
     assert checks["location"][0] == "failure"
@@ -131,9 +138,8 @@ def test_an_unusable_location_is_a_failure(
     assert "create once" not in checks
 
 
-def test_a_location_is_reached_with_and_without_a_table(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_locations_need_no_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The check runs before the first table exists, and must not create anything."""
     code, checks = diagnose(capsys, str(tmp_path / "t"))
     assert (code, checks["location"]) == (0, ("ok", "reachable; there is no table yet"))
     assert list(tmp_path.iterdir()) == []
@@ -142,7 +148,8 @@ def test_a_location_is_reached_with_and_without_a_table(
     assert (code, checks["location"]) == (0, ("ok", "a table at version 1"))
 
 
-def test_a_probe_leaves_nothing_behind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_probes_leave_nothing_behind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A probe writes into a production table's directory."""
     lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]}))
     files = open_store(tmp_path / "t").list()
     code, checks = diagnose(capsys, str(tmp_path / "t"), "--probe")
@@ -154,16 +161,19 @@ def test_a_probe_leaves_nothing_behind(capsys: pytest.CaptureFixture[str], tmp_p
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_wrong_clock_is_a_warning(
+def test_wrong_clocks_are_warnings(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, hours: int
 ) -> None:
+    """Cleanup compares ages of files with the clock, in either direction."""
     wrong = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + hours * 3600 * 10**9)
     code, checks = diagnose(capsys, str(tmp_path / "t"), "--probe", environment=wrong)
     assert (code, checks["clocks"][0]) == (0, "warning")
     assert ("ahead of" if hours > 0 else "behind") in checks["clocks"][1]
 
 
-def test_a_store_without_conditions_is_a_failure() -> None:
+def test_stores_without_conditions_are_failures() -> None:
+    """On such a store two writers overwrite each other's versions."""
+
     class Careless(MemoryStore):
         def create_once(self, path: str, data: Any, **_: Any) -> bool:
             self.write(path, data)
@@ -175,7 +185,12 @@ def test_a_store_without_conditions_is_a_failure() -> None:
     assert store.list() == []
 
 
-def test_a_bucket_is_probed(capsys: pytest.CaptureFixture[str], s3_bucket: Bucket) -> None:
+def test_buckets_are_probed_with_options(
+    capsys: pytest.CaptureFixture[str], s3_bucket: Bucket
+) -> None:
+    """Credentials and permissions fail most often, and the probe has to use those on the command
+    line.
+    """
     options = [f"-o{key}={value}" for key, value in s3_bucket.storage_options.items()]
     code, checks = diagnose(capsys, f"{s3_bucket.uri}/t", *options, "--probe")
     assert (code, checks["create once"][0], checks["clocks"][0]) == (0, "ok", "ok")
@@ -183,9 +198,10 @@ def test_a_bucket_is_probed(capsys: pytest.CaptureFixture[str], s3_bucket: Bucke
     assert (code, checks["location"][0]) == (1, "failure")
 
 
-def test_a_bucket_without_conditions_is_enough_beside_a_manifest_store(
+def test_manifest_stores_replace_conditional_writes(
     capsys: pytest.CaptureFixture[str], s3_bucket: Bucket, tmp_path: Path
 ) -> None:
+    """The manifest store publishes versions, so the bucket need not support conditional writes."""
     given = {**s3_bucket.storage_options, "aws_conditional_put": "disabled"}
     options = [f"-o{key}={value}" for key, value in given.items()]
     code, checks = diagnose(capsys, f"{s3_bucket.uri}/v", *options, "--probe")
@@ -196,6 +212,7 @@ def test_a_bucket_without_conditions_is_enough_beside_a_manifest_store(
     assert "manifest store" in checks["create once"][1]
 
 
-def test_a_probe_needs_a_location(capsys: pytest.CaptureFixture[str]) -> None:
+def test_probes_need_a_location(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a location there is nothing to probe, and a silent success would mislead."""
     assert program.main(["doctor", "--probe"]) == 2
     assert "requires a location" in capsys.readouterr().err

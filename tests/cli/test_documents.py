@@ -42,6 +42,7 @@ def parse(words: list[str]) -> None:
 def test_calls_in_documents_are_valid(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Readers copy commands from the documents, where renamed options would remain unnoticed."""
     monkeypatch.chdir(tmp_path)
     for word in words:
         if re.fullmatch(r"[a-z]+\.log", word):  # a file that has to exist
@@ -49,7 +50,10 @@ def test_calls_in_documents_are_valid(
     parse(words)
 
 
-def test_a_wrong_call_would_be_found() -> None:
+def test_wrong_calls_would_be_noticed() -> None:
+    """A parser that accepts everything, or a search that finds no call, would make the test above
+    pass.
+    """
     assert len(CALLS) > 30
     with pytest.raises(click.UsageError):
         parse(["cleanup", "x", "--oldest", "7d"])
@@ -72,7 +76,8 @@ def every_context() -> Iterator[click.Context]:
                 )
 
 
-def test_help_fits_80_columns_and_is_whole() -> None:
+def test_help_fits_80_columns_uncut() -> None:
+    """Click cuts long descriptions with an ellipsis, which hides what a command does."""
     pages = [value.get_help() for value in every_context()]
     assert len(pages) > len(COMMANDS)
     lines = [line for page in pages for line in page.splitlines()]
@@ -82,6 +87,7 @@ def test_help_fits_80_columns_and_is_whole() -> None:
 
 
 def test_every_command_is_described() -> None:
+    """A command that is missing from the reference page is hard to discover."""
     page = (ROOT / "docs" / "reference" / "command-line.md").read_text()
     missing = [name for name in COMMANDS if f"`{name}`" not in page]
     assert missing == []

@@ -24,6 +24,7 @@ print(json.dumps([codes, sorted(set(sys.argv[1:]) & set(sys.modules))]))
 
 @pytest.mark.floors
 def test_help_loads_nothing_heavy() -> None:
+    """Loading Arrow or Spark takes seconds, which nobody should wait for a help text."""
     done = subprocess.run(
         [sys.executable, "-c", HELP_OF_ALL, *HEAVY], capture_output=True, text=True, check=True
     )
@@ -51,6 +52,7 @@ sys.exit(main())
     ],
 )
 def test_completion_loads_nothing_heavy(words: str, found: str) -> None:
+    """The shell runs the program at every press of the tab key."""
     asked = {
         "_LANCE_STREAM_COMPLETE": "bash_complete",
         "COMP_WORDS": words,

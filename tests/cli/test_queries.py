@@ -44,6 +44,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, A
 
 
 def test_head_prints_the_first_rows(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    """Deleted rows do not count, and columns and versions must be selectable."""
     assert [row["id"] for row in printed(capsys, "head", ds.uri)] == [
         0, 1, 2, 4, 5, 6, 7, 8, 9, 10
     ]  # fmt: skip
@@ -57,7 +58,7 @@ def test_head_prints_the_first_rows(ds: Dataset, capsys: pytest.CaptureFixture[s
 def test_the_table_of_few_rows_has_one_width(
     ds: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Though the rows come in several batches."""
+    """Rows arrive in several batches, and columns must be aligned across them."""
     assert (
         program.main(["query", ds.uri, "--where", "id > 95", "-n", "20", "--columns", "id,name"])
         == 0
@@ -76,22 +77,24 @@ def test_the_table_of_few_rows_has_one_width(
         ("name DESC, price asc,id", [("name", "descending"), ("price", "ascending"), *BY_ID]),
     ],
 )
-def test_rows_are_sorted(
+def test_rows_are_sorted_as_requested(
     order: str,
     keys: list[tuple[str, str]],
     limit: int | None,
     ds: Dataset,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Sorting with a limit merges batches and must agree with sorting the whole table."""
     words = ["query", ds.uri, "--where", "id > 20", "--columns", "id", "--order-by", order]
     found = printed(capsys, *words, *([] if limit is None else ["--limit", str(limit)]))
     wanted = ds.to_table(filter="id > 20").sort_by(keys)["id"].to_pylist()[:limit]
     assert found == [{"id": value} for value in wanted]
 
 
-def test_a_sort_with_a_limit_keeps_few_rows(
+def test_limited_sorts_keep_few_rows(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A table may be larger than memory while the user asks for three rows of it."""
     from lance_stream.cli.read import rows_printed
 
     most = []
@@ -124,23 +127,27 @@ def test_a_sort_with_a_limit_keeps_few_rows(
 def test_invalid_queries_are_explained(
     words: list[str], code: int, said: str, ds: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Scripts depend on the exit code, and nothing may appear on stdout."""
     assert program.main(["query", ds.uri, *words]) == code
     out, err = capsys.readouterr()
     assert (out, said in err) == ("", True)
 
 
 def test_rows_are_counted(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plain count prints only the number, which scripts assign to a variable."""
     assert printed(capsys, "query", ds.uri, "--count") == [{"num_rows": 270}]
     assert program.main(["query", ds.uri, "--count", "--where", "id < 20"]) == 0
     assert capsys.readouterr().out == "18\n"
 
 
 def test_row_ids_are_added(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    """Row ids relate rows of a query to those in the change feed."""
     found = printed(capsys, "query", ds.uri, "--columns", "id", "--with-row-id", "-n", "4")
     assert [(row["id"], row["_rowid"]) for row in found] == [(0, 0), (1, 1), (2, 2), (4, 4)]
 
 
 def test_rows_can_be_streamed_as_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs read the stream from a pipe and need the exact schema."""
     stdout = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr(sys, "stdout", stdout)
     assert program.main(["query", ds.uri, "--where", "id > 50", "--format", "arrow"]) == 0
@@ -148,9 +155,10 @@ def test_rows_can_be_streamed_as_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPa
     assert found.equals(ds.to_table(filter="id > 50"))
 
 
-def test_blobs_are_described_and_not_read(
+def test_blobs_are_described_without_reading(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Printing a blob would fill the terminal and read gigabytes."""
     field = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     rows = pa.table([pa.array([b"x" * (1 << 20)], pa.large_binary())], pa.schema([field]))
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows)
@@ -187,7 +195,10 @@ def test_show_costs_few_requests(
 
 
 @pytest.mark.floors
-def test_a_missing_choice_is_asked_for_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_choices_are_listed_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Click lists the choices on several lines, which breaks the rule of one
+    paragraph per error.
+    """
     assert program.main(["completion"]) == 2
     assert "Choose from: bash, zsh, fish" in capsys.readouterr().err
 
@@ -205,9 +216,12 @@ def test_a_missing_choice_is_asked_for_on_one_line(capsys: pytest.CaptureFixture
         (["--jsn"], "no such option"),
     ],
 )
-def test_a_mistyped_word_gets_a_suggestion(
+def test_mistyped_words_get_suggestions(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Unique abbreviations are accepted, ambiguous ones are not, and typing errors get the nearest
+    word.
+    """
     code = program.main(words)
     out, err = capsys.readouterr()
     assert (code in (2, 3), out, said in err) == (True, "", True), err

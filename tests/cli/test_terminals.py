@@ -82,7 +82,7 @@ def given(ds: Dataset, words: list[str]) -> list[str]:
 def test_a_pipe_gets_plain_text(
     words: list[str], ds: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And nothing on stderr: no progress, no warnings."""
+    """A pipe gets neither styles nor progress or warnings on stderr."""
     assert program.main(given(ds, words)) == 0
     printed = capsys.readouterr()
     assert printed.out
@@ -95,6 +95,9 @@ def test_a_pipe_gets_plain_text(
 def test_styles_can_be_switched_off(
     words: list[str], variables: dict[str, str], ds: Dataset
 ) -> None:
+    """`NO_COLOR` and dumb terminals are conventions, and the text must be the
+    same without styles.
+    """
     shown = on_terminal(*given(ds, words), variables=variables)
     assert (shown.code, ESCAPE in shown.raw) == (0, False)
     styled = on_terminal(*given(ds, words))
@@ -105,6 +108,7 @@ def test_styles_can_be_switched_off(
 @pytest.mark.floors
 @pytest.mark.parametrize("words", READING, ids=" ".join)
 def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset) -> None:
+    """Escape sequences in data could rename the window or type commands for the user."""
     hostile = ds.append(WIDE.slice(0, 2).set_column(1, "city", pa.array([HOSTILE, HOSTILE])))
     shown = on_terminal(*given(hostile, words), width=200)
     assert shown.code == 0
@@ -117,6 +121,7 @@ def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset)
 @pytest.mark.parametrize("width", [30, 80, 200])
 @pytest.mark.parametrize("words", [["head", "URI"], ["changes", "URI"]], ids=" ".join)
 def test_rows_fit_the_terminal(width: int, words: list[str], ds: Dataset) -> None:
+    """Wrapped lines destroy a table, so columns that do not fit are left out with a note."""
     shown = on_terminal(*given(ds, words), width=width)
     note, *lines = shown.lines
     assert all(columns_of(line) <= width for line in lines)
@@ -126,16 +131,19 @@ def test_rows_fit_the_terminal(width: int, words: list[str], ds: Dataset) -> Non
 
 
 def test_the_change_columns_are_left_out_last(ds: Dataset) -> None:
+    """Changes are meaningless without their type and version."""
     shown = on_terminal("changes", ds.uri, width=60)
     assert {"_change_type", "_commit_version"} <= set(shown.lines[1].split())
 
 
-def test_wide_letters_stay_in_their_columns(ds: Dataset) -> None:
+def test_wide_letters_keep_columns_aligned(ds: Dataset) -> None:
+    """East Asian letters take two columns each."""
     lines = on_terminal("query", ds.uri, "--columns", "city,id", "-n", "4").lines
     assert {columns_of(line) for line in lines[1:]} == {columns_of(lines[0])}
 
 
-def test_a_long_value_is_shown_as_far_as_it_fits(ds: Dataset) -> None:
+def test_long_values_fill_the_available_width(ds: Dataset) -> None:
+    """With room to spare the value should be complete, and otherwise show that it was cut."""
     words = ("query", ds.uri, "--columns", "note", "--where", "id = 8")
     assert on_terminal(*words, width=120).lines[1] == ("a long text " * 8).rstrip()
     assert on_terminal(*words, width=60).lines[1].endswith("…")
@@ -143,6 +151,9 @@ def test_a_long_value_is_shown_as_far_as_it_fits(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("longest", [5, 40, 41, 80])
 def test_long_vectors_are_cut_like_their_text(longest: int) -> None:
+    """Formatting a long vector completely takes seconds, so the shortcut must
+    give the same text.
+    """
     for value in (list(range(longest)), b"x" * longest, "w" * longest, (0.5,) * longest):
         text = value if isinstance(value, str) else output.to_json(value)
         wanted = text if len(text) <= 40 else f"{text[:39]}…"
@@ -150,18 +161,23 @@ def test_long_vectors_are_cut_like_their_text(longest: int) -> None:
 
 
 def test_tables_fold_long_cells(ds: Dataset) -> None:
+    """Configuration values must remain complete, so they are folded instead of cut."""
     ds.update_config({"long": "word " * 60})
     shown = on_terminal("show", ds.uri, width=70)
     assert all(columns_of(line) <= 70 for line in shown.lines[3:] if "lance-stream" not in line)
     assert sum(line.count("word") for line in shown.lines) == 60
 
 
-def test_an_arrow_stream_is_not_for_terminals(ds: Dataset) -> None:
+def test_terminals_refuse_arrow_streams(ds: Dataset) -> None:
+    """Binary output can leave a terminal unusable."""
     shown = on_terminal("head", ds.uri, "--format", "arrow")
     assert (shown.code, "redirect it" in shown.text) == (2, True)
 
 
-def test_no_rows_are_said_to_a_person_only(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_results_are_announced_to_people_only(
+    ds: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A person should see that the command worked, while a script expects no output."""
     assert on_terminal("query", ds.uri, "--where", "id < 0").text == "(no rows)\n"
     assert program.main(["query", ds.uri, "--where", "id < 0"]) == 0
     assert capsys.readouterr().out == ""
@@ -172,7 +188,7 @@ def test_no_rows_are_said_to_a_person_only(ds: Dataset, capsys: pytest.CaptureFi
     "words", [["verify", "URI", "--deep"], ["compact", "URI"], ["cleanup", "URI"]], ids=" ".join
 )
 def test_progress_is_for_people_and_leaves_nothing(words: list[str], ds: Dataset) -> None:
-    """It goes to the terminal even if the result goes to a pipe."""
+    """Progress goes to the terminal even if the result goes to a pipe, and is erased at the end."""
     shown = on_terminal(*given(ds, words), has_piped_output=True)
     assert shown.code == 0
     assert shown.raw.count("\r") > 1
@@ -184,7 +200,8 @@ def test_progress_is_for_people_and_leaves_nothing(words: list[str], ds: Dataset
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])
-def test_a_person_is_asked_before_files_of_writers_go(answer: str, code: int, ds: Dataset) -> None:
+def test_people_confirm_deletion_of_unverified_files(answer: str, code: int, ds: Dataset) -> None:
+    """The files may belong to a writer that is still running, and an empty answer must mean no."""
     ds.table.store.write("data/new.lance", b"being written")
     words = ("cleanup", ds.uri, "--delete-unverified")
     shown = on_terminal(*words, answer=answer)
@@ -194,19 +211,23 @@ def test_a_person_is_asked_before_files_of_writers_go(answer: str, code: int, ds
         assert "[y/N]" not in on_terminal(*words, name).text
 
 
-def test_scripts_are_not_asked(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scripts_need_no_confirmation(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    """A scheduled cleanup would wait forever for an answer."""
     assert program.main(["cleanup", ds.uri, "--delete-unverified"]) == 0
     assert "[y/N]" not in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:
+    """Interrupting a command that follows a table is its normal end."""
     ds = lance_stream.create_dataset(tmp_path / "t", WIDE)
     shown = interrupted("changes", ds.uri, "--after", "0", "--follow", "--columns", "id", at="39")
     assert shown.code == 130
     assert "Traceback" not in shown.text
 
 
-def test_an_error_is_one_paragraph(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_one_paragraph(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback hides the message, and `--debug` shows it before or after the command."""
+
     def fail(*_: object, **__: object) -> Shown:
         raise RuntimeError("broken \x1b[31m")
 
@@ -222,9 +243,10 @@ def test_an_error_is_one_paragraph(ds: Dataset, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_a_closed_stream_is_no_error(
+def test_closed_streams_are_no_errors(
     name: str, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Daemons start programs without stdout or stderr."""
     monkeypatch.setattr(sys, name, None)
     assert program.main(["verify", ds.uri]) == 0
     assert program.main(["show", f"{ds.uri}-missing"]) == 3
@@ -243,6 +265,7 @@ def documents(capsys: pytest.CaptureFixture[str], *words: str) -> list[Any]:
 def test_every_command_prints_json(
     words: list[str], ds: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Scripts parse the output of any command."""
     found = documents(capsys, *given(ds, words), "--json")
     is_silent = words[:1] == ["verify"] and "--against" not in words  # nothing is wrong
     is_empty = words[0] == "branches" or words[:2] == ["quarantine", "list"]
@@ -250,7 +273,8 @@ def test_every_command_prints_json(
     assert all(isinstance(value, dict) for value in found)
 
 
-def test_json_of_changing_commands(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changing_commands_print_json(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    """Field names are an interface for scripts and must not change by accident."""
     (tag,) = documents(capsys, "tags", "create", ds.uri, "silver", "gold", "--json")
     assert (tag["name"], tag["version"], tag["branch"]) == ("silver", 1, None)
     assert tag["created_at"].endswith("+00:00")
@@ -273,9 +297,10 @@ def test_json_of_changing_commands(ds: Dataset, capsys: pytest.CaptureFixture[st
     assert done == {"dropped": "totals"}
 
 
-def test_a_branch_is_created_written_and_deleted(
+def test_branches_are_created_written_and_deleted(
     ds: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Deleting a branch deletes its rows, so tags block it and a person has to confirm."""
     (made,) = documents(capsys, "branches", "create", ds.uri, "dev", "gold", "--json")
     assert (made["name"], made["parent"], made["parent_version"]) == ("dev", None, 1)
     assert documents(capsys, "branches", "list", ds.uri, "--json") == [made]
@@ -296,9 +321,10 @@ def test_a_branch_is_created_written_and_deleted(
     assert documents(capsys, "branches", "list", ds.uri, "--json") == []
 
 
-def test_a_clone_holds_its_version_by_a_tag(
+def test_clones_hold_their_version_by_tag(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A shallow clone reads files of the source, which cleanup must not delete."""
     ds = lance_stream.create_dataset(tmp_path / "t", WIDE).delete("id = 0")
     words = ("clone", ds.uri, str(tmp_path / "copy"), "--version", "1", "--json")
     (made,) = documents(capsys, *words)
@@ -311,9 +337,10 @@ def test_a_clone_holds_its_version_by_a_tag(
 
 
 @pytest.mark.oracle
-def test_manifests_of_an_old_table_are_renamed(
+def test_manifests_of_old_tables_are_renamed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Old names make opening slow, and the command that `show` recommends has to work."""
     lance = pytest.importorskip("lance")
     uri = str(tmp_path / "t")
     for number in range(120):
@@ -344,7 +371,12 @@ def test_manifests_of_an_old_table_are_renamed(
         ("lance-stream tags ", ["list", "create", "update", "delete"]),
     ],
 )
-def test_bash_completes(typed: str, offered: list[str], script: dict[str, str]) -> None:
+def test_bash_completes_commands_and_options(
+    typed: str, offered: list[str], script: dict[str, str]
+) -> None:
+    """The script runs inside the user's shell, whose variables and quoting differ from a test of
+    the function.
+    """
     words = typed.split(" ")
     text = f"""
         eval "$(lance-stream completion bash)"
@@ -381,7 +413,8 @@ def script(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
-def test_fish_completes(script: dict[str, str], tmp_path: Path) -> None:
+def test_fish_completes_commands_and_options(script: dict[str, str], tmp_path: Path) -> None:
+    """Each shell has its own protocol, so only the real one shows whether the script works."""
     asked = "; ".join(f"complete -C '{typed}'" for typed, _ in TYPED)
     done = subprocess.run(
         ["fish", "--no-config", "-c", f"lance-stream completion fish | source; {asked}"],
@@ -396,7 +429,7 @@ def test_fish_completes(script: dict[str, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
-def test_zsh_completes(script: dict[str, str], tmp_path: Path) -> None:
+def test_zsh_completes_in_a_terminal(script: dict[str, str], tmp_path: Path) -> None:
     """Keys are typed in a terminal, the only place where zsh completes."""
     settings = """
         autoload -Uz compinit; compinit -u -D
@@ -416,6 +449,7 @@ def test_zsh_completes(script: dict[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_have_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where zsh or fish is not installed, the script must at least be printed for it."""
     assert program.main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert "_LANCE_STREAM_COMPLETE" in script
@@ -440,13 +474,17 @@ def grown(num_versions: int, **settings: Any) -> Dataset:
     return made
 
 
-def test_a_fresh_table_has_no_recommendations() -> None:
+def test_fresh_tables_have_no_recommendations() -> None:
+    """Advice for every table would soon be ignored."""
     made = grown(3)
     assert recommended(made) == {}
     assert "recommended" not in on_terminal("show", made.uri).text
 
 
-def test_show_advises_a_compaction_until_it_is_done() -> None:
+def test_show_recommends_compaction_until_done() -> None:
+    """The recommended command has to remove the recommendation, or the user would run it again and
+    again.
+    """
     made = grown(12)
     assert recommended(made) == {"compact": f"lance-stream compact {made.uri}"}
     assert "12 fragments could be 1" in on_terminal("show", made.uri).text
@@ -457,7 +495,8 @@ def test_show_advises_a_compaction_until_it_is_done() -> None:
     assert list(recommended(large.delete("id > 1500"))) == ["compact"]
 
 
-def test_show_advises_a_cleanup_of_old_versions_until_it_is_done() -> None:
+def test_show_recommends_cleanup_until_done() -> None:
+    """Versions that a tag or consumer holds do not count, since no cleanup would remove them."""
     made = grown(12).compact()
     assert recommended(made, days=13) == {}
     assert recommended(made, days=15) == {"cleanup": f"lance-stream cleanup {made.uri}"}
@@ -480,7 +519,8 @@ def _message(ds: Dataset, name: str, days: float) -> str:
     )
 
 
-def test_show_mentions_consumers_that_make_no_progress() -> None:
+def test_show_mentions_stalled_consumers() -> None:
+    """A forgotten consumer holds back cleanup for good."""
     made = grown(3)
     record_progress(made.table.refs, "totals", 4)
     record_progress(made.table.refs, "late", 2)
@@ -491,7 +531,8 @@ def test_show_mentions_consumers_that_make_no_progress() -> None:
     assert "2 versions behind, and has been silent for 8 days" in _message(made, "consumers", 8)
 
 
-def test_show_advises_to_bring_indices_up_to_date(tmp_path: Path) -> None:
+def test_show_recommends_updating_indices(tmp_path: Path) -> None:
+    """Rows without an index are scanned by every search, unnoticed until searches are slow."""
     uri = str(tmp_path / "t")
     lance_stream.create_dataset(uri, pa.table({"id": range(9000), "n": range(9000)}))
     for column in ("id", "n"):
@@ -508,7 +549,8 @@ def test_show_advises_to_bring_indices_up_to_date(tmp_path: Path) -> None:
     assert recommended(made) == {}
 
 
-def test_show_advises_migrations() -> None:
+def test_show_recommends_migrations() -> None:
+    """Tables of other writers lack stable row ids, without which there is no change feed."""
     made = grown(1, stable_row_ids=False, file_version="2.0")
     found = recommended(made)
     assert found["stable row ids"] == f"lance-stream migrate {made.uri} stable-row-ids"
@@ -518,7 +560,10 @@ def test_show_advises_migrations() -> None:
     assert list(recommended(made)) == ["file version"]
 
 
-def test_show_advises_lineage_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_recommends_lineage_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row ids in the manifest are written again by each commit, and two commands in turn move them
+    out.
+    """
     monkeypatch.setattr(maintenance_advice, "LARGE_LINEAGE", 1000)
     monkeypatch.setattr(lineage_limits, "DEFAULT_INLINE_BYTES", 500)
     made = grown(1)
@@ -538,16 +583,20 @@ def test_show_advises_lineage_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lance_stream.open_dataset(made.uri).table.manifest.fragments.has_hidden_lineage
 
 
-def test_files_that_cannot_hold_lineage_are_not_migrated(
+def test_old_files_refuse_lineage_migration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Data files of this version have no place for a lineage column, and the table must stay as it
+    was.
+    """
     old = lance_stream.create_dataset(tmp_path / "old", pa.table({"id": [1]}), file_version="0.1")
     assert program.main(["migrate", old.uri, "lineage-files"]) != 0
     assert "data files of version" in capsys.readouterr().err
     assert lance_stream.open_dataset(old.uri).version == 1
 
 
-def test_show_mentions_a_large_ledger() -> None:
+def test_show_mentions_large_ledgers() -> None:
+    """Entries of streams that no longer run are copied into every manifest."""
     made = grown(1)
     entry = json.dumps({"batch": 1, "query": "q" * 1000, "version": 1})
     made = made.update_config({f"lance_stream.ledger.app{number}": entry for number in range(300)})

@@ -95,6 +95,9 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 
 def test_show_describes_the_table(run: Run, ds: Dataset) -> None:
+    """`show` is the first command for an unknown table, so every fact has to agree with the
+    dataset.
+    """
     ds.tags.create("gold", 2)
     record_progress(ds.table.refs, "totals", 3)
     printed = answer(run, "show", ds.uri)
@@ -109,7 +112,8 @@ def test_show_describes_the_table(run: Run, ds: Dataset) -> None:
     assert any(line.startswith("totals version 3 2 versions 20") for line in lines)
 
 
-def test_show_does_not_guess_a_size_that_nobody_recorded(run: Run, tmp_path: Path) -> None:
+def test_show_admits_unknown_sizes(run: Run, tmp_path: Path) -> None:
+    """Old writers did not record the size of files, and 0 bytes would be wrong."""
     with tarfile.open(OLD_WRITERS / "0.10.18.tar.xz") as tar:
         unpack(tar, tmp_path)
     uri = str(min(tmp_path.glob("*/table.lance")))
@@ -118,7 +122,7 @@ def test_show_does_not_guess_a_size_that_nobody_recorded(run: Run, tmp_path: Pat
 
 
 def test_show_prints_all_metadata(run: Run, ds: Dataset) -> None:
-    """What one program notes, a person finds."""
+    """What programs store with the table should be visible to people."""
     ds.update_metadata({"owner": "ana"}, schema={"source": "shop"}, fields={"id": {"unit": "1"}})
     lines = [" ".join(line.split()) for line in answer(run, "show", ds.uri).splitlines()]
     for line in ("table owner ana", "schema source shop", "column id unit 1"):
@@ -128,6 +132,7 @@ def test_show_prints_all_metadata(run: Run, ds: Dataset) -> None:
 
 
 def test_show_can_print_json(run: Run, ds: Dataset) -> None:
+    """Monitoring scripts read these fields, whose names must not change."""
     record_progress(ds.table.refs, "totals", 4)
     printed = json.loads(answer(run, "show", ds.uri, "--json"))
     assert printed["versions"] == {"count": 5, "oldest": 1, "newest": 5}
@@ -142,6 +147,7 @@ def test_show_can_print_json(run: Run, ds: Dataset) -> None:
 
 
 def test_show_lists_streams_indices_and_tombstones(run: Run, ds: Dataset) -> None:
+    """Entries of the package in the config are shown by their meaning and not as raw text."""
     data = pa.table({"id": [9], "name": ["x"], "op": ["d"]})
     ds = ds.upsert(data, "id", "name", "op = 'd'", "op", tombstones="7 days")
     ds.update_config(config_entries("orders", LedgerEntry(7, "q", 6, 3, "0f" * 16)))
@@ -162,6 +168,7 @@ def test_show_lists_streams_indices_and_tombstones(run: Run, ds: Dataset) -> Non
 
 @pytest.mark.parametrize("version", ["2", "gold", "moment"])
 def test_show_takes_an_older_version(run: Run, ds: Dataset, version: str) -> None:
+    """A version may be a number, a tag or a time, in every command."""
     ds.tags.create("gold", 2)
     if version == "moment":
         when = ds.checkout(2).timestamp
@@ -172,6 +179,7 @@ def test_show_takes_an_older_version(run: Run, ds: Dataset, version: str) -> Non
 
 
 def test_log_lists_versions_newest_first(run: Run, ds: Dataset) -> None:
+    """The counts come from manifests and must agree with what each operation did."""
     lines = [line.split() for line in answer(run, "log", ds.uri).splitlines()]
     assert lines[0][:4] == ["VERSION", "COMMITTED", "OPERATION", "ROWS"]
     assert lines[0][4:] == ["INSERTED", "UPDATED", "DELETED"]
@@ -189,7 +197,8 @@ def test_log_lists_versions_newest_first(run: Run, ds: Dataset) -> None:
     ]
 
 
-def test_log_counts_the_rows_of_a_restore_on_request(run: Run, ds: Dataset) -> None:
+def test_log_counts_restored_rows_on_request(run: Run, ds: Dataset) -> None:
+    """Counting a restore compares two versions, which is too expensive to do for every listing."""
     ds.restore(3)
     (told,) = objects(answer(run, "log", ds.uri, "--json", "-n", "1"))
     (counted,) = objects(answer(run, "log", ds.uri, "--json", "-n", "1", "--count-rows"))
@@ -200,6 +209,7 @@ def test_log_counts_the_rows_of_a_restore_on_request(run: Run, ds: Dataset) -> N
 
 
 def test_changes_prints_the_feed(run: Run, ds: Dataset) -> None:
+    """The printed changes must be the rows of the Python API."""
     printed = objects(answer(run, "changes", ds.uri, "--after", "2", "--format", "json"))
     wanted = ds.changes(after=2).read_all().to_pylist()
     assert len(printed) == len(wanted) == 5
@@ -227,12 +237,14 @@ def test_changes_prints_the_feed(run: Run, ds: Dataset) -> None:
 def test_changes_takes_an_interval(
     run: Run, ds: Dataset, words: list[str], wanted: list[str]
 ) -> None:
+    """`--after` excludes its version and `--through` includes it, for numbers and tags."""
     ds.tags.create("gold", 2)
     printed = objects(answer(run, "changes", ds.uri, *words, "--format", "json"))
     assert [row["_change_type"] for row in printed] == wanted
 
 
 def test_filters_may_use_unselected_columns(run: Run, ds: Dataset) -> None:
+    """A filter is applied to whole rows, before columns are selected."""
     words = ["--columns", "name", "--filter", "id > 3 AND _commit_version > 0", "--format", "json"]
     printed = objects(answer(run, "changes", ds.uri, *words))
     assert [row["name"] for row in printed] == ["n4", "n5", "n4"]
@@ -240,6 +252,7 @@ def test_filters_may_use_unselected_columns(run: Run, ds: Dataset) -> None:
 
 
 def test_filters_may_use_unselected_struct_fields(run: Run, tmp_path: Path) -> None:
+    """Fields of structs are read separately, so the filter's field has to be read in addition."""
     struct = pa.struct([("x", pa.int64()), ("y", pa.string())])
     uri = str(tmp_path / "nested")
     made = lance_stream.create_dataset(uri, pa.schema([("id", pa.int64()), ("s", struct)]))
@@ -252,7 +265,7 @@ def test_filters_may_use_unselected_struct_fields(run: Run, tmp_path: Path) -> N
 def test_following_survives_renamed_columns(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
-    """The words of the command keep their meaning from when following began."""
+    """The columns and filter of the command keep the meaning that they had at its start."""
     naps += [
         lambda: ds.rename_columns({"id": "n", "name": "label"}),
         lambda: ds.checkout(None).append(rows(77, 78).rename_columns(["n", "label"])),
@@ -265,12 +278,14 @@ def test_following_survives_renamed_columns(
 def test_following_stops_when_a_column_is_dropped(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
+    """Printing nulls for a dropped column would go unnoticed in a pipe."""
     naps += [lambda: ds.drop_columns(["name"])]
     code, _, err = run("changes", ds.uri, "--columns", "name", "--follow")
     assert (code, "no longer has the column 'name'" in err) == (2, True)
 
 
 def test_changes_can_print_a_table(run: Run, ds: Dataset) -> None:
+    """Long and multi-line values must not break the alignment of a table."""
     ds.append(rows(7).set_column(1, "name", pa.array([60 * "é" + "\n"])))
     lines = answer(run, "changes", ds.uri, "--after", "3").splitlines()
     assert lines[0].split()[:4] == ["id", "name", "_change_type", "_commit_version"]
@@ -286,6 +301,7 @@ def test_changes_can_print_a_table(run: Run, ds: Dataset) -> None:
 
 
 def test_changes_can_stream_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even an empty interval must produce a stream with the schema."""
     for words, wanted in ((["--after", "2"], 5), (["--after", "5"], 0)):
         printed = io.TextIOWrapper(io.BytesIO())
         monkeypatch.setattr(sys, "stdout", printed)
@@ -298,6 +314,7 @@ def test_changes_can_stream_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPatch) 
 def test_following_prints_new_versions(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
+    """Each version must be printed once and in order, and `--through` ends the command."""
     naps += [partial(ds.append, rows(number)) for number in range(10, 13)]
     words = ["--after", "4", "--through", "8", "--follow", "--format", "json"]
     printed = objects(answer(run, "changes", ds.uri, *words))
@@ -312,7 +329,7 @@ def test_following_prints_new_versions(
 def test_following_runs_until_interrupted(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
-    """It begins with the next version."""
+    """Without `--after` following begins with the next version."""
     naps += [lambda: None, lambda: ds.append(rows(77)), lambda: None]
     code, out, err = run("changes", ds.uri, "--follow", "--format", "json")
     assert (code, err) == (130, "")
@@ -323,6 +340,7 @@ def test_following_runs_until_interrupted(
 def test_following_notices_a_restored_copy(
     run: Run, tmp_path: Path, naps: list[Callable[[], object]], num_versions: int
 ) -> None:
+    """A restored copy continues with the same numbers for other contents."""
     uri = str(tmp_path / "t")
     ds = lance_stream.create_dataset(uri, rows(1).schema)
     shutil.copytree(uri, tmp_path / "copy")
@@ -343,6 +361,7 @@ def test_following_notices_a_restored_copy(
 def test_following_shows_added_columns(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
+    """A table for people repeats its header when the columns change."""
     naps += [
         lambda: ds.append(rows(77)),
         lambda: ds.checkout(None).add_columns(pa.field("x", pa.int8())),
@@ -353,13 +372,14 @@ def test_following_shows_added_columns(
     assert out.splitlines()[2].split()[2] == "x"
 
 
-def test_an_arrow_stream_ends_if_columns_change(
+def test_arrow_streams_end_when_columns_change(
     ds: Dataset,
     naps: list[Callable[[], object]],
     environment: Environment,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A stream of Arrow has one schema, so it has to end with a readable rest."""
     naps += [
         lambda: ds.append(rows(77)),
         lambda: ds.checkout(None).add_columns(pa.field("x", pa.int8())),
@@ -376,12 +396,16 @@ def test_an_arrow_stream_ends_if_columns_change(
 
 
 def test_compact_reports_its_work(run: Run, ds: Dataset) -> None:
+    """A second run has nothing to do and says so without a new version."""
     assert answer(run, "compact", ds.uri) == "committed version 6: compacted 3 fragments to 1\n"
     assert answer(run, "compact", ds.uri) == "nothing to compact at version 6\n"
     assert ds.checkout(None).to_table()["id"].to_pylist() == [1, 3, 5, 2]
 
 
 def test_cleanup_reports_what_it_removed(run: Run, ds: Dataset) -> None:
+    """The report has to agree between a dry run and the real run, and name what is retained and
+    why.
+    """
     ds.tags.create("gold", 2)
     assert answer(run, "cleanup", ds.uri, "--older-than", "7d").startswith(
         "removed 0 versions, 0 files, 0 bytes"
@@ -400,6 +424,7 @@ def test_cleanup_reports_what_it_removed(run: Run, ds: Dataset) -> None:
 
 
 def test_verify_exits_1_on_violations(run: Run, ds: Dataset) -> None:
+    """Monitoring relies on the exit code, which differs from those of errors."""
     assert answer(run, "verify", ds.uri) == f"{ds.uri} is valid at version 5\n"
     assert answer(run, "verify", ds.uri, "--json", "--version", "2") == ""
     path = ds.table.store.list("data")[0].path
@@ -412,7 +437,8 @@ def test_verify_exits_1_on_violations(run: Run, ds: Dataset) -> None:
     assert {row["rule"] for row in objects(out)} >= {"data files"}
 
 
-def test_indices_can_be_listed_and_brought_up_to_date(run: Run, tmp_path: Path) -> None:
+def test_indices_are_listed_and_updated(run: Run, tmp_path: Path) -> None:
+    """The share of indexed rows must change from the listing before to the one after the update."""
     uri = str(tmp_path / "indexed")
     lance_stream.create_dataset(uri, pa.table({"id": [1, 2], "name": ["a", "b"]}))
     lance.dataset(uri).create_scalar_index("id", "BTREE")
@@ -435,6 +461,7 @@ def test_indices_can_be_listed_and_brought_up_to_date(run: Run, tmp_path: Path) 
 
 
 def test_consumers_can_be_listed_and_dropped(run: Run, ds: Dataset) -> None:
+    """A forgotten consumer can only be removed by this command."""
     record_progress(ds.table.refs, "totals", 2)
     lines = answer(run, "consumers", "list", ds.uri).splitlines()
     assert lines[1].split()[:3] == ["totals", "2", "3"]
@@ -472,12 +499,14 @@ def test_consumers_can_be_listed_and_dropped(run: Run, ds: Dataset) -> None:
 def test_failures_have_messages_and_exit_codes(
     run: Run, ds: Dataset, words: list[str], code: int, said: str
 ) -> None:
+    """Scripts tell wrong usage, missing objects and unsupported features apart by the exit code."""
     got, out, err = run(*[ds.uri if word == "URI" else word for word in words])
     assert (got, out) == (code, "")
     assert said in err
 
 
 def test_damage_is_reported_with_its_location(run: Run, ds: Dataset) -> None:
+    """The user needs the path of the damaged file in order to restore it."""
     path = ds.table.log.manifest_path(5)
     ds.table.store.write(path, ds.table.store.read(path)[:-4])
     code, _, err = run("log", ds.uri)
@@ -498,6 +527,8 @@ def test_damage_is_reported_with_its_location(run: Run, ds: Dataset) -> None:
 def test_every_error_has_an_exit_code(
     run: Run, ds: Dataset, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
 ) -> None:
+    """A conflict can be retried by a script while other errors cannot."""
+
     def fail(*_: object, **__: object) -> Dataset:
         raise error
 
@@ -515,7 +546,7 @@ runpy.run_module("lance_stream.cli", run_name="__main__")
 def test_a_closed_pipe_ends_the_process(
     tmp_path: Path,
 ) -> None:
-    """And the process loads no Spark."""
+    """`head` closes the pipe early, and the process must end quietly; it loads no Spark either."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA).append(rows(*range(20_000)))
     process = subprocess.Popen(
         [sys.executable, "-c", PROCESS, "changes", ds.uri, "--format", "json"],
@@ -533,6 +564,7 @@ def test_a_closed_pipe_ends_the_process(
 
 
 def test_the_console_script_is_this_program() -> None:
+    """A module that moves would break the installed command and no import in the tests."""
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     module, _, function = project["scripts"]["lance-stream"].partition(":")
     assert f"{module}:{function}" == "lance_stream.cli.start:main"
@@ -543,6 +575,7 @@ def test_the_console_script_is_this_program() -> None:
 
 
 def test_all_kinds_of_values_become_json() -> None:
+    """JSON lacks most types of the format, and an unexpected one must not fail the output."""
     nested = pa.struct([pa.field("b", pa.binary()), pa.field("t", pa.list_(pa.time64("us")))])
     batch = pa.record_batch(
         {
@@ -571,7 +604,8 @@ def test_all_kinds_of_values_become_json() -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "+09:00", "Nowhere/Else", "\x1b[2J"])
-def test_moments_are_in_utc_whatever_zone_a_column_names(zone: str) -> None:
+def test_times_are_printed_in_utc_everywhere(zone: str) -> None:
+    """A column's zone may be unknown to this machine or hostile text, at any nesting depth."""
     micros, nanos = pa.timestamp("us", zone), pa.timestamp("ns", zone)
     nested = pa.struct([pa.field("l", pa.list_(micros)), pa.field("m", pa.map_(pa.int8(), micros))])
     batch = pa.record_batch(
@@ -602,16 +636,18 @@ def test_moments_are_in_utc_whatever_zone_a_column_names(zone: str) -> None:
     [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (1234, "1.23 kB"), (10**17, "100 PB")],
 )
 def test_sizes_are_printed_with_few_digits(num_bytes: int, text: str) -> None:
+    """People compare sizes at a glance."""
     assert output.size(num_bytes) == text
 
 
 def test_timestamps_are_printed_in_utc() -> None:
+    """The local zone of the machine would make two reports differ."""
     assert output.moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05Z"
     assert output.moment(None) == "-"
 
 
 def test_verify_compares_rows_with_other_tables(run: Run, ds: Dataset, tmp_path: Path) -> None:
-    """Another version, a replica and a Parquet file."""
+    """The other table may be another version, a replica or a Parquet file."""
     same = pa.Table.from_batches(reversed(ds.to_table().to_batches()), ds.schema)
     replica = lance_stream.create_dataset(tmp_path / "replica", ds.schema).append(same)
     pq.write_table(same, tmp_path / "same.parquet")
@@ -627,6 +663,7 @@ def test_verify_compares_rows_with_other_tables(run: Run, ds: Dataset, tmp_path:
 
 
 def test_parquet_files_may_have_different_columns(run: Run, tmp_path: Path) -> None:
+    """Partition columns come from folder names, and older files lack columns that are then null."""
     whole = pa.table({"id": [1, 2, 3], "name": [None, None, "c"], "day": [7, 7, 8]})
     ds = lance_stream.create_dataset(tmp_path / "whole", whole.schema).append(whole)
     folder = tmp_path / "folder"
@@ -655,6 +692,7 @@ def test_parquet_files_may_have_different_columns(run: Run, tmp_path: Path) -> N
 def test_unencodable_output_is_escaped(
     words: list[str], encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A terminal with a narrow encoding must not end a command with a UnicodeEncodeError."""
     rows = pa.table({"ü": ["日本"]})
     uri = str(tmp_path / "t")
     lance_stream.create_dataset(uri, rows.schema).append(rows)
@@ -670,7 +708,8 @@ def test_unencodable_output_is_escaped(
         assert rb"\u65e5\u672c" in printed.getvalue()
 
 
-def test_a_missing_stdout_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_stdout_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Daemons start programs without stdout."""
     lance_stream.create_dataset(tmp_path / "t", pa.schema([("id", pa.int64())]))
     monkeypatch.setattr(sys, "stdout", None)
     assert program.main(["log", str(tmp_path / "t")]) == 0
@@ -680,6 +719,7 @@ def test_a_missing_stdout_is_no_error(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_poll_interval_is_validated(
     seconds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """An interval of zero or NaN would poll the store without pause."""
     lance_stream.create_dataset(tmp_path / "t", pa.schema([("id", pa.int64())]))
     words = ["changes", str(tmp_path / "t"), "--follow", "--through", "1", "--interval", seconds]
     assert program.main(words) == 2
@@ -687,9 +727,10 @@ def test_the_poll_interval_is_validated(
 
 
 @pytest.mark.parametrize("name", ["3", "007", "2026-11-05"])
-def test_tags_that_look_like_numbers_and_times_are_reached(
-    run: Run, ds: Dataset, name: str
-) -> None:
+def test_tags_that_look_like_versions_are_reached(run: Run, ds: Dataset, name: str) -> None:
+    """A number or time takes precedence, so such tags need the prefix `tag:`, which the error
+    mentions.
+    """
     ds.tags.create(name, 2)
     ds.tags.create("99", 1)
     assert json.loads(run("show", ds.uri, "--version", f"tag:{name}", "--json")[1])["version"] == 2
@@ -700,7 +741,8 @@ def test_tags_that_look_like_numbers_and_times_are_reached(
     assert "There is a tag of this name: tag:99" in problem
 
 
-def test_messages_advise_commands(run: Run, ds: Dataset) -> None:
+def test_messages_recommend_commands_not_python(run: Run, ds: Dataset) -> None:
+    """A user of the command line cannot follow advice that is Python code."""
     ds.branches.create("dev")
     ds.checkout(("dev", None)).tags.create("gold")
     bare = lance_stream.create_dataset(f"{ds.uri}.bare", SCHEMA, stable_row_ids=False)
@@ -719,7 +761,8 @@ def test_messages_advise_commands(run: Run, ds: Dataset) -> None:
         assert "lance_stream." not in problem
 
 
-def test_following_needs_an_end_that_is_to_come(run: Run, ds: Dataset) -> None:
+def test_following_needs_a_future_end(run: Run, ds: Dataset) -> None:
+    """An end in the past would wait forever."""
     code, out, problem = run("changes", ds.uri, "--follow", "--through", "3", "--net")
     assert (code, out) == (2, "")
     assert "give --after" in problem
@@ -738,6 +781,7 @@ sys.exit(main())
 """
 
 
-def test_an_interruption_while_the_program_is_imported_is_quiet() -> None:
+def test_interrupts_during_imports_are_quiet() -> None:
+    """Imports take long enough for a user to press Ctrl-C."""
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -372,8 +372,8 @@ def test_empty_answers_are_no_success(
 
 @pytest.mark.floors
 def test_lost_replies_look_like_lost_races(any_dynamodb: DynamoTable, few_attempts: None) -> None:
-    """The retry finds its own item, and the log above compares the contents to tell the
-    difference.
+    """The retried request finds the item that the first one made, whose path tells the caller that
+    the version is its own.
     """
     with FaultProxy(any_dynamodb.endpoint) as proxy:
         manifests = in_dynamodb(any_dynamodb, proxy.url)
