@@ -90,23 +90,23 @@ class ByIdentity(Generic[V]):
 
     def __init__(self, make: Callable[[Any], V]) -> None:
         self._make = make
-        self._known: dict[int, tuple[weakref.ref[Any], V]] = {}
+        self._cached: dict[int, tuple[weakref.ref[Any], V]] = {}
 
     def of(self, owner: object) -> V:
         """Return the value of an object."""
         key = id(owner)
-        cached = self._known.get(key)
+        cached = self._cached.get(key)
         if cached is not None and cached[0]() is owner:
             return cached[1]
         value = self._make(owner)
-        self._known[key] = weakref.ref(owner, partial(self._forget, key)), value
+        self._cached[key] = weakref.ref(owner, partial(self._forget, key)), value
         return value
 
     def _forget(self, key: int, reference: "weakref.ref[Any]") -> None:
-        cached = self._known.get(key)
+        cached = self._cached.get(key)
         if cached is not None and cached[0] is reference:
-            self._known.pop(key, None)
+            self._cached.pop(key, None)
 
     def __len__(self) -> int:
         """Return how many values are kept."""
-        return len(self._known)
+        return len(self._cached)

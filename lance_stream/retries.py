@@ -91,10 +91,10 @@ class Retrying:
         return self._environment.monotonic() - self._begin
 
     @property
-    def seconds_left(self) -> float:
+    def seconds_remaining(self) -> float:
         """For how long attempts may still start, here and in each operation around this one."""
         remaining = self._policy.total_seconds - self.seconds_spent
-        return remaining if self._outer is None else min(remaining, self._outer.seconds_left)
+        return remaining if self._outer is None else min(remaining, self._outer.seconds_remaining)
 
     def next_delay(self, least_seconds: float = 0.0) -> float | None:
         """Count another attempt, and return how long to wait before it; None if none is left.
@@ -107,7 +107,7 @@ class Retrying:
             min(least_seconds, policy.max_delay_seconds),
             policy.delay_seconds(self.number, self._environment.chance()),
         )
-        if self.number >= policy.max_attempts or delay > self.seconds_left:
+        if self.number >= policy.max_attempts or delay > self.seconds_remaining:
             return None
         self.number += 1
         return delay
@@ -126,7 +126,7 @@ class Retrying:
         limits = f"{policy.max_attempts} attempts"
         if math.isfinite(policy.total_seconds):
             limits += f" and {policy.total_seconds:g} s"
-        if self._outer is not None and self._outer.seconds_left < policy.total_seconds:
+        if self._outer is not None and self._outer.seconds_remaining < policy.total_seconds:
             limits += f", within the {self._outer.longest_seconds:g} s of the whole operation"
         return f"{times} in {self.seconds_spent:.1f} s (limits: {limits})"
 

@@ -56,7 +56,7 @@ def eager_indices(*, may_fail: bool = False) -> Iterator[Counter[str]]:
     with (
         patch.object(candidates, "LEAST_ROWS", 0),
         patch.object(candidates, "MOST_READ", 1e9),
-        patch.object(candidates, "MOST_FOUND", 1e9),
+        patch.object(candidates, "MAX_MATCHED_PART", 1e9),
         patch.object(candidates, "candidate_rows", counted),
         patch.object(candidates, "report", noted),
         patch.object(segments, "report", noted),

@@ -26,7 +26,7 @@ from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
 from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.read.fragment import FragmentReader
-from lance_stream.read.kept_pages import KeptPages
+from lance_stream.read.page_cache import PageCache
 from lance_stream.read.units import unit_of
 from lance_stream.snapshot import store_clock
 from tests.guarded import unlocked_uses
@@ -43,7 +43,7 @@ def test_upserts_use_shared_keys_under_locks(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch,
         ColumnBounds,
         {"_lows", "_highs", "_row_of_file", "_row_of_fragment", "unsaved_work", "saved_work"},
-        exempt={"_forget_all", "num_known"},
+        exempt={"_forget_all", "num_files"},
     )
     keys = unlocked_uses(
         monkeypatch,
@@ -76,9 +76,9 @@ def test_upserts_use_shared_keys_under_locks(monkeypatch: pytest.MonkeyPatch) ->
 def test_scans_use_pages_under_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that read ahead share the pages of one scan."""
     parts = unlocked_uses(
-        monkeypatch, KeptPages, {"_parts", "_room", "_num_bytes"}, exempt={"_leave_out_oldest"}
+        monkeypatch, PageCache, {"_parts", "_room", "_num_bytes"}, exempt={"_leave_out_oldest"}
     )
-    kept, owner = KeptPages(), object()
+    kept, owner = PageCache(), object()
     kept.make_room(10)
     for place in (ByteRange(0, 4), ByteRange(4, 8)):
         kept.fetch(owner, [place], [], lambda ranges: [bytes(span.size_bytes) for span in ranges])
@@ -116,7 +116,7 @@ def test_background_work_reports_under_locks(monkeypatch: pytest.MonkeyPatch) ->
     indexing.after_batch(lambda: table)
     assert indexing.wait(60)
     indexing._has_ended(threading.Event(), None)
-    indexing._tell(IndexRound(reasons={"id_idx": "rows"}))
+    indexing._report(IndexRound(reasons={"id_idx": "rows"}))
     indexing.take_outcomes()
     assert (costs, outcomes) == (set(), set())
 

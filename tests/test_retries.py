@@ -57,7 +57,7 @@ def test_a_deadline_reaches_the_threads_of_requests() -> None:
     thread.start()
 
     async def request() -> float:
-        return Retrying(RetryPolicy(9, 1.0, 1.0, 120.0), clock.environment).seconds_left
+        return Retrying(RetryPolicy(9, 1.0, 1.0, 120.0), clock.environment).seconds_remaining
 
     with Retrying(RetryPolicy(9, 1.0, 1.0, 7.0), clock.environment):
         left = asyncio.run_coroutine_threadsafe(request(), loop).result()

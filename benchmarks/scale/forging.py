@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 import lance_stream
+from lance_stream.keys.bounds.cached_key_bounds import write_bounds
 from lance_stream.keys.bounds.key_bounds import BoundsLearner, ColumnBounds, key_fields
-from lance_stream.keys.bounds.known_key_bounds import write_bounds
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import uniform_stamps

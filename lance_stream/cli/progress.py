@@ -41,5 +41,5 @@ def progress(task: str, *, is_counted: bool = True) -> Iterator[Advance]:
         redirect_stdout=False,
         redirect_stderr=False,
     ) as bars:
-        shown_task = bars.add_task(escaped(task), total=1.0 if is_counted else None)
-        yield lambda share: bars.update(shown_task, completed=min(share, 1.0))
+        task_id = bars.add_task(escaped(task), total=1.0 if is_counted else None)
+        yield lambda share: bars.update(task_id, completed=min(share, 1.0))

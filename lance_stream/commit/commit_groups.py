@@ -63,7 +63,7 @@ def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
     for name, version_log in logs.items():
         log = version_log.external
         if log is None:
-            _check_store_is_given(name, version_log)
+            _check_manifest_store(name, version_log)
             raise InvalidInputError(
                 f"several tables cannot be committed together, or opened together: {name!r}, "
                 f"{version_log.store.uri}, publishes its versions in its own directory, where no "
@@ -88,7 +88,7 @@ def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
         tables[log.base_uri] = name
 
 
-def _check_store_is_given(name: str, log: VersionLog) -> None:
+def _check_manifest_store(name: str, log: VersionLog) -> None:
     """Raise if a table that is opened without a manifest store is published in one.
 
     Raises:

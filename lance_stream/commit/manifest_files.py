@@ -53,7 +53,7 @@ class ManifestCache:
     def __init__(self, max_bytes: int = MAX_BYTES, max_tables: int = MAX_TABLES) -> None:
         self._max_bytes = max_bytes
         least = max_bytes / max_tables  # minimum weight of a table, to bound their number
-        self._known: Cache[str, tuple[_Cached, ...]] = Cache(
+        self._manifests: Cache[str, tuple[_Cached, ...]] = Cache(
             max_bytes, lambda of_table: max(least, _size_of(of_table))
         )
 
@@ -80,7 +80,7 @@ class ManifestCache:
             entries = (*others[1 - MAX_OF_TABLE :], new)
             return entries if _size_of(entries) <= self._max_bytes else (new,)
 
-        self._known.change(store.uri, with_it)
+        self._manifests.change(store.uri, with_it)
 
     def recall(self, store: Store, path: str, etag: str = "") -> Manifest | None:
         """Return a manifest if it is cached and its file is unchanged; otherwise None.
@@ -93,7 +93,7 @@ class ManifestCache:
         Raises:
             NotFoundError: It is cached, but the file no longer exists.
         """
-        of_table = self._known.get(store.uri) or ()
+        of_table = self._manifests.get(store.uri) or ()
         cached = next((entry for entry in of_table if entry.path == path), None)
         if cached is None:
             return None
@@ -110,8 +110,8 @@ class ManifestCache:
 
     def _note_etag(self, uri: str, cached: _Cached, etag: str) -> None:
         noted = cached._replace(etag=etag)
-        if self._known.get(uri):
-            self._known.change(
+        if self._manifests.get(uri):
+            self._manifests.change(
                 uri,
                 lambda of_table: tuple(
                     noted if entry is cached else entry for entry in of_table or ()

@@ -85,7 +85,7 @@ class ObjectStoreLog:
     is_claiming: bool = False
     _scheme: NamingScheme | None = field(default=None, init=False, repr=False, compare=False)
     _newest: int = field(default=0, init=False, repr=False, compare=False)
-    _found_nothing: bool = field(default=False, init=False, repr=False, compare=False)
+    _is_empty: bool = field(default=False, init=False, repr=False, compare=False)
 
     @property
     def mark(self) -> Mapping[str, str]:
@@ -224,11 +224,11 @@ class ObjectStoreLog:
         """
         if version < 1 or is_detached(version):
             raise InvalidInputError(f"{version} cannot be the version of a table")
-        if (version == 1 or self._scheme is None) and not self._found_nothing:
+        if (version == 1 or self._scheme is None) and not self._is_empty:
             self._list_first()
         if version == 1 and self._scheme is not None:
             return False
-        self._found_nothing = False
+        self._is_empty = False
         if not self.store.create_once(self.manifest_path(version), manifest):
             return False
         if not self.store.lists_in_order:
@@ -296,7 +296,7 @@ class ObjectStoreLog:
             raise
         self._scheme = newest.scheme if newest else None
         self._newest = newest.version if newest else 0
-        self._found_nothing = newest is None
+        self._is_empty = newest is None
         return _Listing(newest.version if newest else None, names, is_all, etags)
 
     def _read(

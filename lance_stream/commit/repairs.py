@@ -70,7 +70,7 @@ def with_sequences(store: Store, manifest: Manifest, operation: Operation) -> Ma
         return manifest
     touched = {fragment_id.id for fragment_id in operation.updated_fragments}
     touched.update(operation.removed_fragment_ids)
-    indices = manifest.fragments.place_of if touched else {}
+    indices = manifest.fragments.index_by_id if touched else {}
     changes = {}
     for index in sorted(indices[fragment_id] for fragment_id in touched if fragment_id in indices):
         fragment = manifest.fragments[index]

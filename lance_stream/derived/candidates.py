@@ -84,7 +84,7 @@ def changed_since(
     table: TableVersion,
     after: int,
     fields: Collection[int],
-    own_versions: tuple[int, ...],
+    derived_versions: tuple[int, ...],
     *,
     is_restored_with: bool,
 ) -> Changed:
@@ -94,11 +94,11 @@ def changed_since(
         table: The newest version.
         after: The version through which all is known.
         fields: The ids of the columns that matter.
-        own_versions: Later versions whose row versions are of our own changes.
+        derived_versions: Later versions whose row versions are of our own changes.
         is_restored_with: Whether the version is known from the table itself, so that a restore has
             restored what is known, too.
     """
-    skip = tuple(version for version in own_versions if after < version <= table.version)
+    skip = tuple(version for version in derived_versions if after < version <= table.version)
     pending_range = PendingRange(after, skip=skip)
     if after == table.version:
         return Changed(pending_range, frozenset(table.manifest.fragments.ids))
@@ -111,7 +111,7 @@ def changed_since(
         fragment_id: older.manifest.fragments.raw(index)
         for index, fragment_id in enumerate(older.manifest.fragments.ids)
     }
-    places = older.manifest.fragments.place_of
+    places = older.manifest.fragments.index_by_id
     untouched: list[int] = []
     others: list[Rows] = []
     for index, fragment_id in enumerate(table.manifest.fragments.ids):
@@ -147,8 +147,8 @@ def _restored(table: TableVersion, older: TableVersion, index: int, after: int) 
     for fragment_id, offsets in by_fragment(addresses[order]):
         then = older.manifest.fragments.by_id(fragment_id)
         assert then is not None  # it has the row
-        own_stamps = older.row_versions_at(then, then.last_updated_at_versions, offsets)
-        before[order[done : done + len(offsets)]] = own_stamps
+        stamps = older.row_versions_at(then, then.last_updated_at_versions, offsets)
+        before[order[done : done + len(offsets)]] = stamps
         done += len(offsets)
     other = before != stamps
     return Rows(index, rows.offsets[other], rows.row_ids[other])
@@ -188,21 +188,21 @@ def next_rows(
     """
     rows: list[Rows] = []
     remaining = list(pending)
-    num_left = max_rows
+    num_remaining = max_rows
     if changed is not None:
-        candidates, has_all = _highest(_sources(table, changed), num_left)
+        candidates, has_all = _highest(_sources(table, changed), num_remaining)
         rows += candidates
-        num_left -= sum(len(rows.offsets) for rows in candidates)
+        num_remaining -= sum(len(rows.offsets) for rows in candidates)
         if not has_all:
             after = 0 if changed.others else changed.pending_range.after
             skip = () if changed.others else changed.pending_range.skip
             below = min(int(rows.row_ids.min()) for rows in candidates)
             return PendingRows(_joined(rows), (*remaining, PendingRange(after, below, skip)))
-    while remaining and num_left > 0:
+    while remaining and num_remaining > 0:
         pending_range = remaining[-1]
-        candidates, has_all = _highest(_sources(table, Changed(pending_range)), num_left)
-        rows += _without_known(candidates, rows)
-        num_left -= sum(len(rows.offsets) for rows in candidates)
+        candidates, has_all = _highest(_sources(table, Changed(pending_range)), num_remaining)
+        rows += _excluding(candidates, rows)
+        num_remaining -= sum(len(rows.offsets) for rows in candidates)
         remaining.pop()
         if not has_all:
             below = min(int(rows.row_ids.min()) for rows in candidates)
@@ -307,7 +307,7 @@ def _cut(candidates: list[Rows], limit: int) -> list[Rows]:
     return cut
 
 
-def _without_known(candidates: list[Rows], excluded: list[Rows]) -> list[Rows]:
+def _excluding(candidates: list[Rows], excluded: list[Rows]) -> list[Rows]:
     """Return rows without those that another pending range has already returned."""
     places: dict[int, list[npt.NDArray[np.uint32]]] = {}
     for rows in excluded:
@@ -324,13 +324,13 @@ def _without_known(candidates: list[Rows], excluded: list[Rows]) -> list[Rows]:
 
 def _joined(rows: list[Rows]) -> list[Rows]:
     """Return the rows of each fragment together, fragments in order."""
-    by_place: dict[int, list[Rows]] = {}
+    by_index: dict[int, list[Rows]] = {}
     for row in rows:
-        by_place.setdefault(row.fragment_index, []).append(row)
+        by_index.setdefault(row.fragment_index, []).append(row)
     results: list[Rows] = []
-    for index in sorted(by_place):
-        offsets = np.concatenate([rows.offsets for rows in by_place[index]])
-        ids = np.concatenate([rows.row_ids for rows in by_place[index]])
+    for index in sorted(by_index):
+        offsets = np.concatenate([rows.offsets for rows in by_index[index]])
+        ids = np.concatenate([rows.row_ids for rows in by_index[index]])
         order = np.argsort(offsets)
         results.append(Rows(index, offsets[order], ids[order]))
     return results

@@ -73,12 +73,12 @@ class ComputeJob:
     Attributes:
         units: They read the inputs and row ids, and the state, if it is in the same table.
         store: Where values are staged.
-        known_states: Of a separate table: (n,) ascending row ids, and (n,) i64 their states.
+        stored_states: Of a separate table: (n,) ascending row ids, and (n,) i64 their states.
     """
 
     units: tuple[WorkUnit, ...]
     store: Store
-    known_states: tuple[Ids, npt.NDArray[np.int64]] | None = None
+    stored_states: tuple[Ids, npt.NDArray[np.int64]] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def compute_jobs(
     rows: Sequence[Rows],
     num_workers: int,
     store: Store,
-    known_states: tuple[Ids, npt.NDArray[np.int64]] | None = None,
+    stored_states: tuple[Ids, npt.NDArray[np.int64]] | None = None,
 ) -> list[ComputeJob]:
     """Return the work of checking some rows, in parts of about equal size.
 
@@ -118,11 +118,11 @@ def compute_jobs(
         rows: The rows.
         num_workers: How many workers there are.
         store: Where values are staged.
-        known_states: See `ComputeJob`; of all rows.
+        stored_states: See `ComputeJob`; of all rows.
     """
     total = sum(len(row.offsets) for row in rows)
     size = max(min(-(-total // (3 * num_workers)), 20_000), min(declaration.batch_rows, 256))
-    state = () if known_states is not None else (declaration.state_column,)
+    state = () if stored_states is not None else (declaration.state_column,)
     columns = tuple(quote_path((column,)) for column in (*declaration.read_columns, *state))
     jobs: list[ComputeJob] = []
     units: list[WorkUnit] = []
@@ -132,9 +132,9 @@ def compute_jobs(
     def finish() -> None:
         nonlocal num_rows
         ids_of_unit = None
-        if known_states is not None:
-            mine = are_among(known_states[0], np.sort(np.concatenate(ids)))
-            ids_of_unit = known_states[0][mine], known_states[1][mine]
+        if stored_states is not None:
+            mine = are_among(stored_states[0], np.sort(np.concatenate(ids)))
+            ids_of_unit = stored_states[0][mine], stored_states[1][mine]
         jobs.append(ComputeJob(tuple(units), store, ids_of_unit))
         units.clear()
         ids.clear()
@@ -180,7 +180,7 @@ def compute(declaration: Declaration, job: ComputeJob) -> Computed | LanceStream
 def _compute(declaration: Declaration, job: ComputeJob) -> Computed:
     run = _Run(declaration)
     for batch in read_units(job.units):
-        run.check(batch, job.known_states)
+        run.check(batch, job.stored_states)
     run.flush()
     return run.result(job.store)
 
@@ -201,7 +201,7 @@ class _Run:
         self._num_checked = 0
         self._num_failed = 0
 
-    def check(self, batch: pa.RecordBatch, known_states: tuple[Ids, Any] | None) -> None:
+    def check(self, batch: pa.RecordBatch, stored_states: tuple[Ids, Any] | None) -> None:
         """Keep the rows that are not current, and compute as many as a batch has."""
         declaration = self._declaration
         self._num_checked += batch.num_rows
@@ -210,8 +210,8 @@ class _Run:
         ids = batch.column(ROW_ID).to_numpy()
         stored = (
             batch.column(declaration.state_column)
-            if known_states is None
-            else _known_states(ids, *known_states)
+            if stored_states is None
+            else _states_of(ids, *stored_states)
         )
         stale = np.flatnonzero(are_stale(stored, expected))
         if not len(stale):
@@ -331,10 +331,10 @@ class _Run:
             )
         ids = np.concatenate(self._ids)
         order = np.argsort(ids)
-        portions = list(zip(self._done, self._ids, strict=True))
+        parts = list(zip(self._done, self._ids, strict=True))
         is_small = sum(values.nbytes for values in self._done) <= MAX_IN_MEMORY
         return Computed(
-            sort_rows(portions) if is_small else write_sorted(portions, store),
+            sort_rows(parts) if is_small else write_sorted(parts, store),
             ids[order],
             np.concatenate(self._fingerprints)[order],
             self._num_checked,
@@ -343,11 +343,11 @@ class _Run:
         )
 
 
-def _known_states(ids: Ids, known_ids: Ids, states: npt.NDArray[np.int64]) -> pa.Array:
-    if not len(known_ids):
+def _states_of(ids: Ids, stored_ids: Ids, states: npt.NDArray[np.int64]) -> pa.Array:
+    if not len(stored_ids):
         return pa.nulls(len(ids), pa.int64())
-    places = np.minimum(np.searchsorted(known_ids, ids), len(known_ids) - 1)
-    return pa.array(states[places], mask=known_ids[places] != ids)
+    places = np.minimum(np.searchsorted(stored_ids, ids), len(stored_ids) - 1)
+    return pa.array(states[places], mask=stored_ids[places] != ids)
 
 
 def _nulls(schema: pa.Schema, count: int) -> pa.RecordBatch:
@@ -471,7 +471,7 @@ class StagedValues:
                 if len(mine):
                     rows.append(batch.select(list(self.columns)).take(pa.array(mine)))
                     ids.append(rows_of_file[mine])
-        row_ids_found = np.concatenate(ids)
-        order = np.argsort(row_ids_found)
-        places = order[np.searchsorted(row_ids_found, row_ids, sorter=order)]
+        read_ids = np.concatenate(ids)
+        order = np.argsort(read_ids)
+        places = order[np.searchsorted(read_ids, row_ids, sorter=order)]
         return one_batch_of(pa.Table.from_batches(rows)).take(pa.array(places))

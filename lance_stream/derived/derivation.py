@@ -265,8 +265,8 @@ class Derivation:
             done = self._round()
         if done.num_pending:
             return done, -1  # go on at once
-        is_own = self.target is None and done.version == done.source_version + 1
-        return done, done.version or newest if is_own else done.source_version
+        is_in_source = self.target is None and done.version == done.source_version + 1
+        return done, done.version or newest if is_in_source else done.source_version
 
     def _round(self) -> DerivedCommit:
         for _ in Retrying(_RETRIES, self._environment):
@@ -352,8 +352,8 @@ class Derivation:
             )
             planned = replace(
                 expected,
-                own_versions=tuple(
-                    version for version in stored.own_versions if version > source.version
+                derived_versions=tuple(
+                    version for version in stored.derived_versions if version > source.version
                 ),
             )
             is_first, before = False, self._before(source, stored)
@@ -374,7 +374,7 @@ class Derivation:
         ids = self._fields(source.schema, table.schema) if self.target is None else stored.fields
         in_same = self.target is None
         return changed_since(
-            source, stored.through, ids, stored.own_versions, is_restored_with=in_same
+            source, stored.through, ids, stored.derived_versions, is_restored_with=in_same
         )
 
     def _before(self, source: TableVersion, stored: Progress) -> TableVersion | None:
@@ -501,7 +501,7 @@ class Derivation:
         declaration = self.declaration
         states = None
         if self.target is not None:
-            states = separate_table.known_states(work.table, declaration, work.rows.rows)
+            states = separate_table.stored_states(work.table, declaration, work.rows.rows)
         elif work.lacks_columns:
             states = np.empty(0, np.uint64), np.empty(0, np.int64)
         jobs = compute_jobs(

@@ -53,9 +53,9 @@ def check_columns(table: TableVersion, declaration: Declaration) -> None:
                     f"{_what(declaration, field)} another name, or, to replace that one, drop its "
                     f"columns first: {_drop([field.name, name + STATE_SUFFIX])}"
                 )
-    own_names = _own(there, declaration, entries.get(declaration.name))
+    derived_names = _derived_columns(there, declaration, entries.get(declaration.name))
     for field in there:
-        if field.name not in own_names:
+        if field.name not in derived_names:
             raise InvalidInputError(
                 f"the table {table.uri} has a column {field.name!r} that the derived column "
                 f"{declaration.name!r} did not create and would overwrite. Nothing was "
@@ -64,7 +64,9 @@ def check_columns(table: TableVersion, declaration: Declaration) -> None:
             )
 
 
-def _own(there: Sequence[Field], declaration: Declaration, progress: Progress | None) -> set[str]:
+def _derived_columns(
+    there: Sequence[Field], declaration: Declaration, progress: Progress | None
+) -> set[str]:
     """Return which of the columns that are there the derivation has made."""
     state = [field for field in there if field.name == declaration.state_column]
     if not state and (progress is None or not progress.renews):

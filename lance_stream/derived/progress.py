@@ -58,7 +58,7 @@ class Progress:
         function_version: As the user wrote it.
         through: The version of the source through which all rows are current or pending.
         pending: The pending ranges of rows that are still to be checked; the newest last.
-        own_versions: Later versions in which only we changed the rows that they stamped.
+        derived_versions: Later versions in which only we changed the rows that they stamped.
         fields: The ids of the columns that are read and written.
         outputs: The ids of the columns with the values and states, in the table that has them.
         mark: Identifies version `through` of a source in another table; "" in the same one.
@@ -70,7 +70,7 @@ class Progress:
     function_version: str
     through: int
     pending: tuple[PendingRange, ...] = ()
-    own_versions: tuple[int, ...] = ()
+    derived_versions: tuple[int, ...] = ()
     fields: tuple[int, ...] = ()
     mark: str = ""
     outputs: tuple[int, ...] = ()
@@ -90,7 +90,7 @@ def encode(progress: Progress) -> str:
         "function_version": progress.function_version,
         "through": progress.through,
         "pending": [asdict(pending_range) for pending_range in progress.pending],
-        "own": progress.own_versions,
+        "own": progress.derived_versions,
         "fields": progress.fields,
         "mark": progress.mark,
         "outputs": progress.outputs,
@@ -178,7 +178,7 @@ def all_pending(expected: Progress) -> Progress:
     Args:
         expected: The function, and the source's version.
     """
-    return replace(expected, pending=(PendingRange(0),), own_versions=())
+    return replace(expected, pending=(PendingRange(0),), derived_versions=())
 
 
 def committed(planned: Progress, version: int, *, is_next: bool) -> Progress:
@@ -190,5 +190,5 @@ def committed(planned: Progress, version: int, *, is_next: bool) -> Progress:
         is_next: Whether no other writer's version is between the one that was read and it.
     """
     if is_next:
-        return replace(planned, through=version, own_versions=())
-    return replace(planned, own_versions=(*planned.own_versions, version))
+        return replace(planned, through=version, derived_versions=())
+    return replace(planned, derived_versions=(*planned.derived_versions, version))

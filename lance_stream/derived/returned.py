@@ -27,7 +27,7 @@ from lance_stream.schema.types.logical_types import is_list_type
 from lance_stream.write.casting import cast_batch
 
 _MAX_MESSAGE: Final = 2000
-_SHOWN: Final = 100
+_MAX_QUOTED: Final = 100
 _MILLISECONDS_OF_DAY: Final = 86_400_000
 _COARSE: Final = {"M": "YMWhm", "m": "WDhm"}
 """Units of times in numpy, and of durations, that Arrow does not have."""
@@ -225,7 +225,7 @@ def _of_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
             return objects
     for value, stored in zip(values, objects.to_pylist(), strict=True):
         if not _is_same(value, stored, kind):
-            example = f"{value!s:.{_SHOWN}} would become {stored!s:.{_SHOWN}}"
+            example = f"{value!s:.{_MAX_QUOTED}} would become {stored!s:.{_MAX_QUOTED}}"
             raise InvalidInputError(example)
     return objects
 

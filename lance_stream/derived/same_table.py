@@ -33,9 +33,9 @@ from lance_stream.read.row_lookup import find_rows
 from lance_stream.row_updates.changed_rows import (
     Addresses,
     by_fragment,
-    kept_lineage,
+    moved_lineage,
     read_rows,
-    with_kept_lineage,
+    with_moved_lineage,
     without_rows,
 )
 from lance_stream.row_updates.in_place import (
@@ -192,8 +192,8 @@ def _written(
             new += write_fragments(rows, target)
         updated, removed = without_rows(table, moving, environment)
         if len(moving):
-            lineage = kept_lineage(table, moving)
-            new = with_lineage_files(table, with_kept_lineage(new, lineage))
+            lineage = moved_lineage(table, moving)
+            new = with_lineage_files(table, with_moved_lineage(new, lineage))
     except BaseException:
         delete_files(table.store, [*in_place, *new])
         raise

@@ -79,7 +79,7 @@ def open_target(
     return add_missing_columns(table, expected)
 
 
-def known_states(
+def stored_states(
     table: TableVersion, declaration: Declaration, rows: Sequence[Rows]
 ) -> tuple[Ids, npt.NDArray[np.int64]]:
     """Return (n,) row ids of the source, ascending, and (n,) their states in the separate table.
@@ -102,9 +102,9 @@ def known_states(
             mine = np.isin(ids_of_batch, row_ids) & state.is_valid().to_numpy(zero_copy_only=False)
             ids.append(ids_of_batch[mine])
             states.append(state.fill_null(0).to_numpy()[mine])
-    ids_found = np.concatenate(ids)
-    order = np.argsort(ids_found)
-    return ids_found[order], np.concatenate(states)[order]
+    id_parts = np.concatenate(ids)
+    order = np.argsort(id_parts)
+    return id_parts[order], np.concatenate(states)[order]
 
 
 def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion | None) -> Ids:
@@ -117,30 +117,30 @@ def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion
             row ids of the separate table are read.
     """
     if before is None:
-        ids_found = [
+        id_parts = [
             batch.column(0).to_numpy().astype(np.uint64) for batch in scan(table, [SOURCE_ROW_ID])
         ]
-        ids = np.concatenate([np.empty(0, np.uint64), *ids_found])
+        ids = np.concatenate([np.empty(0, np.uint64), *id_parts])
     else:
-        ids = _ids_that_may_be_gone(source, before)
+        ids = _ids_to_check(source, before)
     return ids[~find_rows(source, ids)[1]]
 
 
-def _ids_that_may_be_gone(source: TableVersion, before: TableVersion) -> Ids:
+def _ids_to_check(source: TableVersion, before: TableVersion) -> Ids:
     """Return the row ids of fragments that have other deleted rows, or are gone."""
     now = source.manifest.fragments
-    ids_found = [np.empty(0, np.uint64)]
+    id_parts = [np.empty(0, np.uint64)]
     for index, fragment_id in enumerate(before.manifest.fragments.ids):
-        here = now.place_of.get(fragment_id)
+        at = now.index_by_id.get(fragment_id)
         raw = before.manifest.fragments.raw(index)
-        if here is not None and now.raw(here) == raw:
+        if at is not None and now.raw(at) == raw:
             continue
         then = before.manifest.fragments[index]
-        if here is not None and now[here].deletion_file == then.deletion_file:
+        if at is not None and now[at].deletion_file == then.deletion_file:
             continue
         deleted = before.deleted_offsets(then)
-        ids_found.append(np.delete(before.row_ids(then).to_array(), deleted.astype(np.int64)))
-    return np.concatenate(ids_found)
+        id_parts.append(np.delete(before.row_ids(then).to_array(), deleted.astype(np.int64)))
+    return np.concatenate(id_parts)
 
 
 def write(

@@ -7,7 +7,7 @@ Read `changes` first, which defines what the feed contains. Then:
     row_differences          which rows differ between two versions, and what versions between add
     ancestry                 what each version was made from
     columns_of_versions      finding the feed's columns in another version
-    shown_values             a version's values converted to the feed's types
+    value_conversion             a version's values converted to the feed's types
     change_units             what workers run
     following                the same, from a position to the next, without an end
 """

@@ -30,7 +30,7 @@ from lance_stream.table.operations.rows import Overwrite
 from lance_stream.table.operations.versions import Restore
 
 _MAX_RECENT: Final = 4
-_MAX_LOOKED_AT: Final = 32
+_MAX_CHECKED: Final = 32
 
 
 class Origin(NamedTuple):
@@ -57,7 +57,7 @@ class Ancestry:
         self._origins: dict[int, Origin | None] = {}
         self._recent: dict[int, TableVersion] = {}
         self._same: Ids = {}
-        self._held: dict[tuple[int, int], frozenset[int]] = {}
+        self._ids_with_files_of: dict[tuple[int, int], frozenset[int]] = {}
         self._restores: dict[int, TableVersion] = {}  # of each version that a restore brought back
 
     def see(self, table: TableVersion) -> None:
@@ -82,15 +82,15 @@ class Ancestry:
         """Read versions that will be needed side by side; some may have been removed."""
         self._table.log.prefetch(versions)
 
-    def ids_held(self, older: int, newer: int) -> frozenset[int]:
+    def common_ids(self, older: int, newer: int) -> frozenset[int]:
         """Return ids that are known to mean the same columns in two versions far apart.
 
         Raises:
             NotFoundError: One of them no longer exists.
         """
-        if (older, newer) not in self._held:
-            self._held[older, newer] = _ids_with_files(self.at(older), self.at(newer))
-        return self._held[older, newer]
+        if (older, newer) not in self._ids_with_files_of:
+            self._ids_with_files_of[older, newer] = _ids_with_files(self.at(older), self.at(newer))
+        return self._ids_with_files_of[older, newer]
 
     def _read(self, version: int) -> Origin | None:
         if version < 2:
@@ -164,14 +164,14 @@ def _ids_with_files(older: TableVersion, newer: TableVersion) -> frozenset[int]:
 
     Some of the fragments that both have are checked.
     """
-    before, after = _places(older.schema.fields), _places(newer.schema.fields)
+    before, after = _ancestors(older.schema.fields), _ancestors(newer.schema.fields)
     unchanged = {
         field_id for field_id, location in after.items() if before.get(field_id) == location
     }
     common = sorted(set(older.manifest.fragments.ids) & set(newer.manifest.fragments.ids))
     ancestors: set[int] = set()
-    for fragment_id in dict.fromkeys((*common[:_MAX_LOOKED_AT], *common[-_MAX_LOOKED_AT:])):
-        for _, file in _held_by(older, fragment_id) & _held_by(newer, fragment_id):
+    for fragment_id in dict.fromkeys((*common[:_MAX_CHECKED], *common[-_MAX_CHECKED:])):
+        for _, file in _stored_fields(older, fragment_id) & _stored_fields(newer, fragment_id):
             # the enclosing struct is the same one, too: parts do not move between structs
             ancestors.update(after[file] if file in unchanged else ())
         if unchanged <= ancestors:
@@ -179,16 +179,16 @@ def _ids_with_files(older: TableVersion, newer: TableVersion) -> frozenset[int]:
     return frozenset(ancestors)
 
 
-def _places(fields: Sequence[Field], above: tuple[int, ...] = ()) -> dict[int, tuple[int, ...]]:
+def _ancestors(fields: Sequence[Field], above: tuple[int, ...] = ()) -> dict[int, tuple[int, ...]]:
     """Return the ids of each field's ancestors, and its own."""
     ids_by_field: dict[int, tuple[int, ...]] = {}
     for field in fields:
         ids_by_field[field.id] = (*above, field.id)
-        ids_by_field |= _places(field.children, ids_by_field[field.id])
+        ids_by_field |= _ancestors(field.children, ids_by_field[field.id])
     return ids_by_field
 
 
-def _held_by(table: TableVersion, fragment_id: int) -> set[tuple[str, int]]:
+def _stored_fields(table: TableVersion, fragment_id: int) -> set[tuple[str, int]]:
     """Return the pairs of file and field of a fragment's files."""
     fragment = table.manifest.fragments.by_id(fragment_id)
     files = fragment.files if fragment else ()
@@ -220,7 +220,7 @@ def _share_rows(older: TableVersion, newer: TableVersion) -> bool:
 
 
 def _first_and_last(fragments: FragmentList) -> list[Fragment]:
-    return [*fragments[:_MAX_LOOKED_AT], *fragments[_MAX_LOOKED_AT:][-_MAX_LOOKED_AT:]]
+    return [*fragments[:_MAX_CHECKED], *fragments[_MAX_CHECKED:][-_MAX_CHECKED:]]
 
 
 def version_restored_by(restore: TableVersion, version: int) -> TableVersion:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.feed.shown_values import Source, show
+from lance_stream.feed.value_conversion import Source, show
 from lance_stream.file.blocks.arrow_blocks import array_from_numpy
 from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.prefetch import choose, num_readers, read_ahead

@@ -87,6 +87,6 @@ def plan_changes(
     last = version_of_interval(table, through, after, through)
     check_has_feed(last)
     columns = columns or FeedColumns(last, rules.columns)
-    check_names(columns.own)
+    check_names(columns.data_schema)
     steps = walk(last, after, through, rules, columns)
     return ChangesPlan(tuple(unit for step in steps for unit in step.units()), columns.arrow_schema)

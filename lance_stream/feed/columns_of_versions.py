@@ -5,7 +5,7 @@ there every column, and every part of one, is followed from version to version (
 back and forth through the version that both derive from. A version without the column gives nulls.
 
 A `Source` for each of the feed's columns describes what is read of a version and which part of it
-becomes which part of the column; `shown_values` builds the values.
+becomes which part of the column; `value_conversion` builds the values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from lance_stream.errors import NotFoundError
 from lance_stream.expressions.predicates import Expression
 from lance_stream.feed.ancestry import Ancestry
 from lance_stream.feed.change_units import STAMPS, ChangeUnit, feed_schema
-from lance_stream.feed.shown_values import Source
+from lance_stream.feed.value_conversion import Source
 from lance_stream.read.scan import names_of
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_to_arrow
@@ -32,7 +32,7 @@ from lance_stream.schema.projections import Path, ids_by_path, project
 from lance_stream.schema.types.logical_types import MAP, STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 
-STEPS_AHEAD: Final = 64
+NUM_PREFETCHED_STEPS: Final = 64
 """How many older manifests are read side by side when versions are followed one by one."""
 
 STEPS_ALONE: Final = 4
@@ -56,8 +56,8 @@ class FeedColumns:
 
     Attributes:
         as_of: The version.
-        wanted: The columns, as in that version.
-        own: The same in Arrow, all of them nullable at every level.
+        schema: The columns, as in that version.
+        data_schema: The same in Arrow, all of them nullable at every level.
         arrow_schema: The feed's columns: these, then the change columns.
 
     Raises:
@@ -72,23 +72,25 @@ class FeedColumns:
         ancestry: Ancestry | None = None,
     ) -> None:
         self.as_of = as_of
-        self.wanted = project(as_of.schema, names_of(as_of, columns))
-        self.own = pa.schema([field_to_arrow(_nullable(field)) for field in self.wanted.fields])
-        self.arrow_schema = feed_schema(self.own)
+        self.schema = project(as_of.schema, names_of(as_of, columns))
+        self.data_schema = pa.schema(
+            [field_to_arrow(_nullable(field)) for field in self.schema.fields]
+        )
+        self.arrow_schema = feed_schema(self.data_schema)
         self.ancestry = ancestry or Ancestry(as_of)
-        ids = {field.id: field.id for field in self.wanted.walk()}
+        ids = {field.id: field.id for field in self.schema.walk()}
         self._ids: dict[int, Ids] = {as_of.version: ids if meaning is None else meaning}
         self._last: Ids = self._ids[as_of.version]
         self._meet = as_of.version  # the oldest version that the given one is known to derive from
 
     def ids_in(self, table: TableVersion) -> Ids:
-        """Return a mapping from the ids of the wanted fields to their ids in a version.
+        """Return a mapping from the ids of the fields of `schema` to their ids in a version.
 
         Columns that the version does not have are left out.
         """
         self.ancestry.see(table)
         if table.version not in self._ids:
-            self._note(table.version, self._follow(table) if self.wanted.fields else {})
+            self._note(table.version, self._follow(table) if self.schema.fields else {})
         return self._ids[table.version]
 
     def _note(self, version: int, ids: Ids) -> None:
@@ -109,7 +111,7 @@ class FeedColumns:
                 continue
             if not is_newer:
                 if steps >= STEPS_ALONE and self._meet <= read_from:
-                    read_from = max(version, self._meet - STEPS_AHEAD, leaps.next)
+                    read_from = max(version, self._meet - NUM_PREFETCHED_STEPS, leaps.next)
                     self.ancestry.read_ahead(range(self._meet - 1, read_from - 1, -1))
                 steps += 1
             origin = self.ancestry.origin(version if is_newer else self._meet)
@@ -130,7 +132,7 @@ class FeedColumns:
         while length >= SHORTEST_LEAP:
             target = self._meet - length
             with suppress(NotFoundError):
-                if self.ancestry.ids_held(target, self._meet).issuperset(ids.values()):
+                if self.ancestry.common_ids(target, self._meet).issuperset(ids.values()):
                     self._note(target, ids)
                     self._meet = target
                     leaps.succeeded()
@@ -154,7 +156,7 @@ class FeedColumns:
         ids, by_name = self.ids_in(table), ids_by_path(table.schema.fields)
         return {
             quote_path(path): ids.get(field)
-            for path, field in ids_by_path(self.wanted.fields).items()
+            for path, field in ids_by_path(self.schema.fields).items()
             if ids.get(field) != by_name.get(path)
         }
 
@@ -169,7 +171,7 @@ class FeedColumns:
         by_id = {field.id: field for field in table.schema.fields}
         read: list[Field] = []
         sources: list[Source | None] = []
-        for target in self.wanted.fields:
+        for target in self.schema.fields:
             there = by_id.get(ids.get(target.id, UNASSIGNED_ID))
             if there is None:
                 sources.append(None)
@@ -182,7 +184,7 @@ class FeedColumns:
     def missing_in(self, table: TableVersion) -> str | None:
         """Return one of the columns, or a part of one, that a version does not have."""
         ids = self.ids_in(table)
-        paths = ids_by_path(self.wanted.fields)
+        paths = ids_by_path(self.schema.fields)
         return next(
             (".".join(path) for path, field_id in paths.items() if field_id not in ids), None
         )
@@ -194,10 +196,10 @@ class FeedColumns:
             columns: Names or paths in the version whose names are used; None for all.
         """
         fields = project(self.as_of.schema, names_of(self.as_of, columns)).fields
-        place_of = {field.id: index for index, field in enumerate(self.wanted.fields)}
-        ids = {field.id: field.id for field in self.wanted.walk()}
+        index_of = {field.id: index for index, field in enumerate(self.schema.fields)}
+        ids = {field.id: field.id for field in self.schema.walk()}
         sources = (
-            _source(field, self.wanted.fields[place_of[field.id]], ids, place_of[field.id])
+            _source(field, self.schema.fields[index_of[field.id]], ids, index_of[field.id])
             for field in fields
         )
         return pa.schema([field_to_arrow(_nullable(field)) for field in fields]), tuple(sources)
@@ -206,7 +208,7 @@ class FeedColumns:
         """Return the feed's own columns with their types in a version that has all of them."""
         ids = self.ids_in(table)
         by_id = {field.id: field for field in table.schema.walk()}
-        fields = [_retyped(field, ids, by_id) for field in self.wanted.fields]
+        fields = [_retyped(field, ids, by_id) for field in self.schema.fields]
         return pa.schema([field_to_arrow(_nullable(field)) for field in fields])
 
 
@@ -274,12 +276,12 @@ class ReadsOfVersion:
     ) -> None:
         self._table = table
         self._fields, sources = columns.read_from(table)
-        self._said = partial(
+        self._convert = partial(
             ChangeUnit,
             commit_version=commit_version,
             commit_timestamp=commit_timestamp,
             sources=sources,
-            arrow_schema=columns.own,
+            arrow_schema=columns.data_schema,
         )
 
     def unit(self, index: int, change_type: str, **rows: Any) -> ChangeUnit:
@@ -291,7 +293,7 @@ class ReadsOfVersion:
             rows: Which rows, as attributes of `WorkUnit`; all live rows by default.
         """
         unit = unit_of(self._table, index, fields=self._fields, system_columns=STAMPS, **rows)
-        return self._said(unit=unit, change_type=change_type)
+        return self._convert(unit=unit, change_type=change_type)
 
 
 def _nullable(field: Field) -> Field:
@@ -306,10 +308,10 @@ def _nullable(field: Field) -> Field:
 
 
 def _part(target: Field, there: Field, ids: Ids) -> Field:
-    """Return what to read of a version's field to build a wanted one from it.
+    """Return what to read of a version's field to build a field of the feed from it.
 
-    If no part of it is wanted, one part is still read to learn which values are null and how long
-    lists are.
+    If no part of it is requested, one part is still read: it states which values are null and
+    how long lists are.
     """
     if there.is_leaf or target.is_blob:
         return there
@@ -333,22 +335,22 @@ def _narrowest(fields: Sequence[Field]) -> Field:
 
 
 def _source(target: Field, there: Field, ids: Ids, index: int) -> Source:
-    """Return what a wanted field is built from.
+    """Return what a field of the feed is built from.
 
     Args:
         target: The field.
         there: What is read of its column in a version.
-        ids: Maps wanted ids to ids in the version.
+        ids: Maps the ids of the feed to ids in the version.
         index: The index of `there` among its siblings.
     """
     if target.is_blob or there.is_blob:
         return Source(index)
     if target.logical_type == there.logical_type == MAP:
         target, there = target.children[0], there.children[0]
-    place_of = {child.id: n for n, child in enumerate(there.children)}
+    index_of = {child.id: n for n, child in enumerate(there.children)}
     parts = tuple(
         None
-        if (at := place_of.get(ids.get(child.id, UNASSIGNED_ID))) is None
+        if (at := index_of.get(ids.get(child.id, UNASSIGNED_ID))) is None
         else _source(child, there.children[at], ids, at)
         for child in target.children
     )

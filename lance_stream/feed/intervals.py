@@ -20,9 +20,9 @@ CLOCK_SKEW: Final = 60 * 10**9
 
 _LOOK_BACK: Final = 16
 _MICROSECOND: Final = 1000
-_MAX_KNOWN: Final = 1024
+_MAX_CACHED: Final = 1024
 
-_commit_times: Final[Cache[tuple[str, int, int], datetime]] = Cache(_MAX_KNOWN)
+_commit_times: Final[Cache[tuple[str, int, int], datetime]] = Cache(_MAX_CACHED)
 
 
 def checked_interval(table: TableVersion, after: object, through: object) -> tuple[int, int]:
@@ -103,7 +103,7 @@ def _start_that_works(versions: Sequence[int], through: int) -> str:
 def first_version_since(table: TableVersion, moment: datetime) -> int:
     """Return the first version committed at or after a moment; the newest plus 1 if none was."""
     versions = table.log.versions()
-    index = _first_place(table, versions, nanos_of(moment))
+    index = _first_index(table, versions, nanos_of(moment))
     return versions[index] if index < len(versions) else versions[-1] + 1
 
 
@@ -114,7 +114,7 @@ def last_version_until(table: TableVersion, moment: datetime) -> int:
         InvalidInputError: The moment is before the oldest version left.
     """
     versions = table.log.versions()
-    index = _first_place(table, versions, nanos_of(moment) + _MICROSECOND)
+    index = _first_index(table, versions, nanos_of(moment) + _MICROSECOND)
     if not index:
         raise InvalidInputError(
             f"no version existed at {with_zone(moment).isoformat()}; the oldest one is "
@@ -151,16 +151,16 @@ def remember_commit_time(table: TableVersion, moment: datetime) -> None:
     _commit_times.put(key, moment)
 
 
-def _first_place(table: TableVersion, versions: Sequence[int], nanos: int) -> int:
+def _first_index(table: TableVersion, versions: Sequence[int], nanos: int) -> int:
     """Return the index of the first version that was committed at or after a moment.
 
     Timestamps ascend except for clock skew: all versions within the skew before are examined.
     """
-    index = look = bisect_left(versions, nanos, key=lambda version: _nanos(table, version))
-    while look and (timestamp := _nanos(table, versions[look - 1])) >= nanos - CLOCK_SKEW:
-        look -= 1
+    index = candidate = bisect_left(versions, nanos, key=lambda version: _nanos(table, version))
+    while candidate and (timestamp := _nanos(table, versions[candidate - 1])) >= nanos - CLOCK_SKEW:
+        candidate -= 1
         if timestamp >= nanos:
-            index = look
+            index = candidate
     return index
 
 

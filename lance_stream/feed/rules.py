@@ -6,10 +6,10 @@ from typing import Final
 
 from lance_stream.errors import InvalidInputError
 
-EACH_VERSION: Final = "none"
+NO_DEDUPLICATION: Final = "none"
 NET_CHANGES: Final = "netChanges"
 
-DEDUPLICATION_MODES: Final = (EACH_VERSION, NET_CHANGES)
+DEDUPLICATION_MODES: Final = (NO_DEDUPLICATION, NET_CHANGES)
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class FeedRules:
     """
 
     columns: Sequence[str] | None = None
-    deduplication_mode: str = EACH_VERSION
+    deduplication_mode: str = NO_DEDUPLICATION
     pre_images: bool = True
     compute_updates: bool = True
     column_backfills: bool = True

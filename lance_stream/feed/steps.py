@@ -169,16 +169,16 @@ class VersionChanges:
         fragments = self.older.manifest.fragments
         for fragment_id in np.unique(fragment_ids).tolist():
             low, high = np.searchsorted(fragment_ids, [fragment_id, fragment_id + 1])
-            fragment = fragments[fragments.place_of[fragment_id]]
+            fragment = fragments[fragments.index_by_id[fragment_id]]
             yield RowsOfFragment(fragment, offsets[low:high].astype(np.uint32))
 
     def _read_in(
         self, table: TableVersion, rows: Iterable[tuple[str, RowsOfFragment]]
     ) -> Iterator[ChangeUnit]:
         reads = ReadsOfVersion(self.columns, table, self.newer.version, self.timestamp)
-        place_of = table.manifest.fragments.place_of
+        index_by_id = table.manifest.fragments.index_by_id
         for change_type, (fragment, offsets) in rows:
-            yield reads.unit(place_of[fragment.id], change_type, offsets=offsets)
+            yield reads.unit(index_by_id[fragment.id], change_type, offsets=offsets)
 
 
 def walk(

@@ -132,7 +132,7 @@ def check_encoding_options(root: Field) -> None:
         parse_encoding_options(field, root)
 
 
-def with_known_options(field: Field) -> Field:
+def with_supported_options(field: Field) -> Field:
     """Return a top-level field without the metadata of unknown encodings.
 
     A table of another program may contain options that only that program knows. They are hints: the
@@ -141,7 +141,7 @@ def with_known_options(field: Field) -> Field:
     """
     if not field.metadata and not field.children:
         return field
-    children = tuple(with_known_options(child) for child in field.children)
+    children = tuple(with_supported_options(child) for child in field.children)
     metadata = dict(field.metadata)
     if BLOB_KEY in metadata:
         metadata[BLOB_KEY] = b"true"

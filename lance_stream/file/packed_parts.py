@@ -57,10 +57,12 @@ def without_parts(array: pa.Array, read: Field, field: Field) -> pa.Array:
         return array
     arrow_type = field_to_arrow(field).type
     if pa.types.is_struct(arrow_type):
-        place_of = {child.id: index for index, child in enumerate(read.children)}
+        index_by_id = {child.id: index for index, child in enumerate(read.children)}
         children = [
-            without_parts(array.field(place_of[child.id]), read.children[place_of[child.id]], child)
-            if child.id in place_of
+            without_parts(
+                array.field(index_by_id[child.id]), read.children[index_by_id[child.id]], child
+            )
+            if child.id in index_by_id
             else nulls(len(array), arrow_type.field(index).type)
             for index, child in enumerate(field.children)
         ]

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import InvalidInputError
-from lance_stream.file.known_ranges import KnownRanges
+from lance_stream.file.cached_ranges import CachedRanges
 from lance_stream.file.metadata.file_metadata import FileMetadata
 from lance_stream.file.metadata.footer import (
     FOOTER_BYTES,
@@ -79,10 +79,10 @@ class FileReader:
     Created by `open_file`.
     """
 
-    def __init__(self, metadata: FileMetadata, content: FileContent, cached: KnownRanges) -> None:
+    def __init__(self, metadata: FileMetadata, content: FileContent, cached: CachedRanges) -> None:
         self.metadata = metadata
         self._content = content
-        self._known = cached
+        self._cached = cached
 
     def read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], start: int, stop: int
@@ -108,7 +108,7 @@ class FileReader:
                 f"rows {start} to {stop} were requested, but the file has the rows 0 to "
                 f"{self.metadata.num_rows}"
             )
-        return self._known.answering(self._content.read(fields, column_of, Rows(start, stop)))
+        return self._cached.answering(self._content.read(fields, column_of, Rows(start, stop)))
 
     def take(
         self,
@@ -139,7 +139,7 @@ class FileReader:
         places = offsets.astype(np.int64)
         if len(places) and (int(places[0]) < 0 or not bool((places[1:] > places[:-1]).all())):
             raise InvalidInputError("row offsets must be ascending, each once")
-        return self._known.answering(self._content.read(fields, column_of, Rows.of(places)))
+        return self._cached.answering(self._content.read(fields, column_of, Rows.of(places)))
 
     def page_starts(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
@@ -158,7 +158,7 @@ class FileReader:
         Raises:
             BadDataError: The file is damaged.
         """
-        return self._known.answering(self._content.page_starts(fields, column_of))
+        return self._cached.answering(self._content.page_starts(fields, column_of))
 
     def stored_pages(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
@@ -175,7 +175,7 @@ class FileReader:
         Raises:
             BadDataError: The file is damaged.
         """
-        return self._known.answering(self._content.stored_pages(fields, column_of))
+        return self._cached.answering(self._content.stored_pages(fields, column_of))
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
         """Return the bounds of the values of each page; None if they are unknown.
@@ -186,7 +186,7 @@ class FileReader:
         Raises:
             BadDataError: The file is damaged.
         """
-        return self._known.answering(self._content.page_bounds(fields))
+        return self._cached.answering(self._content.page_bounds(fields))
 
 
 def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
@@ -202,7 +202,7 @@ def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
     """
     tail_start = 0 if size_bytes <= whole_below else max(0, size_bytes - TAIL_BYTES)
     (tail,) = yield [ByteRange(tail_start, size_bytes)]
-    cached = KnownRanges([ByteRange(tail_start, size_bytes)], [tail])
+    cached = CachedRanges([ByteRange(tail_start, size_bytes)], [tail])
     if decode_footer_version(tail[-FOOTER_BYTES:], size_bytes) is FileVersion.V0_1:
         from lance_stream.file.v0_1.reader import open_v01_file  # few files need it
 
@@ -212,7 +212,7 @@ def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
     return (yield from cached.answering(_open(size_bytes, footer, cached)))
 
 
-def _open(size_bytes: int, footer: Footer, cached: KnownRanges) -> Asking[FileReader]:
+def _open(size_bytes: int, footer: Footer, cached: CachedRanges) -> Asking[FileReader]:
     column_table, global_table = yield [footer.column_table, footer.global_table]
     column_ranges = decode_position_table(column_table, size_bytes)
     buffer_ranges = decode_position_table(global_table, size_bytes)

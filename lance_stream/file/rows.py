@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError
 
-MAX_PLACE = 2**62
+MAX_POSITION = 2**62
 """Larger than any count of values; sums and products of two smaller positions fit into int64."""
 
 
@@ -54,7 +54,7 @@ class Rows:
         Raises:
             CorruptDataError: There would be more items than a file can contain.
         """
-        if self.stop * items_per_row > MAX_PLACE:
+        if self.stop * items_per_row > MAX_POSITION:
             raise CorruptDataError(
                 f"{self.stop} rows of {items_per_row} items are more than a file can hold"
             )

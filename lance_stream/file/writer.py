@@ -148,8 +148,8 @@ class FileWriter:
             zip(self._schema.fields, batch.columns, strict=True)
         ):
             if field.is_blob:
-                array = self._place_blobs(field, array, appended)
-            self._place(index, self._writers[index].append(array), appended)
+                array = self._append_blobs(field, array, appended)
+            self._append_pages(index, self._writers[index].append(array), appended)
         return appended
 
     def finish(self) -> tuple[list[Buffer], WrittenFile]:
@@ -161,7 +161,7 @@ class FileWriter:
             return buffers, WrittenFile(num_rows, size_bytes, field_ids, (), self._version)
         appended: list[Buffer] = []
         for index, writer in enumerate(self._writers):
-            self._place(index, writer.finish(), appended)
+            self._append_pages(index, writer.finish(), appended)
         self._append_metadata(appended)
         return appended, WrittenFile(
             num_rows=self._num_rows,
@@ -182,14 +182,16 @@ class FileWriter:
             )
         )
 
-    def _place_blobs(self, field: Field, array: pa.Array, appended: list[Buffer]) -> pa.Array:
+    def _append_blobs(self, field: Field, array: pa.Array, appended: list[Buffer]) -> pa.Array:
         """Append the bytes of blobs, and return their descriptions."""
         self._append([memoryview(bytes(padding_to_alignment(self._position)))], appended)
         described = describe(field, array, self._position, self._version)
         self._append([described.data], appended)
         return described.descriptions
 
-    def _place(self, field: int, pages: Sequence[EncodedPage], appended: list[Buffer]) -> None:
+    def _append_pages(
+        self, field: int, pages: Sequence[EncodedPage], appended: list[Buffer]
+    ) -> None:
         for page in pages:
             ranges = tuple(self._append_aligned(parts, appended) for parts in page.buffers)
             self._pages[self._first_columns[field] + page.column].append(

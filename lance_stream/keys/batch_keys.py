@@ -39,7 +39,7 @@ from lance_stream.keys.key_filter import (
 
 Places: TypeAlias = npt.NDArray[np.int64]
 
-NOT_FOUND = -1
+NO_MATCH = -1
 """Index of a missing value."""
 
 # From how many rows per key on, building a hash table of the keys pays off.
@@ -144,7 +144,7 @@ class KeyLookup:
         Returns:
             (n,) i64; -1 where the batch does not have the key.
         """
-        numbers = np.full(len(keys[0]), NOT_FOUND, np.int64)
+        numbers = np.full(len(keys[0]), NO_MATCH, np.int64)
         rows, positions = self.find_rows(keys)
         numbers[rows] = positions
         return numbers
@@ -199,7 +199,7 @@ class KeyLookup:
         ):
             indices = _index_in(values, distinct)
             is_there = (numbers >= 0) & (indices >= 0)
-            pairs = np.where(is_there, numbers * factor + indices, NOT_FOUND)
+            pairs = np.where(is_there, numbers * factor + indices, NO_MATCH)
             numbers = _index_in(pa.array(pairs), code_pairs)
         return numbers
 
@@ -303,8 +303,8 @@ def _hash_column(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
             hashes = _mixed(hashes ^ (eights[places + position] + seed))
             continue
         active = np.flatnonzero(sizes > position)
-        num_left = np.minimum(sizes[active] - position, 8)
-        words = eights[places[active] + position] & _FIRST_BYTES[num_left]
+        num_remaining = np.minimum(sizes[active] - position, 8)
+        words = eights[places[active] + position] & _FIRST_BYTES[num_remaining]
         hashes[active] = _mixed(hashes[active] ^ (words + seed))
     return hashes
 
@@ -404,7 +404,7 @@ def newest_rows(
     best = np.zeros(lookup.num_keys, np.int64)
     np.maximum.at(best, lookup.key_of_row, ranks)
     newest = np.flatnonzero(ranks == best[lookup.key_of_row])
-    rows = np.full(lookup.num_keys, NOT_FOUND, np.int64)
+    rows = np.full(lookup.num_keys, NO_MATCH, np.int64)
     rows[lookup.key_of_row[newest]] = newest
     twins = newest[rows[lookup.key_of_row[newest]] != newest]
     others = rows[lookup.key_of_row[twins]]
@@ -465,9 +465,9 @@ def without_dictionary(values: pa.Array) -> pa.Array:
 
 def _index_in(values: pa.Array, distinct: pa.Array) -> Places:
     """Return the index of each value among distinct ones, or -1."""
-    indices = pc.fill_null(pc.index_in(values, value_set=distinct), NOT_FOUND)
+    indices = pc.fill_null(pc.index_in(values, value_set=distinct), NO_MATCH)
     if values.null_count:
-        indices = pc.if_else(pc.is_null(values), NOT_FOUND, indices)
+        indices = pc.if_else(pc.is_null(values), NO_MATCH, indices)
     places: Places = indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return places
 

@@ -28,7 +28,7 @@ MAX_KEYS: Final = 1 << 21
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 _OTHER_ODD: Final = np.uint64(0xD6E8FEB86659FD93)
 _ROWS_AT_ONCE: Final = 1 << 15
-_PLACES_FOR_A_KEY: Final = 16
+_SLOTS_PER_KEY: Final = 16
 _MIN_BITS: Final = 10
 _MAX_BITS: Final = 22
 _WORD_BYTES: Final = 8
@@ -42,10 +42,10 @@ class KeyFilter:
     """
 
     def __init__(self, words: KeyWords) -> None:
-        num_bits = (_PLACES_FOR_A_KEY * max(len(words), 1) - 1).bit_length()
+        num_bits = (_SLOTS_PER_KEY * max(len(words), 1) - 1).bit_length()
         self._shift = np.uint64(64 - min(max(num_bits, _MIN_BITS), _MAX_BITS))
-        num_places = 1 << (64 - int(self._shift))
-        self._is_there, self._is_also_there = np.zeros((2, num_places), np.bool_)
+        num_slots = 1 << (64 - int(self._shift))
+        self._is_there, self._is_also_there = np.zeros((2, num_slots), np.bool_)
         self._is_there[(words * _ODD) >> self._shift] = True
         self._is_also_there[(words * _OTHER_ODD) >> self._shift] = True
 
@@ -57,7 +57,7 @@ class KeyFilter:
         """
         num_rows = len(keys[0])
         scratch = np.empty(min(num_rows, _ROWS_AT_ONCE), np.uint64)
-        offsets, found_words = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+        offsets, word_parts = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
         for start in range(0, num_rows, _ROWS_AT_ONCE):
             words = key_words([key.slice(start, _ROWS_AT_ONCE) for key in keys])
             places = scratch[: len(words)]
@@ -71,8 +71,8 @@ class KeyFilter:
             words = words[rows]
             stay = self._is_also_there[(words * _OTHER_ODD) >> self._shift]
             offsets.append(rows[stay] + start)
-            found_words.append(words[stay])
-        return np.concatenate(offsets), np.concatenate(found_words)
+            word_parts.append(words[stay])
+        return np.concatenate(offsets), np.concatenate(word_parts)
 
 
 def are_exact(keys: Sequence[pa.Array]) -> bool:

@@ -23,18 +23,18 @@ import pyarrow as pa
 
 from lance_stream.errors import NotFoundError
 from lance_stream.keys.batch_keys import KeyLookup, Places
+from lance_stream.keys.bounds.cached_key_bounds import key_bounds, save_key_bounds
 from lance_stream.keys.bounds.key_bounds import BoundsLearner, FileBounds, key_fields
-from lance_stream.keys.bounds.known_key_bounds import key_bounds, save_key_bounds
 from lance_stream.keys.index.column_cache import (
     cache_column,
     cached_column,
-    place_of_column,
+    column_location,
 )
 from lance_stream.keys.index.key_index import (
     MAX_NEW_ROWS,
     MOST_SAVED_ROWS,
-    FoundRows,
     KeyIndex,
+    RowMatches,
     key_index_of,
 )
 from lance_stream.keys.index.memtable import Collector
@@ -132,10 +132,10 @@ class Threads:
         collectors: Sequence[Collector | None],
     ) -> Sequence[Matches]:
         """Return the matches of each unit, and collect the keys of some; see `find_matches`."""
-        look = partial(find_matches, lookup=lookup, num_keys=num_keys)
+        find = partial(find_matches, lookup=lookup, num_keys=num_keys)
         if len(units) < 2:
             return [
-                look(unit, collector=collector)
+                find(unit, collector=collector)
                 for unit, collector in zip(units, collectors, strict=True)
             ]
         with ThreadPoolExecutor(
@@ -143,7 +143,7 @@ class Threads:
         ) as threads:
             return list(
                 threads.map(
-                    lambda pair: look(pair[0], collector=pair[1]),
+                    lambda pair: find(pair[0], collector=pair[1]),
                     zip(units, collectors, strict=True),
                 )
             )
@@ -216,7 +216,7 @@ def _sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches, *, keeps:
     """
     _, offsets = unpack_addresses(matches.addresses)
     (field,) = key_fields(unit.schema, unit.columns[-1:])
-    location = place_of_column(fragment, field) if keeps else None
+    location = column_location(fragment, field) if keeps else None
     cached = None if location is None else cached_column(location, field)
     if cached is not None and len(cached) == fragment.physical_rows:
         return cached.take(pa.array(offsets))
@@ -289,8 +289,8 @@ class KeyMatcher:
 
     def __init__(self, workers: Workers = THREADS) -> None:
         self._workers = workers
-        self._known: dict[int, tuple[bytes, Matches]] = {}
-        self._asked: tuple[Field, ...] = ()
+        self._matches_of: dict[int, tuple[bytes, Matches]] = {}
+        self._fields_read: tuple[Field, ...] = ()
 
     def look_up(self, table: TableVersion, incoming: KeyedRows) -> Matches:
         """Return the rows of a version that have a key of the batch.
@@ -302,14 +302,16 @@ class KeyMatcher:
         columns = incoming.scanned_columns
         fields = {field.name: field for field in table.schema.fields}
         fields_read = tuple(fields[name] for name in columns)
-        if fields_read != self._asked:  # the first call, or others: renamed columns have other ids
-            self._asked, self._known = fields_read, {}
+        if (
+            fields_read != self._fields_read
+        ):  # the first call, or others: renamed columns have other ids
+            self._fields_read, self._matches_of = fields_read, {}
         valid: list[Matches] = []
         places: list[int] = []
         fragments = table.manifest.fragments
         bounds = key_bounds(table, incoming.on)
         for index in np.flatnonzero(bounds.may_hold(fragments, incoming.lookup)).tolist():
-            cached = self._known.get(fragments.ids[index])
+            cached = self._matches_of.get(fragments.ids[index])
             still_valid = None if cached is None else _still(table, index, *cached)
             if still_valid is None:
                 places.append(index)
@@ -329,8 +331,8 @@ class KeyMatcher:
         was_looked_up = any(column.saved_work for column in bounds.columns)
         results = self._find(table, incoming, units, was_looked_up=was_looked_up)
         for index, unit, result in zip(places, units, results, strict=True):
-            self._known[fragments.ids[index]] = (unit.fragment, result)
-        bounds.learn(file_bounds for result in results for file_bounds in result.file_bounds)
+            self._matches_of[fragments.ids[index]] = (unit.fragment, result)
+        bounds.add_bounds(file_bounds for result in results for file_bounds in result.file_bounds)
         save_key_bounds(table, bounds)
         return join_matches([*valid, *results])
 
@@ -408,13 +410,13 @@ class KeyMatcher:
                 collector.see([values[part] for values in keys])
                 memory.add([collector])
                 for field in key_fields(table.schema, ordering):
-                    location = place_of_column(fragment, field)
+                    location = column_location(fragment, field)
                     if location is not None:
                         cache_column(location, rows.column(field.name)[part])
             first += fragment.physical_rows
 
 
-def _by_unit(rows: FoundRows, numbers: Places) -> Iterator[tuple[int, FoundRows]]:
+def _by_unit(rows: RowMatches, numbers: Places) -> Iterator[tuple[int, RowMatches]]:
     """Yield remembered rows by the place of their file's unit, in the order of their offsets.
 
     Args:
@@ -428,7 +430,7 @@ def _by_unit(rows: FoundRows, numbers: Places) -> Iterator[tuple[int, FoundRows]
     stops = np.searchsorted(files, numbers, "right")
     for at in np.flatnonzero((numbers >= 0) & (stops > firsts)).tolist():
         part = order[firsts[at] : stops[at]]
-        yield at, FoundRows(rows.files[part], rows.offsets[part], rows.keys[part])
+        yield at, RowMatches(rows.files[part], rows.offsets[part], rows.keys[part])
 
 
 def _remembered(
@@ -436,7 +438,7 @@ def _remembered(
     table: TableVersion,
     fragments: Sequence[Fragment],
     lookup: KeyLookup,
-) -> tuple[Places, FoundRows]:
+) -> tuple[Places, RowMatches]:
     """Return the number of each fragment's file, -1 if unknown; and the rows with a key."""
     while True:
         snapshot = memory.look_up(fragments, len(table.manifest.fragments), table.store)
@@ -469,11 +471,11 @@ def _collectors(
     """Return what collects the keys of fragments that are read; None where they are not kept."""
     collectors: list[Collector | None] = []
     most = MOST_SAVED_ROWS if memory.can_save else MAX_NEW_ROWS
-    num_left = min(most, memory.num_rows_left) if is_worth_it else 0
+    num_remaining = min(most, memory.num_free_rows) if is_worth_it else 0
     for fragment in fragments:
-        file = memory.file_of(fragment) if 0 < fragment.physical_rows <= num_left else None
+        file = memory.file_of(fragment) if 0 < fragment.physical_rows <= num_remaining else None
         if file is not None:
-            num_left -= fragment.physical_rows
+            num_remaining -= fragment.physical_rows
         collectors.append(None if file is None else memory.collector(file, fragment.physical_rows))
     return collectors
 

@@ -49,8 +49,8 @@ class Lookup:
         """Return whether this is the lookup in a version."""
         if self.table.manifest is table.manifest:
             return True
-        is_same_place = self.table.store.uri == table.store.uri
-        return is_same_place and mark_of(self.table.manifest) == mark_of(table.manifest)
+        has_same_uri = self.table.store.uri == table.store.uri
+        return has_same_uri and mark_of(self.table.manifest) == mark_of(table.manifest)
 
     def matches(self) -> Iterator[Match]:
         """Yield where the batch id is; the first match whose verdict is not "new" counts."""

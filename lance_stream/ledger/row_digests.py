@@ -543,20 +543,20 @@ def _add_long(sums: U64, words: Any, starts: Any, lengths: Any) -> None:
     section, which = 0, np.flatnonzero(lengths > 0)
     while len(which):
         begin = starts[which] + section * _TABLE * 8
-        num_left = lengths[which] - section * _TABLE * 8
-        counts = np.minimum(-(-num_left // 8), _TABLE)
-        for some in _portions(counts):
-            places = _places(counts[some])
+        num_remaining = lengths[which] - section * _TABLE * 8
+        counts = np.minimum(-(-num_remaining // 8), _TABLE)
+        for some in _slices(counts):
+            places = _numbers_within(counts[some])
             at = np.repeat(begin[some], counts[some]) + 8 * places
-            rest = np.repeat(num_left[some], counts[some]) - 8 * places
+            rest = np.repeat(num_remaining[some], counts[some]) - 8 * places
             weighted = _read_words(words, at, rest) * _K[:, places]
             section_sums = _segment_sums(weighted, counts[some])
             sums[:, which[some]] += section_sums * _factors(section)
-        which = which[num_left > _TABLE * 8]
+        which = which[num_remaining > _TABLE * 8]
         section += 1
 
 
-def _portions(counts: npt.NDArray[np.int64]) -> Iterable[slice]:
+def _slices(counts: npt.NDArray[np.int64]) -> Iterable[slice]:
     """Yield slices of rows with about ten thousand elements together, or of one row."""
     ends = np.cumsum(counts)
     start = 0
@@ -568,7 +568,7 @@ def _portions(counts: npt.NDArray[np.int64]) -> Iterable[slice]:
         start = stop
 
 
-def _places(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _numbers_within(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return 0, 1, ... counts[0] - 1, 0, 1, ... counts[1] - 1, ..."""
     ends = np.cumsum(counts)
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
@@ -652,14 +652,14 @@ def _add_items(sums: U64, values: U64, starts: Any, lengths: Any) -> None:
     section, which = 0, np.flatnonzero(lengths > 0)
     while len(which):
         begin = starts[which] + section * _TABLE
-        num_left = lengths[which] - section * _TABLE
-        counts = np.minimum(num_left, _TABLE)
-        for some in _portions(counts):
-            places = _places(counts[some])
+        num_remaining = lengths[which] - section * _TABLE
+        counts = np.minimum(num_remaining, _TABLE)
+        for some in _slices(counts):
+            places = _numbers_within(counts[some])
             at = np.repeat(begin[some], counts[some]) + places
             section_sums = _segment_sums(values[:, at] * _K[:, places], counts[some])
             sums[:, which[some]] += section_sums * _factors(section)
-        which = which[num_left > _TABLE]
+        which = which[num_remaining > _TABLE]
         section += 1
 
 

@@ -107,7 +107,7 @@ DEFAULT_AGE: Final = timedelta(days=14)
 COMMIT_GRACE: Final = timedelta(minutes=10)
 """How long a commit may be under way, counted from writing the transaction file."""
 
-UNDER_WAY: Final = "a commit in progress"
+ONGOING: Final = "a commit in progress"
 """Marks versions that a writer may be about to republish; no tag can have this name."""
 
 BRANCH: Final = "branch "
@@ -183,7 +183,7 @@ class CleanupReport:
         num_files: How many files, by what they are (the values of `FileKind`).
         size_bytes: Their size.
         holds: What protected versions from removal, and how many: by tag, by branch (`BRANCH` and
-            its name), and by `UNDER_WAY`.
+            its name), and by `ONGOING`.
         expired_consumers: The consumers that no longer count.
         is_dry_run: Whether nothing was removed.
     """
@@ -216,7 +216,7 @@ def _holder(name: str) -> str:
         return f"the {name}"
     if is_consumers(name):
         return f"the consumer {consumer_of(name)}"
-    return name if name == UNDER_WAY else f"the tag {name}"
+    return name if name == ONGOING else f"the tag {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,23 +287,23 @@ def cleanup(
     if not is_dry_run:
         environment = by_the_clock_of(table.store, environment)
     expired = _expired_consumers(table, rules, environment)
-    ignored = {*(consumer.tag for consumer in expired), *_forgotten_holds(table.refs, environment)}
-    made_from = _branches_by_origin(table.refs)
+    ignored = {*(consumer.tag for consumer in expired), *_expired_tags(table.refs, environment)}
+    branches_by_version = _branches_by_origin(table.refs)
     versions = table.log.versions()
-    under_way = _CommitsUnderWay(table, rules, environment)
-    survey = _survey(table, versions, rules, ignored, made_from, under_way, environment)
-    leftovers = _Left(_list_files(table, work), survey.named, _oldest_sure(rules, environment))
+    ongoing = _OngoingCommits(table, rules, environment)
+    survey = _survey(table, versions, rules, ignored, branches_by_version, ongoing, environment)
+    leftovers = _Leftovers(_list_files(table, work), survey.named, _oldest_sure(rules, environment))
     going = set(survey.removable)
     staying = [version for version in versions if version not in going]
     leftovers.strike_out(_read_newest_first(table.log, staying))
     leftovers.strike_out(_detached_versions(table.store))
     leftovers.strike_out(_of_other_branches(table.refs))
     sizes = {file.path: file.size_bytes for file in table.store.list(VERSIONS_DIRECTORY)}
-    _check_known(table.store, sizes)
+    _check_are_manifests(table.store, sizes)
     removed = survey.removable
     if not is_dry_run:
         _forget(table.refs, expired, ignored)
-        removed = _remove_versions(table, survey, ignored, under_way)
+        removed = _remove_versions(table, survey, ignored, ongoing)
         new = sorted(set(table.log.versions()) - set(staying))
         leftovers.strike_out(_read_newest_first(table.log, new))
         leftovers.strike_out(_of_other_branches(table.refs))
@@ -363,20 +363,20 @@ def _check_references(refs: Refs) -> None:
 # --- what to remove
 
 
-class _Holds:
+class _Protections:
     """What protects versions: tags and branches protect one, consumers theirs and all later ones.
 
     Args:
         refs: The table's, or its branch's.
         ignored: Tags that no longer count.
-        made_from: The branches that were created from this one, by version.
+        branches_by_version: The branches that were created from this one, by version.
 
     Raises:
         CorruptDataError: A tag is damaged.
     """
 
     def __init__(
-        self, refs: Refs, ignored: Collection[str], made_from: Mapping[int, Sequence[str]]
+        self, refs: Refs, ignored: Collection[str], branches_by_version: Mapping[int, Sequence[str]]
     ) -> None:
         self._tags: dict[int, list[str]] = defaultdict(list)
         self._consumers: dict[str, int] = {}
@@ -388,7 +388,7 @@ class _Holds:
                 self._consumers[tag.name] = first
             else:
                 self._tags[tag.version].append(tag.name)
-        for version, names in made_from.items():
+        for version, names in branches_by_version.items():
             self._tags[version] += names
 
     def of(self, version: int) -> list[str]:
@@ -431,7 +431,7 @@ def _not_understood(path: str, what: str, error: Exception) -> CorruptDataError:
     )
 
 
-class _CommitsUnderWay:
+class _OngoingCommits:
     """The commits that may have started and not finished.
 
     Args:
@@ -442,9 +442,9 @@ class _CommitsUnderWay:
 
     def __init__(self, table: TableVersion, rules: CleanupRules, environment: Environment) -> None:
         self._table = table
-        self._is_asked = not rules.delete_unverified
+        self._is_checked = not rules.delete_unverified
         self._latest = environment.now_nanos() / 1e9 - COMMIT_GRACE.total_seconds()
-        files = table.store.list(VERSIONS_DIRECTORY) if self._is_asked else []
+        files = table.store.list(VERSIONS_DIRECTORY) if self._is_checked else []
         self._young = {file.path for file in files if file.modified > self._latest}
 
     def hold_after(self, versions: Sequence[int], removed: Collection[str]) -> float:
@@ -458,7 +458,7 @@ class _CommitsUnderWay:
             removed: The names of transaction files of removed versions.
         """
         path = self._table.log.manifest_path
-        if not self._is_asked or not any(path(version) in self._young for version in versions):
+        if not self._is_checked or not any(path(version) in self._young for version in versions):
             return math.inf
         begun = {
             file.path: read_version
@@ -510,7 +510,7 @@ def _expired_consumers(
     return abandoned_consumers(table, rules.expire_consumers, environment)
 
 
-def _forgotten_holds(refs: Refs, environment: Environment) -> list[str]:
+def _expired_tags(refs: Refs, environment: Environment) -> list[str]:
     """Return the tags left by killed operations on versions."""
     latest = environment.now_nanos() - GRACE // timedelta(microseconds=1) * 1000
     return [
@@ -527,8 +527,8 @@ def _survey(
     versions: Sequence[int],
     rules: CleanupRules,
     ignored: Collection[str],
-    made_from: Mapping[int, Sequence[str]],
-    under_way: _CommitsUnderWay,
+    branches_by_version: Mapping[int, Sequence[str]],
+    ongoing: _OngoingCommits,
     environment: Environment,
 ) -> _Survey:
     """Return which versions can be removed, and what they reference.
@@ -538,17 +538,17 @@ def _survey(
         versions: All versions, ascending.
         rules: What to remove.
         ignored: Tags that no longer count.
-        made_from: The branches that were created from this one, by version.
-        under_way: The commits under way.
+        branches_by_version: The branches that were created from this one, by version.
+        ongoing: The commits under way.
         environment: The clock.
     """
-    holds = _Holds(table.refs, ignored, made_from)
+    holds = _Protections(table.refs, ignored, branches_by_version)
     age = rules.older_than
     latest = (
         None if age is None else environment.now_nanos() - age // timedelta(microseconds=1) * 1000
     )
     survey = _Survey([], set(), defaultdict(int))
-    seen: _Known = defaultdict(set)
+    seen: _NamesByBase = defaultdict(set)
     read = partial(_read_if_there, table.log)
     candidates = versions[: -rules.retain_versions]
     for version, manifest in zip(
@@ -565,10 +565,10 @@ def _survey(
             check_writable(manifest)
             survey.removable.append(version)
             survey.named.update(_names_of(manifest, seen, with_bases=False))
-    last = under_way.hold_after(survey.removable, ())
+    last = ongoing.hold_after(survey.removable, ())
     going = [version for version in survey.removable if version <= last]
     if len(going) < len(survey.removable):
-        survey.holds[UNDER_WAY] = len(survey.removable) - len(going)
+        survey.holds[ONGOING] = len(survey.removable) - len(going)
     return replace(survey, removable=going)
 
 
@@ -581,11 +581,11 @@ def _committed_at(table: TableVersion, manifest: Manifest) -> int:
     return max((int(file.modified * 1e9) for file in files if file.path == path), default=0)
 
 
-_Known: TypeAlias = defaultdict[Sequence[BasePath], set[bytes]]
+_NamesByBase: TypeAlias = defaultdict[Sequence[BasePath], set[bytes]]
 """Fragments whose file names are known, by the base paths that these are relative to."""
 
 
-def _names_of(manifest: Manifest, seen: _Known, *, with_bases: bool = True) -> Iterator[str]:
+def _names_of(manifest: Manifest, seen: _NamesByBase, *, with_bases: bool = True) -> Iterator[str]:
     try:
         yield from names_of(manifest, seen[manifest.base_paths], with_bases=with_bases)
     except BadDataError as error:
@@ -600,7 +600,7 @@ def _oldest_sure(rules: CleanupRules, environment: Environment) -> float:
     return environment.now_nanos() / 1e9 - GRACE.total_seconds()
 
 
-class _Left:
+class _Leftovers:
     """The files that are left over, as far as known.
 
     Args:
@@ -621,14 +621,14 @@ class _Left:
             is_abandoned = what.is_certain and file.modified <= oldest_sure
             if is_abandoned or what.name in named:
                 self._by_name[what.name].append((what, file))
-        self._known: _Known = defaultdict(set)
+        self._seen: _NamesByBase = defaultdict(set)
 
     def strike_out(self, manifests: Iterable[Manifest]) -> None:
         """Exclude what remaining versions reference; reads them only while anything is left."""
         if self._can_strike_out():
             for manifest in manifests:
                 check_writable(manifest)
-                for name in _names_of(manifest, self._known):
+                for name in _names_of(manifest, self._seen):
                     self._by_name.pop(name, None)
                 if not self._can_strike_out():
                     break
@@ -709,7 +709,7 @@ def _read_newest_first(log: VersionLog, versions: Sequence[int]) -> Iterator[Man
             manifest = log.read(version)
         except NotFoundError:
             if not is_newest:
-                _check_is_gone(log, version)
+                _check_is_removed(log, version)
                 continue
             manifest = log.read_latest()
         if is_newest:
@@ -717,7 +717,7 @@ def _read_newest_first(log: VersionLog, versions: Sequence[int]) -> Iterator[Man
         yield manifest
 
 
-def _check_is_gone(log: VersionLog, version: int) -> None:
+def _check_is_removed(log: VersionLog, version: int) -> None:
     """Check that a missing version was removed after it was listed.
 
     Raises:
@@ -737,7 +737,7 @@ def _detached_versions(store: Store) -> Iterator[Manifest]:
         CorruptDataError: A possible manifest is not recognized.
     """
     paths = [f"{VERSIONS_DIRECTORY}/{name}" for name in store.list_names(VERSIONS_DIRECTORY)]
-    _check_known(store, paths)
+    _check_are_manifests(store, paths)
     for path in paths:
         if parse_detached_manifest_name(path.rpartition("/")[2]) is None:
             continue
@@ -750,7 +750,7 @@ def _detached_versions(store: Store) -> Iterator[Manifest]:
             yield decode_manifest(data)
 
 
-def _check_known(store: Store, paths: Iterable[str]) -> None:
+def _check_are_manifests(store: Store, paths: Iterable[str]) -> None:
     """Check that what looks like a manifest is one.
 
     Raises:
@@ -798,7 +798,7 @@ def _remove_versions(
     table: TableVersion,
     survey: _Survey,
     ignored: Collection[str],
-    under_way: _CommitsUnderWay,
+    ongoing: _OngoingCommits,
 ) -> list[int]:
     """Delete the manifests of the selected versions, unless something new protects them.
 
@@ -809,15 +809,15 @@ def _remove_versions(
     removed: list[int] = []
     for start in range(0, len(survey.removable), _VERSIONS_AT_ONCE):
         versions = survey.removable[start : start + _VERSIONS_AT_ONCE]
-        holds = _Holds(table.refs, ignored, _branches_by_origin(table.refs))
-        last = under_way.hold_after(versions, survey.named)
+        holds = _Protections(table.refs, ignored, _branches_by_origin(table.refs))
+        last = ongoing.hold_after(versions, survey.named)
         going = [version for version in versions if version <= last and not holds.of(version)]
         read = partial(_bytes_if_there, table.store)
         manifests = _map_ahead(table.store, read, [path(version) for version in going])
         pairs = zip(going, manifests, strict=True)
         data = {version: manifest for version, manifest in pairs if manifest is not None}
         table.log.remove(list(data))
-        holds = _Holds(table.refs, ignored, _branches_by_origin(table.refs))
+        holds = _Protections(table.refs, ignored, _branches_by_origin(table.refs))
         for version, manifest in data.items():
             if holds.of(version):
                 table.log.undo_remove(version, manifest)

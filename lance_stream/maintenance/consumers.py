@@ -168,8 +168,9 @@ def _find(refs: Refs, name: str, prefix: str) -> Tag | None:
     tag = tag_files.find_tag(refs, consumer_tag(name, prefix))
     if tag is not None and tag.branch != refs.branch:
         raise InvalidInputError(
-            f"the consumer {name!r} follows {_said(tag.branch)}, not {_said(refs.branch)}: a "
-            "consumer belongs to one history. Use another name, or drop that consumer"
+            f"the consumer {name!r} follows {_described(tag.branch)}, not "
+            f"{_described(refs.branch)}: "
+            "a consumer belongs to one history. Use another name, or drop that consumer"
         )
     return tag
 
@@ -184,7 +185,7 @@ def _home(refs: Refs, tag: str) -> Refs:
     return early if is_early else refs
 
 
-def _said(branch: str | None) -> str:
+def _described(branch: str | None) -> str:
     return "the table itself" if branch is None else f"its branch {branch!r}"
 
 

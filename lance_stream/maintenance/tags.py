@@ -48,7 +48,7 @@ class Tags:
             InvalidInputError: The tag already exists, or the name is invalid.
             NotFoundError: The version does not exist.
         """
-        refs, number = self._said(version)
+        refs, number = self._resolve(version)
         return tag_files.create_tag(refs, _of_user(name), number)
 
     def update(self, name: str, version: TaggedVersion = None) -> Tag:
@@ -59,7 +59,7 @@ class Tags:
             NotFoundError: The tag or version does not exist.
             CorruptDataError: The tag's file is damaged.
         """
-        refs, number = self._said(version)
+        refs, number = self._resolve(version)
         return tag_files.move_tag(refs, _of_user(name), number)
 
     def delete(self, name: str) -> None:
@@ -72,7 +72,7 @@ class Tags:
         check_no_links(self._table.refs.root, (TAGS_DIRECTORY,))
         tag_files.delete_tag(self._table.refs, name)
 
-    def _said(self, version: TaggedVersion) -> tuple[Refs, int]:
+    def _resolve(self, version: TaggedVersion) -> tuple[Refs, int]:
         """Return the branch and the version."""
         refs = self._table.refs
         if version is None:

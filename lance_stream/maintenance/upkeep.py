@@ -28,7 +28,7 @@ class Upkeep:
     """
 
     def __init__(self, compact: int | str | None, fresh_indices: RefreshPolicy | None) -> None:
-        self._given = compact, fresh_indices
+        self._arguments = compact, fresh_indices
         self._turns = Turns()
         self.compaction = (
             None if compact is None else BackgroundCompaction(compact, turns=self._turns)
@@ -38,7 +38,7 @@ class Upkeep:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._given
+        return type(self), self._arguments
 
     def batch(self) -> AbstractContextManager[None]:
         """Hold off its commits while a batch is written and committed."""

@@ -290,7 +290,7 @@ def _consumers(series: Series) -> Figure | None:
         "color": "lag",
         "x": [consumer.versions for consumer in visible],
         "y": [plain(consumer.name) for consumer in visible],
-        "text": [_said(consumer.rows, consumer.seconds) for consumer in visible],
+        "text": [_age_text(consumer.rows, consumer.seconds) for consumer in visible],
         "textposition": "auto",
         "hovertemplate": "%{y}: %{x:,} versions behind, %{text}<extra></extra>",
     }
@@ -305,7 +305,7 @@ def _consumers(series: Series) -> Figure | None:
     return Figure("consumers", "Lag of consumers", note, [trace], layout, False, height)
 
 
-def _said(rows: int | None, seconds: float | None) -> str:
+def _age_text(rows: int | None, seconds: float | None) -> str:
     text = "rows unknown" if rows is None else f"{rows:,} rows"
     return text if seconds is None else f"{text}, {_age(seconds)}"
 

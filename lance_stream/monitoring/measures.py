@@ -193,11 +193,11 @@ class TableWatch:
         first = self._counted.get(unread[0])
         at = first.committed_at if first else None
         counts = [self._counted[version].rows for version in unread if version in self._counted]
-        is_known = len(counts) == len(unread) and None not in counts
+        is_complete = len(counts) == len(unread) and None not in counts
         return ConsumerLag(
             name,
             len(unread),
-            sum(count or 0 for count in counts) if is_known else None,
+            sum(count or 0 for count in counts) if is_complete else None,
             None if at is None else max(now - at, 0.0),
         )
 

@@ -322,13 +322,13 @@ class _Names:
     """The values of a label: the first ones, and one for all others."""
 
     def __init__(self) -> None:
-        self._known: set[str] = set()
+        self._names: set[str] = set()
 
     def bounded(self, name: str) -> str:
-        if name not in self._known:
-            if len(self._known) >= MAX_NAMES:
+        if name not in self._names:
+            if len(self._names) >= MAX_NAMES:
                 return OTHERS
-            self._known.add(name)
+            self._names.add(name)
         return name
 
 

@@ -37,7 +37,7 @@ def page_of(series: Series) -> str:
         subtitle=_subtitle(series),
         tiles="".join(_tile(number, what) for number, what in _numbers(series)),
         cards="".join(map(_card, figures)),
-        footer=f"Made by lance-stream at {series.made_at:%Y-%m-%d %H:%M:%S} UTC from the table's "
+        footer=f"Made by lance-stream at {series.read_at:%Y-%m-%d %H:%M:%S} UTC from the table's "
         "manifests. Drag to zoom, double-click to reset.",
         data=_as_json(series, figures),
         library=library,

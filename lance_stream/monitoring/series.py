@@ -89,7 +89,7 @@ class Series:
 
     Attributes:
         uri: The table's location.
-        made_at: When the numbers were read, in UTC.
+        read_at: When the numbers were read, in UTC.
         versions: The versions, the newest last.
         has_older: Whether older versions exist that are not among them.
         fragments: The fragments of the newest version, in scan order.
@@ -99,7 +99,7 @@ class Series:
     """
 
     uri: str
-    made_at: datetime
+    read_at: datetime
     versions: list[VersionSize]
     has_older: bool
     fragments: list[FragmentSize]
@@ -130,7 +130,7 @@ def collect(
     visible = {version.info.version for version in versions}
     return Series(
         uri=table.uri,
-        made_at=now,
+        read_at=now,
         versions=versions,
         has_older=any(version < oldest for version in existing),
         fragments=[
@@ -185,7 +185,7 @@ def _commit_of(entry: object, uri: str) -> CommitTimes | None:
     if not isinstance(entry, dict) or entry.get("skipped"):
         return None
     table, version, seconds = entry.get("table"), entry.get("version"), entry.get("seconds")
-    if not isinstance(table, str) or _place(table) != _place(uri):
+    if not isinstance(table, str) or _normalized(table) != _normalized(uri):
         return None
     if not isinstance(version, int) or not isinstance(seconds, dict):
         return None
@@ -197,7 +197,7 @@ def _is_duration(value: object) -> bool:
     return isinstance(value, int | float) and 0 <= value < MAX_SECONDS
 
 
-def _place(uri: str) -> str:
+def _normalized(uri: str) -> str:
     """Return the same text for all spellings of a local path."""
     return (uri if ":/" in uri else os.path.realpath(uri)).rstrip("/")
 

@@ -180,7 +180,7 @@ def set_aside(
     rows = _rows_of(bad, app_id, batch_id, rules, environment)
     attempt: str = rows["attempt"][0].as_py()
     options = dict(storage_options)
-    identity = _Own(app_id, batch_id, attempt)
+    identity = _Attempt(app_id, batch_id, attempt)
     table = open_quarantine(uri, options, target.uri)
     if table is None:
         config = {TABLE_KEY: normalized(target.uri)}
@@ -198,7 +198,7 @@ def set_aside(
 
 
 @dataclass(frozen=True)
-class _Own:
+class _Attempt:
     """Identifies the rows of one attempt."""
 
     app_id: str
@@ -221,7 +221,7 @@ class _QuarantineChangedError(CommitConflictError):
 def _commit(
     table: TableVersion,
     rows: pa.Table,
-    identity: _Own,
+    identity: _Attempt,
     target: TableVersion,
     environment: Environment,
 ) -> TableVersion | None:
@@ -239,10 +239,10 @@ def _commit(
     # forget, or for a table that was here before. Rows that were committed then, and replayed
     # since, are not these.
     table = newest_of_same(table)
-    num_found = count_rows(table, identity.where)
-    if num_found == rows.num_rows:
+    num_stored = count_rows(table, identity.where)
+    if num_stored == rows.num_rows:
         return table
-    if num_found:
+    if num_stored:
         table = update(table, {"attempt": _quoted(UNNAMED)}, identity.where)
     for name in (identity.name, f"{identity.name} {environment.random_id():016x}"):
         batch = PendingBatch.of(name, 0, digest=digest)
@@ -257,7 +257,7 @@ def _commit(
 def _append_unless_overtaken(
     table: TableVersion,
     rows: pa.Table,
-    identity: _Own,
+    identity: _Attempt,
     batch: PendingBatch,
     target: TableVersion,
     environment: Environment,
@@ -340,7 +340,7 @@ def _rows_of(
 # --- rows that count nothing
 
 
-def _mark_unnamed(table: TableVersion, identity: _Own, target: TableVersion) -> None:
+def _mark_unnamed(table: TableVersion, identity: _Attempt, target: TableVersion) -> None:
     """Mark rows that the table's ledger has not named, and never will: usually none.
 
     Args:

@@ -54,7 +54,7 @@ from lance_stream.verbs.update import update
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import check_castable
 from lance_stream.write.row_checks import Check, RowRules, as_checks
-from lance_stream.write.rows_as_json import CORRUPT_WAY_OUT, rows_from_json
+from lance_stream.write.rows_as_json import CORRUPT_REMEDY, rows_from_json
 
 APP_ID: Final = "lance_stream.quarantine"
 """The app id of replays in the ledger of the table."""
@@ -114,12 +114,12 @@ class Replayed:
     Attributes:
         rows_replayed: Rows that left the quarantine: the table has them, or a newer row of their
             key (`sequence_by`).
-        rows_left: Rows that stay in quarantine, by the reason why.
+        rows_remaining: Rows that stay in quarantine, by the reason why.
         rows_uncommitted: Rows that stay because their batch is not committed yet.
     """
 
     rows_replayed: int = 0
-    rows_left: Mapping[str, int] = field(default_factory=dict)
+    rows_remaining: Mapping[str, int] = field(default_factory=dict)
     rows_uncommitted: int = 0
 
 
@@ -219,7 +219,7 @@ def replay_quarantine(
     table, bad = rows_table
     if where is not None:
         where = parse_predicate(where, bad.arrow_schema).text
-    bad = _settle_claims(table, bad, environment)
+    bad = _resolve_claims(table, bad, environment)
     replay = _Replay(table, bad, checks, fix, environment, replace_existing=replace_existing)
     try:
         return replay.run(where)
@@ -250,7 +250,7 @@ def _open(
 # --- claims of earlier replays
 
 
-def _settle_claims(
+def _resolve_claims(
     table: TableVersion, bad: TableVersion, environment: Environment
 ) -> TableVersion:
     """Finish or undo interrupted replays, and return the quarantine's newest version.
@@ -319,7 +319,7 @@ class _Replay:
         self._environment = environment
         self._replace_existing = replace_existing
         self._num_replayed = 0
-        self._left: Counter[str] = Counter()
+        self._remaining: Counter[str] = Counter()
 
     def run(self, where: str | None) -> Replayed:
         """Replay the rows that a condition selects."""
@@ -345,19 +345,19 @@ class _Replay:
         for (_, rules, types), row_ids in sorted(groups.items(), key=lambda group: group[0][0]):
             for start in range(0, len(row_ids), ROWS_PER_COMMIT):
                 self._move(row_ids[start : start + ROWS_PER_COMMIT], _recorded(rules), types)
-        return Replayed(self._num_replayed, dict(self._left.most_common()), num_uncommitted)
+        return Replayed(self._num_replayed, dict(self._remaining.most_common()), num_uncommitted)
 
     def _move(self, row_ids: Sequence[int], recorded: Mapping[str, Any], types: str) -> None:
         """Move some rows to the table, as far as they fit it."""
         if recorded["mode"] == "overwrite":
-            self._left[_OVERWRITTEN] += len(row_ids)
+            self._remaining[_OVERWRITTEN] += len(row_ids)
             return
         if recorded["mode"] == "derive":
-            self._left[_DERIVED] += len(row_ids)
+            self._remaining[_DERIVED] += len(row_ids)
             return
         is_ordered = recorded["mode"] != "upsert" or recorded["sequence_by"]
         if not is_ordered and not self._replace_existing:
-            self._left[_WITHOUT_ORDER] += len(row_ids)
+            self._remaining[_WITHOUT_ORDER] += len(row_ids)
             return
         fitting = self._fitting(row_ids, recorded, types)
         if not fitting.num_rows:
@@ -416,7 +416,9 @@ class _Replay:
         needed = (*recorded["on"], *filter(None, [recorded["sequence_by"]]))
         missing = [name for name in needed if name not in rows.column_names]
         if missing:
-            self._left[f"they have no column {missing[0]!r}, which an upsert needs"] += len(row_ids)
+            self._remaining[f"they have no column {missing[0]!r}, which an upsert needs"] += len(
+                row_ids
+            )
             return rows.slice(0, 0)
         self._table = newest_of_same(self._table)
         table = self._table.arrow_schema
@@ -440,7 +442,7 @@ class _Replay:
         try:
             check_castable(incoming, target)
         except InvalidInputError as error:
-            self._left[str(error)] += rows.num_rows
+            self._remaining[str(error)] += rows.num_rows
             return rows.slice(0, 0)
         rules.check_batch(rows.schema)
         verdict = rules.judge(one_batch(rows))
@@ -449,7 +451,7 @@ class _Replay:
                 verdict.bad["reason"].to_pylist(), verdict.bad["rows"].to_pylist(), strict=True
             )
             for reason, num_rows in bad:
-                self._left[reason] += num_rows
+                self._remaining[reason] += num_rows
         return pa.Table.from_batches([verdict.good])
 
 
@@ -522,7 +524,7 @@ def _recorded(text: str) -> dict[str, Any]:
         is_valid = False
     if not is_valid:
         raise CorruptDataError(
-            f"the rules of a row in quarantine are damaged: {text[:200]!r}. {CORRUPT_WAY_OUT}"
+            f"the rules of a row in quarantine are damaged: {text[:200]!r}. {CORRUPT_REMEDY}"
         )
     return dict(rules)
 

@@ -88,7 +88,7 @@ def open_quarantine(
         )
     of = table.manifest.config.get(TABLE_KEY, "")
     if table_uri is not None and not _is_same(
-        of, table_uri, is_beside=uri == quarantine_uri(table_uri)
+        of, table_uri, is_derived=uri == quarantine_uri(table_uri)
     ):
         raise InvalidInputError(
             f"the table {uri} is the quarantine of {of or 'another table'}, not of {table_uri}; "
@@ -98,11 +98,11 @@ def open_quarantine(
     return table
 
 
-def _is_same(recorded: str, uri: str, *, is_beside: bool) -> bool:
-    own_uri = normalized(uri)
-    if is_beside:
-        return recorded.rpartition("/")[2] == own_uri.rpartition("/")[2]
-    return recorded == own_uri
+def _is_same(recorded: str, uri: str, *, is_derived: bool) -> bool:
+    normalized_uri = normalized(uri)
+    if is_derived:
+        return recorded.rpartition("/")[2] == normalized_uri.rpartition("/")[2]
+    return recorded == normalized_uri
 
 
 def normalized(uri: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from lance_stream.errors import BadDataError, InvalidInputError
-from lance_stream.read.blob_places import FileOfBlobs, blob_places, read_range
+from lance_stream.read.blob_locations import FileOfBlobs, blob_locations, read_range
 from lance_stream.read.take import Numbers, addresses_of
 from lance_stream.schema.blobs import described
 from lance_stream.schema.fields import Field
@@ -157,7 +157,7 @@ def _of_fragment(
         (descriptions,) = table.files.take(file, [described(narrowed(path))], offsets)
         for _ in path[1:]:
             descriptions = pc.struct_field(descriptions, 0)  # null where the struct is
-        places = blob_places(descriptions, file, table.files)
+        places = blob_locations(descriptions, file, table.files)
     except BadDataError as error:
         error.add_note(f"column {field.name!r} of the data file {file.path!r}")
         raise

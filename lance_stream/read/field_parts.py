@@ -50,16 +50,16 @@ def with_witnesses(field: Field, whole: Field, field_ids: Container[int]) -> Fie
         if all(map(_is, children, field.children)):
             return field
         return replace(field, children=children)
-    witness = _path_to_held(whole, field_ids)
+    witness = _path_to_stored(whole, field_ids)
     return field if witness is None else _joined(field, witness)
 
 
-def _path_to_held(field: Field, field_ids: Container[int]) -> Field | None:
+def _path_to_stored(field: Field, field_ids: Container[int]) -> Field | None:
     """Return a field reduced to one stored leaf and its ancestors; None if no leaf is stored."""
     if field.is_leaf:
         return field if field.id in field_ids else None
     for child in field.children:
-        path = _path_to_held(child, field_ids)
+        path = _path_to_stored(child, field_ids)
         if path is not None:
             # a map is read as a whole
             return field if field.logical_type == MAP else replace(field, children=(path,))

@@ -36,9 +36,9 @@ from lance_stream.expressions.predicates import Expression, evaluate_predicate, 
 from lance_stream.file.blocks.arrow_blocks import array_from_numpy
 from lance_stream.file.nested_arrays import map_blobs
 from lance_stream.file.versions import FileVersion
-from lance_stream.read.blob_places import blob_places, read_blobs, sizes_of_blobs
+from lance_stream.read.blob_locations import blob_locations, read_blobs, sizes_of_blobs
 from lance_stream.read.field_parts import Part, assemble, part_in, with_witnesses
-from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
+from lance_stream.read.page_cache import PageCache, PagesOfFile, Rows
 from lance_stream.read.selections import TAKE_BELOW, Selection, batch_bounds, cuts, selection_of
 from lance_stream.read.skipping.row_ranges import RowRanges, bounded_leaves
 from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit, output_schema
@@ -109,10 +109,10 @@ class FragmentReader:
     """
 
     def __init__(
-        self, unit: WorkUnit, pages: KeptPages | None = None, *, is_first: bool = False
+        self, unit: WorkUnit, pages: PageCache | None = None, *, is_first: bool = False
     ) -> None:
         self._unit = unit
-        self._kept = pages
+        self._page_cache = pages
         self._is_first = is_first
         self._rows_of_unit: Rows | None = None
         self._pages_of_files: dict[tuple[str, int | None], PagesOfFile | None] = {}
@@ -207,7 +207,7 @@ class FragmentReader:
     def _keep_pages(self, start: int, stop: int, num_rows: int) -> None:
         """Let batches share the pages they need, if most rows of a range make several batches."""
         in_batch = self._unit.batch_size or self._default_batch_size(self._physical_rows())
-        if self._kept is not None and num_rows > in_batch and 2 * num_rows > stop - start:
+        if self._page_cache is not None and num_rows > in_batch and 2 * num_rows > stop - start:
             self._rows_of_unit = Rows(start, stop, in_batch)
 
     def _ranges_that_may_match(self, num_rows: int) -> RowRanges:
@@ -295,8 +295,8 @@ class FragmentReader:
                 span = selection.stop - selection.start
                 selection = selection.where(chosen.to_numpy(zero_copy_only=False))
                 is_part = selection.stop - selection.start < MOST_OF_A_BATCH * span
-                if self._kept is not None:
-                    self._kept.note_filter(matches_everywhere=not is_part)
+                if self._page_cache is not None:
+                    self._page_cache.note_filter(matches_everywhere=not is_part)
                 rows_apart = math.inf if is_part else _rows_apart(selection)
                 arrays_by_name = {
                     name: (field, array.filter(chosen))
@@ -411,15 +411,17 @@ class FragmentReader:
 
     def _pages_of(self, file: DataFile) -> PagesOfFile | None:
         """Return what keeps pages of a data file for the next batches; None if nothing does."""
-        if self._kept is None or self._rows_of_unit is None:
+        if self._page_cache is None or self._rows_of_unit is None:
             return None
         with self._lock:
             key = (file.path, file.base_id)
             if key not in self._pages_of_files:
-                self._pages_of_files[key] = self._open_pages(file, self._kept, self._rows_of_unit)
+                self._pages_of_files[key] = self._open_pages(
+                    file, self._page_cache, self._rows_of_unit
+                )
             return self._pages_of_files[key]
 
-    def _open_pages(self, file: DataFile, page_cache: KeptPages, rows: Rows) -> PagesOfFile | None:
+    def _open_pages(self, file: DataFile, page_cache: PageCache, rows: Rows) -> PagesOfFile | None:
         files = self._unit.files
         others = [field for field in self._output if field not in self._filter_fields]
         columns = [
@@ -488,7 +490,7 @@ class FragmentReader:
         if is_description(field):
             return descriptions
         try:
-            return read_blobs(blob_places(descriptions, file, self._unit.files))
+            return read_blobs(blob_locations(descriptions, file, self._unit.files))
         except BadDataError as error:
             error.add_note(
                 f"column {field.name!r} of data file {file.path!r} of fragment "

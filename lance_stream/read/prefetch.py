@@ -10,7 +10,7 @@ an object store more, since each spends most of its time waiting. There the next
 selected ahead, too. The amount read ahead is bounded: as many batches as cores, and more only if
 they are small; on an object store no more than one batch's worth until the consumer has taken the
 first, which may be all it wants. What batches of a unit have in common there is kept between them
-(`kept_pages`).
+(`page_cache`).
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, TypeVar
 import pyarrow as pa
 
 from lance_stream.read.fragment import BATCH_BYTES, FragmentReader
-from lance_stream.read.kept_pages import KeptPages
+from lance_stream.read.page_cache import PageCache
 from lance_stream.read.selections import Selection
 from lance_stream.read.units import WorkUnit
 from lance_stream.storage.store import NUM_READERS
@@ -80,7 +80,7 @@ def choose(units: Sequence[WorkUnit]) -> Iterator[Chosen]:
             for selection in reader.selections():
                 yield Chosen(index, reader, selection)
         return
-    pages = KeptPages()
+    pages = PageCache()
     readers = [(unit, pages, index == 0) for index, unit in enumerate(units)]
     begun = map_ahead(_begin, readers, num_readers(units))
     for index, (reader, selections) in enumerate(begun):
@@ -89,7 +89,7 @@ def choose(units: Sequence[WorkUnit]) -> Iterator[Chosen]:
 
 
 def _begin(
-    what: tuple[WorkUnit, KeptPages, bool],
+    what: tuple[WorkUnit, PageCache, bool],
 ) -> tuple[FragmentReader, Iterator[Selection]]:
     """Select the first rows of a unit, which opens the files needed for that."""
     unit, pages, is_first = what

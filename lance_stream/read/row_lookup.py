@@ -36,26 +36,22 @@ def find_rows(
         CorruptDataError: Two live rows have one of the ids; or the ids of a fragment are damaged.
     """
     row_id_set = distinct(row_ids)
-    addresses_found = np.full(len(row_id_set), NO_ADDRESS)
+    addresses = np.full(len(row_id_set), NO_ADDRESS)
     fragments = table.manifest.fragments
     hits = [hit for hit in _hits(table, row_id_set) if len(hit[1])]
     deleted_by_fragment = table.deleted_offsets_of([fragments[index] for index, _, _ in hits])
     for (index, some, offsets), deleted in zip(hits, deleted_by_fragment, strict=True):
         is_live = ~are_among(offsets, deleted)
         some, offsets = some[is_live], offsets[is_live]
-        twice = some[addresses_found[some] != NO_ADDRESS]
+        twice = some[addresses[some] != NO_ADDRESS]
         if len(twice):
             raise CorruptDataError(
                 f"{len(twice)} row ids belong to two live rows each, for example "
                 f"{int(row_id_set[twice[0]])}: an older writer may have used a next_row_id that "
                 "was too low"
             )
-        addresses_found[some] = pack_addresses(fragments.ids[index], offsets)
-    addresses = (
-        addresses_found[np.searchsorted(row_id_set, row_ids)]
-        if len(row_id_set)
-        else addresses_found
-    )
+        addresses[some] = pack_addresses(fragments.ids[index], offsets)
+    addresses = addresses[np.searchsorted(row_id_set, row_ids)] if len(row_id_set) else addresses
     return addresses, addresses != NO_ADDRESS
 
 
@@ -68,10 +64,10 @@ def _hits(table: TableVersion, row_ids: Ids) -> Iterator[tuple[int, Places, Offs
         some = np.arange(begins[index], ends[index])
         yield index, some, (row_ids[some] - ranges.values[index]).astype(np.int64)
     for index in np.flatnonzero(~ranges.is_known).tolist() if len(row_ids) else ():
-        yield index, *_found(table.row_ids(fragments[index]), row_ids)
+        yield index, *_matches_in(table.row_ids(fragments[index]), row_ids)
 
 
-def _found(sequence: RowIdSequence, row_ids: Ids) -> tuple[Places, Offsets]:
+def _matches_in(sequence: RowIdSequence, row_ids: Ids) -> tuple[Places, Offsets]:
     """Return which of some ascending ids a sequence has, and at which offsets."""
     if len(row_ids) < len(sequence):
         offsets = sequence.find(row_ids)

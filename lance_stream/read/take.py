@@ -55,7 +55,7 @@ def take(
     if not _is_ascending(addresses):
         addresses, inverse = np.unique(addresses, return_inverse=True)
     fragment_ids, offsets = unpack_addresses(addresses)
-    place_of = table.manifest.fragments.place_of
+    index_by_id = table.manifest.fragments.index_by_id
     units = []
     heads = (np.flatnonzero(fragment_ids[1:] != fragment_ids[:-1]) + 1).tolist()
     bounds = [0, *heads, len(addresses)] if len(addresses) else []
@@ -64,7 +64,7 @@ def take(
         units.append(
             unit_of(
                 table,
-                place_of[fragment_id],
+                index_by_id[fragment_id],
                 columns=names,
                 offsets=offsets[low:high].astype(np.uint32),
                 blob_handling=blob_handling,
@@ -88,7 +88,7 @@ def addresses_of(
     if (row_offsets is None) == (row_ids is None):
         raise InvalidInputError("take needs either row_offsets or row_ids")
     if row_offsets is not None:
-        return _addresses_of_places(table, _numbers(row_offsets, "row_offsets"))
+        return _addresses_at(table, _numbers(row_offsets, "row_offsets"))
     return _addresses_of_ids(table, _numbers(row_ids, "row_ids"))
 
 
@@ -113,9 +113,7 @@ def _numbers(numbers: Numbers, name: str) -> npt.NDArray[np.uint64]:
     return array.astype(np.uint64)
 
 
-def _addresses_of_places(
-    table: TableVersion, places: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.uint64]:
+def _addresses_at(table: TableVersion, places: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return the addresses of rows by their position among the live rows, in scan order."""
     fragments, counts = table.manifest.fragments, table.row_counts.live
     stops = counts.cumsum()

@@ -61,7 +61,7 @@ def read_rows(
         columns: The columns wanted.
         read: Yields the rows of work units, in order.
     """
-    places = table.manifest.fragments.place_of
+    places = table.manifest.fragments.index_by_id
     units = [
         unit_of(table, places[fragment_id], columns=tuple(columns), offsets=offsets)
         for fragment_id, offsets in by_fragment(addresses)
@@ -70,7 +70,7 @@ def read_rows(
     return read(units)
 
 
-class KeptLineage(NamedTuple):
+class MovedLineage(NamedTuple):
     """What rows keep when they move to other fragments.
 
     Attributes:
@@ -81,14 +81,14 @@ class KeptLineage(NamedTuple):
     row_ids: Ids
     created_at: Versions
 
-    def at(self, chosen: npt.NDArray[np.int64] | slice) -> "KeptLineage":
+    def at(self, chosen: npt.NDArray[np.int64] | slice) -> "MovedLineage":
         """Return the lineage of some of the rows."""
-        return KeptLineage(self.row_ids[chosen], self.created_at[chosen])
+        return MovedLineage(self.row_ids[chosen], self.created_at[chosen])
 
 
 def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
     """Return the stable row ids of rows, in the order of their addresses, which ascend."""
-    places = table.manifest.fragments.place_of
+    places = table.manifest.fragments.index_by_id
     parts = [
         table.row_ids_at(table.manifest.fragments[places[fragment_id]], offsets)
         for fragment_id, offsets in by_fragment(addresses)
@@ -96,17 +96,17 @@ def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
-def kept_lineage(table: TableVersion, addresses: Addresses) -> KeptLineage:
+def moved_lineage(table: TableVersion, addresses: Addresses) -> MovedLineage:
     """Return the lineage of rows, in the order of their addresses, which ascend."""
-    places = table.manifest.fragments.place_of
+    places = table.manifest.fragments.index_by_id
     created = [np.empty(0, np.uint64)]
     for fragment_id, offsets in by_fragment(addresses):
         fragment = table.manifest.fragments[places[fragment_id]]
         created.append(table.row_versions_at(fragment, fragment.created_at_versions, offsets))
-    return KeptLineage(row_ids_of(table, addresses), np.concatenate(created))
+    return MovedLineage(row_ids_of(table, addresses), np.concatenate(created))
 
 
-def with_kept_lineage(fragments: Iterable[Fragment], lineage: KeptLineage) -> list[Fragment]:
+def with_moved_lineage(fragments: Iterable[Fragment], lineage: MovedLineage) -> list[Fragment]:
     """Set the lineage of the rows that existed before, which come first."""
     with_lineage: list[Fragment] = []
     first = 0
@@ -133,7 +133,7 @@ def without_rows(
     version before. Their sequences are left out: those of a table that has lived would make each
     transaction, and the copy of it in the manifest, as large as what the table says of all rows.
     """
-    places = table.manifest.fragments.place_of
+    places = table.manifest.fragments.index_by_id
     dying: list[tuple[Fragment, npt.NDArray[np.uint32]]] = []
     removed: list[int] = []
     chosen = list(by_fragment(addresses))

@@ -141,7 +141,7 @@ def fragments_that_stay(
         return stays
     limit = limit_of(table)
     most_lineage = sys.maxsize if limit is None else limit
-    places = table.manifest.fragments.place_of
+    places = table.manifest.fragments.index_by_id
     candidates: list[tuple[slice, Fragment, FragmentCosts]] = []
     done = 0
     for fragment_id, offsets in by_fragment(changed):
@@ -213,7 +213,7 @@ def columns_job(
         sources: The columns that they depend on.
         needs_stored: Whether they depend on any, or on themselves.
     """
-    index = table.manifest.fragments.place_of[fragment_id]
+    index = table.manifest.fragments.index_by_id[fragment_id]
     fragment = table.manifest.fragments[index]
     num_rows = table.physical_rows(fragment)
     job_fields = fields if fragment.deletion_file is None else map(_with_nulls, fields)
@@ -367,7 +367,7 @@ def with_new_columns(
         updated: The fragments with new deletion files, as `changed_rows.without_rows` returns them.
         written: The fragments with new columns, from `write_columns`; they may be among the first.
     """
-    places = table.manifest.fragments.place_of
+    places = table.manifest.fragments.index_by_id
     changed = {fragment.id: fragment for fragment in updated}
     for fragment in written:
         now = changed.get(fragment.id) or table.manifest.fragments[places[fragment.id]]

@@ -47,7 +47,7 @@ class FragmentCosts:
         num_changed: How many of them change.
         num_runs: How many runs of adjacent rows these are.
         num_columns: How many columns without parts have new values.
-        own_bytes: What these columns take in the data files.
+        changed_bytes: What these columns take in the data files.
         other_bytes: What all others take; a bound if the data files have not been opened.
         num_others: How many columns without parts the others are.
         num_side_blobs: How many columns of each row store their bytes in other files.
@@ -57,7 +57,7 @@ class FragmentCosts:
     num_changed: int
     num_runs: int
     num_columns: int
-    own_bytes: int
+    changed_bytes: int
     other_bytes: int
     num_others: int = 1
     num_side_blobs: int = 0
@@ -86,7 +86,7 @@ class FragmentCosts:
             num_changed=len(offsets),
             num_runs=1 + int(np.count_nonzero(np.diff(offsets.astype(np.int64)) > 1)),
             num_columns=sum(1 for field in fields for _ in field.leaves()),
-            own_bytes=0,
+            changed_bytes=0,
             other_bytes=sum(_size_of(table, file) for file in fragment.files),
             num_others=sum(
                 part.id not in field_ids for field in table.schema.fields for part in field.leaves()
@@ -102,7 +102,7 @@ class FragmentCosts:
         reads = self.num_rows > self.num_changed
         stamps = min(2 * self.num_runs + 1, self.num_rows) * STAMP_BYTES
         return (
-            self.own_bytes * (2 if reads else 1)
+            self.changed_bytes * (2 if reads else 1)
             + self.num_rows * self.num_columns * VALUE_BYTES
             + stamps
         )
@@ -110,7 +110,7 @@ class FragmentCosts:
     @property
     def bytes_elsewhere(self) -> int:
         """What writing them elsewhere, whole, costs."""
-        written = (self.own_bytes + self.other_bytes) * self.num_changed // self.num_rows
+        written = (self.changed_bytes + self.other_bytes) * self.num_changed // self.num_rows
         scattered = self.num_others * SCATTERED_BYTES * self.num_changed
         read = min(self.other_bytes, max(written, scattered))
         side = self.num_side_blobs * SIDE_BLOB_BYTES * self.num_changed
@@ -133,21 +133,23 @@ def measured(
         fields: The columns with new values.
         costs: What the manifest shows.
     """
-    own_ids = {part.id for field in fields for part in field.walk()}
-    own_bytes = others = 0
+    changed_ids = {part.id for field in fields for part in field.walk()}
+    changed_bytes = others = 0
     for file in fragment.files:
         stored_ids = set(file.field_ids)
-        own_here = [field for field in fields if stored_ids & {part.id for part in field.walk()}]
+        stored_changes = [
+            field for field in fields if stored_ids & {part.id for part in field.walk()}
+        ]
         size = sum(
             buffer.size_bytes
-            for column in table.files.stored_pages(file, own_here)
+            for column in table.files.stored_pages(file, stored_changes)
             for page in column
             for buffer in page.buffers
         )
-        own_bytes += size
-        if stored_ids - own_ids - {TOMBSTONED_ID}:
+        changed_bytes += size
+        if stored_ids - changed_ids - {TOMBSTONED_ID}:
             others += max(_size_of(table, file) - size, 0)
-    return replace(costs, own_bytes=own_bytes, other_bytes=others)
+    return replace(costs, changed_bytes=changed_bytes, other_bytes=others)
 
 
 def _size_of(table: TableVersion, file: DataFile) -> int:

@@ -32,7 +32,7 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 
 LAST_WORD: Final = (1 << 64) - 1
 
-BUNDLES_OF_A_PORTION: Final = 128
+BUNDLES_PER_BATCH: Final = 128
 """Into how many bundles a portion is cut at most: of them, a range reads one too many or two."""
 
 LEAST_ROWS: Final = 4096
@@ -118,31 +118,31 @@ class SortedRows:
                 yield rows.slice(start, stop - start), words[start:stop]
 
 
-def sort_rows(portions: Iterable[tuple[pa.RecordBatch, Words]]) -> SortedRows:
+def sort_rows(batches: Iterable[tuple[pa.RecordBatch, Words]]) -> SortedRows:
     """Sort rows, and keep them in memory.
 
     Args:
-        portions: Rows, and their words; each is sorted by itself.
+        batches: Rows, and their words; each is sorted by itself.
     """
     data: list[bytes] = []
-    places = _Places()
-    for bundle, num_rows, first, last in _bundles(portions):
+    places = _BundleIndex()
+    for bundle, num_rows, first, last in _bundles(batches):
         data.append(bundle)
         places.add(num_rows, len(bundle), first, last)
     return places.to_rows(data=b"".join(data))
 
 
-def write_sorted(portions: Iterable[tuple[pa.RecordBatch, Words]], store: Store) -> SortedRows:
+def write_sorted(batches: Iterable[tuple[pa.RecordBatch, Words]], store: Store) -> SortedRows:
     """Sort rows, and write them to a new file.
 
     Args:
-        portions: Rows, and their words; each is sorted by itself, and held meanwhile.
+        batches: Rows, and their words; each is sorted by itself, and held meanwhile.
         store: The table's.
     """
     path = staged_rows_path(secrets.token_bytes(16))
-    places = _Places()
+    places = _BundleIndex()
     with store.open_writer(path) as file:
-        for bundle, num_rows, first, last in _bundles(portions):
+        for bundle, num_rows, first, last in _bundles(batches):
             file.write(bundle)
             places.add(num_rows, len(bundle), first, last)
     return places.to_rows(path=path)
@@ -156,7 +156,7 @@ def discard_files(store: Store, files: Iterable[SortedRows]) -> None:
                 store.delete(file.path)
 
 
-class _Places:
+class _BundleIndex:
     """Takes note of the bundles of a file."""
 
     def __init__(self) -> None:
@@ -175,10 +175,10 @@ class _Places:
 
 
 def _bundles(
-    portions: Iterable[tuple[pa.RecordBatch, Words]],
+    batches: Iterable[tuple[pa.RecordBatch, Words]],
 ) -> Iterator[tuple[bytes, int, int, int]]:
     """Yield bundles, each with its number of rows and its smallest and largest word."""
-    for rows, words in portions:
+    for rows, words in batches:
         if not rows.num_rows:
             continue
         order = np.argsort(words)
@@ -188,7 +188,7 @@ def _bundles(
             [*ordered.columns, pa.array(words)],
             schema=ordered.schema.append(pa.field(_WORD, pa.uint64())),
         )
-        size = max(LEAST_ROWS, -(-rows.num_rows // BUNDLES_OF_A_PORTION))
+        size = max(LEAST_ROWS, -(-rows.num_rows // BUNDLES_PER_BATCH))
         for start in range(0, rows.num_rows, size):
             slice_ = whole.slice(start, size)
             stop = start + slice_.num_rows
@@ -216,15 +216,17 @@ def cut_ranges(
     sizes = np.stack([bundles[:, 0], bundles[:, 2] - bundles[:, 1]], axis=1)[order]
     ranges: list[WordRange] = []
     start, num_rows, num_bytes = 0, 0, 0
-    own_first = int(firsts[order[0]])
-    for word, (own_rows, own_bytes) in zip(firsts[order].tolist(), sizes.tolist(), strict=True):
-        is_full = num_rows + own_rows > max_rows or num_bytes + own_bytes > max_bytes
+    first_of_part = int(firsts[order[0]])
+    for word, (bundle_rows, bundle_bytes) in zip(
+        firsts[order].tolist(), sizes.tolist(), strict=True
+    ):
+        is_full = num_rows + bundle_rows > max_rows or num_bytes + bundle_bytes > max_bytes
         first = word - word % multiple
-        if is_full and first > own_first:
+        if is_full and first > first_of_part:
             ranges.append(WordRange(start, first - 1))
-            start, own_first, num_rows, num_bytes = first, first, 0, 0
-        num_rows += own_rows
-        num_bytes += own_bytes
+            start, first_of_part, num_rows, num_bytes = first, first, 0, 0
+        num_rows += bundle_rows
+        num_bytes += bundle_bytes
     return [*ranges, WordRange(start)]
 
 

@@ -67,7 +67,7 @@ def _pair_siblings(
     pairs = _by_id(before, after) if ids_hold else {}
     _add_by_name(before, after, pairs)
     if ids_hold:
-        _add_by_place(before, after, pairs)
+        _add_by_position(before, after, pairs)
     for index, older in pairs.items():
         _pair(older, after[index], old_ids, ids_hold=ids_hold)
 
@@ -91,7 +91,9 @@ def _add_by_name(before: Sequence[Field], after: Sequence[Field], pairs: dict[in
             pairs[index] = by_name.pop(field.name)
 
 
-def _add_by_place(before: Sequence[Field], after: Sequence[Field], pairs: dict[int, Field]) -> None:
+def _add_by_position(
+    before: Sequence[Field], after: Sequence[Field], pairs: dict[int, Field]
+) -> None:
     if len(before) == len(after) == len(pairs) + 1:
         (index,) = set(range(len(after))) - pairs.keys()
         if before[index].id not in {pair.id for pair in pairs.values()}:
@@ -103,14 +105,14 @@ def _pair(older: Field, newer: Field, old_ids: dict[int, int], *, ids_hold: bool
     if older.logical_type == newer.logical_type == STRUCT:
         _pair_siblings(older.children, newer.children, old_ids, ids_hold=ids_hold)
     elif is_list(older) and is_list(newer):
-        _pair_by_place(older.children, newer.children, old_ids, ids_hold=ids_hold)
+        _pair_by_position(older.children, newer.children, old_ids, ids_hold=ids_hold)
     elif older.logical_type == newer.logical_type == MAP:
         for entries, others in zip(older.children, newer.children, strict=False):
             old_ids[others.id] = entries.id
-            _pair_by_place(entries.children, others.children, old_ids, ids_hold=ids_hold)
+            _pair_by_position(entries.children, others.children, old_ids, ids_hold=ids_hold)
 
 
-def _pair_by_place(
+def _pair_by_position(
     before: Sequence[Field], after: Sequence[Field], old_ids: dict[int, int], *, ids_hold: bool
 ) -> None:
     for older, newer in zip(before, after, strict=False):

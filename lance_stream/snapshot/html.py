@@ -24,14 +24,14 @@ def as_html(table: TableVersion, schema: pa.Schema) -> str:
     rows = int(table.row_counts.live.sum())
     listed = list(schema)[:_MAX_COLUMNS]
     lines = [
-        f"<tr><td>{_shown(column.name)}</td><td>{_shown(str(column.type))}</td>"
+        f"<tr><td>{_escaped(column.name)}</td><td>{_escaped(str(column.type))}</td>"
         f"<td>{'' if column.nullable else 'not null'}</td></tr>"
         for column in listed
     ]
     if len(schema) > len(listed):
         lines.append(f"<tr><td colspan='3'>and {len(schema) - len(listed)} more</td></tr>")
     return (
-        f"<p><b>{_shown(table.uri)}</b><br>version {table.version}: {_number(rows, 'row')} in "
+        f"<p><b>{_escaped(table.uri)}</b><br>version {table.version}: {_number(rows, 'row')} in "
         f"{_number(len(fragments), 'fragment')}</p>"
         "<table><thead><tr><th>column</th><th>type</th><th></th></tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table>"
@@ -42,7 +42,7 @@ def _number(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def _shown(text: str) -> str:
+def _escaped(text: str) -> str:
     printable = "".join(
         character if character.isprintable() else "\N{MIDDLE DOT}" for character in text
     )

@@ -81,15 +81,15 @@ def newest_of_same(table: TableVersion) -> TableVersion:
     """
     check_is_attached(table.version)
     try:
-        look = table.log.read_state()
+        state = table.log.read_state()
     except NotFoundError:
         if not table.version:
             return table  # it is yet to be created
         raise
     if table.version:
-        check_is_same_table(table.log, look, table.manifest)
-    check_readable(look.newest)
-    return table.at(look.newest)
+        check_is_same_table(table.log, state, table.manifest)
+    check_readable(state.newest)
+    return table.at(state.newest)
 
 
 def open_tables_together(

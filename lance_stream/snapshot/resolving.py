@@ -54,7 +54,7 @@ def open_version(
         raise
     location = os.fspath(uri)
     if branch is not refs:
-        location = _uri_beside(location, refs, branch)
+        location = _uri_of_branch(location, refs, branch)
     return opened(location, branch.log, manifest, storage_options)
 
 
@@ -71,7 +71,7 @@ def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
     if branch is refs:
         return table.at(manifest)
     return TableVersion(
-        uri=_uri_beside(table.uri, refs, branch),
+        uri=_uri_of_branch(table.uri, refs, branch),
         storage_options=table.storage_options,
         store=branch.store,
         log=branch.log,
@@ -126,7 +126,7 @@ def _branch(refs: Refs, branch: str | None) -> Refs:
     return branch_refs
 
 
-def _uri_beside(uri: str, refs: Refs, other: Refs) -> str:
+def _uri_of_branch(uri: str, refs: Refs, other: Refs) -> str:
     """Return the location of another branch, in the form that a user wrote this one's."""
     path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
     path = path.rstrip("/")

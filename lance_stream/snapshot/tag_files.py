@@ -98,7 +98,7 @@ def read_tags(refs: Refs) -> TagListing:
     """Return all tags of a table and its branches, and files that look like tags."""
     tags: list[Tag] = []
     unreadable: dict[str, Exception] = {}
-    for store, names_branch in _places(refs):
+    for store, names_branch in _tag_stores(refs):
         for file in store.list(TAGS_DIRECTORY):
             name = parse_tag_file_name(file.path.removeprefix(f"{TAGS_DIRECTORY}/"))
             if name is None:
@@ -135,7 +135,7 @@ def get_tag(refs: Refs, name: str) -> Tag:
         InvalidInputError: No tag can have this name.
         CorruptDataError: The tag's file is damaged.
     """
-    for store, names_branch in _places(refs):
+    for store, names_branch in _tag_stores(refs):
         with suppress(NotFoundError):
             tag = _as_tag(name, _read(store, tag_path(name), name))
             return tag if names_branch else replace(tag, branch=refs.branch)
@@ -150,7 +150,7 @@ def find_tag(refs: Refs, name: str) -> Tag | None:
         return None
 
 
-def _places(refs: Refs) -> Iterator[tuple[Store, bool]]:
+def _tag_stores(refs: Refs) -> Iterator[tuple[Store, bool]]:
     """Yield the stores of tags, and whether the tags there state their branch."""
     yield refs.root, True
     if refs.branch is not None:
@@ -254,7 +254,7 @@ def describe_tag(tag: Tag) -> str:
 
 def _store_of(refs: Refs, name: str) -> Store:
     path = tag_path(name)
-    for store, _ in _places(refs):
+    for store, _ in _tag_stores(refs):
         if store.exists(path):
             return store
     raise _no_such_tag(refs, name)
@@ -290,7 +290,7 @@ def _read(store: Store, path: str, name: str) -> dict[str, Any]:
 
 
 def _no_such_tag(refs: Refs, name: str) -> NotFoundError:
-    files = (name for store, _ in _places(refs) for name in store.list_names(TAGS_DIRECTORY))
+    files = (name for store, _ in _tag_stores(refs) for name in store.list_names(TAGS_DIRECTORY))
     tags = ", ".join(sorted(filter(None, set(map(parse_tag_file_name, files)))))
     there = f"there are: {tags}" if tags else "there are no tags"
     if _looks_like_a_date(name):

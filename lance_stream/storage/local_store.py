@@ -66,7 +66,7 @@ _REFUSALS = {
 }
 """Errors by which a disk refuses, now and in future attempts; and the remedy."""
 
-_SHOWN = 200
+_MAX_QUOTED = 200
 
 # Linux's limits, in bytes; other systems count characters.
 _MAX_NAME_BYTES = 255
@@ -182,7 +182,7 @@ class LocalStore:
     def exists(self, path: str) -> bool:
         """Return whether there is such a file; see `Store.exists`."""
         try:
-            with _own_errors(self.root, path):
+            with _convert_errors(self.root, path):
                 return stat.S_ISREG(os.stat(self._path(path)).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
@@ -190,7 +190,7 @@ class LocalStore:
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
         """Return the names of the files right in a folder; see `Store.list_names`."""
         try:
-            with _own_errors(self.root, folder), os.scandir(self._path(folder)) as entries:
+            with _convert_errors(self.root, folder), os.scandir(self._path(folder)) as entries:
                 names = [entry.name for entry in entries if entry.is_file()]
             names.sort()
             return names[:limit]
@@ -208,7 +208,7 @@ class LocalStore:
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """Return all files below a folder; see `Store.list`."""
-        with _own_errors(self.root, folder):
+        with _convert_errors(self.root, folder):
             return sorted(self._walk(folder))
 
     def _walk(self, folder: str) -> Iterator[StoredFile]:
@@ -260,7 +260,7 @@ class LocalStore:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
                 return False
-            with _own_errors(self.root, path):
+            with _convert_errors(self.root, path):
                 write_all(file, data)
                 if status.st_size > memoryview(data).nbytes:
                     os.ftruncate(file, memoryview(data).nbytes)
@@ -280,7 +280,7 @@ class LocalStore:
 
     def delete(self, path: str) -> None:
         """Delete a file; see `Store.delete`."""
-        with _own_errors(self.root, path), suppress(FileNotFoundError, NotADirectoryError):
+        with _convert_errors(self.root, path), suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(self._path(path))
 
     def _path(self, path: str) -> str:
@@ -298,7 +298,7 @@ class LocalStore:
                 raise NotFoundError(f"{self.uri}/{path} is not a file")
             yield file
         except OSError:
-            with _own_errors(self.root, path):
+            with _convert_errors(self.root, path):
                 raise
         finally:
             os.close(file)
@@ -426,7 +426,7 @@ def _raise_unless_missing(error: OSError) -> None:
 @contextmanager
 def _missing_is_not_found(store: LocalStore, path: str) -> Iterator[None]:
     try:
-        with _own_errors(store.root, path):
+        with _convert_errors(store.root, path):
             yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"there is no file {store.uri}/{path}") from error
@@ -441,7 +441,7 @@ def _folder_of_new_file(target: str) -> Iterator[None]:
     """
     folder, name = os.path.split(target)
     try:
-        with _own_errors(folder, name):
+        with _convert_errors(folder, name):
             yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(
@@ -452,7 +452,7 @@ def _folder_of_new_file(target: str) -> Iterator[None]:
 
 
 @contextmanager
-def _own_errors(root: str, path: str) -> Iterator[None]:
+def _convert_errors(root: str, path: str) -> Iterator[None]:
     """Convert a disk's errors to ours, except those of missing and existing files.
 
     Raises:
@@ -468,7 +468,7 @@ def _own_errors(root: str, path: str) -> Iterator[None]:
         if error.errno == errno.ENAMETOOLONG:
             raise _too_long(f"{root}/{path}") from error
         why = os.strerror(error.errno) if error.errno else str(error)
-        where = str(error.filename or f"{root}/{path}")[:_SHOWN]
+        where = str(error.filename or f"{root}/{path}")[:_MAX_QUOTED]
         if error.errno in _REFUSALS:
             raise StoreRefusedError(
                 f"the disk refused the operation on {where!r}: {why}. {_REFUSALS[error.errno]}"
@@ -487,7 +487,7 @@ def _too_long(whole: str) -> InvalidInputError:
         problem = f"it has {len(os.fsencode(whole))} bytes"
         limit = f"a path can have {_MAX_PATH_BYTES - 1}"
     return InvalidInputError(
-        f"the path {whole[:_SHOWN]!r}... is too long for this disk: {problem}, and {limit} on "
+        f"the path {whole[:_MAX_QUOTED]!r}... is too long for this disk: {problem}, and {limit} on "
         "most disks. Use a shorter name"
     )
 

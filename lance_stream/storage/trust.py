@@ -53,7 +53,7 @@ _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)(.*)", re.DOTALL)
 # that ends one.
 _BUCKET = re.compile(r"[A-Za-z0-9$_][A-Za-z0-9$._ -]{0,254}")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:\d{1,5})?")
-_SHOWN: Final = 200
+_MAX_QUOTED: Final = 200
 
 
 class _Location(NamedTuple):
@@ -104,8 +104,8 @@ def open_named(table: Store, location: str, options: Mapping[str, Any]) -> Store
         return open_store(location, _options_for(named_location, family, options))
     except InvalidInputError as error:
         raise CorruptDataError(
-            f"the table at {table.uri} names the location {location[:_SHOWN]!r}, which cannot be "
-            f"opened: {error}"
+            f"the table at {table.uri} names the location {location[:_MAX_QUOTED]!r}, which cannot "
+            f"be opened: {error}"
         ) from error
 
 
@@ -134,7 +134,7 @@ def check_raw_file(table_store: Store, store: Store, path: str, options: Mapping
         return
     if not _is_trusted(_Location("local", "", file.parts), options):
         raise UntrustedLocationError(
-            f"the table at {table_store.uri} names the file {str(file)[:_SHOWN]!r}, which is "
+            f"the table at {table_store.uri} names the file {str(file)[:_MAX_QUOTED]!r}, which is "
             "outside "
             "the table's directory, as a value of a row: someone else's table could read any of "
             "your files in this way. It was not opened. " + _remedy(str(file.parent))
@@ -153,9 +153,9 @@ def check_is_not_link(store: Store, path: str) -> None:
     path_on_disk = store.local_path(path)
     if path_on_disk is not None and Path(path_on_disk).is_symlink():
         raise UntrustedLocationError(
-            f"the file of blobs {path[:_SHOWN]!r} of the table at {store.uri} is a link: someone "
-            "else's table could read any of your files in this way. Replace the link by the file "
-            "itself"
+            f"the file of blobs {path[:_MAX_QUOTED]!r} of the table at {store.uri} is a link: "
+            "someone else's table could read any of your files in this way. Replace the link by "
+            "the file itself"
         )
 
 
@@ -257,7 +257,7 @@ def _check_container(location: _Location) -> None:
     by_host = location.family not in _SERVICES
     is_one = (_HOST if by_host else _BUCKET).fullmatch(bucket)
     if not is_one or (at and not (location.family == "azure" and _HOST.fullmatch(host))):
-        raise InvalidInputError(f"{location.container[:_SHOWN]!r} is not the name of a bucket")
+        raise InvalidInputError(f"{location.container[:_MAX_QUOTED]!r} is not the name of a bucket")
 
 
 def _same_service(table: Store, location: str, options: Mapping[str, Any]) -> Store | None:
@@ -290,7 +290,7 @@ def _options_for(location: _Location, family: str, options: Mapping[str, Any]) -
 
 def _of_this_machine(table: Store, location: str, parsed: _Location) -> str:
     return (
-        f"the table at {table.uri} names the location {location[:_SHOWN]!r}, which is on "
+        f"the table at {table.uri} names the location {location[:_MAX_QUOTED]!r}, which is on "
         f"{_TITLES[parsed.family]}, while the table is not. It was not opened: a table could read "
         "any of its reader's files in this way. Copy the files to the table's own store, and write "
         "the table again"
@@ -299,15 +299,15 @@ def _of_this_machine(table: Store, location: str, parsed: _Location) -> str:
 
 def _of_others(table: Store, location: str) -> str:
     return (
-        f"the table at {table.uri} names the location {location[:_SHOWN]!r}, which is on another "
-        "service or account than the table. It was not opened: that would send your credentials to "
-        "a host that the table's author chose. " + _remedy(location)
+        f"the table at {table.uri} names the location {location[:_MAX_QUOTED]!r}, which is on "
+        "another service or account than the table. It was not opened: that would send your "
+        "credentials to a host that the table's author chose. " + _remedy(location)
     )
 
 
 def _remedy(location: str) -> str:
     return (
-        f"If you trust it, set trusted_locations=[{location[:_SHOWN]!r}] (for a sink in its "
+        f"If you trust it, set trusted_locations=[{location[:_MAX_QUOTED]!r}] (for a sink in its "
         "storage_options, in Spark by the option trustedLocations, on the command line by "
         "--trusted-location)"
     )

@@ -151,11 +151,11 @@ def nameable(path: str) -> Nameable | None:
     Args:
         path: Relative to the table's directory.
     """
-    for folder, look in _FOLDERS.items():
+    for folder, parse in _FOLDERS.items():
         if path.startswith(f"{folder}/"):
             if _TEMPORARY.fullmatch(path.rpartition("/")[2]):
                 return Nameable(FileKind.TEMPORARY, None, _depth(path) <= _depth(folder) + 2)
-            return look(path)
+            return parse(path)
     return None
 
 

@@ -192,8 +192,8 @@ class ChangeRules:
     @property
     def adds_sequence(self) -> bool:
         """Whether the data gets a column `SEQUENCE`; `without_list` has been called."""
-        is_left_out = not self.is_history and self.sequence_by[0] in self.except_column_list
-        return len(self.sequence_by) > 1 or is_left_out
+        is_untracked = not self.is_history and self.sequence_by[0] in self.except_column_list
+        return len(self.sequence_by) > 1 or is_untracked
 
     def upsert_rules(self) -> UpsertRules:
         """Return the rules for the data with its column of sequences."""

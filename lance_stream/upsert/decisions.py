@@ -222,8 +222,8 @@ def check_untouched(table: TableVersion, untouched: Addresses) -> Callable[[Mani
         if newest.version == table.version or not len(untouched):
             return
         for fragment_id, offsets in by_fragment(np.sort(untouched)):
-            raw = fragments.raw(fragments.place_of[fragment_id])
-            index = newest.fragments.place_of.get(fragment_id)
+            raw = fragments.raw(fragments.index_by_id[fragment_id])
+            index = newest.fragments.index_by_id.get(fragment_id)
             if index is not None and newest.fragments.raw(index) == raw:
                 continue
             deleted = None

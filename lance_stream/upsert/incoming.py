@@ -30,7 +30,7 @@ from lance_stream.expressions.predicates import (
     with_fixed_time,
 )
 from lance_stream.keys.batch_keys import (
-    NOT_FOUND,
+    NO_MATCH,
     KeyLookup,
     Places,
     Winners,
@@ -44,7 +44,7 @@ from lance_stream.row_updates.partial_structs import arriving_parts, partial_col
 from lance_stream.schema.column_paths import named_twice
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.upsert.change_feeds import last_changes
-from lance_stream.write.casting import cast_batch, check_known
+from lance_stream.write.casting import cast_batch, check_columns
 
 FOR_GOOD: Final = timedelta.max
 """The age of deletes that are never forgotten."""
@@ -220,20 +220,20 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
         InvalidInputError: A named column does not exist or cannot be a key; a key is null
             or occurs twice without an order; a value does not fit the table.
     """
-    own_keys = key_rows(batch, table, rules)
+    batch_keys = key_rows(batch, table, rules)
     matched, not_matched = _conditions(batch.schema, table, rules)
     stored_names = _stored_names(batch, rules)
-    check_known(stored_names, table.names)
+    check_columns(stored_names, table.names)
     stored = pa.schema([field for field in table if field.name in stored_names])
     partial = partial_columns(batch.schema, stored)
     batch = _with_stored_order(batch, stored, rules.sequence_by, partial)
-    lookup = KeyLookup(own_keys.columns)
+    lookup = KeyLookup(batch_keys.columns)
     by = rules.sequence_by
     if rules.applies_changes:
         last, deletes = last_changes(batch, rules.on, lookup)
         winners = Winners(last, num_late=0)  # earlier ones are not late
     elif by is None:
-        winners = only_rows(rules.on, own_keys.columns, lookup)
+        winners = only_rows(rules.on, batch_keys.columns, lookup)
         deletes = which_delete(batch, rules)[winners.rows]
     else:
         all_deletes = which_delete(batch, rules)
@@ -248,13 +248,13 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
         )
         deletes = all_deletes[winners.rows]
     upserts = winners.rows[~deletes]
-    row_of_key = np.full(lookup.num_keys, NOT_FOUND, np.int64)
+    row_of_key = np.full(lookup.num_keys, NO_MATCH, np.int64)
     row_of_key[~deletes] = np.arange(len(upserts))
     rows = cast_batch(_chosen(batch.drop_columns(list(rules.except_columns)), upserts), stored)
     return Incoming(
         rules=rules,
         lookup=lookup,
-        keys=tuple(_chosen(own_keys, winners.rows).columns),
+        keys=tuple(_chosen(batch_keys, winners.rows).columns),
         rows=rows,
         row_of_key=row_of_key,
         sequence=_stored_sequence(batch, table, rules, winners.rows),

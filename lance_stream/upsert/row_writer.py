@@ -111,7 +111,9 @@ def write_rows(
     Raises:
         InvalidInputError: New rows lack a column that must not be null; no file is left behind.
     """
-    in_place, moving = _stay_in_place(table, incoming, decision, target, workers, may_stay=may_stay)
+    in_place, moving = _write_in_place(
+        table, incoming, decision, target, workers, may_stay=may_stay
+    )
     try:
         changed, rows = _changed_rows(table, incoming, moving, workers)
         fragments = _write(table, rows, _new_rows(incoming, decision), len(changed), target)
@@ -143,7 +145,7 @@ def write_rows(
     )
 
 
-def _stay_in_place(
+def _write_in_place(
     table: TableVersion,
     incoming: Incoming | ChangedRows,
     decision: Decision,
@@ -217,16 +219,20 @@ def _changed_rows(
     if not len(decision.changed):
         return decision.changed, ()  # nothing that could lack a column
     order = _order_of_ids(table, decision.changed)
-    own_names = set(incoming.rows.schema.names)
-    missing = [name for name in table.arrow_schema.names if name not in own_names]
-    kept_columns = [*missing, *incoming.partial]
-    if not kept_columns:
+    incoming_names = set(incoming.rows.schema.names)
+    missing = [name for name in table.arrow_schema.names if name not in incoming_names]
+    copied_columns = [*missing, *incoming.partial]
+    if not copied_columns:
         rows = incoming.rows.take(pa.array(decision.changed_rows[order]))
         return decision.changed[order], (rows,)
-    reading = read_rows(table, decision.changed, kept_columns, workers.read)
+    reading = read_rows(table, decision.changed, copied_columns, workers.read)
     first = list(_up_to(_MOST_SORTED_BYTES, reading))
     joined = pa.Table.from_batches(first).combine_chunks().to_batches()
-    if not _can_be_mixed(table, kept_columns) or len(joined) > 1 or joined[0].num_rows < len(order):
+    if (
+        not _can_be_mixed(table, copied_columns)
+        or len(joined) > 1
+        or joined[0].num_rows < len(order)
+    ):
         parts = chain(first, reading)  # in the order of addresses
         return decision.changed, _completed(incoming, decision.changed_rows, parts, missing)
     stored = joined[0].take(pa.array(order))

@@ -98,7 +98,7 @@ class Deletes:
         stores: npt.NDArray[np.bool_] = self.rows.column(STORES).to_numpy(zero_copy_only=False)
         return stores
 
-    def last_of_each(self) -> "Deletes":
+    def last_per_sequence(self) -> "Deletes":
         """Return, of a history's events that are the same, the last: by key, sequence and kind."""
         lookup = KeyLookup(self.keys)
         ranks = dense_ranks(self.sequence)
@@ -304,7 +304,7 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
 
 
-class KeptFiles:
+class DeleteFileCache:
     """A cache of delete files by location and columns; evicts the least recently used."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -336,7 +336,7 @@ class KeptFiles:
         self._files.get_or_make(key, lambda: deletes)
 
 
-KEPT: Final = KeptFiles(MAX_CONNECTIONS_BYTES)
+DELETE_FILES: Final = DeleteFileCache(MAX_CONNECTIONS_BYTES)
 """The files that this process has cached."""
 
 

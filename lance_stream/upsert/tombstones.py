@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CorruptDataError, InvalidInputError, RetryableConflictError
-from lance_stream.keys.batch_keys import NOT_FOUND, KeyLookup, Places, hash_keys
+from lance_stream.keys.batch_keys import NO_MATCH, KeyLookup, Places, hash_keys
 from lance_stream.keys.comparing import are_less, dense_ranks
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.types.logical_types import leaf_to_logical, logical_to_leaf
@@ -49,8 +49,8 @@ from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import tombstone_file_name, tombstone_path
 from lance_stream.upsert.incoming import FOR_GOOD, Incoming, UpsertRules
 from lance_stream.upsert.tombstone_files import (
+    DELETE_FILES,
     FORGET,
-    KEPT,
     SEQUENCE,
     Deletes,
     cast_deletes,
@@ -144,7 +144,7 @@ class RememberedDeletes:
         """
         deletes, numbers = self.of_keys(lookup, keys)
         best = rows_of_greatest(numbers, deletes.sequence, lookup.num_keys)
-        return deletes.sequence.take(pa.array(best, mask=best == NOT_FOUND))
+        return deletes.sequence.take(pa.array(best, mask=best == NO_MATCH))
 
     def of_keys(self, lookup: KeyLookup, keys: Sequence[pa.Array]) -> tuple[Deletes, Places]:
         """Return all that is remembered of the keys of a batch, and the number of each one's key.
@@ -159,27 +159,27 @@ class RememberedDeletes:
         hashes = np.sort(hash_keys([plain_values(key) for key in keys]))
         chosen = [pa.RecordBatch.from_pylist([], schema=self.schema)]
         lacking: list[tuple[str, npt.NDArray[np.bool_], int]] = []
-        num_found = 0
+        num_matches = 0
         for file in self.files:
-            deletes = KEPT.get(self.open_files, file, self.schema)
+            deletes = DELETE_FILES.get(self.open_files, file, self.schema)
             rows = np.sort(deletes.rows_that_may_be(hashes))
             rows = rows[deletes.deleted_at_ms[rows] >= self.oldest_ms]
             if len(rows):
                 chosen.append(deletes.rows.take(pa.array(rows)))
                 lacking += [
-                    (name, is_missing[rows], num_found)
+                    (name, is_missing[rows], num_matches)
                     for name, is_missing in deletes.missing.items()
                 ]
-                num_found += len(rows)
-        deletes_found = _one_batch(chosen)
+                num_matches += len(rows)
+        candidates = _one_batch(chosen)
         missing: dict[str, npt.NDArray[np.bool_]] = {}
         for name, is_missing, start in lacking:
-            whole = missing.setdefault(name, np.zeros(num_found, np.bool_))
+            whole = missing.setdefault(name, np.zeros(num_matches, np.bool_))
             whole[start : start + len(is_missing)] = is_missing
-        numbers = lookup.find(Deletes(deletes_found).keys)
-        hit = np.flatnonzero(numbers != NOT_FOUND)
-        own_missing = {name: values[hit] for name, values in missing.items()}
-        return Deletes(deletes_found.take(pa.array(hit)), own_missing), numbers[hit]
+        numbers = lookup.find(Deletes(candidates).keys)
+        hit = np.flatnonzero(numbers != NO_MATCH)
+        missing_values = {name: values[hit] for name, values in missing.items()}
+        return Deletes(candidates.take(pa.array(hit)), missing_values), numbers[hit]
 
     def are_late(
         self, lookup: KeyLookup, keys: Sequence[pa.Array], sequence: pa.Array
@@ -228,7 +228,7 @@ def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
     best = np.zeros(count, np.int64)
     np.maximum.at(best, numbers, ranks)
     greatest = np.flatnonzero(ranks == best[numbers])
-    rows: Places = np.full(count, NOT_FOUND, np.int64)
+    rows: Places = np.full(count, NO_MATCH, np.int64)
     rows[numbers[greatest]] = greatest
     return rows
 
@@ -496,7 +496,7 @@ def plan_tombstones(
         for file in files_to_join(remembered.files, num_new)
         # What was not remembered must not become a remembered null.
         if remembered.values is None
-        or not KEPT.get(remembered.open_files, file, remembered.schema).missing
+        or not DELETE_FILES.get(remembered.open_files, file, remembered.schema).missing
     ]
     content = _joined(remembered, deletes, joined)
     random = environment.random_id() << 64 | environment.random_id()
@@ -508,7 +508,7 @@ def plan_tombstones(
         FileContent.of(data),
     )
     remembered.open_files.store.write(tombstone_path(file.name), data)
-    KEPT.add(remembered.open_files, file, content)
+    DELETE_FILES.add(remembered.open_files, file, content)
     return PlannedTombstones(
         replace(added, files=(file,)),
         frozenset(file.name for file in joined),
@@ -525,7 +525,7 @@ def _joined(
     If files are joined, only the newest of each key is kept; or, in a history, the last of those
     with the same key and sequence.
     """
-    olds = [KEPT.get(remembered.open_files, file, remembered.schema) for file in joined]
+    olds = [DELETE_FILES.get(remembered.open_files, file, remembered.schema) for file in joined]
     survivors = [
         old.rows.filter(pa.array(old.deleted_at_ms >= remembered.oldest_ms)) for old in olds
     ]
@@ -536,7 +536,7 @@ def _joined(
     if not joined:
         return deletes
     if remembered.values is not None:
-        return deletes.last_of_each()
+        return deletes.last_per_sequence()
     lookup = KeyLookup(deletes.keys)
     newest = rows_of_greatest(lookup.key_of_row, deletes.sequence, lookup.num_keys)
     return Deletes(rows.take(pa.array(newest)))

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.keys.bounds.known_key_bounds import key_bounds
+from lance_stream.keys.bounds.cached_key_bounds import key_bounds
 from lance_stream.row_updates.changed_rows import (
     Addresses,
-    kept_lineage,
-    with_kept_lineage,
+    moved_lineage,
+    with_moved_lineage,
     without_rows,
 )
 from lance_stream.row_updates.in_place import changed_offsets, ids_of, with_new_columns
@@ -88,12 +88,12 @@ def plan_update(
     """
     new: list[Fragment] = []
     changed = np.sort(np.concatenate([_NO_ADDRESSES, *(part.changed for part in parts)]))
-    lineage = kept_lineage(table, changed) if table.has_stable_row_ids else None
+    lineage = moved_lineage(table, changed) if table.has_stable_row_ids else None
     for part in parts:
         if lineage is None:
             new += part.fragments
         else:
-            new += with_kept_lineage(
+            new += with_moved_lineage(
                 part.fragments, lineage.at(np.searchsorted(changed, part.changed))
             )
     deleted = [part.decision.deleted for part in parts]
@@ -125,7 +125,7 @@ def plan_update(
         inserted_rows=_inserted_keys(table, rules, [part.inserted_keys for part in parts]),
     )
     # Even if it is not committed: a file's bounds stay true.
-    key_bounds(table, rules.on).learn(
+    key_bounds(table, rules.on).add_bounds(
         file_bounds for part in parts for file_bounds in part.file_bounds
     )
     untouched = np.concatenate([_NO_ADDRESSES, *(part.decision.untouched for part in parts)])

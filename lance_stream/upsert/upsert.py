@@ -43,7 +43,7 @@ from lance_stream.upsert.tombstones import remembered_deletes
 from lance_stream.write.arrow_input import ArrowInput, one_batch, read_input
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.phases import Phases
-from lance_stream.write.row_checks import WAY_OUT_OF_VERBS, BadRows, Check, RowRules, settled_by
+from lance_stream.write.row_checks import REMEDY_OF_VERBS, BadRows, Check, RowRules, resolve_columns
 
 
 def upsert(
@@ -208,7 +208,7 @@ def _refuse_bad_rows(
     stored = set(batch.schema.names) - set(rules.except_columns)
     sorting = RowRules(
         pa.schema([column for column in columns if column.name in stored]),
-        settled_by(batch.schema, checks),
+        resolve_columns(batch.schema, checks),
         rules.on,
         rules.sequence_by,
         DELETES,
@@ -220,7 +220,7 @@ def _refuse_bad_rows(
     bad = BadRows()
     bad.add(sorting.judge(batch).bad)
     if bad:
-        raise bad.error(table.uri, batch.num_rows, WAY_OUT_OF_VERBS)
+        raise bad.error(table.uri, batch.num_rows, REMEDY_OF_VERBS)
 
 
 def _files_of(table: TableVersion, fragment_ids: set[int]) -> dict[int, object]:

@@ -104,7 +104,7 @@ def _append_as_if_newest(
             operation = Append(tuple(fragments))
             return commit_planned(table, operation, check=check, environment=environment)
         except TableReplacedError:
-            uploads.settle()
+            uploads.wait_for_all()
             delete_files(table.store, fragments)
             raise
         except CommitConflictError:
@@ -112,7 +112,7 @@ def _append_as_if_newest(
             uploads.wait()
         except BaseException as error:
             # Without its files nothing was published; the same holds if the table was deleted.
-            if not uploads.settle() or isinstance(error, NotFoundError):
+            if not uploads.wait_for_all() or isinstance(error, NotFoundError):
                 delete_files(table.store, fragments)
             raise
     if not _is_like(table, newest.manifest):

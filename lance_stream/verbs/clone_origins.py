@@ -59,7 +59,7 @@ def origins_of(table: TableVersion) -> list[Origin]:
             continue
         open_named(table.store, root, table.storage_options)  # refuses what is not trusted
         refs = Refs(open_log(root, table.storage_options))
-        references = list(_held(refs, root_of_table)) or list(_cloned(refs, table, root))
+        references = list(_tagged_versions(refs, root_of_table)) or list(_cloned(refs, table, root))
         if not references:
             raise InvalidInputError(
                 f"{table.uri} is a clone with files in {root}, and it is unknown which version "
@@ -86,7 +86,7 @@ def _needed(table: TableVersion) -> Iterator[BasePath]:
             yield base
 
 
-def _held(refs: Refs, clone: str) -> Iterator[tuple[str | None, int]]:
+def _tagged_versions(refs: Refs, clone: str) -> Iterator[tuple[str | None, int]]:
     """Yield the versions of a table that are tagged for a clone: their branches and numbers."""
     for tag in list_tags(refs).values():
         if location_of_files(tag.metadata.get("clone", "")).rstrip("/") == clone:

@@ -122,7 +122,7 @@ def plan_table(
     )
 
 
-def check_types_known(columns: Iterable[pa.Field]) -> None:
+def check_column_types(columns: Iterable[pa.Field]) -> None:
     """Raise if rows from Spark have a column that contains only nulls and so has no type.
 
     A table created with it could never store a value in it.

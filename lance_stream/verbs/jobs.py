@@ -47,7 +47,7 @@ from lance_stream.verbs.append import append_fragments, check_still_fits
 from lance_stream.verbs.columns.add_columns import add_missing_columns
 from lance_stream.verbs.columns.widen_columns import widen_columns
 from lance_stream.verbs.create import (
-    check_types_known,
+    check_column_types,
     create_with_fragments,
     new_schema,
     with_primary_key,
@@ -75,7 +75,7 @@ class WriteJob:
         mark: That version's mark (`table.version_marks`); empty if there was no table.
         names: The table's names for the columns of each batch, in order; None if batches use
             the table's own names.
-        left_out: Columns of each batch, under these names, that are not stored.
+        excluded: Columns of each batch, under these names, that are not stored.
         rules: A fingerprint of the rules by which the rows are applied; empty for the default of
             an append or an overwrite.
     """
@@ -88,7 +88,7 @@ class WriteJob:
     config: Mapping[str, str] = field(default_factory=dict)
     mark: str = ""
     names: tuple[str, ...] | None = None
-    left_out: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     rules: str = ""
 
     @property
@@ -149,7 +149,7 @@ def plan_job(
             raise
         version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
         version.check_supported()
-        check_types_known(incoming)
+        check_column_types(incoming)
         schema = new_schema(with_primary_key(incoming, primary_key or ()), version)
         check_types(schema.fields, version)
         target = WriteTarget(open_log(uri, options).store, schema, version)
@@ -160,7 +160,7 @@ def plan_job(
         incoming = pa.schema(
             [field.with_name(name) for field, name in zip(incoming, names, strict=True)]
         )
-    check_is_asked_for(table, file_version, primary_key)
+    check_is_as_requested(table, file_version, primary_key)
     target = write_target(table)
     if overwrite:
         target = replace(target, schema=_columns_after(table, incoming, primary_key))
@@ -292,7 +292,7 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
     return planned_on
 
 
-def check_is_asked_for(
+def check_is_as_requested(
     table: TableVersion, file_version: str | None, primary_key: Sequence[str] | None
 ) -> None:
     """Raise if an existing table is not as the user requested."""

@@ -19,9 +19,9 @@ from lance_stream.row_updates.changed_rows import (
     Addresses,
     by_fragment,
     chosen_rows,
-    kept_lineage,
+    moved_lineage,
     read_rows,
-    with_kept_lineage,
+    with_moved_lineage,
     without_rows,
 )
 from lance_stream.row_updates.in_place import (
@@ -87,8 +87,8 @@ def update(
             raise
         updated, removed = without_rows(newest, moving, environment)
         if newest.has_stable_row_ids:
-            lineage = kept_lineage(newest, moving)
-            new = with_lineage_files(newest, with_kept_lineage(new, lineage))
+            lineage = moved_lineage(newest, moving)
+            new = with_lineage_files(newest, with_moved_lineage(new, lineage))
         operation = Update(
             removed_fragment_ids=removed,
             updated_fragments=with_new_columns(newest, updated, in_place),

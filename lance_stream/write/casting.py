@@ -40,7 +40,7 @@ from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import BLOB_KEY
 from lance_stream.schema.types.json_columns import as_jsonb, is_json
 from lance_stream.schema.types.logical_types import is_list_type
-from lance_stream.write.dictionary_nulls import holds_dictionaries, settle_nulls
+from lance_stream.write.dictionary_nulls import holds_dictionaries, move_nulls_to_indices
 
 
 class ForbiddenNullError(InvalidInputError):
@@ -73,12 +73,12 @@ def check_castable(incoming: pa.Schema, table: pa.Schema) -> None:
             _check_type(incoming.field(index).type, target, target.name)
 
 
-def check_known(
+def check_columns(
     names: Iterable[str],
     columns: Iterable[str],
     where: str = "",
     *,
-    way_out: str = "Omit the column, or add it to the table first",
+    remedy: str = "Omit the column, or add it to the table first",
 ) -> None:
     """Raise unless a table has all columns, or a struct all parts.
 
@@ -86,7 +86,7 @@ def check_known(
         names: The incoming ones.
         columns: All that there are.
         where: The path of the struct, with a dot behind it.
-        way_out: What the message advises.
+        remedy: What the message advises.
 
     Raises:
         InvalidInputError: Some are unknown; the message names them.
@@ -97,7 +97,7 @@ def check_known(
         raise InvalidInputError(
             f"the table has no column{'s' if len(unknown) > 1 else ''} "
             f"{', '.join(repr(where + name) for name in unknown)}; it has: "
-            f"{', '.join(columns)}. {way_out}"
+            f"{', '.join(columns)}. {remedy}"
         )
 
 
@@ -147,7 +147,7 @@ def _check_names(names: Sequence[str], targets: Sequence[pa.Field], where: str) 
     repeated = repeated_names(names)
     if repeated:
         raise InvalidInputError(f"the column {where}{repeated[0]!r} occurs more than once")
-    check_known(names, [field.name for field in targets], where)
+    check_columns(names, [field.name for field in targets], where)
     incoming = set(names)
     missing = [field.name for field in targets if not field.nullable and field.name not in incoming]
     if missing:
@@ -456,7 +456,7 @@ def _check_indices(array: pa.DictionaryArray) -> None:
 def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         _check_indices(array)
-        array = settle_nulls(array)
+        array = move_nulls_to_indices(array)
         if array.type.equals(target):
             return array
     if pa.types.is_dictionary(array.type) and not pa.types.is_dictionary(target):

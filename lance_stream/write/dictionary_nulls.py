@@ -22,12 +22,12 @@ def with_nulls_of_rows(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
     if not any(map(holds_dictionaries, rows.schema.types)):
         return rows
 
-    def settled() -> Iterator[pa.RecordBatch]:
+    def batches() -> Iterator[pa.RecordBatch]:
         for batch in rows:
-            columns = list(map(settle_nulls, batch.columns))
+            columns = list(map(move_nulls_to_indices, batch.columns))
             yield pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
-    return pa.RecordBatchReader.from_batches(rows.schema, settled())
+    return pa.RecordBatchReader.from_batches(rows.schema, batches())
 
 
 def holds_dictionaries(arrow: pa.DataType) -> bool:
@@ -39,33 +39,35 @@ def holds_dictionaries(arrow: pa.DataType) -> bool:
     return any(holds_dictionaries(arrow.field(index).type) for index in range(arrow.num_fields))
 
 
-def settle_nulls(array: pa.Array) -> pa.Array:
+def move_nulls_to_indices(array: pa.Array) -> pa.Array:
     """Return equal values whose dictionaries have no nulls; the same array if they have none."""
     if not holds_dictionaries(array.type):
         return array
     if isinstance(array, pa.ExtensionArray):
-        return pa.ExtensionArray.from_storage(array.type, settle_nulls(array.storage))
+        return pa.ExtensionArray.from_storage(array.type, move_nulls_to_indices(array.storage))
     if pa.types.is_dictionary(array.type):
-        return _settled(array)
+        return _nulls_in_indices(array)
     if pa.types.is_struct(array.type):
-        parts = [settle_nulls(array.field(index)) for index in range(array.type.num_fields)]
+        parts = [
+            move_nulls_to_indices(array.field(index)) for index in range(array.type.num_fields)
+        ]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(array.type), mask=mask)
     buffers = array.buffers()[: 1 if pa.types.is_fixed_size_list(array.type) else 2]
-    children = [settle_nulls(array.values)]
+    children = [move_nulls_to_indices(array.values)]
     return pa.Array.from_buffers(
         array.type, len(array), buffers, array.null_count, array.offset, children
     )
 
 
-def _settled(array: pa.DictionaryArray) -> pa.DictionaryArray:
+def _nulls_in_indices(array: pa.DictionaryArray) -> pa.DictionaryArray:
     if not array.dictionary.null_count:
         return array
     values = array.dictionary.drop_null()
-    place_of = pc.subtract(pc.cumulative_sum(array.dictionary.is_valid().cast(pa.int64())), 1)
-    place_of = pc.if_else(array.dictionary.is_valid(), place_of, None)
+    index_by_id = pc.subtract(pc.cumulative_sum(array.dictionary.is_valid().cast(pa.int64())), 1)
+    index_by_id = pc.if_else(array.dictionary.is_valid(), index_by_id, None)
     try:
-        indices = place_of.take(array.indices).cast(array.type.index_type)
+        indices = index_by_id.take(array.indices).cast(array.type.index_type)
     except pa.ArrowIndexError:  # refused when it is cast
         return array
     return pa.DictionaryArray.from_arrays(indices, values, ordered=array.type.ordered)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
-from lance_stream.file.encoding_options import with_known_options
+from lance_stream.file.encoding_options import with_supported_options
 from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter
@@ -125,7 +125,7 @@ def write_fragments(
             written.append(_write_file(rows, target, uploads))
     except BaseException:
         if uploads is not None:
-            uploads.settle()
+            uploads.wait_for_all()
         delete_files(target.store, written)
         raise
     return written
@@ -163,7 +163,7 @@ class _Rows:
     def __init__(self, batches: "_Pushable", target: WriteTarget) -> None:
         self._batches = batches
         self._target = target
-        self.without = _not_held(batches.peek(), target)
+        self.without = _omitted_columns(batches.peek(), target)
         self.size_bytes = 0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -171,7 +171,7 @@ class _Rows:
         while num_rows < self._target.max_rows_per_file:
             if self.size_bytes >= self._target.max_bytes_per_file:
                 return
-            if _not_held(self._batches.peek(), self._target) != self.without:
+            if _omitted_columns(self._batches.peek(), self._target) != self.without:
                 return
             batch = self._batches.take(self._target.max_rows_per_file - num_rows)
             if batch is None:
@@ -180,7 +180,7 @@ class _Rows:
             yield batch.drop_columns(list(self.without)) if self.without else batch
 
 
-def _not_held(batch: pa.RecordBatch | None, target: WriteTarget) -> frozenset[str]:
+def _omitted_columns(batch: pa.RecordBatch | None, target: WriteTarget) -> frozenset[str]:
     """Return the columns of a batch that a file must omit: see `holds_only_nulls`.
 
     One column always stays; it is rejected if its values are.
@@ -229,7 +229,7 @@ def _closing(file: StoreFileWriter, uploads: Uploads | None) -> AbstractContextM
 def _file_schema(schema: Schema, without: frozenset[str]) -> Schema:
     """Return the columns of a file; the table's own schema if all are as they are there."""
     stored = [field for field in schema.fields if field.name not in without]
-    fields = tuple(map(with_known_options, stored))
+    fields = tuple(map(with_supported_options, stored))
     same = len(fields) == len(schema.fields) and all(map(operator.is_, fields, schema.fields))
     return schema if same else replace(schema, fields=fields)
 

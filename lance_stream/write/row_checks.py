@@ -64,7 +64,7 @@ deletes, and how many rows the line stands for: 1, or all of a reason if they ar
 MAX_BAD_BYTES: Final = 256 << 20
 """How many bytes of bad rows a batch may have; they pass through the driver's memory."""
 
-WAY_OUT: Final = (
+REMEDY: Final = (
     "Correct or filter out these rows before the sink, change the check or the column; or let the "
     'sink set such rows aside and commit the others: bad_rows="quarantine"'
 )
@@ -96,17 +96,17 @@ class Check:
         """Return the batch's column that a name in the condition means."""
         return dict(self.spelled).get(name, name)
 
-    def settled(self, settle: Callable[[str], str]) -> "Check":
+    def with_columns(self, spelled_as: Callable[[str], str]) -> "Check":
         """Return the check for a batch that may spell its columns differently.
 
         Args:
-            settle: Returns the batch's column that a name means.
+            spelled_as: Returns the batch's column that a name means.
 
         Raises:
             InvalidInputError: There is none for a name; the message names the check.
         """
         try:
-            spelled = tuple((name, settle(name)) for name in self.columns)
+            spelled = tuple((name, spelled_as(name)) for name in self.columns)
             return replace(self, condition=with_fixed_time(self.condition), spelled=spelled)
         except InvalidInputError as error:
             raise InvalidInputError(f"the check {self.name!r:.200}: {error}") from None
@@ -159,12 +159,12 @@ class Verdict(NamedTuple):
     Attributes:
         good: The rows to write.
         bad: The others, as `BAD_ROWS_SCHEMA`.
-        left_out: The same, as received.
+        rejected: The same, as received.
     """
 
     good: pa.RecordBatch
     bad: pa.RecordBatch
-    left_out: pa.RecordBatch
+    rejected: pa.RecordBatch
 
 
 @dataclass(frozen=True)
@@ -228,8 +228,8 @@ class RowRules:
         if self.casts:
             good_rows = np.flatnonzero(good)
             columns = {name: column.of_rows(good_rows) for name, column in columns.items()}
-        left_out = batch.filter(pa.array(~good))
-        return Verdict(self._good(rows, columns), judging.bad_rows(), left_out)
+        rejected = batch.filter(pa.array(~good))
+        return Verdict(self._good(rows, columns), judging.bad_rows(), rejected)
 
     def _good(self, rows: pa.RecordBatch, columns: "Mapping[str, _Column]") -> pa.RecordBatch:
         if not self.casts:
@@ -322,11 +322,11 @@ class _Judging:
                 columns[name] = self._cast(name, None if always else self._deletes)
         return columns
 
-    def _cast(self, name: str, left_out: _Mask | None) -> _Column:
+    def _cast(self, name: str, rejected: _Mask | None) -> _Column:
         target, values = self._rules.stored.field(name), self._batch.column(name)
         rows: npt.NDArray[np.int64] | None = None
-        if left_out is not None and left_out.any():
-            rows = np.flatnonzero(~left_out)
+        if rejected is not None and rejected.any():
+            rows = np.flatnonzero(~rejected)
             values = values.take(pa.array(rows))
         if name in self._rules.keys and values.null_count:  # already marked
             rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
@@ -458,13 +458,15 @@ def _check_condition(check: Check, batch_schema: pa.Schema) -> None:
         ) from None
 
 
-def settled_by(schema: pa.Schema, checks: Iterable[Check]) -> tuple[Check, ...]:
+def resolve_columns(schema: pa.Schema, checks: Iterable[Check]) -> tuple[Check, ...]:
     """Return the checks for rows whose columns may be spelled in another case."""
     names = schema.names
-    return tuple(check.settled(lambda name: spelled_name(name, names) or name) for check in checks)
+    return tuple(
+        check.with_columns(lambda name: spelled_name(name, names) or name) for check in checks
+    )
 
 
-WAY_OUT_OF_VERBS: Final = (
+REMEDY_OF_VERBS: Final = (
     "Correct or filter out these rows, or change the check or the column. A streaming sink can set "
     'them aside: lance_sink(bad_rows="quarantine")'
 )
@@ -485,7 +487,7 @@ def refuse_bad_rows(
         InvalidInputError: Rows are bad, or the columns fit neither the table nor the conditions.
     """
     stored = pa.schema([field for field in table if field.name in rows.schema.names])
-    rules = RowRules(stored, settled_by(rows.schema, checks), casts=False)
+    rules = RowRules(stored, resolve_columns(rows.schema, checks), casts=False)
     rules.check_batch(without_views(rows.schema))
     return _refuse(rows, rules, uri)
 
@@ -503,7 +505,7 @@ def _refuse(
             bad.add(reasons)
         yield good
     if bad:
-        raise bad.error(uri, num_rows, WAY_OUT_OF_VERBS)
+        raise bad.error(uri, num_rows, REMEDY_OF_VERBS)
 
 
 _NO_BAD_ROWS: Final = pa.RecordBatch.from_arrays(  # from_pylist would load pandas
@@ -537,17 +539,17 @@ class CheckedBatches:
         self._rules = rules
         self._not_digested = not_digested
         self._digests_good = digests_good
-        self._known: pa.Schema | None = None
+        self._schema: pa.Schema | None = None
         self.digest = NO_ROWS
         self.bad = BadRows()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
-            if self._known is None or not batch.schema.equals(self._known):
+            if self._schema is None or not batch.schema.equals(self._schema):
                 self._rules.check_batch(batch.schema)
-                self._known = batch.schema
-            good, bad, left_out = self._rules.judge(batch)
-            digested = batch if self._digests_good else left_out
+                self._schema = batch.schema
+            good, bad, rejected = self._rules.judge(batch)
+            digested = batch if self._digests_good else rejected
             hidden = [name for name in self._not_digested if name in batch.schema.names]
             self.digest += digest_of(digested.drop_columns(hidden) if hidden else digested)
             if bad.num_rows:
@@ -575,7 +577,7 @@ class BadRows:
         if sum(batch.nbytes for batch in self.batches) > MAX_BAD_BYTES:
             raise InvalidInputError(
                 f"more than {MAX_BAD_BYTES >> 20} MB of the batch's rows do not fit the table, for "
-                f"example: {_shown(self.batches[0], 0)}. So many are no exception: correct the "
+                f"example: {_row_text(self.batches[0], 0)}. So many are no exception: correct the "
                 "table's columns, the checks or the stream. Nothing was committed"
             )
 
@@ -611,13 +613,13 @@ class BadRows:
                 counter[reason] += count
         return dict(counter.most_common())
 
-    def error(self, uri: str, num_rows: int, way_out: str = WAY_OUT) -> InvalidInputError:
+    def error(self, uri: str, num_rows: int, remedy: str = REMEDY) -> InvalidInputError:
         """Return the error for a batch with bad rows that are not set aside.
 
         Args:
             uri: The table.
             num_rows: How many rows the batch has.
-            way_out: What the user can do.
+            remedy: What the user can do.
         """
         counts = self.counts()
         total = sum(counts.values())
@@ -628,11 +630,13 @@ class BadRows:
                 for bad_batch in self.batches
                 if reason in (names := bad_batch["reason"].to_pylist())
             )
-            reasons.append(f"{_phrase(reason, counts[reason])}, for example {_shown(batch, index)}")
+            reasons.append(
+                f"{_phrase(reason, counts[reason])}, for example {_row_text(batch, index)}"
+            )
         verb = "does" if total == 1 else "do"
         return InvalidInputError(
             f"{total} of {num_rows} rows {verb} not fit the table {uri}: {'; '.join(reasons)}. "
-            f"Nothing was committed. {way_out}"
+            f"Nothing was committed. {remedy}"
         )
 
 
@@ -646,6 +650,6 @@ def _phrase(reason: str, count: int) -> str:
     return f"{count} for which the check {reason!r:.200} is not true"
 
 
-def _shown(batch: pa.RecordBatch, index: int) -> str:
+def _row_text(batch: pa.RecordBatch, index: int) -> str:
     row, message = batch["row"][index].as_py(), batch["message"][index].as_py()
     return f"{row[:500]}{'...' if len(row) > 500 else ''} ({message[:300]})"

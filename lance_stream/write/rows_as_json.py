@@ -26,7 +26,7 @@ import pyarrow as pa
 from lance_stream.arguments import repeated_names
 from lance_stream.errors import CorruptDataError, InvalidInputError
 
-CORRUPT_WAY_OUT: Final = (
+CORRUPT_REMEDY: Final = (
     "Delete such rows, or select others by a condition on the quarantine's columns (where)"
 )
 
@@ -70,14 +70,14 @@ def rows_from_json(texts: Sequence[str], types: str) -> pa.Table:
         pa.ArrowException,
     ) as error:
         raise CorruptDataError(
-            f"a row in quarantine is not as it was written: {str(error)[:200]}. {CORRUPT_WAY_OUT}"
+            f"a row in quarantine is not as it was written: {str(error)[:200]}. {CORRUPT_REMEDY}"
         ) from None
     except RecursionError:
         raise CorruptDataError(
-            f"a row in quarantine is nested too deeply. {CORRUPT_WAY_OUT}"
+            f"a row in quarantine is nested too deeply. {CORRUPT_REMEDY}"
         ) from None
     if table.num_rows != len(texts):
-        raise CorruptDataError(f"a row in quarantine has no columns. {CORRUPT_WAY_OUT}")
+        raise CorruptDataError(f"a row in quarantine has no columns. {CORRUPT_REMEDY}")
     return table
 
 
@@ -234,7 +234,7 @@ def _plain_numbers(array: pa.Array) -> list[Any]:
     return list(array.to_pylist())
 
 
-def _made(values: list[Any], arrow: pa.DataType) -> pa.Array:
+def _array_of(values: list[Any], arrow: pa.DataType) -> pa.Array:
     kind = bool if pa.types.is_boolean(arrow) else int
     wrong = [value for value in values if value is not None and type(value) is not kind]
     if wrong:  # Arrow would make 1.5 a 1
@@ -255,7 +255,7 @@ def _float(value: float | None) -> Any:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _made_floats(values: list[Any], arrow: pa.DataType) -> pa.Array:
+def _parse_floats(values: list[Any], arrow: pa.DataType) -> pa.Array:
     numbers = [_NOT_FINITE[value] if isinstance(value, str) else value for value in values]
     return pa.array(numbers, pa.float64()).cast(arrow, safe=False)
 
@@ -264,7 +264,7 @@ def _decimals(array: pa.Array) -> list[Any]:
     return [None if decimal is None else format(decimal, "f") for decimal in array.to_pylist()]
 
 
-def _made_decimals(values: list[Any], arrow: pa.DataType) -> pa.Array:
+def _parse_decimals(values: list[Any], arrow: pa.DataType) -> pa.Array:
     return pa.array([None if value is None else Decimal(value) for value in values], arrow)
 
 
@@ -283,7 +283,7 @@ def _text(data: bytes | None) -> Any:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def _made_texts(values: list[Any], arrow: pa.DataType) -> pa.Array:
+def _parse_texts(values: list[Any], arrow: pa.DataType) -> pa.Array:
     data = [
         base64.b64decode(value["base64"], validate=True)
         if isinstance(value, dict)
@@ -303,7 +303,7 @@ def _bytes(array: pa.Array) -> list[Any]:
     ]
 
 
-def _made_bytes(values: list[Any], arrow: pa.DataType) -> pa.Array:
+def _parse_bytes(values: list[Any], arrow: pa.DataType) -> pa.Array:
     return pa.array(
         [None if value is None else base64.b64decode(value, validate=True) for value in values],
         arrow,
@@ -317,8 +317,8 @@ def _numbers_of(array: pa.Array) -> list[Any]:
     return list(integers.to_pylist())
 
 
-def _made_numbers(values: list[Any], arrow: pa.DataType) -> pa.Array:
-    return _made(values, pa.int32() if arrow.bit_width == 32 else pa.int64()).cast(arrow)
+def _parse_numbers(values: list[Any], arrow: pa.DataType) -> pa.Array:
+    return _array_of(values, pa.int32() if arrow.bit_width == 32 else pa.int64()).cast(arrow)
 
 
 def _unit_of(arrow: pa.DataType) -> Any:
@@ -336,7 +336,7 @@ def _instants(array: pa.Array) -> list[Any]:
     ]
 
 
-def _made_instants(values: list[Any], arrow: pa.DataType) -> pa.Array:
+def _parse_instants(values: list[Any], arrow: pa.DataType) -> pa.Array:
     unit = _unit_of(arrow)
     numbers = [
         None
@@ -344,7 +344,7 @@ def _made_instants(values: list[Any], arrow: pa.DataType) -> pa.Array:
         else int(np.datetime64(value.removesuffix("Z"), unit).astype(np.int64))
         for value in values
     ]
-    return _made_numbers(numbers, arrow)
+    return _parse_numbers(numbers, arrow)
 
 
 def _times(array: pa.Array) -> list[Any]:
@@ -355,14 +355,14 @@ def _times(array: pa.Array) -> list[Any]:
     ]
 
 
-def _made_times(values: list[Any], arrow: pa.DataType) -> pa.Array:
+def _parse_times(values: list[Any], arrow: pa.DataType) -> pa.Array:
     texts = [None if value is None else f"1970-01-01T{value}" for value in values]
     unit = _unit_of(arrow)
     numbers = [
         None if value is None else int(np.datetime64(value, unit).astype(np.int64))
         for value in texts
     ]
-    return _made_numbers(numbers, arrow)
+    return _parse_numbers(numbers, arrow)
 
 
 def _is_text(arrow: pa.DataType) -> bool:
@@ -395,13 +395,13 @@ _KINDS: Final[
         ...,
     ]
 ] = (
-    (_is_number, _plain_numbers, _made),
-    (pa.types.is_floating, _floats, _made_floats),
-    (pa.types.is_decimal, _decimals, _made_decimals),
-    (_is_text, _texts, _made_texts),
-    (_is_bytes, _bytes, _made_bytes),
-    (_is_instant, _instants, _made_instants),
-    (pa.types.is_time, _times, _made_times),
-    (pa.types.is_duration, _numbers_of, _made_numbers),
+    (_is_number, _plain_numbers, _array_of),
+    (pa.types.is_floating, _floats, _parse_floats),
+    (pa.types.is_decimal, _decimals, _parse_decimals),
+    (_is_text, _texts, _parse_texts),
+    (_is_bytes, _bytes, _parse_bytes),
+    (_is_instant, _instants, _parse_instants),
+    (pa.types.is_time, _times, _parse_times),
+    (pa.types.is_duration, _numbers_of, _parse_numbers),
 )
 """How each kind of value is written, and read."""

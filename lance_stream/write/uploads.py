@@ -28,7 +28,7 @@ class Uploads:
 
     def __init__(self, store: Store) -> None:
         self._threads = ThreadPoolExecutor(_THREADS) if store.closes_slowly else None
-        self._under_way: list[Future[None]] = []
+        self._pending: list[Future[None]] = []
 
     def __enter__(self) -> "Uploads":
         return self
@@ -37,10 +37,10 @@ class Uploads:
         if self._threads is not None:
             self._threads.shutdown(wait=True)
 
-    def settle(self) -> bool:
+    def wait_for_all(self) -> bool:
         """Wait until all files are closed, or known to have failed; True if all are."""
-        wait(self._under_way)
-        return not any(future.exception() for future in self._under_way)
+        wait(self._pending)
+        return not any(future.exception() for future in self._pending)
 
     @contextmanager
     def closing(self, file: FileWriter) -> Iterator[FileWriter]:
@@ -53,7 +53,7 @@ class Uploads:
         if self._threads is None:
             file.close()
         else:
-            self._under_way.append(self._threads.submit(file.close))
+            self._pending.append(self._threads.submit(file.close))
 
     def wait(self) -> None:
         """Wait until all files are complete.
@@ -61,6 +61,6 @@ class Uploads:
         Raises:
             OSError: Or another error: a file could not be written.
         """
-        wait(self._under_way)
-        for future in self._under_way:
+        wait(self._pending)
+        for future in self._pending:
             future.result()

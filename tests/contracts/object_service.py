@@ -95,11 +95,11 @@ class ObjectService:
     async def put(self, key: str, data: Data, *, once: bool) -> bool:
         return await self._make("put", key, bytes(data), bytes(data), once)
 
-    def list_pages(self, prefix: str, *, only_here: bool, limit: int | None) -> "_Listing":
-        return _Listing(self, prefix, only_here, limit)
+    def list_pages(self, prefix: str, *, is_flat: bool, limit: int | None) -> "_Listing":
+        return _Listing(self, prefix, is_flat, limit)
 
     async def list_page(
-        self, prefix: str, after: str | None, only_here: bool, limit: int | None
+        self, prefix: str, after: str | None, is_flat: bool, limit: int | None
     ) -> tuple[list[ObjectInfo], str | None]:
         """Return a page, and the name after which the next begins, if there is one."""
         keys = sorted(
@@ -107,7 +107,7 @@ class ObjectService:
             for key in self.objects
             if key.startswith(prefix)
             and (after is None or key > after)
-            and not (only_here and "/" in key[len(prefix) :])
+            and not (is_flat and "/" in key[len(prefix) :])
         )
         if self.is_unordered:
             assert after is None, "one page holds them all"
@@ -172,9 +172,9 @@ class ObjectService:
 
 class _Listing(Pages):
     def __init__(
-        self, service: ObjectService, prefix: str, only_here: bool, limit: int | None
+        self, service: ObjectService, prefix: str, is_flat: bool, limit: int | None
     ) -> None:
-        self._service, self._prefix, self._only_here = service, prefix, only_here
+        self._service, self._prefix, self._is_flat = service, prefix, is_flat
         self._limit = limit
         self._after: str | None = None
         self._is_over = False
@@ -183,7 +183,7 @@ class _Listing(Pages):
         if self._is_over:
             return None
         found, self._after = await self._service.list_page(
-            self._prefix, self._after, self._only_here, self._limit
+            self._prefix, self._after, self._is_flat, self._limit
         )
         self._is_over = self._after is None
         return found

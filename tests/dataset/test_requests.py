@@ -23,7 +23,7 @@ from lance_stream.feed.following.follower import FollowerRules, TableFollower
 from lance_stream.feed.following.newest_version import POLLS_PER_LISTING
 from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
-from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.files.open_files import forget_deleted_offsets
@@ -56,7 +56,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the caches of manifests, key bounds, keys and deleted rows, as in a new process."""
-    known_key_bounds._columns.clear()
+    cached_key_bounds._columns.clear()
     clear_key_indices()
     forget_deleted_offsets()
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())

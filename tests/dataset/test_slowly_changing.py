@@ -14,7 +14,7 @@ from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.upsert.histories import shadowed_events
 from lance_stream.upsert.incoming import FOR_GOOD
-from lance_stream.upsert.tombstone_files import KEPT
+from lance_stream.upsert.tombstone_files import DELETE_FILES
 from lance_stream.upsert.upsert import upsert
 from tests.commit.tables import make_environment
 
@@ -55,7 +55,7 @@ def history(ds: Dataset, *more: str) -> list[Row]:
 
     What the process has kept of hidden events is forgotten, so the next changes read them.
     """
-    KEPT.forget()
+    DELETE_FILES.forget()
     rows = ds.to_table().sort_by([("id", "ascending"), ("__START_AT", "ascending")]).to_pylist()
     names = ("name", *more, "__START_AT", "__END_AT")
     return [tuple(row[name] for name in names) for row in rows]

@@ -206,7 +206,7 @@ def test_rows_that_fail_are_set_aside_until_the_function_is_mended(tmp_path: Pat
     assert lengths.run().num_computed == 0
     replayed = lance_stream.replay_quarantine(uri)
     assert replayed.rows_replayed == 0
-    assert "change its version" in next(iter(replayed.rows_left))
+    assert "change its version" in next(iter(replayed.rows_remaining))
     # A new text is tried; a new function tries all.
     ds = lance_stream.open_dataset(uri).update({"text": "'good'"}, where="id = 7")
     assert lengths.run().num_computed == 1

@@ -78,7 +78,7 @@ def apply(uri: str, number: int) -> None:
     """Apply a batch as a large one."""
     table, rows = lance_stream.open_dataset(uri).table, rows_of(number)
     if number:  # the first one has new rows only
-        for name, value in (("LEAST_ROWS", 1), ("BUNDLES_OF_A_PORTION", 8)):
+        for name, value in (("LEAST_ROWS", 1), ("BUNDLES_PER_BATCH", 8)):
             setattr(staged_files, name, value)
     staged = []
     try:
@@ -127,7 +127,7 @@ def forked(act: Callable[[], object]) -> int:
 def main(uri: str) -> None:
     """Apply batches, and kill a process at each step."""
     staged_rows.MAX_ROWS = 40  # type: ignore[misc]  # Final for others
-    staged_rows._KEPT_BYTES = 0  # type: ignore[misc]  # Final for others
+    staged_rows._MAX_INLINE_BYTES = 0  # type: ignore[misc]  # Final for others
     always = property(lambda _: True)
     mock.patch.object(in_place_costs.FragmentCosts, "is_cheaper_in_place", always).start()
     print(forked(lambda: apply(uri, 0)), "no step", flush=True)

@@ -139,7 +139,7 @@ def _self_join(rows: Any) -> Any:
     return rows.filter("id % 2 = 0").join(odds, rows.id + 1 == odds.odd).select("id", "odd")
 
 
-def _first_of_each(rows: Any) -> Any:
+def _without_padding(rows: Any) -> Any:
     from pyspark.sql.streaming import StatefulProcessor
 
     class Once(StatefulProcessor):
@@ -183,7 +183,7 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "joined": Kind(_self_join, _pairs),
     "transformWithState": Kind(
-        _first_of_each,
+        _without_padding,
         lambda files: {row[:1] for row in _all(files)},
         "update",
         is_settled=False,

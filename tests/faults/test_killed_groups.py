@@ -30,7 +30,7 @@ _PROCESSES.set_forkserver_preload(
 )
 
 
-def place_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> GroupPlace:
+def index_by_id(kind: str, request: pytest.FixtureRequest, folder: Path) -> GroupPlace:
     """Return tables that exist and are empty."""
     options: dict[str, str] = {}
     uris = {name: str(folder / name) for name in NAMES}
@@ -92,7 +92,7 @@ def check_is_whole(place: GroupPlace) -> None:
 def test_a_process_killed_at_a_step_leaves_all_or_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, step: str, table: str
 ) -> None:
-    place = place_of(kind, request, tmp_path)
+    place = index_by_id(kind, request, tmp_path)
     place.commit(0)
     with process(group_process.commit_and_stop, place, 1, step, table) as hears:
         assert hears.poll(120), "it says nothing"
@@ -198,7 +198,7 @@ def test_no_reader_sees_a_part_of_a_batch(
         num_kills = min(left, 50)
         folder = tmp_path / str(left)
         folder.mkdir()
-        place = place_of("sqlite", request, folder)
+        place = index_by_id("sqlite", request, folder)
         num_batches, num_reads, num_found = kill_often(place, num_kills, with_others=with_others)
         print(f"{num_kills} kills: {num_batches} batches, {num_found} found, {num_reads} reads")
         assert num_batches >= num_kills // 4
@@ -212,5 +212,5 @@ def test_no_reader_sees_a_part_of_a_batch(
 def test_no_reader_sees_a_part_of_a_batch_on_servers(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
-    place = place_of(kind, request, tmp_path)
+    place = index_by_id(kind, request, tmp_path)
     assert all(kill_often(place, 5 * NUM_ROUNDS, with_others=True)[:2])

@@ -115,7 +115,7 @@ def main(folder: str, *cases: str) -> None:
     from lance_stream.spark.jobs import file_jobs, rewrite_jobs
 
     rewrite_jobs.SMALL_TASK_BYTES = 0  # type: ignore[misc]  # so that each group is a task
-    file_jobs.FILES_FOR_EACH_TASK = 3  # type: ignore[misc]  # so that there are several
+    file_jobs.FILES_PER_TASK = 3  # type: ignore[misc]  # so that there are several
     protocols.PROTOCOLS["dying"] = Service("local", open_dying)  # type: ignore[index]  # read-only for others
     names.LOCAL.update(fault=("fault",))  # type: ignore[attr-defined]  # the same
     spark = start_spark()

@@ -11,7 +11,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.feed.columns_of_versions import _source
-from lance_stream.feed.shown_values import show
+from lance_stream.feed.value_conversion import show
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.fields import assign_ids
 from lance_stream.table.paths import manifest_path

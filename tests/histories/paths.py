@@ -41,7 +41,7 @@ PATHS: Mapping[str, Path] = {
     "a run of the key index is searched": Path("keys.index.run_files:IndexRun.find"),
     "runs of the key index are merged": Path("keys.index.key_index:KeyIndex._merge_all"),
     "a compaction carries keys over": Path("keys.index.remap_keys:_carry"),
-    "bounds of keys are saved": Path("keys.bounds.known_key_bounds:write_bounds"),
+    "bounds of keys are saved": Path("keys.bounds.cached_key_bounds:write_bounds"),
     "many names of files are parsed at once": Path("keys.file_columns:_PlainFiles.of"),
     "of many files none has a plain name": Path(
         "keys.file_columns:_PlainFiles.of", lambda files: len(files.owners) == 0

@@ -36,7 +36,7 @@ from lance_stream._proto import table_pb2, transaction_pb2
 from lance_stream.cli.main import main as command_line
 from lance_stream.dataset import Dataset
 from lance_stream.errors import LanceStreamError
-from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from tests.dataset.manifest_edits import join_manifest, split_manifest
@@ -85,8 +85,8 @@ def legal_tables(folder: Path) -> list[Files]:
         changes = rows.slice(10, 8).append_column("op", pa.array(["d", "u"] * 4))
         ds = ds.upsert(changes, "id", "n", "op = 'd'", except_columns="op", tombstones="7 days")
         ds.tags.create("gold", 2)
-        (column,) = known_key_bounds.key_bounds(ds.table, ["id"]).columns
-        known_key_bounds.write_bounds(ds.table.store, column, ds.table.manifest.fragments)
+        (column,) = cached_key_bounds.key_bounds(ds.table, ["id"]).columns
+        cached_key_bounds.write_bounds(ds.table.store, column, ds.table.manifest.fragments)
         store = ds.table.store
         made.append({file.path: bytes(store.read(file.path)) for file in store.list()})
     plain = str(folder / "legal plain")

@@ -12,7 +12,7 @@ import lance_stream
 from lance_stream._proto import table_pb2
 from lance_stream.cli.main import main
 from lance_stream.errors import CorruptDataError, LanceStreamError, UntrustedLocationError
-from lance_stream.read import blob_places
+from lance_stream.read import blob_locations
 from lance_stream.spark.arguments.reader_options import parse_reader_options
 from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.storage.locations import open_store
@@ -71,7 +71,7 @@ def check_refuses(uri: str, options: dict[str, Any], canary: Canary, locations: 
     for location in locations:
         named = location.format(canary=f"127.0.0.1:{canary.port}")
         with pytest.raises((UntrustedLocationError, CorruptDataError)):
-            blob_places._external(0, f"{named}/x", ds.table.files)
+            blob_locations._external(0, f"{named}/x", ds.table.files)
         name_base(uri, options, named)
         table = lance_stream.open_dataset(uri, storage_options=options)
         for use in uses_of(table):
@@ -111,8 +111,8 @@ def test_impossible_names_end_in_our_errors(any_bucket: Bucket, path: str) -> No
     uri, options = f"{any_bucket.uri}/t", any_bucket.storage_options
     ds = lance_stream.create_dataset(uri, ROWS.schema, storage_options=options).append(ROWS)
     with pytest.raises(LanceStreamError) as raised:
-        blob_places._file_of(
-            (blob_places.EXTERNAL, 0, f"{any_bucket.uri}/{path}/x"),
+        blob_locations._file_of(
+            (blob_locations.EXTERNAL, 0, f"{any_bucket.uri}/{path}/x"),
             next(iter(ds.table.manifest.fragments)).files[0],
             ds.table.files,
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.index import key_index, run_files, run_format, run_merging, sorted_words
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.incoming import UpsertRules
@@ -30,7 +30,7 @@ def use_small_runs(set_attribute: SetAttribute) -> None:
     set_attribute(run_files, "_MANY_CHUNKS", 1)
     set_attribute(key_index, "LEAST_SAVED_ROWS", 50)
     set_attribute(key_index, "LEAST_SHARED_ROWS", 1)
-    set_attribute(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    set_attribute(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
     set_attribute(sorted_words, "MANY_WORDS", 1)
 
 

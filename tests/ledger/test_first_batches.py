@@ -18,7 +18,7 @@ from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append_fragments
-from lance_stream.verbs.create import check_types_known, plan_table
+from lance_stream.verbs.create import check_column_types, plan_table
 from lance_stream.verbs.jobs import plan_job
 from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.write.fragments import write_fragments, write_target
@@ -169,6 +169,6 @@ def test_files_for_other_columns_are_refused(tmp_path: Path, way: str) -> None:
 def test_untyped_null_columns_create_no_table(uri: str, kind: pa.DataType) -> None:
     schema = pa.schema([("id", pa.int64()), ("x", kind)])
     with pytest.raises(InvalidInputError, match="'x' has the type of nulls"):
-        check_types_known(schema)
+        check_column_types(schema)
     with pytest.raises(InvalidInputError, match="cast it to the type"):
         plan_job(uri, schema)

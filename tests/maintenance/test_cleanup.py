@@ -23,7 +23,7 @@ from lance_stream import (
 )
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.maintenance.cleanup import UNDER_WAY, CleanupReport, CleanupRules, cleanup
+from lance_stream.maintenance.cleanup import ONGOING, CleanupReport, CleanupRules, cleanup
 from lance_stream.maintenance.consumers import list_consumers, record_progress
 from lance_stream.snapshot.tag_files import create_tag, holding, move_tag
 from lance_stream.table.manifest import Manifest, encode_manifest
@@ -458,7 +458,7 @@ def test_commits_under_way_keep_young_versions() -> None:
     ds.table.store.write("_transactions/5-2f1b3f4e-0000-0000-0000-000000000000.txn", b"?")
     num_later = ds.version - 1 - 5
     report = cleanup(ds.table, ALL, is_dry_run=True)
-    assert (report.versions, report.holds) == ((1, 2, 3, 4, 5), {UNDER_WAY: num_later})
+    assert (report.versions, report.holds) == ((1, 2, 3, 4, 5), {ONGOING: num_later})
     assert f"kept {num_later} for a commit in progress" in str(report)
     soon, later = timedelta(minutes=9) / DAY, timedelta(minutes=11) / DAY
     assert cleanup(ds.table, ALL, environment=in_days(soon)).versions == (1, 2, 3, 4, 5)

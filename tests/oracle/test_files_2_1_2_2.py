@@ -273,7 +273,7 @@ class Reading:
         ]
 
 
-def places_in(count: int, random: Random) -> tuple[list[tuple[int, int]], list[list[int]]]:
+def rows_within(count: int, random: Random) -> tuple[list[tuple[int, int]], list[list[int]]]:
     """Some ranges of rows, and some sets of them."""
     ends = [sorted(random.integers(0, count + 1, 2).tolist()) for _ in range(2)]
     ranges = [(0, count), (count // 2, count // 2), *((start, stop) for start, stop in ends)]
@@ -285,7 +285,7 @@ def assert_we_read(path: Path, table: pa.Table, seed: int = 0) -> None:
     reading = Reading(path)
     count = table.num_rows
     assert reading.num_rows == count
-    ranges, sets = places_in(count, np.random.default_rng(seed))
+    ranges, sets = rows_within(count, np.random.default_rng(seed))
     for start, stop in ranges:
         for name, array in zip(table.column_names, reading.read(start, stop), strict=True):
             array.validate(full=True)
@@ -301,7 +301,7 @@ def assert_we_read(path: Path, table: pa.Table, seed: int = 0) -> None:
 def assert_pylance_reads(path: Path, table: pa.Table, seed: int = 0) -> None:
     theirs = LanceFileReader(str(path))
     count = table.num_rows
-    ranges, sets = places_in(count, np.random.default_rng(seed))
+    ranges, sets = rows_within(count, np.random.default_rng(seed))
     for start, stop in ranges:
         if start == stop:
             continue

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.oracle
 class CountedHistory(Histories):
     """A history at whose end the rows that each version changed are counted."""
 
-    num_known = 0
+    num_files = 0
 
     def finish(self) -> None:
         ds = lance_stream.open_dataset(self.uri)
@@ -29,12 +29,12 @@ class CountedHistory(Histories):
             of_feed = RowCounts.of(differences.changes(older, newer))
             assert counted.row_counts == of_feed
             assert told.row_counts in (None, of_feed)
-            self.num_known += told.row_counts is not None
+            self.num_files += told.row_counts is not None
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_counts_agree_with_the_feed(seed: int) -> None:
-    assert histories.run(CountedHistory, seed, 8).num_known > 4
+    assert histories.run(CountedHistory, seed, 8).num_files > 4
 
 
 @pytest.mark.nightly
@@ -42,7 +42,7 @@ def test_counts_agree_with_the_feed(seed: int) -> None:
 @pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("seed", range(100, 116))
 def test_counts_agree_with_the_feed_in_long_histories(seed: int) -> None:
-    assert histories.run(CountedHistory, seed, 16).num_known > 8
+    assert histories.run(CountedHistory, seed, 16).num_files > 8
 
 
 def written(**arguments: Any) -> tuple[str, "lance.LanceDataset"]:

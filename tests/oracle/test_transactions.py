@@ -463,11 +463,11 @@ def transaction_of(uri: str) -> transaction_pb2.Transaction:
     return transaction_pb2.Transaction.FromString(data)
 
 
-def flat(transaction: transaction_pb2.Transaction, known_files: frozenset[str]) -> Flat:
+def flat(transaction: transaction_pb2.Transaction, files_of: frozenset[str]) -> Flat:
     """Return the values of a message by path; what is repeated has a list at one path."""
     values: Flat = {}
     for path, value in _walk(transaction, ""):
-        values.setdefault(path, []).append(_normalized(path, value, known_files))
+        values.setdefault(path, []).append(_normalized(path, value, files_of))
     return values
 
 
@@ -510,8 +510,8 @@ def _is_map(descriptor: FieldDescriptor) -> bool:
     return entry is not None and bool(entry.GetOptions().map_entry)
 
 
-def _normalized(path: str, value: Any, known_files: frozenset[str]) -> Any:
-    if path.endswith("files.path") and value in known_files:
+def _normalized(path: str, value: Any, files_of: frozenset[str]) -> Any:
+    if path.endswith("files.path") and value in files_of:
         return value
     return "new" if path.endswith(tuple(NORMALIZED)) else value
 

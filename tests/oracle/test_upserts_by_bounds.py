@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.index import key_index
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
@@ -29,7 +29,7 @@ def test_upserts_find_every_key_beside_pylance(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pylance changes the table between the upserts."""
-    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
     dice = np.random.default_rng(seed)
     uri = str(tmp_path / "t")
     model = dict.fromkeys(range(30), 0)

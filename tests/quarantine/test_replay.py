@@ -98,11 +98,11 @@ def test_rows_stay_until_they_fit(uri: str) -> None:
     done = lance_stream.replay_quarantine(uri)
     assert done == lance_stream.Replayed(0, {"type": 1, "null": 1}, 0)
     done = lance_stream.replay_quarantine(uri, fix={"x": "x % 200"})
-    assert (done.rows_replayed, done.rows_left) == (1, {"null": 1})
+    assert (done.rows_replayed, done.rows_remaining) == (1, {"null": 1})
     done = lance_stream.replay_quarantine(
         uri, fix=lambda rows: rows.set_column(0, "id", rows["id"].fill_null(7))
     )
-    assert (done.rows_replayed, done.rows_left) == (1, {})
+    assert (done.rows_replayed, done.rows_remaining) == (1, {})
     assert rows_of(uri) == [(1, 1), (2, 100), (7, 2)]
     assert left_in(uri) == 0
     assert lance_stream.replay_quarantine(uri) == lance_stream.Replayed()
@@ -120,7 +120,7 @@ def test_rows_are_replayed_once_the_table_has_evolved(uri: str) -> None:
 def test_a_column_that_the_table_has_lost_keeps_rows_in_quarantine(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300}])
     lance_stream.open_dataset(uri).drop_columns("x")
-    (problem,) = lance_stream.replay_quarantine(uri).rows_left
+    (problem,) = lance_stream.replay_quarantine(uri).rows_remaining
     assert "no column 'x'" in problem
     done = lance_stream.replay_quarantine(uri, fix=lambda rows: rows.drop_columns(["x"]))
     assert done.rows_replayed == 1
@@ -128,9 +128,9 @@ def test_a_column_that_the_table_has_lost_keeps_rows_in_quarantine(uri: str) -> 
 
 def test_recorded_checks_apply_unless_others_are_given(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 3}, {"id": 2, "x": 2}], expect={"large": "x > 9"})
-    assert lance_stream.replay_quarantine(uri).rows_left == {"large": 2}
+    assert lance_stream.replay_quarantine(uri).rows_remaining == {"large": 2}
     done = lance_stream.replay_quarantine(uri, expect="x > 2")
-    assert (done.rows_replayed, done.rows_left) == (1, {"x > 2": 1})
+    assert (done.rows_replayed, done.rows_remaining) == (1, {"x > 2": 1})
     assert lance_stream.replay_quarantine(uri, expect={}).rows_replayed == 1
     assert rows_of(uri) == [(1, 3), (2, 2)]
 
@@ -404,7 +404,7 @@ def test_an_upsert_without_an_order_replaces_rows_only_on_request(uri: str) -> N
     by_key = {"mode": "upsert", "on": ["id"]}
     take_in(uri, 0, [{"id": 1, "x": 300}], **by_key)
     take_in(uri, 1, [{"id": 1, "x": 301}], **by_key)
-    (problem,) = lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}).rows_left
+    (problem,) = lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}).rows_remaining
     assert "replace_existing" in problem
     done = lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}, replace_existing=True)
     assert done.rows_replayed == 2
@@ -629,7 +629,7 @@ def test_rows_of_no_stream_are_listed_and_left(uri: str) -> None:
 def test_rows_whose_key_was_mended_away_stay(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300}], mode="upsert", on=["id"], sequence_by="id")
     done = lance_stream.replay_quarantine(uri, fix=lambda rows: rows.drop_columns(["id"]))
-    assert done.rows_left == {"they have no column 'id', which an upsert needs": 1}
+    assert done.rows_remaining == {"they have no column 'id', which an upsert needs": 1}
     assert (rows_of(uri), left_in(uri)) == ([], 1)
 
 

@@ -17,7 +17,7 @@ from lance_stream.errors import (
     CorruptDataError,
     UntrustedLocationError,
 )
-from lance_stream.read import blob_places
+from lance_stream.read import blob_locations
 from lance_stream.read.fragment import BATCH_BYTES
 from lance_stream.schema.blobs import DESCRIPTION_V2, PREPARED_V2, as_v1, as_v2
 from lance_stream.schema.fields import Field, Schema
@@ -381,7 +381,7 @@ def test_absurd_descriptions_allocate_nothing(tmp_path: Path, changed: dict[str,
     ds = table_of(tmp_path, "2.2")
     file = next(iter(ds.table.manifest.fragments)).files[0]
     with pytest.raises(BadDataError):
-        blob_places.blob_places(descriptions(**changed), file, ds.table.files)
+        blob_locations.blob_locations(descriptions(**changed), file, ds.table.files)
 
 
 def test_overlapping_blobs_are_bad_data(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_overlapping_blobs_are_bad_data(tmp_path: Path) -> None:
     size = file.size_bytes or 0
     rows = pa.concat_arrays([descriptions(size=size)] * 3)
     with pytest.raises(CorruptDataError, match="together"):
-        blob_places.blob_places(rows, file, ds.table.files)
+        blob_locations.blob_locations(rows, file, ds.table.files)
 
 
 def test_external_blobs_are_read_by_uri(tmp_path: Path) -> None:
@@ -405,8 +405,8 @@ def test_external_blobs_are_read_by_uri(tmp_path: Path) -> None:
         ({"position": 4, "size": 0}, b"456789"),
     ):
         rows = descriptions(kind=3, blob_uri=uri, **changed)
-        places = blob_places.blob_places(rows, file, ds.table.files)
-        assert blob_places.read_blobs(places).to_pylist()[1] == wanted
+        places = blob_locations.blob_locations(rows, file, ds.table.files)
+        assert blob_locations.read_blobs(places).to_pylist()[1] == wanted
 
 
 def test_external_local_blobs_must_be_trusted(tmp_path: Path) -> None:
@@ -421,10 +421,10 @@ def test_external_local_blobs_must_be_trusted(tmp_path: Path) -> None:
     for place in cases:
         rows = descriptions(kind=3, blob_uri=(tmp_path / place).as_uri(), size=5)
         with pytest.raises(UntrustedLocationError, match=r"trusted_locations=\['/"):
-            blob_places.blob_places(rows, file, ds.table.files)
+            blob_locations.blob_locations(rows, file, ds.table.files)
     inside = descriptions(kind=3, blob_uri=(tmp_path / "t" / "key.pem").as_uri(), size=5)
-    places = blob_places.blob_places(inside, file, ds.table.files)
-    assert blob_places.read_blobs(places).to_pylist()[1] == b"01234"
+    places = blob_locations.blob_locations(inside, file, ds.table.files)
+    assert blob_locations.read_blobs(places).to_pylist()[1] == b"01234"
 
 
 def test_symlinks_are_not_blob_files(tmp_path: Path) -> None:
@@ -437,7 +437,7 @@ def test_symlinks_are_not_blob_files(tmp_path: Path) -> None:
     for kind in (1, 2):
         rows = descriptions(kind=kind, blob_id=77, size=10)
         with pytest.raises(UntrustedLocationError, match="is a link"):
-            blob_places.blob_places(rows, file, ds.table.files)
+            blob_locations.blob_locations(rows, file, ds.table.files)
 
 
 @pytest.mark.floors
@@ -448,4 +448,4 @@ def test_remote_tables_cannot_name_local_files() -> None:
     file = next(iter(ds.table.manifest.fragments)).files[0]
     rows = descriptions(kind=3, blob_uri="file:///etc/hostname")
     with pytest.raises(UntrustedLocationError, match="the reader's own disk"):
-        blob_places.blob_places(rows, file, ds.table.files)
+        blob_locations.blob_locations(rows, file, ds.table.files)

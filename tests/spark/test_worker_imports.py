@@ -29,8 +29,8 @@ import json, pickle, sys
 import pyarrow, pyspark.sql.worker.plan_data_source_read
 before = set(sys.modules)
 with open(sys.argv[1], "rb") as file:
-    _source, reader, portion = pickle.load(file)
-num_rows = sum(each.num_rows for each in reader.read(portion))
+    _source, reader, task_input = pickle.load(file)
+num_rows = sum(each.num_rows for each in reader.read(task_input))
 print(json.dumps([num_rows, sorted(set(sys.modules) - before)]))
 """
 
@@ -41,9 +41,9 @@ def run_task(uri: str, folder: Path, **options: str) -> tuple[int, set[str]]:
 
     source: Any = _source("lance", SessionOptions())({"path": uri, **options})
     reader = source.reader(source.schema())
-    (portion,) = reader.partitions()
+    (task_input,) = reader.partitions()
     sent = folder / "sent"
-    sent.write_bytes(cloudpickle.dumps((source, reader, portion)))
+    sent.write_bytes(cloudpickle.dumps((source, reader, task_input)))
     return imports_of(_TASK, str(sent))
 
 

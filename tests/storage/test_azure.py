@@ -296,7 +296,7 @@ def test_copying_a_missing_file_names_it(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "way_out"),
+    ("status", "code", "remedy"),
     [
         (403, "AuthenticationFailed", "Correct account_key or sas_token"),
         (403, "KeyBasedAuthenticationNotPermitted", "does not accept account keys"),
@@ -317,7 +317,7 @@ def test_copying_a_missing_file_names_it(store: Store) -> None:
     ],
 )
 def test_refusals_are_immediate_and_helpful(
-    store: Store, proxy: FaultProxy, status: int, code: str, way_out: str
+    store: Store, proxy: FaultProxy, status: int, code: str, remedy: str
 ) -> None:
     for ask in (
         lambda: store.create_once("v/1", b"x"),
@@ -327,7 +327,7 @@ def test_refusals_are_immediate_and_helpful(
     ):
         proxy.clear()
         proxy.add(Forge(status, code or " "), times=None)
-        with pytest.raises(StoreRefusedError, match=way_out):
+        with pytest.raises(StoreRefusedError, match=remedy):
             ask()
         assert sum(proxy.kinds().values()) == 1
 

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.google import GOOGLES_OWN, GoogleSettings, Login, google_settings
+from lance_stream.storage.engine.google import (
+    DEFAULT_ENDPOINT,
+    GoogleSettings,
+    Login,
+    google_settings,
+)
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.objects.object_store import ObjectStore
 
@@ -44,7 +49,7 @@ def test_incomplete_uris_are_refused(uri: str) -> None:
 def test_google_itself_is_the_default() -> None:
     """The credentials are those that are found on the machine."""
     assert google_settings({}) == GoogleSettings()
-    assert GoogleSettings().endpoint == GOOGLES_OWN
+    assert GoogleSettings().endpoint == DEFAULT_ENDPOINT
     assert GoogleSettings().login.kind == "default"
 
 
@@ -61,7 +66,7 @@ def test_the_environments_emulator_is_anonymous(
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:4443")
     assert google_settings({}).endpoint == EMULATOR
     assert login() == Login("anonymous")
-    assert google_settings({"endpoint_url": GOOGLES_OWN}).endpoint == GOOGLES_OWN
+    assert google_settings({"endpoint_url": DEFAULT_ENDPOINT}).endpoint == DEFAULT_ENDPOINT
 
 
 def test_invalid_endpoints_do_not_show_passwords() -> None:

@@ -32,7 +32,7 @@ class TestGoogleStore(ObjectStoreContract):
         return self._front.num_uploads(bucket.name)
 
     @pytest.mark.parametrize(
-        ("answer", "way_out"),
+        ("answer", "remedy"),
         [
             (Forge(401, "AuthenticationRequired"), "google_service_account"),
             (Forge(403, "AccessDenied"), "Storage Object User"),
@@ -41,8 +41,8 @@ class TestGoogleStore(ObjectStoreContract):
         ],
     )
     def test_a_refusal_names_the_way_out(
-        self, behind: ObjectStore, proxy: FaultProxy, answer: Forge, way_out: str
+        self, behind: ObjectStore, proxy: FaultProxy, answer: Forge, remedy: str
     ) -> None:
         proxy.add(answer, times=None)
-        with pytest.raises(StoreRefusedError, match=way_out):
+        with pytest.raises(StoreRefusedError, match=remedy):
             behind.write("a", b"x")

@@ -105,7 +105,7 @@ def test_a_protocol_that_is_refused_says_why(protocol: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "way_out"),
+    ("uri", "remedy"),
     [
         ("hdfs://nameservice/t", "s3://, abfss:// or gs://"),
         ("webhdfs://namenode:9870/t", "s3://, abfss:// or gs://"),
@@ -116,8 +116,8 @@ def test_a_protocol_that_is_refused_says_why(protocol: str) -> None:
         ("https://minio.example/bucket/t", "endpoint_url"),
     ],
 )
-def test_refused_protocols_name_the_remedy(uri: str, way_out: str) -> None:
-    with pytest.raises(UnsupportedFeatureError, match=way_out):
+def test_refused_protocols_name_the_remedy(uri: str, remedy: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=remedy):
         open_store(uri)
 
 

@@ -103,7 +103,7 @@ class TestS3Store(ObjectStoreContract):
             behind.write("a", b"x")
 
     @pytest.mark.parametrize(
-        ("answer", "way_out"),
+        ("answer", "remedy"),
         [
             (Forge(403, "SignatureDoesNotMatch"), "aws_secret_access_key"),
             (Forge(403, "InvalidAccessKeyId"), "aws_access_key_id"),
@@ -115,10 +115,10 @@ class TestS3Store(ObjectStoreContract):
         ],
     )
     def test_a_refusal_names_the_way_out(
-        self, behind: ObjectStore, proxy: FaultProxy, answer: Forge, way_out: str
+        self, behind: ObjectStore, proxy: FaultProxy, answer: Forge, remedy: str
     ) -> None:
         proxy.add(answer, times=None)
-        with pytest.raises(StoreRefusedError, match=way_out):
+        with pytest.raises(StoreRefusedError, match=remedy):
             behind.write("a", b"x")
 
     @pytest.mark.parametrize(

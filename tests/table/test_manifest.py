@@ -194,7 +194,7 @@ def test_numbers_out_of_range_are_not_written() -> None:
 def read_all(data: bytes) -> None:
     manifest = decode_manifest(data)
     list(manifest.fragments)
-    _ = manifest.fragments.place_of, manifest.fragments.has_deletion_files
+    _ = manifest.fragments.index_by_id, manifest.fragments.has_deletion_files
 
 
 def test_every_strict_prefix_is_refused() -> None:

@@ -496,14 +496,14 @@ class History:
 
     def _stored_keys(self, table: pa.Table) -> list[tuple[int, ...]]:
         places = [
-            places_in(kind, table[name]) for name, kind in zip(self.on, self.keys, strict=True)
+            rows_within(kind, table[name]) for name, kind in zip(self.on, self.keys, strict=True)
         ]
         return list(zip(*places, strict=True))
 
     def _stored_rows(self, table: pa.Table) -> list[tuple[int, dict[str, Any], int]]:
         sequences = [0] * table.num_rows
         if self.model.stores_sequence and self.sequence is not None:
-            sequences = places_in(self.sequence, table["q"])
+            sequences = rows_within(self.sequence, table["q"])
         values = table.select(list(COLUMNS)).to_pylist()
         return list(zip(sequences, values, table["_rowid"].to_pylist(), strict=True))
 
@@ -587,7 +587,7 @@ class History:
             assert verify(table) == [], way
 
 
-def places_in(kind: Kind, column: pa.ChunkedArray) -> list[int]:
+def rows_within(kind: Kind, column: pa.ChunkedArray) -> list[int]:
     """Return which values of a kind a stored column has."""
     assert column.type.equals(kind.stored)
     places = {shown(array_of([value], kind.stored)): at for at, value in enumerate(kind.values)}

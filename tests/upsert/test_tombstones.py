@@ -26,8 +26,8 @@ from lance_stream.table.config.tombstones import (
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, tombstone_path
 from lance_stream.upsert import tombstone_files
 from lance_stream.upsert.tombstone_files import (
+    DeleteFileCache,
     Deletes,
-    KeptFiles,
     cast_deletes,
     decode_deletes,
     encode_deletes,
@@ -237,7 +237,7 @@ def test_each_process_reads_a_file_once() -> None:
     here = replace(table, store=watched)
     assert late(here, ids(1), pa.array([5])) == [True]
     assert watched.calls == []
-    kept = KeptFiles(1 << 20)
+    kept = DeleteFileCache(1 << 20)
     known = open_remembered(here, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
     for _ in range(3):
         assert kept.get(known.open_files, known.files[0], known.schema).rows.num_rows == 1
@@ -255,7 +255,7 @@ def test_the_cache_respects_its_limit() -> None:
     known = open_remembered(
         replace(table, store=watched), ["id"], "seq", pa.int64(), age=WEEK, now_ms=0
     )
-    kept = KeptFiles((24 + 16) * 900)
+    kept = DeleteFileCache((24 + 16) * 900)
     for place in (0, 1, 0, 1, 2, 1):
         deletes = kept.get(known.open_files, known.files[place], known.schema)
         assert deletes.rows.num_rows == known.files[place].num_rows
@@ -396,7 +396,7 @@ def test_replaced_files_are_refused(kind: str, tmp_path: Path) -> None:
             open_file.truncate(1 << 40)  # takes no room on the disk
     else:
         file.write_bytes(data + b"x" if kind == "longer" else data[:-1])
-    tombstone_files.KEPT._files.clear()
+    tombstone_files.DELETE_FILES._files.clear()
     with pytest.raises(CorruptDataError, match=f"replaced or damaged.*{CONFIG_KEY}"):
         late(table, ids(1), pa.array([5]))
     file.write_bytes(data)

@@ -11,8 +11,8 @@ import pytest
 
 import lance_stream
 from lance_stream.keys.batch_keys import KeyLookup
-from lance_stream.keys.bounds import known_key_bounds
-from lance_stream.keys.bounds.known_key_bounds import bounds_path, key_bounds
+from lance_stream.keys.bounds import cached_key_bounds
+from lance_stream.keys.bounds.cached_key_bounds import bounds_path, key_bounds
 from lance_stream.keys.index import key_index
 from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.snapshot.table_version import TableVersion
@@ -28,9 +28,9 @@ NUM_FRAGMENTS, ROWS = 12, 100
 @pytest.fixture(autouse=True)
 def _a_process_that_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(key_index, "MAX_BYTES", 0)  # or else nothing would be read twice
-    known_key_bounds._columns.clear()
+    cached_key_bounds._columns.clear()
     yield
-    known_key_bounds._columns.clear()
+    cached_key_bounds._columns.clear()
 
 
 def rows(start: int, stop: int, x: float = 0.0) -> pa.Table:
@@ -138,7 +138,7 @@ def test_compacted_files_inherit_their_bounds() -> None:
 
 
 def test_dead_rows_are_not_matched() -> None:
-    """The keys of deleted rows are read to learn the bounds, but must not match."""
+    """The keys of deleted rows are read to compute the bounds, but must not match."""
     deleted = lance_stream.Dataset(ordered_by_time()).delete("id < 5")
     done = upsert(deleted.table, rows(3, 7, 1.0), ON_ID)
     assert (done.num_updated, done.num_inserted) == (2, 2)
@@ -147,10 +147,10 @@ def test_dead_rows_are_not_matched() -> None:
 
 def test_another_process_uses_saved_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A restarted stream should not read the keys of the whole table again."""
-    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     assert table.store.exists(bounds_path(table.schema.fields[0]))
-    known_key_bounds._columns.clear()
+    cached_key_bounds._columns.clear()
     now, store = watched(table)
     upsert(now, rows(700, 710, 1.0), ON_ID)
     # and the one that was written since it was saved
@@ -159,13 +159,13 @@ def test_another_process_uses_saved_bounds(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_bounds_of_another_table_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is re-created at the same location has other files with other names."""
-    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
     old, new = ordered_by_time(), ordered_by_time()
     old = upsert(old, rows(-1, 0), ON_ID).table
     path = bounds_path(old.schema.fields[0])
     new.store.write(path, old.store.read(path))
     bounds = key_bounds(new, ["id"])
-    assert bounds.columns[0].num_known == NUM_FRAGMENTS
+    assert bounds.columns[0].num_files == NUM_FRAGMENTS
     assert bounds.are_unknown(new.manifest.fragments).all()
     assert upsert(new, rows(0, 1200, 1.0), ON_ID).num_updated == 1200
 
@@ -174,7 +174,7 @@ def test_unwritable_bounds_do_not_fail_upserts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Some users may write data but not the package's own directory, and bounds only save time."""
-    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
 
     def refuse(call: str, path: str) -> None:
         if "_lance_stream/key_bounds" in path:
@@ -211,7 +211,7 @@ def test_upserts_match_a_dictionary(
     kind: str, seed: int, remembered_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The result must not depend on the table's history or on how many keys fit in memory."""
-    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 20_000)
+    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 20_000)
     monkeypatch.setattr(key_index, "MAX_BYTES", remembered_bytes)
     monkeypatch.setattr(key_index, "_FORGET_FROM", 3)
     key_index.clear_key_indices()
@@ -259,7 +259,7 @@ def test_upserts_match_a_dictionary(
         elif action == "compact":
             ds = ds.compact()
         elif step % 2:
-            known_key_bounds._columns.clear()
+            cached_key_bounds._columns.clear()
         else:
             key_index.clear_key_indices()
         history[ds.version] = model

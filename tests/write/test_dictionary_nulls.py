@@ -11,7 +11,7 @@ import pytest
 import lance_stream
 from lance_stream import InvalidInputError
 from lance_stream.write.casting import ForbiddenNullError
-from lance_stream.write.dictionary_nulls import settle_nulls
+from lance_stream.write.dictionary_nulls import move_nulls_to_indices
 
 TEXTS = pa.DictionaryArray.from_arrays(
     pa.array([2, 1, None, 0, 3], pa.int8()), pa.array(["a", None, "b", None])
@@ -52,7 +52,7 @@ def null_values(array: pa.Array) -> int:
 def test_values_stay_and_dictionaries_have_no_null(array: pa.Array, start: int) -> None:
     given = array.slice(start)
     assert null_values(given)
-    settled = settle_nulls(given)
+    settled = move_nulls_to_indices(given)
     settled.validate(full=True)
     assert settled.type == given.type
     assert settled.to_pylist() == given.to_pylist()
@@ -61,7 +61,7 @@ def test_values_stay_and_dictionaries_have_no_null(array: pa.Array, start: int) 
 
 @pytest.mark.parametrize("array", [pa.array([1, None]), pa.array(["a", "b"]).dictionary_encode()])
 def test_other_arrays_are_left_as_they_are(array: pa.Array) -> None:
-    settled = settle_nulls(array)
+    settled = move_nulls_to_indices(array)
     assert settled is array
 
 

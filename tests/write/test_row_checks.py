@@ -16,7 +16,7 @@ from lance_stream.write.row_checks import (
     CheckedBatches,
     RowRules,
     as_checks,
-    settled_by,
+    resolve_columns,
 )
 
 TABLE = pa.schema(
@@ -141,7 +141,7 @@ def test_only_conditions_of_one_column_blame_one() -> None:
 def test_conditions_find_parts_of_structs_in_any_case():
     """The check of the columns accepts the name, so the check of the rows has to find it, too."""
     schema = pa.schema([("S", pa.struct([("Part", pa.int64())]))])
-    rules = RowRules(schema, settled_by(schema, as_checks({"high": "s.part > 1"})))
+    rules = RowRules(schema, resolve_columns(schema, as_checks({"high": "s.part > 1"})))
     rules.check_batch(schema)
     batch = pa.RecordBatch.from_pylist([{"S": {"Part": 1}}, {"S": {"Part": 2}}], schema)
     assert rules.judge(batch).good.to_pylist() == [{"S": {"Part": 2}}]

@@ -145,11 +145,11 @@ def _old_versions(
     limit = (now - DEFAULT_AGE).timestamp()
     modified = {file.path: file.modified for file in ds.table.store.list(VERSIONS_DIRECTORY)}
     path = ds.table.log.manifest_path
-    is_held = _held(surroundings, ds.branch)
+    is_protected = _protection_test(surroundings, ds.branch)
     old = [
         version
         for version in versions[:-1]
-        if modified.get(path(version), limit) < limit and not is_held(version)
+        if modified.get(path(version), limit) < limit and not is_protected(version)
     ]
     if len(old) >= OLD_VERSIONS:
         message = f"{len(old)} unreferenced versions are older than {DEFAULT_AGE.days} days"
@@ -159,7 +159,7 @@ def _old_versions(
         yield Recommendation("cleanup", message, _run(ds, "cleanup --older-than 1d"))
 
 
-def _held(surroundings: Surroundings, branch: str | None) -> Callable[[int], bool]:
+def _protection_test(surroundings: Surroundings, branch: str | None) -> Callable[[int], bool]:
     """Return a test for versions that a tag, a branch or a consumer needs."""
     tags = [tag for tag in surroundings.tags.tags if tag.branch == branch]
     single = {tag.version for tag in tags if not is_consumers(tag.name)} | {

@@ -43,10 +43,10 @@ def command(
     from lance_stream.errors import InvalidInputError
     from lance_stream.monitoring.report import DEFAULT_VERSIONS
     from lance_stream.monitoring.series import commits_in_log
-    from lance_stream.storage.options.names import is_known
+    from lance_stream.storage.options.names import is_option
 
     key, equals, _ = str(output_file).partition("=")
-    if equals and is_known(key.lower()):
+    if equals and is_option(key.lower()):
         raise InvalidInputError(
             f"-o names the file to write, but {key!r} is an option of the table's "
             f"store: give it as --storage-option {key}=VALUE. To write a file of that name, use "

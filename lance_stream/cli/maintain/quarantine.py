@@ -119,7 +119,7 @@ def replay(
         print(output.to_json(asdict(report)))
         return 0
     print(f"replayed {output.count(report.rows_replayed, 'row')}")
-    for reason, num_rows in report.rows_left.items():
+    for reason, num_rows in report.rows_remaining.items():
         print(f"left {output.count(num_rows, 'row')}: {reason}")
     if report.rows_uncommitted:
         rows = output.count(report.rows_uncommitted, "row")

@@ -20,8 +20,8 @@ from lance_stream.expressions.predicates import (
 from lance_stream.feed.change_units import check_names, feed_schema
 from lance_stream.feed.changes import changes
 from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
-from lance_stream.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
-from lance_stream.feed.shown_values import show
+from lance_stream.feed.rules import NET_CHANGES, NO_DEDUPLICATION, FeedRules
+from lance_stream.feed.value_conversion import show
 from lance_stream.schema.types.extension_types import batch_with_extensions, with_extensions
 from lance_stream.snapshot.opening import newest_of_same
 
@@ -143,7 +143,7 @@ def _write(
 ) -> None:
     """Print the changes of an interval that ends at a dataset's version."""
     selection.check_in(ds)
-    mode = NET_CHANGES if request.is_net else EACH_VERSION
+    mode = NET_CHANGES if request.is_net else NO_DEDUPLICATION
     rules = FeedRules(None, mode, pre_images=request.has_pre_images)
     with changes(ds.table, after, through, rules, selection.columns) as reader:
         writer.begin(selection.schema)
@@ -177,8 +177,8 @@ class _Selection:
             if selected is not None:
                 needed = columns_named(ds.table, selected, self._condition)
         self.columns = FeedColumns(ds.table, needed)
-        check_names(self.columns.own)
-        self._own, self._sources = self.columns.narrowed(selected)
+        check_names(self.columns.data_schema)
+        self._columns, self._sources = self.columns.narrowed(selected)
 
     def check_in(self, ds: Dataset) -> None:
         """Raise unless a later version still has the columns, with the types that they had.
@@ -192,7 +192,7 @@ class _Selection:
         missing, other = self.columns.missing_in(ds.table), None
         change = f"no longer has the column {missing!r}, which"
         if missing is None:
-            pairs = zip(self.columns.own, self.columns.as_in(ds.table), strict=True)
+            pairs = zip(self.columns.data_schema, self.columns.as_in(ds.table), strict=True)
             other = next((was.name for was, now in pairs if was.type != now.type), None)
             change = f"has another type for the column {other!r}, which"
         if missing is not None or other is not None:
@@ -204,7 +204,7 @@ class _Selection:
     @property
     def schema(self) -> pa.Schema:
         """The columns that are printed."""
-        return with_extensions(feed_schema(self._own))
+        return with_extensions(feed_schema(self._columns))
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the requested rows and columns of a batch of the feed."""
@@ -212,9 +212,11 @@ class _Selection:
             batch = batch.filter(evaluate_predicate(self._condition, batch))
         columns = [
             show(batch.column(source.index), source, field.type)
-            for source, field in zip(self._sources, self._own, strict=True)
+            for source, field in zip(self._sources, self._columns, strict=True)
         ]
-        change_columns = batch.columns[len(self.columns.own) :]
+        change_columns = batch.columns[len(self.columns.data_schema) :]
         return batch_with_extensions(
-            pa.RecordBatch.from_arrays([*columns, *change_columns], schema=feed_schema(self._own))
+            pa.RecordBatch.from_arrays(
+                [*columns, *change_columns], schema=feed_schema(self._columns)
+            )
         )

@@ -87,12 +87,12 @@ def _joined(batches: Iterator[pa.RecordBatch], limit: int) -> list[pa.RecordBatc
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
-    num_left = limit
+    num_remaining = limit
     for batch in batches:
-        yield batch if num_left is None else batch.slice(0, num_left)
-        if num_left is not None:
-            num_left -= min(num_left, batch.num_rows)
-            if not num_left:
+        yield batch if num_remaining is None else batch.slice(0, num_remaining)
+        if num_remaining is not None:
+            num_remaining -= min(num_remaining, batch.num_rows)
+            if not num_remaining:
                 return
 
 

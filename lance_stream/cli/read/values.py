@@ -60,12 +60,12 @@ def _value_of(scalar: pa.Scalar) -> Any:
     if isinstance(scalar, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
         return [_value_of(value) for value in scalar.values]
     unit = getattr(scalar.type, "unit", "days")
-    if abs(scalar.value) < _SHOWN_BY_ARROW.get(unit, 0):
+    if abs(scalar.value) < _ARROW_LIMITS.get(unit, 0):
         return pc.cast(scalar, pa.string()).as_py()
     return f"{scalar.value} {unit} since 1970-01-01"
 
 
-_SHOWN_BY_ARROW: Final = {"days": 10**7, "s": 8 * 10**11, "ms": 8 * 10**14, "us": 8 * 10**17}
+_ARROW_LIMITS: Final = {"days": 10**7, "s": 8 * 10**11, "ms": 8 * 10**14, "us": 8 * 10**17}
 """Dates and times that Arrow prints correctly: up to the year 27,000, and some beyond."""
 
 

@@ -57,7 +57,7 @@ class TableWriter(Writer):
     def __init__(self) -> None:
         self._names: list[str] = []
         self._all: list[int] = []
-        self._shown: list[int] = []
+        self._visible: list[int] = []
         self._widths: list[int] = []
         self._right: list[bool] = []
 
@@ -70,7 +70,7 @@ class TableWriter(Writer):
             if self._names != part.schema.names or (terminal is not None and widths != self._all):
                 self._start(part.schema, widths, terminal)
             for row in rows:
-                pairs = zip(self._shown, self._widths, strict=True)
+                pairs = zip(self._visible, self._widths, strict=True)
                 self._print(
                     [
                         output.cell(row[index], output.MAX_WIDTH if terminal is None else width)
@@ -107,12 +107,12 @@ class TableWriter(Writer):
         """Choose the columns that are shown, and print the header."""
         header = [output.cell(name) for name in schema.names]
         visible = _fitting(schema.names, widths, terminal)
-        left_out = [title for index, title in enumerate(header) if index not in visible]
-        if left_out and (schema.names, visible) != (self._names, self._shown):
-            names = f"{', '.join(left_out[:5])}{', …' if len(left_out) > 5 else ''}"
-            number = output.count(len(left_out), "column")
+        omitted = [title for index, title in enumerate(header) if index not in visible]
+        if omitted and (schema.names, visible) != (self._names, self._visible):
+            names = f"{', '.join(omitted[:5])}{', …' if len(omitted) > 5 else ''}"
+            number = output.count(len(omitted), "column")
             print(f"({number} left out: {names}; --columns chooses, --json prints all)")
-        self._names, self._all, self._shown = schema.names, widths, visible
+        self._names, self._all, self._visible = schema.names, widths, visible
         self._widths = [min(widths[index], terminal or widths[index]) for index in visible]
         self._right = [_is_number(schema.field(index).type) for index in visible]
         self._print([header[index] for index in visible], is_header=True)

@@ -127,7 +127,7 @@ def negate(value: Datum) -> Datum:
     value = to_long(value)
     if not _is_long(value.type):
         return pc.negate_checked(value)
-    return _each_decimal(value, lambda _: True)
+    return _map_decimals(value, lambda _: True)
 
 
 def absolute(value: Datum) -> Datum:
@@ -135,7 +135,7 @@ def absolute(value: Datum) -> Datum:
     value = to_long(value)
     if not _is_long(value.type):
         return pc.abs_checked(value)
-    return _each_decimal(value, lambda number: number < 0)
+    return _map_decimals(value, lambda number: number < 0)
 
 
 def _is_long(arrow: pa.DataType) -> bool:
@@ -143,7 +143,7 @@ def _is_long(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_decimal(arrow) and arrow.precision > _SCALA.prec)
 
 
-def _each_decimal(value: Datum, changes_sign: Callable[[Decimal], bool]) -> Datum:
+def _map_decimals(value: Datum, changes_sign: Callable[[Decimal], bool]) -> Datum:
     unit = Decimal(1).scaleb(-value.type.scale)
 
     def changed(number: Decimal | None) -> Decimal | None:

@@ -134,7 +134,7 @@ def _decimals(value: pa.Array, target: pa.DataType) -> pa.Array:
             return None  # as Spark, in each of its modes
         return _fitted(Decimal(repr(float(number))), target)
 
-    return _each(value, read, target)
+    return _map_values(value, read, target)
 
 
 def rescaled(value: Datum, target: pa.DataType) -> Datum:
@@ -145,7 +145,7 @@ def rescaled(value: Datum, target: pa.DataType) -> Datum:
     gains = target.scale - source.scale
     if gains >= 0 and target.precision - target.scale >= source.precision - source.scale:
         return value.cast(target)
-    return _each(value, partial(_fitted, arrow=target), target)
+    return _map_values(value, partial(_fitted, arrow=target), target)
 
 
 def _fitted(number: Decimal, arrow: pa.DataType) -> Decimal:
@@ -157,7 +157,7 @@ def _fitted(number: Decimal, arrow: pa.DataType) -> Decimal:
     return rounded
 
 
-def _each(value: pa.Array, read: Callable[[Any], Any], target: pa.DataType) -> pa.Array:
+def _map_values(value: pa.Array, read: Callable[[Any], Any], target: pa.DataType) -> pa.Array:
     return pa.array([None if row is None else read(row) for row in value.to_pylist()], target)
 
 
@@ -174,7 +174,7 @@ def _numbers_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
                 raise failure(f"{text[:200]!r} is not a {target}")
             return number
 
-        return _each(_stripped(value), read_integer, target)
+        return _map_values(_stripped(value), read_integer, target)
     if pa.types.is_decimal(target):
 
         def read_decimal(text: str) -> Decimal:
@@ -186,7 +186,7 @@ def _numbers_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
                 raise failure(f"{text[:200]!r} is not a {target}")
             return _fitted(number, target)
 
-        return _each(_stripped(value), read_decimal, target)
+        return _map_values(_stripped(value), read_decimal, target)
     size = np.float32 if target == pa.float32() else np.float64
 
     def read_float(text: str) -> float:
@@ -205,7 +205,7 @@ def _numbers_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
             raise failure(f"{text[:200]!r} is not a {target}") from None
 
     with np.errstate(over="ignore"):
-        return _each(_stripped(value), read_float, target)
+        return _map_values(_stripped(value), read_float, target)
 
 
 _FLOATS: Final = {
@@ -244,7 +244,7 @@ def _booleans_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
             raise failure(f"{text[:200]!r} is neither true nor false")
         return truth
 
-    return _each(_stripped(value), read, target)
+    return _map_values(_stripped(value), read, target)
 
 
 _TRUTHS: Final = {
@@ -255,11 +255,11 @@ _TRUTHS: Final = {
 
 def _texts_of_numbers(value: pa.Array, _target: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(value.type):
-        return _each(value, lambda number: format(number, "f"), pa.string())
+        return _map_values(value, lambda number: format(number, "f"), pa.string())
     if not is_float(value.type):
         return value.cast(pa.string())
     size = np.float32 if value.type != pa.float64() else np.float64
-    return _each(value, lambda number: float_text(size(number)), pa.string())
+    return _map_values(value, lambda number: float_text(size(number)), pa.string())
 
 
 def float_text(number: Any) -> str:

@@ -145,7 +145,7 @@ def _sliced(text: Datum, position: int, length: int | None) -> Datum:
     return pc.utf8_slice_codeunits(text, start, stop)
 
 
-def _left(node: Node, values: Sequence[Datum]) -> Datum:
+def _leading_characters(node: Node, values: Sequence[Datum]) -> Datum:
     return _substring(node, [values[0], pa.scalar(1), values[1]])
 
 
@@ -200,7 +200,7 @@ def _get_json_object(node: Node, values: Sequence[Datum]) -> Datum:
     def extract(json: Any) -> str | None:
         return extract_json(decode_jsonb(json) if is_json_column else json, steps)
 
-    return _each(value, extract, pa.string())
+    return _map_values(value, extract, pa.string())
 
 
 # --- numbers
@@ -235,12 +235,14 @@ def _round(node: Node, values: Sequence[Datum]) -> Datum:
         raise refuse(node, "takes an integer as the number of digits")
     digits = max(-_MOST_DIGITS, min(digits, _MOST_DIGITS))
     if is_float(value.type):
-        return _each(value, lambda number: _rounded_float(number, digits, value.type), value.type)
+        return _map_values(
+            value, lambda number: _rounded_float(number, digits, value.type), value.type
+        )
     if pa.types.is_integer(value.type) and not pa.types.is_uint64(value.type):
         if digits >= 0:
             return value
         wide = value.cast(pa.int64())
-        return _each(wide, lambda number: _rounded_integer(number, digits), wide.type)
+        return _map_values(wide, lambda number: _rounded_integer(number, digits), wide.type)
     value = to_decimal(value)
     precision, scale = value.type.precision, value.type.scale
     if digits < 0:
@@ -258,7 +260,7 @@ def _round(node: Node, values: Sequence[Datum]) -> Datum:
             raise failure(f"{number} does not fit a {arrow} after rounding")
         return result
 
-    return _each(value, rounded, arrow)
+    return _map_values(value, rounded, arrow)
 
 
 def _rounded_float(number: float, digits: int, arrow: pa.DataType) -> float:
@@ -281,7 +283,7 @@ def _rounded_integer(number: int, digits: int) -> int:
     return rounded
 
 
-def _each(value: Datum, change: Callable[[Any], Any], arrow: pa.DataType) -> Datum:
+def _map_values(value: Datum, change: Callable[[Any], Any], arrow: pa.DataType) -> Datum:
     if isinstance(value, pa.Scalar):
         return pa.scalar(None if not value.is_valid else change(value.as_py()), arrow)
     return pa.array([None if row is None else change(row) for row in value.to_pylist()], arrow)
@@ -559,7 +561,7 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "char_length": Function(_length),
     "character_length": Function(_length),
     "substring": Function(_substring, 2, 3),
-    "left": Function(_left, 2, 2),
+    "left": Function(_leading_characters, 2, 2),
     "concat": Function(_concat, 0, None),
     "contains": Function(_matches(pc.match_substring), 2, 2),
     "startswith": Function(_matches(pc.starts_with), 2, 2),

@@ -68,14 +68,14 @@ class AppendedRows:
         """
         stop = self.num_row_changes if stop is None else stop
         reads = ReadsOfVersion(self.columns, self.newer, self.newer.version, self.timestamp)
-        place_of = self.newer.manifest.fragments.place_of
+        index_by_id = self.newer.manifest.fragments.index_by_id
         for fragment in self.appended.fragments:
             num_rows = self.newer.num_live_rows(fragment)
             first, last = max(start, 0), min(stop, num_rows)
             start, stop = start - num_rows, stop - num_rows
             if first < last:
                 rows = self._rows(fragment, first, last)
-                yield reads.unit(place_of[fragment.id], INSERT, **rows)
+                yield reads.unit(index_by_id[fragment.id], INSERT, **rows)
 
     def units_by_pairs(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
         """Yield the same: there are no updates, of which earlier releases counted the pairs."""

@@ -33,7 +33,7 @@ from lance_stream.feed.following.existing_versions import ExistingVersions
 from lance_stream.feed.following.newest_version import NewestVersion
 from lance_stream.feed.following.positions import NO_LIMITS, Limits, Position
 from lance_stream.feed.following.snapshots import Snapshot
-from lance_stream.feed.rules import EACH_VERSION, NET_CHANGES, FeedRules
+from lance_stream.feed.rules import NET_CHANGES, NO_DEDUPLICATION, FeedRules
 from lance_stream.feed.steps import VersionChanges, check_has_feed, walk
 from lance_stream.read.units import sizes_of
 from lance_stream.snapshot.references import Refs, refs_of
@@ -45,11 +45,11 @@ from lance_stream.table.version_marks import mark_of
 
 _log = logging.getLogger(__name__)
 
-KNOWN: Final = 64
-KNOWN_ROW_CHANGES: Final = 1 << 22
+MAX_CACHED_STEPS: Final = 64
+MAX_CACHED_ROW_CHANGES: Final = 1 << 22
 """How many steps are cached, and with how many row changes in all (or one larger step)."""
 
-VERSIONS_AHEAD: Final = 4
+NUM_PREFETCHED_VERSIONS: Final = 4
 """How many manifests are read side by side when the limits do not tell how many are needed."""
 
 MOST_UNCHANGED_VERSIONS: Final = 256
@@ -149,10 +149,10 @@ class TableFollower:
         self._refs: Refs | None = None
         self._newest = NewestVersion(self._log)
         self._rows_of: dict[int, int] = {}
-        self._known_steps: dict[int, VersionChanges | AppendedRows] = {}
+        self._cached_steps: dict[int, VersionChanges | AppendedRows] = {}
         self._planned: tuple[Position, Position, ExistingVersions] | None = None
         self._last_history: ExistingVersions | None = None
-        self._said: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
 
     @property
     def newest_seen(self) -> int:
@@ -217,9 +217,9 @@ class TableFollower:
             return start
         history = self._history(self._newest.listed)
         self._check_mark(history, start)
-        self._known_steps = {
+        self._cached_steps = {
             version: step
-            for version, step in self._known_steps.items()
+            for version, step in self._cached_steps.items()
             if start.version < version and start.mark
         }
         if start.is_snapshot:
@@ -257,7 +257,7 @@ class TableFollower:
             return []
         if end.is_snapshot and not start.is_snapshot:
             raise CorruptDataError(f"a snapshot cannot come after changes: {end} after {start}")
-        if not start.is_snapshot and _place(start) >= _place(end):
+        if not start.is_snapshot and _sort_key(start) >= _sort_key(end):
             # A query that starts at the newest version computes a new position at each start; the
             # batch that it started with has been planned, and is empty.
             return []
@@ -319,7 +319,7 @@ class TableFollower:
         version, first = self._beginning(history, start)
         rows, size_bytes, versions = limits.rows, limits.size_bytes, limits.versions
         unchanged = MOST_UNCHANGED_VERSIONS
-        ahead = version + (versions or VERSIONS_AHEAD)
+        ahead = version + (versions or NUM_PREFETCHED_VERSIONS)
         history.prefetch(version, min(through, ahead))
         is_first = True
         for step, is_bridge in self._steps(history, version, through):
@@ -515,7 +515,7 @@ class TableFollower:
         Otherwise a batch that ends within a large version would compare it again for every part.
         """
         while after < through:
-            cached = self._known_steps.get(after + 1)
+            cached = self._cached_steps.get(after + 1)
             if cached is not None and mark_of(cached.newer.manifest) == history.mark(after + 1):
                 after += 1
                 yield replace(cached, columns=columns)
@@ -524,7 +524,7 @@ class TableFollower:
                 after = step.newer.version
                 self._remember(step)
                 yield step
-                if after + 1 in self._known_steps:
+                if after + 1 in self._cached_steps:
                     break
 
     def _walk_uncached(
@@ -533,7 +533,7 @@ class TableFollower:
         table = history.at(through)
         if not self.rules.only_appended:
             check_has_feed(table)
-            rules = replace(self.rules.feed, deduplication_mode=EACH_VERSION)
+            rules = replace(self.rules.feed, deduplication_mode=NO_DEDUPLICATION)
             yield from walk(table, after, through, rules, columns)
             return
         backfills = self.rules.feed.column_backfills
@@ -543,13 +543,13 @@ class TableFollower:
 
     def _remember(self, step: VersionChanges | AppendedRows) -> None:
         num_cached = (
-            sum(known_step.num_row_changes for known_step in self._known_steps.values())
+            sum(cached_step.num_row_changes for cached_step in self._cached_steps.values())
             + step.num_row_changes
         )
-        if not self._known_steps or (
-            len(self._known_steps) < KNOWN and num_cached <= KNOWN_ROW_CHANGES
+        if not self._cached_steps or (
+            len(self._cached_steps) < MAX_CACHED_STEPS and num_cached <= MAX_CACHED_ROW_CHANGES
         ):
-            self._known_steps[step.newer.version] = step
+            self._cached_steps[step.newer.version] = step
 
     def _net(
         self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
@@ -588,7 +588,7 @@ class TableFollower:
             return None  # until the next batch
         counted = 0
         for version in [
-            known_version for known_version in self._rows_of if known_version <= position.version
+            cached_version for cached_version in self._rows_of if cached_version <= position.version
         ]:
             del self._rows_of[version]
         for version in range(position.version + 1, newest + 1):
@@ -654,12 +654,12 @@ class TableFollower:
 
     def _warn(self, problem: str, instead: str) -> None:
         """Log a warning, once."""
-        if (problem, instead) not in self._said:
-            self._said.add((problem, instead))
+        if (problem, instead) not in self._warned:
+            self._warned.add((problem, instead))
             _log.warning("%s: %s; %s", self.uri, problem, instead)
 
 
-def _place(position: Position) -> tuple[int, int]:
+def _sort_key(position: Position) -> tuple[int, int]:
     return position.version, position.num_delivered
 
 

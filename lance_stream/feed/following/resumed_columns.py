@@ -44,7 +44,7 @@ def resumed_columns(
     by_path = ids_by_path(table.schema.fields)
     types = {field.id: field.logical_type for field in as_of.schema.walk()}
     meaning: dict[int, int] = {}
-    for field in now.wanted.fields:
+    for field in now.schema.fields:
         resumed: dict[int, int] = {}
         for path, target in ids_by_path([field]).items():
             before = names.get(quote_path(path), by_path.get(path))

@@ -106,7 +106,7 @@ class Snapshot:
 
     def _stop_by_size(self, start: int, stop: int, size_bytes: int) -> int:
         """Return the end of the largest piece within a number of bytes."""
-        starts, bytes_left = self._starts, size_bytes
+        starts, bytes_remaining = self._starts, size_bytes
         first = int(np.searchsorted(starts, start, side="right")) - 1
         for index in range(first, len(self._table.manifest.fragments)):
             low, high = int(starts[index]), int(starts[index + 1])
@@ -117,7 +117,7 @@ class Snapshot:
             stored = max(stored_bytes(self._table.manifest.fragments[index]), 1)
             begin = max(start, low)
             share = stored * (min(stop, high) - begin) // (high - low)
-            if share > bytes_left:
-                return begin + (high - low) * bytes_left // stored
-            bytes_left -= share
+            if share > bytes_remaining:
+                return begin + (high - low) * bytes_remaining // stored
+            bytes_remaining -= share
         return stop

@@ -7,7 +7,7 @@ to each other are requested as one range, and gathered from its bytes at once.
     MAX_GAP_BYTES        two pieces nearer than this are requested together
     MAX_JOINED_BYTES     a joined range does not cross a multiple of this, so that memory is
     allocated
-                         in portions of one size, which are reused
+                         in windows of one size, which are reused
 """
 
 from typing import Final
@@ -115,8 +115,8 @@ def gather(data: Bytes, starts: Places, stops: Places) -> tuple[Offsets, Bytes]:
 def _heads(starts: Places, stops: Places) -> npt.NDArray[np.intp]:
     """Return the pieces at which a new range begins."""
     gaps = starts[1:] - stops[:-1]
-    portions = starts // MAX_JOINED_BYTES
-    is_apart = (gaps > MAX_GAP_BYTES) | ((gaps > 0) & (portions[1:] != portions[:-1]))
+    windows = starts // MAX_JOINED_BYTES
+    is_apart = (gaps > MAX_GAP_BYTES) | ((gaps > 0) & (windows[1:] != windows[:-1]))
     return np.concatenate((np.zeros(1, np.intp), np.flatnonzero(is_apart) + 1))
 
 

@@ -103,9 +103,9 @@ def trained(block: VariableWidthBlock) -> Trained | None:
         bounds = np.sort(np.append(bounds, np.arange(0, total, PIECE_BYTES)), kind="stable")
         bounds = bounds[np.append(True, bounds[1:] != bounds[:-1])]
     sample, terminator = _sample(bounds, block.data)
-    symbols, sizes, num_left = train(sample, terminator)
+    symbols, sizes, num_remaining = train(sample, terminator)
     num_bytes = max(1, int((sample.stops - sample.starts).sum()))
-    return Trained(symbols, sizes, terminator, num_left / num_bytes, bounds, is_cut)
+    return Trained(symbols, sizes, terminator, num_remaining / num_bytes, bounds, is_cut)
 
 
 def encode(

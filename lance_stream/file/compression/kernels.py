@@ -166,7 +166,7 @@ def _entry_at(
     `terminator`, which no symbol of several bytes has.
     """
     word = np.uint64(0)
-    num_left = stop - position
+    num_remaining = stop - position
     if position + 8 <= len(data):
         # The compiler makes this one instruction.
         at = np.uint64(position)
@@ -178,13 +178,13 @@ def _entry_at(
         word |= np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
         word |= np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
         word |= np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
-        if num_left < 8:
-            word &= (_ONE << np.uint64(8 * num_left)) - _ONE
-            word |= np.uint64(terminator) << np.uint64(8 * num_left)
+        if num_remaining < 8:
+            word &= (_ONE << np.uint64(8 * num_remaining)) - _ONE
+            word |= np.uint64(terminator) << np.uint64(8 * num_remaining)
     else:
-        for byte in range(num_left):
+        for byte in range(num_remaining):
             word |= np.uint64(data[np.uint64(position + byte)]) << np.uint64(8 * byte)
-        word |= np.uint64(terminator) << np.uint64(8 * num_left)
+        word |= np.uint64(terminator) << np.uint64(8 * num_remaining)
     first_3 = word & np.uint64(0xFFFFFF)
     number = long[(first_3 * _SPREAD & np.uint64(0xFFFFFFFF)) >> _SLOT_SHIFT]
     # Both are loaded, so that no branch is mispredicted.
@@ -320,13 +320,13 @@ def encode(
     middle = len(ends) // 2
     one, other = 0, middle
     at, position = _ZERO, bounds[0]
-    at_2, place_2 = np.uint64(2 * bounds[middle]), bounds[middle]
+    at_2, start_2 = np.uint64(2 * bounds[middle]), bounds[middle]
     while one < middle:
         if position == bounds[one + 1]:
             ends[one] = at
             one += 1
             continue
-        if place_2 == bounds[other + 1]:
+        if start_2 == bounds[other + 1]:
             ends[other] = at_2
             other += 1
             if other == len(ends):
@@ -334,14 +334,14 @@ def encode(
             continue
         stop, stop_2 = bounds[one + 1], bounds[other + 1]
         entry = _entry_at(data, position, stop, terminator, short, long, values, masks, entries)
-        entry_2 = _entry_at(data, place_2, stop_2, terminator, short, long, values, masks, entries)
+        entry_2 = _entry_at(data, start_2, stop_2, terminator, short, long, values, masks, entries)
         code, code_2 = np.uint64(entry) & _ESCAPE, np.uint64(entry_2) & _ESCAPE
         codes[at], codes[at + _ONE] = code, data[np.uint64(position)]
-        codes[at_2], codes[at_2 + _ONE] = code_2, data[np.uint64(place_2)]
+        codes[at_2], codes[at_2 + _ONE] = code_2, data[np.uint64(start_2)]
         at += np.uint64(1 + (code == _ESCAPE))
         at_2 += np.uint64(1 + (code_2 == _ESCAPE))
         position += np.int64(entry >> 8)
-        place_2 += np.int64(entry_2 >> 8)
+        start_2 += np.int64(entry_2 >> 8)
     at = _encode_strings(
         data,
         bounds,
@@ -363,7 +363,7 @@ def encode(
         bounds,
         other,
         len(ends),
-        place_2,
+        start_2,
         at_2,
         terminator,
         short,
@@ -412,10 +412,10 @@ def unpack(words: Any, starts: Any, widths: Any, values: Any) -> None:
             source = starts[block] + plane * lanes
             right = words.dtype.type(shift)
             if shift + width > bits:
-                bits_left = words.dtype.type(bits - shift)
+                high_shift = words.dtype.type(bits - shift)
                 for lane in range(lanes):
                     low = words[np.uint64(source + lane)] >> right
-                    high = words[np.uint64(source + lanes + lane)] << bits_left
+                    high = words[np.uint64(source + lanes + lane)] << high_shift
                     values[block, np.uint64(to + lane)] = (low | high) & mask
             else:
                 for lane in range(lanes):
@@ -445,12 +445,12 @@ def unpack_levels(
     block = np.zeros(VALUES, np.uint16)
     at = 0
     for chunk in range(len(starts)):
-        source, num_left = starts[chunk], counts[chunk]
-        while num_left > 0:
-            if num_left < VALUES and not packs_tail[chunk]:
-                for index in range(num_left):
+        source, num_remaining = starts[chunk], counts[chunk]
+        while num_remaining > 0:
+            if num_remaining < VALUES and not packs_tail[chunk]:
+                for index in range(num_remaining):
                     levels[np.uint64(at + index)] = words[np.uint64(source + index)]
-                at += num_left
+                at += num_remaining
                 break
             for row in range(16):
                 plane = row * width // 16
@@ -471,12 +471,12 @@ def unpack_levels(
                     for lane in range(lanes):
                         low = words[np.uint64(first + lane)] >> right
                         block[np.uint64(to + lane)] = np.uint16(low) & mask
-            size = min(num_left, VALUES)
+            size = min(num_remaining, VALUES)
             for index in range(size):
                 levels[np.uint64(at + index)] = block[np.uint64(index)]
             source += width * lanes
             at += size
-            num_left -= size
+            num_remaining -= size
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
@@ -509,9 +509,9 @@ def pack(values: Any, starts: Any, widths: Any, words: Any) -> None:
                 for lane in range(lanes):
                     words[np.uint64(to + lane)] = values[block, np.uint64(source + lane)]
             else:
-                bits_left = words.dtype.type(shift)
+                high_shift = words.dtype.type(shift)
                 for lane in range(lanes):
-                    low = values[block, np.uint64(source + lane)] << bits_left
+                    low = values[block, np.uint64(source + lane)] << high_shift
                     words[np.uint64(to + lane)] |= low
             if shift + width > bits:
                 right = words.dtype.type(bits - shift)

@@ -52,7 +52,7 @@ MAX_LZ4_BYTES = 0x7E000000
 DEFAULT_ZSTD_LEVEL = 1
 """Level 3, zstd's default, takes 1.5 times as long and saves 3 % more of a chunk."""
 
-_ZSTD_OWN_LEVEL = 3
+_ZSTD_DEFAULT_LEVEL = 3
 _ENCODERS = {ZSTD: ("zstd", 8), LZ4: ("lz4_raw", 4)}
 """Arrow's name of each scheme, and the bytes of the raw size in front."""
 
@@ -120,7 +120,7 @@ def encode_chunks(buffer: ChunkedBuffer, scheme: str, level: int | None) -> Chun
             "compress the column by zstd"
         )
     if scheme == ZSTD:
-        level = DEFAULT_ZSTD_LEVEL if level is None else level or _ZSTD_OWN_LEVEL
+        level = DEFAULT_ZSTD_LEVEL if level is None else level or _ZSTD_DEFAULT_LEVEL
         codec = _codec(name, level)
     else:
         codec = _codec(name, None)

@@ -38,7 +38,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
-class DictionaryPlace:
+class DictionaryLocation:
     """The position of a dictionary column's values.
 
     Attributes:
@@ -51,7 +51,7 @@ class DictionaryPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class StatisticsPlace:
+class StatisticsLocation:
     """The position of the bounds of the pages.
 
     Attributes:
@@ -79,8 +79,8 @@ class FileTail:
     batch_offsets: npt.NDArray[np.int64]
     page_table_start: int
     schema: Schema = field(default_factory=Schema)
-    dictionaries: dict[int, DictionaryPlace] = field(default_factory=dict)
-    statistics: StatisticsPlace | None = None
+    dictionaries: dict[int, DictionaryLocation] = field(default_factory=dict)
+    statistics: StatisticsLocation | None = None
     data_stop: int = 0
 
     @property
@@ -120,7 +120,7 @@ def read_tail(footer: bytes | memoryview, size_bytes: int) -> Asking[FileTail]:
         )
         schema = Schema(fields_from_proto(manifest.fields), dict(manifest.schema_metadata))
         dictionaries = {
-            schema_field.id: DictionaryPlace(
+            schema_field.id: DictionaryLocation(
                 schema_field.dictionary.offset, schema_field.dictionary.length
             )
             for schema_field in manifest.fields
@@ -132,7 +132,7 @@ def read_tail(footer: bytes | memoryview, size_bytes: int) -> Asking[FileTail]:
         schema=schema,
         dictionaries=dictionaries,
         statistics=(
-            StatisticsPlace(
+            StatisticsLocation(
                 fields_from_proto(metadata.statistics.schema),
                 metadata.statistics.page_table_position,
             )
@@ -175,9 +175,9 @@ def encode_tail(tail: FileTail, start: int) -> bytes:
         metadata.statistics.schema.extend(messages)
         metadata.statistics.fields.extend(message.id for message in messages)
         metadata.statistics.page_table_position = tail.statistics.page_table_start
-    own_schema = _framed(manifest.SerializeToString())
-    footer = _FOOTER.pack(start + len(own_schema), *FileVersion.V0_1.footer_numbers, MAGIC)
-    return own_schema + _framed(metadata.SerializeToString()) + footer
+    schema_bytes = _framed(manifest.SerializeToString())
+    footer = _FOOTER.pack(start + len(schema_bytes), *FileVersion.V0_1.footer_numbers, MAGIC)
+    return schema_bytes + _framed(metadata.SerializeToString()) + footer
 
 
 def _read_message(start: int, limit: int) -> Asking[bytes]:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from lance_stream.byte_ranges import Asking, Buffer, ByteRange, together
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.v0_1.page_table import Pages
-from lance_stream.file.v0_1.runs import Places, Runs, places_within
+from lance_stream.file.v0_1.runs import Places, Runs, ranges_from
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 
@@ -190,7 +190,7 @@ def _joined_bits(data: Buffer, start: Places, stop: Places) -> Buffer:
     if len(start) == 1 and firsts[0] == 0:
         return data
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-    chosen = bits[places_within(firsts, stop - start)]
+    chosen = bits[ranges_from(firsts, stop - start)]
     return memoryview(np.packbits(chosen, bitorder="little").data)
 
 

@@ -24,7 +24,7 @@ from lance_stream.errors import (
 )
 from lance_stream.file.metadata.stored_pages import StoredPage
 from lance_stream.file.rows import Rows
-from lance_stream.file.v0_1.file_tail import DictionaryPlace, FileTail, read_tail
+from lance_stream.file.v0_1.file_tail import DictionaryLocation, FileTail, read_tail
 from lance_stream.file.v0_1.page_table import Pages, decode_pages, range_of_column
 from lance_stream.file.v0_1.read_fields import Columns, read_field, read_values
 from lance_stream.file.v0_1.runs import Runs, runs_of_offsets, runs_of_range
@@ -35,7 +35,7 @@ from lance_stream.file.v0_1.statistics import (
     Bounds,
     PageBounds,
     has_bounds,
-    known_bounds,
+    valid_bounds,
 )
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.blobs import is_description
@@ -169,7 +169,7 @@ class V01File:
             raise
         self._dictionaries[field.id] = values
 
-    def _read_dictionary(self, location: DictionaryPlace, field: Field) -> Asking[pa.Array]:
+    def _read_dictionary(self, location: DictionaryLocation, field: Field) -> Asking[pa.Array]:
         limit = self.tail.data_stop
         # each value takes at least a bit
         if not (0 <= location.start <= limit and 0 <= location.length <= 8 * limit):
@@ -190,7 +190,7 @@ class V01File:
         arrays = yield from together(
             [self._statistic(parts[name]) for name in (NULL_COUNT, MIN_VALUE, MAX_VALUE)]
         )
-        return known_bounds(field, *arrays)
+        return valid_bounds(field, *arrays)
 
     def _statistic(self, field: Field) -> Asking[pa.Array]:
         assert self.tail.statistics is not None

@@ -65,7 +65,7 @@ def runs_of_offsets(batch_offsets: Places, offsets: Places) -> Runs:
     return Runs(batch, offsets[firsts] - base, offsets[lasts] + 1 - base)
 
 
-def places_within(starts: Places, lengths: Places) -> Places:
+def ranges_from(starts: Places, lengths: Places) -> Places:
     """Return for each run `start, start + 1, ...`, one run behind the other."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0

@@ -140,7 +140,7 @@ def statistics_array(arrow: pa.DataType, values: Sequence[Any]) -> pa.Array:
     return pa.array(values, arrow)
 
 
-def known_bounds(field: Field, null_count: pa.Array, least: pa.Array, most: pa.Array) -> Bounds:
+def valid_bounds(field: Field, null_count: pa.Array, least: pa.Array, most: pa.Array) -> Bounds:
     """Return the bounds that are valid for the values as read; null for others.
 
     Args:

@@ -18,9 +18,9 @@ from lance_stream.byte_ranges import Buffer
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.v0_1.file_tail import (
     MAX_ROWS,
-    DictionaryPlace,
+    DictionaryLocation,
     FileTail,
-    StatisticsPlace,
+    StatisticsLocation,
     encode_tail,
 )
 from lance_stream.file.v0_1.page_table import encode_page_table
@@ -140,7 +140,7 @@ class V01FileWriter:
         ]
         return self._appended.add(encode_page_table(columns))
 
-    def _append_statistics(self) -> StatisticsPlace | None:
+    def _append_statistics(self) -> StatisticsLocation | None:
         noted = self._appended.statistics
         fields = [field for field in fields_with_bounds(self._schema.fields) if field.id in noted]
         if not fields:
@@ -154,10 +154,10 @@ class V01FileWriter:
         for buffer in of_bounds.take():
             self._appended.add(buffer)
         last_id = columns[-1].children[-1].id
-        return StatisticsPlace(columns, self._append_table(of_bounds.pages, 0, last_id, 1))
+        return StatisticsLocation(columns, self._append_table(of_bounds.pages, 0, last_id, 1))
 
-    def _append_dictionaries(self) -> dict[int, DictionaryPlace]:
-        places: dict[int, DictionaryPlace] = {}
+    def _append_dictionaries(self) -> dict[int, DictionaryLocation]:
+        places: dict[int, DictionaryLocation] = {}
         for field in self._schema.walk():
             if not field.logical_type.startswith("dict:"):
                 continue
@@ -166,7 +166,7 @@ class V01FileWriter:
                 values = pa.array([], field_to_arrow(field).type.value_type)
             data, start = encode_dictionary(values, self._appended.position)
             self._appended.add(data)
-            places[field.id] = DictionaryPlace(start, len(values))
+            places[field.id] = DictionaryLocation(start, len(values))
         return places
 
 

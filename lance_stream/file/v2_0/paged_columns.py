@@ -8,9 +8,9 @@ import numpy.typing as npt
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.known_ranges import NOTHING_KNOWN, KnownRanges
+from lance_stream.file.cached_ranges import NO_CACHED_RANGES, CachedRanges
 from lance_stream.file.metadata.columns import ColumnMetadata, unpack_encoding
-from lance_stream.file.rows import MAX_PLACE, Rows
+from lance_stream.file.rows import MAX_POSITION, Rows
 from lance_stream.file.v2_0.encodings.lists import list_encoding
 from lance_stream.file.v2_0.pages import PageBuffers
 from lance_stream.schema.fields import Field
@@ -74,7 +74,7 @@ class PagedColumn:
             self._encodings[page] = unpack_encoding(self._pages[page].encoding, pb.ArrayEncoding)
         return self._encodings[page]
 
-    def buffers(self, page: int, cached: KnownRanges = NOTHING_KNOWN) -> PageBuffers:
+    def buffers(self, page: int, cached: CachedRanges = NO_CACHED_RANGES) -> PageBuffers:
         """Return the ranges of a page's buffers, and the parts that were already read."""
         return PageBuffers(self._pages[page].buffers, self._of_column, self._of_file, cached)
 
@@ -110,7 +110,7 @@ class PagedColumn:
 
 
 def _starts(lengths: list[int]) -> npt.NDArray[np.int64]:
-    if sum(lengths) > MAX_PLACE:
+    if sum(lengths) > MAX_POSITION:
         raise CorruptDataError(f"the pages of a column claim to hold {sum(lengths)} rows")
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(np.array(lengths, np.int64), out=starts[1:])

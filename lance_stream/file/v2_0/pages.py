@@ -13,7 +13,7 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.known_ranges import NOTHING_KNOWN, KnownRanges
+from lance_stream.file.cached_ranges import NO_CACHED_RANGES, CachedRanges
 from lance_stream.file.rows import Rows
 
 
@@ -31,7 +31,7 @@ class PageBuffers:
     ranges: tuple[ByteRange, ...]
     of_column: tuple[ByteRange, ...] = ()
     of_file: tuple[ByteRange, ...] = ()
-    cached: KnownRanges = NOTHING_KNOWN
+    cached: CachedRanges = NO_CACHED_RANGES
 
     def find(self, buffer: pb.Buffer) -> ByteRange:
         """Return the range of a buffer that an encoding refers to.

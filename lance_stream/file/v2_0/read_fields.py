@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.known_ranges import NOTHING_KNOWN, KnownRanges
+from lance_stream.file.cached_ranges import NO_CACHED_RANGES, CachedRanges
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.array_encodings import decode_array
 from lance_stream.file.v2_0.encodings.binary import check_text, is_binary_like
@@ -41,7 +41,7 @@ def read_field(
     columns: Mapping[int, PagedColumn],
     num_rows: int,
     rows: Rows,
-    cached: KnownRanges = NOTHING_KNOWN,
+    cached: CachedRanges = NO_CACHED_RANGES,
 ) -> Asking[pa.Array]:
     """Return rows of a field as an array of its Arrow type.
 
@@ -72,7 +72,7 @@ def read_field(
 
 
 def _read_leaf(
-    arrow: pa.DataType, column: PagedColumn, rows: Rows, cached: KnownRanges = NOTHING_KNOWN
+    arrow: pa.DataType, column: PagedColumn, rows: Rows, cached: CachedRanges = NO_CACHED_RANGES
 ) -> Asking[pa.Array]:
     if column.bytes_of_strings is not None:
         return (
@@ -93,7 +93,7 @@ def _read_struct(
     columns: Mapping[int, PagedColumn],
     num_rows: int,
     rows: Rows,
-    cached: KnownRanges,
+    cached: CachedRanges,
 ) -> Asking[pa.Array]:
     children = yield from together(
         [
@@ -112,14 +112,14 @@ def _read_packed(field: Field, column: PagedColumn, rows: Rows) -> Asking[pa.Arr
     array = yield from _read_leaf(field_to_arrow(stored).type, column, rows)
     if stored is field:
         return array  # the parts of a blob's description have no ids
-    place_of = {child.id: index for index, child in enumerate(stored.children)}
+    index_by_id = {child.id: index for index, child in enumerate(stored.children)}
     parts = []
     for child in field.children:
         arrow = field_to_arrow(child).type
-        if child.id not in place_of:
+        if child.id not in index_by_id:
             parts.append(pa.nulls(len(rows), arrow))
             continue
-        part = array.field(place_of[child.id])
+        part = array.field(index_by_id[child.id])
         if part.type != arrow:
             raise CorruptDataError(
                 f"the part {child.name!r} of a packed struct is stored as {part.type}, not {arrow}"
@@ -140,7 +140,7 @@ def _read_lists(
     arrow: pa.DataType,
     columns: Mapping[int, PagedColumn],
     rows: Rows,
-    cached: KnownRanges,
+    cached: CachedRanges,
 ) -> Asking[pa.Array]:
     column = columns[field.id]
     (item,) = field.children
@@ -163,7 +163,7 @@ def _read_strings_in_lists(
     column: PagedColumn,
     bytes_column: PagedColumn,
     rows: Rows,
-    cached: KnownRanges,
+    cached: CachedRanges,
 ) -> Asking[pa.Array]:
     if not is_binary_like(arrow):
         raise CorruptDataError(f"lists of bytes are stored for a column of type {arrow}")
@@ -181,7 +181,7 @@ def _read_strings_in_lists(
     return array
 
 
-def _read_spans(column: PagedColumn, rows: Rows, cached: KnownRanges) -> Asking[Spans]:
+def _read_spans(column: PagedColumn, rows: Rows, cached: CachedRanges) -> Asking[Spans]:
     """Read the positions of the items of some lists, counted from the file's first one."""
     parts = column.split(rows)
     spans_of_pages = yield from together(
@@ -219,14 +219,14 @@ def _spans_in_file(spans_of_pages: Sequence[tuple[Spans, int]]) -> Spans:
                 for spans, _ in spans_of_pages
             ]
         )
-    follow_each_other = all(
+    are_adjacent = all(
         one.starts is None
         and other.starts is None
         and one.stop + before_one == other.first + before_other
         for (one, before_one), (other, before_other) in pairwise(spans_of_pages)
     )
     starts = None
-    if not follow_each_other or spans_of_pages[0][0].starts is not None:
+    if not are_adjacent or spans_of_pages[0][0].starts is not None:
         starts = _joined([spans.bounds()[0] + before for spans, before in spans_of_pages])
     return Spans(first, stops, starts, is_null)
 

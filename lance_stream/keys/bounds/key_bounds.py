@@ -12,7 +12,7 @@ any writer commits: deleting rows leaves the rest within the same bounds. They c
 file, including deleted ones, since a restore brings those back. They are collected from the rows
 that an upsert writes and from the key columns that it reads; files without known bounds are
 searched. Bounds are kept in memory, and now and then saved to an optional file of the table
-(`known_key_bounds`).
+(`cached_key_bounds`).
 
 Only files with random names are remembered: such a name is never reused for another file. They are
 identified by that name and by the file's column, not by a field id, which belongs to the manifest.
@@ -116,11 +116,11 @@ class BoundsLearner:
         self._num_rows = fragment.physical_rows
         self._num_seen = 0
         self._fields = fields
-        self._places = [
+        self._key_indices = [
             file_column(fragment, field.id) if width_of(field_to_arrow(field).type) else None
             for field in fields
         ]
-        self._found: list[list[tuple[bytes, bytes]]] = [[] for _ in fields]
+        self._extremes: list[list[tuple[bytes, bytes]]] = [[] for _ in fields]
 
     def see(self, keys: Sequence[pa.Array]) -> None:
         """Add some rows; complete bounds need every row of the fragment, including deleted ones.
@@ -129,7 +129,7 @@ class BoundsLearner:
             keys: (n,) values of each key column.
         """
         self._num_seen += len(keys[0])
-        for location, values, extremes in zip(self._places, keys, self._found, strict=True):
+        for location, values, extremes in zip(self._key_indices, keys, self._extremes, strict=True):
             if location is not None and (bounds := bounds_of(values)) is not None:
                 extremes.append(bounds)
 
@@ -138,7 +138,7 @@ class BoundsLearner:
         return [
             FileBounds(field.id, location, _around(extremes), self._num_seen, self._num_rows)
             for field, location, extremes in zip(
-                self._fields, self._places, self._found, strict=True
+                self._fields, self._key_indices, self._extremes, strict=True
             )
             if location is not None
         ]
@@ -195,7 +195,7 @@ class ColumnBounds:
         self._row_of_fragment: dict[bytes, int] = {}
 
     @property
-    def num_known(self) -> int:
+    def num_files(self) -> int:
         """How many files are known."""
         return len(self._row_of_file)
 
@@ -292,7 +292,7 @@ class ColumnBounds:
         with self._lock:
             return _Bounds(self._lows[rows], self._highs[rows])
 
-    def known_files(self, fragments: FragmentList) -> list[tuple[FileColumn, bytes, bytes]]:
+    def files_of(self, fragments: FragmentList) -> list[tuple[FileColumn, bytes, bytes]]:
         """Return the known files of some fragments, and their bounds as bytes."""
         rows = set(self.rows_of(fragments).tolist())
         with self._lock:
@@ -305,9 +305,9 @@ class ColumnBounds:
 
     def forget_others(self, fragments: FragmentList) -> None:
         """Forget files outside some fragments, once there are many."""
-        if self.num_known <= 2 * len(fragments) + _FORGET_FROM:
+        if self.num_files <= 2 * len(fragments) + _FORGET_FROM:
             return
-        survivors = self.known_files(fragments)
+        survivors = self.files_of(fragments)
         with self._lock:
             self._forget_all()
             self._row_of_file = {location: row for row, (location, _, _) in enumerate(survivors, 1)}
@@ -337,9 +337,9 @@ class KeyBounds:
 
     def __init__(self, columns: Sequence[ColumnBounds | None]) -> None:
         self.columns = [column for column in columns if column is not None]
-        self._places = [index for index, column in enumerate(columns) if column is not None]
+        self._key_indices = [index for index, column in enumerate(columns) if column is not None]
 
-    def learn(self, file_bounds: Iterable[FileBounds]) -> None:
+    def add_bounds(self, file_bounds: Iterable[FileBounds]) -> None:
         """Remember bounds."""
         joined = joined_bounds(file_bounds)
         for column in self.columns:
@@ -361,7 +361,7 @@ class KeyBounds:
         ]
         if not lookup.num_keys or not bounded:
             return may
-        keys = [lookup.key_columns[self._places[at]] for at in bounded]
+        keys = [lookup.key_columns[self._key_indices[at]] for at in bounded]
         bounds = [self.columns[at].between(rows[at]) for at in bounded]
         for bound, values in zip(bounds, keys, strict=True):
             least, most = ordered_words(extremes_of(values))
@@ -437,7 +437,7 @@ def _hold_a_key_in_all(sides: Sequence[_Side], places: Places) -> Mask:
     narrowest = np.argmin(sizes, axis=0)
     may = np.ones(len(places), np.bool_)
     ranks = [_ranks(side.order) for side in sides]
-    pairs_left = _MOST_PAIRS
+    pairs_remaining = _MOST_PAIRS
     for at, side in enumerate(sides):
         mine = np.flatnonzero(narrowest == at)
         ends = np.cumsum(sizes[at][mine])
@@ -446,8 +446,8 @@ def _hold_a_key_in_all(sides: Sequence[_Side], places: Places) -> Mask:
             done = int(ends[start - 1]) if start else 0
             stop = max(int(np.searchsorted(ends, done + _PAIRS_AT_ONCE, "right")), start + 1)
             num_pairs = int(ends[stop - 1]) - done
-            pairs_left -= num_pairs
-            if pairs_left < 0:
+            pairs_remaining -= num_pairs
+            if pairs_remaining < 0:
                 return may
             part = mine[start:stop]
             counts = sizes[at][part]

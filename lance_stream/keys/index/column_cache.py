@@ -21,7 +21,7 @@ _columns: Final[Cache[tuple[FileColumn, str], pa.Array]] = Cache(
 )
 
 
-def place_of_column(fragment: Fragment, field: Field) -> FileColumn | None:
+def column_location(fragment: Fragment, field: Field) -> FileColumn | None:
     """Return where all values of a column are; None if they cannot be kept.
 
     Parts of a struct may lie in other files than the struct, which are replaced one by one.

@@ -79,7 +79,7 @@ _BYTES_PER_ROW: Final = 24
 _FORGET_FROM: Final = 64
 
 
-class FoundRows(NamedTuple):
+class RowMatches(NamedTuple):
     """Rows of files that have a key of a batch; live or not.
 
     Attributes:
@@ -108,7 +108,7 @@ class IndexSnapshot(NamedTuple):
     saved: tuple[IndexRun, ...]
     seeds: tuple[int, int]
 
-    def find(self, keys: Sequence[pa.Array], store: Store) -> FoundRows:
+    def find(self, keys: Sequence[pa.Array], store: Store) -> RowMatches:
         """Return the rows of all known files that have one of some keys.
 
         Args:
@@ -119,18 +119,18 @@ class IndexSnapshot(NamedTuple):
             RunUnavailableError: A run of the index cannot be used any longer.
         """
         keys = [without_dictionary(key) for key in keys]
-        lookups = {seeds: _Wanted.of(keys, seeds) for seeds in self._all_seeds()}
-        row_parts = [FoundRows(*_NOTHING)]
+        lookups = {seeds: _HashedKeys.of(keys, seeds) for seeds in self._all_seeds()}
+        row_parts = [RowMatches(*_NOTHING)]
         row_parts += [lookups[self.seeds].in_memory(run) for run in self.runs]
 
-        def in_index(run: IndexRun) -> FoundRows:
+        def in_index(run: IndexRun) -> RowMatches:
             return lookups[run.footer.columns.seeds].in_index(run, store)
 
         if len(self.saved) > 1:
             row_parts += map_ahead(in_index, self.saved, _SEARCHING_THREADS)
         else:
             row_parts += map(in_index, self.saved)
-        return FoundRows(*(np.concatenate(parts) for parts in zip(*row_parts, strict=True)))
+        return RowMatches(*(np.concatenate(parts) for parts in zip(*row_parts, strict=True)))
 
     def _all_seeds(self) -> set[tuple[int, int]]:
         seeds = {self.seeds} if self.runs else set()
@@ -140,7 +140,7 @@ class IndexSnapshot(NamedTuple):
 _NOTHING: Final = np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.int64)
 
 
-class _Wanted(NamedTuple):
+class _HashedKeys(NamedTuple):
     """The keys of a batch, as they are looked for.
 
     Attributes:
@@ -154,13 +154,13 @@ class _Wanted(NamedTuple):
     numbers: Places
 
     @classmethod
-    def of(cls, keys: Sequence[pa.Array], seeds: tuple[int, int]) -> "_Wanted":
+    def of(cls, keys: Sequence[pa.Array], seeds: tuple[int, int]) -> "_HashedKeys":
         words = words_of(keys, seeds)
         order = np.argsort(words.words, kind="stable")
         others = None if words.others is None else words.others[order]
         return cls(words.words[order], others, order)
 
-    def in_memory(self, run: Memtable) -> FoundRows:
+    def in_memory(self, run: Memtable) -> RowMatches:
         first = np.searchsorted(run.words, self.words, "left")
         counts = np.searchsorted(run.words, self.words, "right") - first
         which = np.repeat(np.arange(len(self.words)), counts)
@@ -168,9 +168,9 @@ class _Wanted(NamedTuple):
         at = np.arange(len(which)) - np.repeat(ends - counts, counts) + first[which]
         same = self._same(None if run.others is None else run.others[at], which)
         matches = Memtable(run.words[at[same]], None, run.rows[at[same]])
-        return FoundRows(matches.files, matches.offsets, self.numbers[which[same]])
+        return RowMatches(matches.files, matches.offsets, self.numbers[which[same]])
 
-    def in_index(self, run: IndexRun, store: Store) -> FoundRows:
+    def in_index(self, run: IndexRun, store: Store) -> RowMatches:
         """Return the rows of a run with one of the keys.
 
         Raises:
@@ -185,7 +185,7 @@ class _Wanted(NamedTuple):
         offsets = (rows - run.starts[files]).astype(np.uint64)
         numbers = run.numbers[files]
         in_table = np.flatnonzero(numbers >= 0)
-        return FoundRows(
+        return RowMatches(
             numbers[in_table], offsets[in_table], self.numbers[hits.which[same[in_table]]]
         )
 
@@ -215,13 +215,13 @@ class KeyIndex:
         self._runs: list[Memtable] = []
         self._saved: dict[str, IndexRun] = {}
         # Runs that were refused, or have nothing that others lack: not opened again.
-        self._left_out: set[str] = set()
+        self._rejected_runs: set[str] = set()
         self._saved_files: set[Covered] = set()
         self._save_from_lookup = 0
         self._seeds = seeds or new_seeds()
         # By the file, and the number of rows that its fragment states.
         self._number_of: dict[Covered, int] = {}
-        self._asked_at: dict[int, int] = {}
+        self._last_lookup: dict[int, int] = {}
         self._next = 0
         self._num_lookups = 0
 
@@ -241,9 +241,9 @@ class KeyIndex:
         return len(self._saved)
 
     @property
-    def num_rows_left(self) -> int:
+    def num_free_rows(self) -> int:
         """Of how many more rows the keys fit."""
-        return max(0, MAX_BYTES - _bytes_kept()) // _BYTES_PER_ROW
+        return max(0, MAX_BYTES - _cached_bytes()) // _BYTES_PER_ROW
 
     @property
     def can_save(self) -> bool:
@@ -306,9 +306,9 @@ class KeyIndex:
         if sum(file.num_rows for file in unknown) >= LEAST_SHARED_ROWS:
             self.refresh(store)
         with self._lock:
-            snapshot = self._known(files)
+            snapshot = self._snapshot(files)
             for number in snapshot.numbers.tolist():
-                self._asked_at[number] = self._num_lookups
+                self._last_lookup[number] = self._num_lookups
             return snapshot
 
     def knows(self, file: Covered) -> bool:
@@ -319,9 +319,9 @@ class KeyIndex:
     def snapshot_of(self, files: Sequence[Covered | None]) -> IndexSnapshot:
         """Return what is known of some files now; this does not count as a look-up."""
         with self._lock:
-            return self._known(files)
+            return self._snapshot(files)
 
-    def _known(self, files: Sequence[Covered | None]) -> IndexSnapshot:
+    def _snapshot(self, files: Sequence[Covered | None]) -> IndexSnapshot:
         numbers = np.array(
             [-1 if file is None else self._number_of.get(file, -1) for file in files], np.int64
         )
@@ -366,15 +366,15 @@ class KeyIndex:
         keys = joined(list(merged(parts)))
         starts = np.cumsum([0, *(file.num_rows for file in files)])
         with self._lock:
-            is_known = any(file in self._number_of for file in files)
-            if is_known or seeds != self._seeds or len(keys.words) > self.num_rows_left:
+            is_indexed = any(file in self._number_of for file in files)
+            if is_indexed or seeds != self._seeds or len(keys.words) > self.num_free_rows:
                 return
             numbers = np.array([self._give_number(file) for file in files], np.int64)
             self._runs.append(Memtable.of(keys, starts, numbers))
 
     def _give_number(self, file: Covered) -> int:
         self._number_of[file] = number = self._next
-        self._asked_at[number] = self._num_lookups
+        self._last_lookup[number] = self._num_lookups
         self._next += 1
         return number
 
@@ -390,7 +390,7 @@ class KeyIndex:
         if len(self._number_of) - len(self._saved_files) <= 2 * num_fragments + _FORGET_FROM:
             return
         numbers = self._files_in_memory()
-        by_age = sorted(numbers.items(), key=lambda entry: self._asked_at.get(entry[1], 0))
+        by_age = sorted(numbers.items(), key=lambda entry: self._last_lookup.get(entry[1], 0))
         for file, _ in by_age[: len(by_age) - num_fragments]:
             del self._number_of[file]
         self._forget_others()
@@ -402,12 +402,12 @@ class KeyIndex:
 
     def _forget_others(self) -> None:
         """Forget all keys in memory of files without a number."""
-        is_kept = np.zeros(self._next, np.bool_)
-        is_kept[list(self._number_of.values())] = True
-        self._asked_at = {
-            number: self._asked_at.get(number, 0) for number in self._number_of.values()
+        is_used = np.zeros(self._next, np.bool_)
+        is_used[list(self._number_of.values())] = True
+        self._last_lookup = {
+            number: self._last_lookup.get(number, 0) for number in self._number_of.values()
         }
-        runs = [run.where(is_kept[run.files]) for run in self._runs]
+        runs = [run.where(is_used[run.files]) for run in self._runs]
         self._runs = [run for run in runs if len(run.words)]
 
     # --- the index
@@ -435,26 +435,26 @@ class KeyIndex:
         columns = self.columns(self._seeds)
         with self._lock:
             before = dict(self._saved)
-            left_out = set(self._left_out)
+            rejected = set(self._rejected_runs)
         paths = run_files.list_runs(store, columns.field_ids)
         if paths is None:
             return
         footers = {
             path: run_files.footer_if_sound(store, path)
             for path in paths
-            if path not in before and path not in left_out
+            if path not in before and path not in rejected
         }
         with self._lock:
             for path in before.keys() - set(paths):
                 if self._saved.get(path) is before[path]:
                     self._remove_run(before[path])
-            self._left_out -= left_out - set(paths)
+            self._rejected_runs -= rejected - set(paths)
             for path, footer in footers.items():
                 if path not in self._saved:
                     self._open(path, footer, columns)
 
     def _open(self, path: str, footer: RunFooter | None, columns: KeyColumns) -> None:
-        self._left_out.add(path)
+        self._rejected_runs.add(path)
         if footer is None or footer.columns._replace(seeds=columns.seeds) != columns:
             return
         if all(file in self._number_of for file in footer.files):
@@ -480,14 +480,14 @@ class KeyIndex:
                 run.numbers[index] = self._give_number(file)
                 self._saved_files.add(file)
         self._saved[run.path] = run
-        self._left_out.discard(run.path)
+        self._rejected_runs.discard(run.path)
 
     def drop_run(self, error: RunUnavailableError, store: Store) -> None:
         """Forget a run of the index that cannot be used; delete it if it is damaged."""
         with self._lock:
             if self._saved.get(error.run.path) is error.run:
                 self._remove_run(error.run)
-                self._left_out.add(error.run.path)
+                self._rejected_runs.add(error.run.path)
         if error.is_damaged:
             run_files.delete_runs(store, [error.run.path])
 
@@ -619,5 +619,5 @@ def clear_key_indices() -> None:
     clear_columns()
 
 
-def _bytes_kept() -> int:
+def _cached_bytes() -> int:
     return sum(index.num_bytes for _, index in _indices.items())

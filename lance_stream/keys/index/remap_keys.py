@@ -26,7 +26,7 @@ from lance_stream.keys.index import key_index, run_files
 from lance_stream.keys.index.key_index import IndexSnapshot, KeyIndex
 from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
 from lance_stream.keys.index.run_format import U32, Covered
-from lance_stream.keys.index.run_merging import GONE, Part
+from lance_stream.keys.index.run_merging import REMOVED, Part
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_to_arrow
@@ -68,7 +68,7 @@ class RewrittenFiles(NamedTuple):
             first: The number of the first row of the new files.
 
         Returns:
-            (num_old_rows,) u32; `GONE` for a row that was not written.
+            (num_old_rows,) u32; `REMOVED` for a row that was not written.
         """
         is_written = np.ones(sum(row.physical_rows for row in self.rows), np.bool_)
         start = 0
@@ -80,7 +80,7 @@ class RewrittenFiles(NamedTuple):
             written = places
             places = np.empty_like(written)
             places[self.order] = written
-        numbers = np.full(len(is_written), GONE, np.uint32)
+        numbers = np.full(len(is_written), REMOVED, np.uint32)
         numbers[is_written] = places
         return numbers
 
@@ -154,7 +154,7 @@ def _read_few(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenF
     No upsert has looked into them: their bounds exclude all keys so far, or another writer has just
     added them.
     """
-    place_of = {number: index for index, number in enumerate(table.manifest.fragments.ids)}
+    index_by_id = {number: index for index, number in enumerate(table.manifest.fragments.ids)}
     names = tuple(field.name for field in memory.fields_in(table.schema))
     for group in groups:
         files = [memory.covered_by(fragment) for fragment in group.old]
@@ -165,11 +165,11 @@ def _read_few(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenF
         ]
         num_rows = sum(file.num_rows for _, file in unknown)
         most = sum(row.physical_rows for row in group.rows) // 2
-        if not names or num_rows > min(most, memory.num_rows_left):
+        if not names or num_rows > min(most, memory.num_free_rows):
             continue
         for fragment, file in unknown:
             collector = memory.collector(file.file, file.num_rows)
-            index = place_of[fragment.id]
+            index = index_by_id[fragment.id]
             for batch in read_unit(unit_of(table, index, columns=names, include_deleted=True)):
                 collector.see(batch.columns)
             memory.add([collector])
@@ -207,10 +207,10 @@ class _Carried(NamedTuple):
 
     def _numbers_in(self, run: IndexRun) -> U32:
         """Return the new number of each row of a run."""
-        numbers = np.full(int(run.starts[-1]), GONE, np.uint32)
-        place_of = {number: at for at, number in enumerate(self.number_of.tolist())}
+        numbers = np.full(int(run.starts[-1]), REMOVED, np.uint32)
+        index_by_id = {number: at for at, number in enumerate(self.number_of.tolist())}
         for index, number in enumerate(run.numbers.tolist()):
-            at = place_of.get(number)
+            at = index_by_id.get(number)
             if at is not None:
                 numbers_of_file = self.numbers[self.starts[at] : self.starts[at + 1]]
                 numbers[run.starts[index] : run.starts[index + 1]] = numbers_of_file
@@ -232,9 +232,9 @@ def _carried(
         covered: The old files of all groups, in order.
     """
     runs = _usable_runs(memory, snapshot, covered)
-    left_out = [run for run in snapshot.saved if run not in runs]
+    unusable = [run for run in snapshot.saved if run not in runs]
     usable = set(snapshot.numbers.tolist()) - {-1}
-    usable -= {number for run in left_out for number in run.numbers.tolist()}
+    usable -= {number for run in unusable for number in run.numbers.tolist()}
     files: list[Covered] = []
     numbers: list[U32] = []
     number_of: list[int] = []

@@ -120,7 +120,7 @@ class IndexRun:
         self.starts: Places = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self.numbers: Places = np.full(len(counts), -1, np.int64)
         self._was_searched = False
-        self._is_here = np.zeros(len(footer.firsts), np.bool_)
+        self._is_local = np.zeros(len(footer.firsts), np.bool_)
         self._lock = threading.Lock()
         self._file = file
         count = footer.num_keys
@@ -148,12 +148,12 @@ class IndexRun:
         for begin, size in _sections(width, count):
             _write_at(self._file.fileno(), view[at : at + num_keys * size], begin + first * size)
             at += num_keys * size
-        self._is_here[chunk] = True
+        self._is_local[chunk] = True
 
     @property
     def num_missing(self) -> int:
         """How many keys are in the chunks that are not copied yet."""
-        return min(int((~self._is_here).sum()) * CHUNK_ROWS, self.footer.num_keys)
+        return min(int((~self._is_local).sum()) * CHUNK_ROWS, self.footer.num_keys)
 
     def fetch_all(self, store: Store) -> None:
         """Copy all chunks, some at a time, so that a look-up of another thread waits for few.
@@ -161,7 +161,7 @@ class IndexRun:
         Raises:
             RunUnavailableError: Not all of them can be had.
         """
-        chunks = np.arange(len(self._is_here))
+        chunks = np.arange(len(self._is_local))
         for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
             self._fetch(store, chunks[start : start + _CHUNKS_AT_ONCE])
 
@@ -179,7 +179,7 @@ class IndexRun:
             RunUnavailableError: Chunks that are needed cannot be read; or more keys than
                 `MAX_HITS` have one of the words.
         """
-        if len(self._is_here) and bool(self._is_here.all()):
+        if len(self._is_local) and bool(self._is_local.all()):
             return self._find_in_copy(targets)
         firsts = self.footer.firsts
         # Equal words may begin at the end of a chunk, and go on in the next ones.
@@ -191,7 +191,7 @@ class IndexRun:
         np.add.at(edges, stop[candidates], -1)
         chunks = np.flatnonzero(np.cumsum(edges[:-1]) > 0)
         is_first, self._was_searched = not self._was_searched, True
-        num_missing = int((~self._is_here[chunks]).sum())
+        num_missing = int((~self._is_local[chunks]).sum())
         if is_first and num_missing >= _MANY_CHUNKS and store.bytes_per_request <= _NEAR_BYTES:
             return self._find_in_passing(store, targets, chunks)
         self._fetch(store, chunks)
@@ -259,7 +259,7 @@ class IndexRun:
 
     def _fetch(self, store: Store, chunks: Places) -> None:
         with self._lock:
-            missing = chunks[~self._is_here[chunks]].tolist()
+            missing = chunks[~self._is_local[chunks]].tolist()
             for start in range(0, len(missing), _CHUNKS_AT_ONCE):
                 for chunk, data, _ in self._read(store, missing[start : start + _CHUNKS_AT_ONCE]):
                     self.put(chunk, data)

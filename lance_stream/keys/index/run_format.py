@@ -177,29 +177,29 @@ class RunEncoder:
     def __init__(self, columns: KeyColumns, files: Sequence[Covered]) -> None:
         self._columns = columns
         self._files = tuple(files)
-        self._held: list[Keys] = []
-        self._num_held = self._num_keys = 0
+        self._pending: list[Keys] = []
+        self._num_pending = self._num_keys = 0
         self._firsts: list[int] = []
         self._checks: list[int] = []
 
     def add(self, keys: Keys) -> Iterator[bytes]:
         """Add the next keys; yield the chunks that are complete."""
         if len(keys.words):
-            self._held.append(keys)
-            self._num_held += len(keys.words)
-        if self._num_held >= CHUNK_ROWS:
-            pending = joined(self._held)
-            whole = self._num_held - self._num_held % CHUNK_ROWS
+            self._pending.append(keys)
+            self._num_pending += len(keys.words)
+        if self._num_pending >= CHUNK_ROWS:
+            pending = joined(self._pending)
+            whole = self._num_pending - self._num_pending % CHUNK_ROWS
             for start in range(0, whole, CHUNK_ROWS):
                 yield self._chunk(_slice(pending, start, start + CHUNK_ROWS))
-            self._held = [_slice(pending, whole, self._num_held)]
-            self._num_held -= whole
+            self._pending = [_slice(pending, whole, self._num_pending)]
+            self._num_pending -= whole
 
     def end(self) -> Iterator[bytes]:
         """Yield the rest of the file."""
-        if self._num_held:
-            yield self._chunk(joined(self._held))
-        self._held, self._num_held = [], 0
+        if self._num_pending:
+            yield self._chunk(joined(self._pending))
+        self._pending, self._num_pending = [], 0
         yield from self._footer()
 
     @property
@@ -319,9 +319,9 @@ def _parsed(data: bytes) -> RunFooter:
         raise ValueError("a number is out of range")
     num_chunks = -(-num_keys // CHUNK_ROWS)
     width = len(columns.field_ids)
-    place_bytes = _FILE_BYTES + 4
-    first_place = 4 + size + 12 * num_chunks + 4 * num_files
-    if len(data) != first_place + num_files * width * place_bytes or not width:
+    location_bytes = _FILE_BYTES + 4
+    first_location = 4 + size + 12 * num_chunks + 4 * num_files
+    if len(data) != first_location + num_files * width * location_bytes or not width:
         raise ValueError("it has another length than its numbers")
     firsts = np.frombuffer(data, "<u8", num_chunks, 4 + size)
     checks = np.frombuffer(data, "<u4", num_chunks, 4 + size + 8 * num_chunks)
@@ -330,7 +330,7 @@ def _parsed(data: bytes) -> RunFooter:
         raise ValueError("its chunks are not in order")
     places = [
         FileColumn(data[at : at + _FILE_BYTES], struct.unpack_from("<i", data, at + _FILE_BYTES)[0])
-        for at in range(first_place, len(data), place_bytes)
+        for at in range(first_location, len(data), location_bytes)
     ]
     files = tuple(
         Covered(tuple(places[at * width : (at + 1) * width]), count)

@@ -1,7 +1,7 @@
 """Merges sorted keys of several sources into one run, with other numbers for their rows.
 
     source      rows 0 1 2 | 3 4            two files
-    numbers          0 1 2 | GONE GONE      the merged run has the first one only
+    numbers          0 1 2 | REMOVED REMOVED      the merged run has the first one only
 
 A source numbers its rows in the order of its files. What each row is called in the merged run is a
 table of all of them, whether a file moves as a whole or a compaction has moved some of its rows.
@@ -22,7 +22,7 @@ T = TypeVar("T")
 RUNS_OF_A_TIER: Final = 4
 """So many runs of a similar size, within a factor of four, are merged."""
 
-GONE: Final = np.uint32(0xFFFFFFFF)
+REMOVED: Final = np.uint32(0xFFFFFFFF)
 """The number of a row that the merged run leaves out; no run has so many rows."""
 
 _CHUNKS_AT_ONCE: Final = 32
@@ -58,8 +58,8 @@ class Part(NamedTuple):
 
     Attributes:
         source: The keys.
-        numbers: (num_rows,) u32, what the merged run calls each row of the source; `GONE` for one
-            that it leaves out. None if all keep their numbers.
+        numbers: (num_rows,) u32, what the merged run calls each row of the source; `REMOVED` for
+            one that it leaves out. None if all keep their numbers.
     """
 
     source: Source
@@ -121,7 +121,7 @@ def planned_parts(
     parts: list[Part] = []
     first = 0
     for source, source_files in sources:
-        numbers = np.full(sum(file.num_rows for file in source_files), GONE, np.uint32)
+        numbers = np.full(sum(file.num_rows for file in source_files), REMOVED, np.uint32)
         start = 0
         for file in source_files:
             stop = start + file.num_rows
@@ -169,7 +169,7 @@ def _renumbered(part: Part, start: int, stop: int) -> Keys:
     if part.numbers is None:
         return Keys(words, others, rows)
     rows = part.numbers[rows]
-    is_kept = rows != GONE
-    if bool(is_kept.all()):
+    is_used = rows != REMOVED
+    if bool(is_used.all()):
         return Keys(words, others, rows)
-    return Keys(words[is_kept], None if others is None else others[is_kept], rows[is_kept])
+    return Keys(words[is_used], None if others is None else others[is_used], rows[is_used])

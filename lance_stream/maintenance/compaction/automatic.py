@@ -108,7 +108,7 @@ class Automatic:
         self._lock = threading.Lock()
         self._num_batches = 0
         self._fastest: float | None = None
-        self._seconds_lost = 0.0
+        self._excess_seconds = 0.0
         self._seconds_of_round: float | None = None
 
     def after_batch(self, lookup_seconds: float | None) -> bool:
@@ -120,7 +120,7 @@ class Automatic:
         with self._lock:
             if lookup_seconds is not None:
                 self._fastest = min(lookup_seconds, self._fastest or lookup_seconds)
-                self._seconds_lost += lookup_seconds - self._fastest
+                self._excess_seconds += lookup_seconds - self._fastest
             is_time = self._num_batches % BATCHES_BETWEEN_LOOKS == 0
             self._num_batches += 1
             return is_time
@@ -138,7 +138,7 @@ class Automatic:
         if now.manifest_bytes > max(2 * before.manifest_bytes, SMALL_MANIFEST):
             return Reason("manifest", replace(rules, shortens_lineage=True))
         cost = self._seconds_of_round
-        if self._seconds_lost > (SECONDS_PER_ROW * now.num_live if cost is None else cost):
+        if self._excess_seconds > (SECONDS_PER_ROW * now.num_live if cost is None else cost):
             return Reason("look-ups", rules)
         return None
 
@@ -151,6 +151,6 @@ class Automatic:
         """
         self._before = remains_of(table, self._rules)
         with self._lock:
-            self._seconds_lost, self._fastest = 0.0, None
+            self._excess_seconds, self._fastest = 0.0, None
             if seconds is not None:
                 self._seconds_of_round = seconds

@@ -127,7 +127,7 @@ class Round:
         version: The committed version; None if there was nothing to do, or it failed.
         num_removed: How many fragments it removed.
         num_added: How many fragments it added.
-        num_given_up: How many groups of fragments were rewritten in vain.
+        num_abandoned: How many groups of fragments were rewritten in vain.
         seconds: How long it took: "write", and "commit" with the waiting for a turn.
         error: The error; None if there was none.
         reason: Why it began, if that was decided automatically.
@@ -136,7 +136,7 @@ class Round:
     version: int | None = None
     num_removed: int = 0
     num_added: int = 0
-    num_given_up: int = 0
+    num_abandoned: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     error: Exception | None = None
     reason: str = ""
@@ -218,7 +218,7 @@ class BackgroundCompaction:
             in this process.
         """
         if isinstance(self.every, str):
-            return self._look(open_newest, write, lookup_seconds)
+            return self._start_if_due(open_newest, write, lookup_seconds)
         self._num_batches += 1
         if self._num_batches < self.every and (batch_id + 1) % self.every:
             return False
@@ -233,7 +233,7 @@ class BackgroundCompaction:
         self._start(lambda stop: self._run(table, self.rules, write, stop))
         return True
 
-    def _look(
+    def _start_if_due(
         self,
         open_newest: Callable[[], TableVersion],
         write: WriteTasks | None,
@@ -312,7 +312,7 @@ class BackgroundCompaction:
                 done.table.version if done.num_removed else None,
                 done.num_removed,
                 done.num_added,
-                done.num_given_up,
+                done.num_abandoned,
                 {"write": written - start, "commit": clock() - written},
                 reason=reason,
             )
@@ -332,7 +332,7 @@ class BackgroundCompaction:
 
 def _write_here(stop: threading.Event, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
     for task in tasks:
-        yield write_task(task, before_each_batch=partial(_check, stop))
+        yield write_task(task, before_batch=partial(_check, stop))
 
 
 def _until_stopped(

@@ -83,13 +83,13 @@ class Compacted:
         table: The committed version; the newest one if there was nothing to do.
         num_removed: How many fragments were removed.
         num_added: How many fragments were added.
-        num_given_up: How many groups were prepared in vain.
+        num_abandoned: How many groups were prepared in vain.
     """
 
     table: TableVersion
     num_removed: int = 0
     num_added: int = 0
-    num_given_up: int = 0
+    num_abandoned: int = 0
 
 
 def compact(
@@ -131,9 +131,9 @@ def compact(
         newest = done.table
         num_removed += done.num_removed
         num_added += done.num_added
-        num_in_vain = num_in_vain + 1 if done.num_given_up else 0
+        num_in_vain = num_in_vain + 1 if done.num_abandoned else 0
         is_all = bytes_per_commit is None or not prepared.groups
-        if is_all and not done.num_given_up:
+        if is_all and not done.num_abandoned:
             return replace(done, num_removed=num_removed, num_added=num_added)
     raise RetryableConflictError(
         f"other writers changed the fragments of this compaction {MAX_PLANS} times in a row. Try "

@@ -108,17 +108,17 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
     group: list[_Candidate] = []
     group_rows, group_bytes, group_kind = 0, 0, None
     for candidate in _candidates(table, rules):
-        own_kind = kind_of(candidate.fragment_index)
+        kind = kind_of(candidate.fragment_index)
         if group and (
             candidate.fragment_index > group[-1].fragment_index + 1
             or group_rows + candidate.live > rules.target_rows
             or group_bytes + candidate.num_bytes > most_bytes
-            or group_kind != own_kind
+            or group_kind != kind
         ):
             yield [group]
             group = []
         if not group:
-            group_rows, group_bytes, group_kind = 0, 0, own_kind
+            group_rows, group_bytes, group_kind = 0, 0, kind
         group.append(candidate)
         group_rows += candidate.live
         group_bytes += candidate.num_bytes

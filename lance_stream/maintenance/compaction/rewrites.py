@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.keys.bounds.known_key_bounds import inherit_key_bounds
+from lance_stream.keys.bounds.cached_key_bounds import inherit_key_bounds
 from lance_stream.keys.index.key_index import MOST_SAVED_ROWS
 from lance_stream.keys.index.remap_keys import RewrittenFiles, remap_keys
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
@@ -110,13 +110,13 @@ class Prepared:
 
 
 def write_task(
-    task: RewriteTask, before_each_batch: Callable[[], object] = lambda: None
+    task: RewriteTask, before_batch: Callable[[], object] = lambda: None
 ) -> list[Fragment]:
     """Write the live rows of a task's fragments into new ones; runs on workers.
 
     Args:
         task: The task.
-        before_each_batch: May raise to end it early; no file is left behind then.
+        before_batch: May raise to end it early; no file is left behind then.
 
     Raises:
         BadDataError: A file is damaged, or uses an unsupported feature; no file is left behind.
@@ -131,7 +131,7 @@ def write_task(
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in read_units(task.units):
-            before_each_batch()
+            before_batch()
             yield batch
 
     order = order_of(task.units, partial(read_lineage, task.units))

@@ -185,8 +185,8 @@ def most_waiting(order: Places) -> int:
     """Return how many rows are read and not yet written at most, if read one by one."""
     if not len(order):
         return 0
-    first_left = np.minimum.accumulate(order[::-1])[::-1]
-    return int((np.maximum.accumulate(order) - first_left).max()) + 1
+    first_remaining = np.minimum.accumulate(order[::-1])[::-1]
+    return int((np.maximum.accumulate(order) - first_remaining).max()) + 1
 
 
 def reordered(batches: Iterable[pa.RecordBatch], order: Places) -> Iterator[pa.RecordBatch]:
@@ -197,7 +197,7 @@ def reordered(batches: Iterable[pa.RecordBatch], order: Places) -> Iterator[pa.R
         order: See `best_order`.
     """
     last_needed = np.maximum.accumulate(order)
-    first_left = np.minimum.accumulate(order[::-1])[::-1]
+    first_remaining = np.minimum.accumulate(order[::-1])[::-1]
     waiting: list[pa.RecordBatch] = []
     first = num_read = num_written = 0
     for batch in batches:
@@ -210,6 +210,6 @@ def reordered(batches: Iterable[pa.RecordBatch], order: Places) -> Iterator[pa.R
         chosen = pa.array(order[num_written:stop] - first)
         yield from rows.take(chosen).combine_chunks().to_batches()
         num_written = stop
-        num_passed = (int(first_left[stop]) if stop < len(order) else num_read) - first
+        num_passed = (int(first_remaining[stop]) if stop < len(order) else num_read) - first
         first += num_passed
         waiting = rows.slice(num_passed).to_batches()

@@ -194,7 +194,9 @@ class BackgroundIndexing:
                 self._is_running = False
             return not self._is_running
 
-    def _look(self, open_newest: Callable[[], TableVersion], stop: threading.Event) -> float | None:
+    def _run_if_due(
+        self, open_newest: Callable[[], TableVersion], stop: threading.Event
+    ) -> float | None:
         """Run a round if one is due; return when to check again without news."""
         start = time.monotonic()
         reasons: dict[str, str] = {}
@@ -226,10 +228,10 @@ class BackgroundIndexing:
             self._backoff_list.forget_error()
         now = time.monotonic()
         self._not_before = max(self._not_before, now + PAUSE * (now - start))
-        self._tell(done)
+        self._report(done)
         return self._not_before - now
 
-    def _tell(self, done: IndexRound) -> None:
+    def _report(self, done: IndexRound) -> None:
         if done.reasons:
             self.last_round = done
             with self._lock:
@@ -249,7 +251,7 @@ class BackgroundIndexing:
         now = moment_at(self._environment.now_nanos() // 1000)
         free = [index for index in indices if not self._backoff_list.contains(index)]
         by_age = self.policy.seconds_until_due(free, now)
-        backoff_seconds = self._backoff_list.seconds_left(
+        backoff_seconds = self._backoff_list.seconds_remaining(
             [index for index in indices if index not in free]
         )
         return min(
@@ -364,4 +366,4 @@ def _run(
                 continue
         news.clear()
         if not stop.is_set():
-            seconds = indexing._look(open_newest, stop)
+            seconds = indexing._run_if_due(open_newest, stop)

@@ -40,7 +40,7 @@ class BackoffList:
             return False
         return self._clock() < backoff.until
 
-    def seconds_left(self, indices: Sequence[IndexCoverage]) -> float | None:
+    def seconds_remaining(self, indices: Sequence[IndexCoverage]) -> float | None:
         """Return the seconds until the first of some indices is due; None without indices."""
         seconds = [self._by_name[index.name].until - self._clock() for index in indices]
         return max(0.0, min(seconds)) if seconds else None

@@ -37,7 +37,7 @@ from lance_stream.table.paths import (
 from lance_stream.write.planning import Staged
 
 _ALL_PARTS: Final = 1 << 20
-LEFT: Final = (
+UNCHANGED: Final = (
     "pylance left it unchanged: it cannot read its files (see its log on stderr), or there are too "
     "few rows to train it"
 )
@@ -132,7 +132,7 @@ def build(request: BuildRequest, store: Store) -> Built:
     """
     with brought_by("index", "bringing indices up to date"):
         import lance
-    taken = _Taken(request.version, store)
+    taken = _CommitLock(request.version, store)
     try:
         dataset: Any = lance.dataset(
             request.uri,
@@ -172,7 +172,7 @@ def file_paths(built: Built) -> tuple[str, ...]:
     )
 
 
-class _Taken:
+class _CommitLock:
     """Captures pylance's transactions in its commit lock.
 
     Args:
@@ -182,13 +182,13 @@ class _Taken:
 
     def __init__(self, version: int, store: Store) -> None:
         self._version, self._store = version, store
-        self._known: set[str] = set()
-        self._found: Transaction | None = None
+        self._old_names: set[str] = set()
+        self._transaction: Transaction | None = None
         self._problem: BaseException | None = None
 
     def lock(self, _version: int) -> NoReturn:
         try:
-            self._found = _newest(self._store, self._version, self._known)
+            self._transaction = _newest(self._store, self._version, self._old_names)
         except BaseException as error:  # pylance would hide it, a KeyboardInterrupt too
             self._problem = error
         raise _RefusedError
@@ -197,17 +197,19 @@ class _Taken:
     def one_index(self, name: str) -> Iterator[list[Any]]:
         """Fill the list with the transaction and problems of what pylance does in the block."""
         indices: list[Any] = []
-        self._known = _names(self._store, self._version)
-        self._found = self._problem = None
+        self._old_names = _names(self._store, self._version)
+        self._transaction = self._problem = None
         try:
             yield indices
         except BaseException as error:
             if self._problem is not None:
                 raise self._problem from error
-            if self._found is None:
+            if self._transaction is None:
                 indices += [None, {name: _explained(error, self._version)}]
         if not indices:
-            indices += [None, {name: LEFT}] if self._found is None else [self._found]
+            indices += (
+                [None, {name: UNCHANGED}] if self._transaction is None else [self._transaction]
+            )
 
 
 class _RefusedError(Exception):

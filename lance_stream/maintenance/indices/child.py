@@ -28,7 +28,7 @@ _log = logging.getLogger("lance_stream.indices")
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
 _SECONDS_BETWEEN_LOOKS_AT_PARENT: Final = 1.0
-_SHOWN: Final = 1000
+_MAX_QUOTED: Final = 1000
 _PROGRAM: Final = "from lance_stream.maintenance.indices.child import main; main()"
 
 
@@ -82,12 +82,12 @@ def build_in_child(
     except (EOFError, pickle.UnpicklingError):
         raise ChildDiedError(
             f"the process that builds indices ended with code {child.returncode}. The table is "
-            f"unchanged. Its last output:{output[-_SHOWN:].decode(errors='replace')}"
+            f"unchanged. Its last output:{output[-_MAX_QUOTED:].decode(errors='replace')}"
         ) from None
     if failure is not None:
         raise failure
     if problems:
-        _log.warning("pylance said: %s", output[-_SHOWN:].decode(errors="replace"))
+        _log.warning("pylance said: %s", output[-_MAX_QUOTED:].decode(errors="replace"))
     return Built(None if transaction is None else decode_transaction(transaction), problems)
 
 

@@ -24,7 +24,7 @@ from lance_stream.errors import (
     TableReplacedError,
 )
 from lance_stream.maintenance.indices.building import (
-    LEFT,
+    UNCHANGED,
     BuildRequest,
     Built,
     build,
@@ -97,16 +97,18 @@ def update_indices(
         problems = {
             name: problem
             for name, problem in built.problems.items()
-            if problem != LEFT or name not in untrained
+            if problem != UNCHANGED or name not in untrained
         }
         if problems:
-            raise IndexBuildError(_told(problems, newest, built.names))
+            raise IndexBuildError(_message_about(problems, newest, built.names))
         return UpdatedIndices(newest, tuple(sorted(built.names)))
 
     return planning_again(attempt, environment=environment)
 
 
-def _told(problems: Mapping[str, str], table: TableVersion, others: Collection[str]) -> str:
+def _message_about(
+    problems: Mapping[str, str], table: TableVersion, others: Collection[str]
+) -> str:
     """Return the message about indices that could not be updated."""
     many = "indices" if len(problems) > 1 else "index"
     reasons = ". ".join(f"{name}: {problem}" for name, problem in problems.items())

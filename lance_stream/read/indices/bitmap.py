@@ -68,9 +68,9 @@ class Bitmap:
         return self._file.fields["keys"].logical_type
 
     @property
-    def kept_bytes(self) -> int:
+    def cached_bytes(self) -> int:
         """About how much memory it takes."""
-        return int(self._keys.nbytes) + self._file.kept_bytes + 1024
+        return int(self._keys.nbytes) + self._file.cached_bytes + 1024
 
     def plan(self, condition: ColumnCondition, num_rows: int) -> tuple[Places, int]:
         """Return which keys match, and about how many of some rows have them."""

@@ -49,7 +49,7 @@ MOST_PAGES: Final = 1 << 20
 MOST_BOUND_BYTES: Final = 64 << 20
 """A list of pages that takes more memory is not kept."""
 
-KEPT_PAGE_BYTES: Final = 64 << 20
+MAX_CACHED_PAGE_BYTES: Final = 64 << 20
 """How much memory pages of indices take at most, of all tables."""
 
 _MOST_ROWS_IN_A_PAGE: Final = 1 << 20
@@ -68,7 +68,7 @@ class _Page(NamedTuple):
 
 
 _PAGES: Final = Cache[_PageKey, _Page](
-    KEPT_PAGE_BYTES, lambda page: int(page.values.nbytes) + page.ids.nbytes + 256
+    MAX_CACHED_PAGE_BYTES, lambda page: int(page.values.nbytes) + page.ids.nbytes + 256
 )
 
 
@@ -119,10 +119,10 @@ class BTree:
         return self._data.fields["values"].logical_type
 
     @property
-    def kept_bytes(self) -> int:
+    def cached_bytes(self) -> int:
         """About how much memory it takes."""
         arrays = (self._bounds.least, self._bounds.most, self._numbers, self._null_counts)
-        return sum(int(array.nbytes) for array in arrays) + self._data.kept_bytes + 1024
+        return sum(int(array.nbytes) for array in arrays) + self._data.cached_bytes + 1024
 
     def plan(self, condition: ColumnCondition) -> tuple[Pages, int]:
         """Return the pages in which a condition may be true, and how many entries they have."""

@@ -9,8 +9,8 @@ does not cover, or its entry is of no fragment. What it must not do is to lack a
 that it covers, and the manifest's coverage says that it does not: whoever changes a column in
 place, or moves rows, takes the fragments out of it (`table.apply.index_coverage`).
 
-Indices are used if they leave few rows (`MOST_READ`, `MOST_FOUND`); reading one of them takes no
-longer than what it saves. If anything about an index is damaged or unknown, all rows are scanned.
+Indices are used if they leave few rows (`MOST_READ`, `MAX_MATCHED_PART`); reading one of them takes
+no longer than what it saves. If an index is damaged or of an unknown kind, all rows are scanned.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ LEAST_ROWS: Final = 1 << 15
 MOST_READ: Final = 1 / 4
 """The share of the covered rows whose entries are read at most."""
 
-MOST_FOUND: Final = 1 / 32
+MAX_MATCHED_PART: Final = 1 / 32
 """The share of the covered rows that are taken one by one at most."""
 
 
@@ -115,7 +115,7 @@ def candidate_rows(table: TableVersion, predicate: Expression) -> Candidates | N
         num_entries = sum(plan.num_rows for plans in planned.needed for plan in plans)
         if num_covered < LEAST_ROWS or num_entries > MOST_READ * num_covered:
             return None
-        addresses = _search(table, planned, int(MOST_FOUND * num_covered))
+        addresses = _search(table, planned, int(MAX_MATCHED_PART * num_covered))
         return None if addresses is None else _by_fragment(table, planned.covered, addresses)
     except FAILURES as error:
         report(error, table)
@@ -167,13 +167,13 @@ def _cost(planned: _Planned) -> int:
 def _search(table: TableVersion, planned: _Planned, most: int) -> Addresses | None:
     """Return the addresses of rows in the fragments covered; None if they are more than `most`."""
     matches: list[Addresses] = [np.empty(0, np.uint64)]
-    places = _PlaceOf(table.manifest.fragments.numbers.ids)
-    num_found = 0
+    places = _IndexOf(table.manifest.fragments.numbers.ids)
+    num_matches = 0
     for plan in (plan_needed for plans in planned.needed for plan_needed in plans):
-        ids = plan.search(most - num_found)
+        ids = plan.search(most - num_matches)
         if ids is None:
             return None
-        num_found += len(ids)
+        num_matches += len(ids)
         ids = distinct(ids)
         if table.has_stable_row_ids and not plan.has_addresses:
             addresses, is_there = find_rows(table, ids)
@@ -183,7 +183,7 @@ def _search(table: TableVersion, planned: _Planned, most: int) -> Addresses | No
     return distinct(np.concatenate(matches))
 
 
-class _PlaceOf:
+class _IndexOf:
     """Finds fragments by id.
 
     Args:
@@ -207,7 +207,7 @@ def _by_fragment(table: TableVersion, covered: Mask, addresses: Addresses) -> Ca
     ids, offsets = unpack_addresses(addresses)
     starts = np.flatnonzero(np.diff(ids, prepend=np.uint32(0xFFFFFFFF)))
     parts = np.split(offsets.astype(np.int64), starts[1:])
-    places = [fragments.place_of[fragment_id] for fragment_id in ids[starts].tolist()]
+    places = [fragments.index_by_id[fragment_id] for fragment_id in ids[starts].tolist()]
     deleted_by_fragment = table.deleted_offsets_of([fragments[index] for index in places])
     offsets_by_fragment: dict[int, Offsets] = {}
     for index, part, deleted in zip(places, parts, deleted_by_fragment, strict=False):

@@ -65,7 +65,7 @@ class IndexFile:
         return self._reader.metadata.schema.metadata
 
     @property
-    def kept_bytes(self) -> int:
+    def cached_bytes(self) -> int:
         """About how much memory it takes."""
         return min(self._reader.metadata.size_bytes, 2 * TAIL_BYTES)
 

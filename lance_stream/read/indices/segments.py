@@ -52,7 +52,7 @@ FAILURES: Final = (
 )
 """What a damaged index may raise; the scan does without it."""
 
-KEPT_INDEX_BYTES: Final = 64 << 20
+MAX_CACHED_INDEX_BYTES: Final = 64 << 20
 """How much memory open indices take at most, of all tables; their pages are kept apart."""
 
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ _TYPES: Final = re.compile(
     r"|timestamp:.*|decimal:128:.*"
 )
 
-_OPEN: Final = Cache[str, BTree | Bitmap](KEPT_INDEX_BYTES, lambda index: index.kept_bytes)
+_OPEN: Final = Cache[str, BTree | Bitmap](MAX_CACHED_INDEX_BYTES, lambda index: index.cached_bytes)
 
 
 def forget_indices() -> None:

@@ -53,7 +53,7 @@ class ValueBounds(NamedTuple):
     has_nulls: Mask | None = None
 
 
-Known: TypeAlias = Mapping[Path, ValueBounds]
+Bounds: TypeAlias = Mapping[Path, ValueBounds]
 
 _MIRRORED: dict[type[nodes.Comparison], type[nodes.Comparison]] = {
     nodes.Less: nodes.Greater,
@@ -122,7 +122,7 @@ def may_match(
     return may
 
 
-def pages_that_may_match(node: Node, bounds: Known, num_pages: int) -> Mask:
+def pages_that_may_match(node: Node, bounds: Bounds, num_pages: int) -> Mask:
     """Return the pages in which a node may be true, (num_pages,)."""
     everywhere = np.ones(num_pages, np.bool_)
     if isinstance(node, nodes.Parentheses):
@@ -137,7 +137,7 @@ def pages_that_may_match(node: Node, bounds: Known, num_pages: int) -> Mask:
         ) & _compared(nodes.LessOrEqual, node.operand, node.high, bounds, everywhere)
     if isinstance(node, nodes.Is) and isinstance(node.constant, nodes.Null):
         has_nulls = (
-            bounds[path_of(node.operand)].has_nulls if _is_known(node.operand, bounds) else None
+            bounds[path_of(node.operand)].has_nulls if _has_bounds(node.operand, bounds) else None
         )
         return everywhere if has_nulls is None else has_nulls
     if isinstance(node, nodes.In):
@@ -149,10 +149,10 @@ def pages_that_may_match(node: Node, bounds: Known, num_pages: int) -> Mask:
         ]
         return np.asarray(np.logical_or.reduce(masks)) if masks else everywhere
     if isinstance(node, nodes.Comparison) and type(node) in _MIRRORED:
-        left_operand, right = node.left, node.right
-        if _is_column(left_operand):
-            return _compared(type(node), left_operand, right, bounds, everywhere)
-        return _compared(_MIRRORED[type(node)], right, left_operand, bounds, everywhere)
+        left, right = node.left, node.right
+        if _is_column(left):
+            return _compared(type(node), left, right, bounds, everywhere)
+        return _compared(_MIRRORED[type(node)], right, left, bounds, everywhere)
     return everywhere
 
 
@@ -160,11 +160,11 @@ def _compared(
     kind: type[nodes.Comparison],
     column: Node,
     value: Node,
-    bounds: Known,
+    bounds: Bounds,
     everywhere: Mask,
 ) -> Mask:
     """Return the pages in which a comparison of a column with a constant may be true."""
-    if not _is_known(column, bounds) or any(map(_is_column, value.walk())):
+    if not _has_bounds(column, bounds) or any(map(_is_column, value.walk())):
         return everywhere
     path = path_of(column)
     least, most, is_nan_outside, _ = bounds[path]
@@ -188,9 +188,9 @@ def _compared(
     return may
 
 
-def _listed(node: nodes.In, bounds: Known, everywhere: Mask) -> Mask:
+def _listed(node: nodes.In, bounds: Bounds, everywhere: Mask) -> Mask:
     """Return the pages in which a column may be one of many constants."""
-    if not _is_known(node.operand, bounds):
+    if not _has_bounds(node.operand, bounds):
         return everywhere
     least, most, *_ = bounds[path_of(node.operand)]
     try:
@@ -210,7 +210,7 @@ def _listed(node: nodes.In, bounds: Known, everywhere: Mask) -> Mask:
     return may
 
 
-def _is_known(column: Node, bounds: Known) -> bool:
+def _has_bounds(column: Node, bounds: Bounds) -> bool:
     return _is_column(column) and path_of(column) in bounds
 
 

@@ -20,7 +20,7 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.schema.types.json_columns import text_schema, with_text
 from lance_stream.schema.types.logical_types import EXTENSION_METADATA, EXTENSION_NAME
 
-_SHOWN: Final = 200
+_MAX_QUOTED: Final = 200
 
 
 def storage_field(field: pa.Field) -> pa.Field:
@@ -70,14 +70,14 @@ def with_extensions(schema: pa.Schema) -> pa.Schema:
     except Exception as error:  # from any type: some are registered in Python
         raise CorruptDataError(
             f"the metadata of {_culprits(schema)} names an extension type that does not fit its "
-            f"storage, or parameters that are not the type's: {str(error)[:_SHOWN]!r}. Read other "
-            "columns"
+            f"storage, or parameters that are not the type's: {str(error)[:_MAX_QUOTED]!r}. Read "
+            "other columns"
         ) from error
 
 
 def _culprits(schema: pa.Schema) -> str:
     names = [
-        f"{field.name[:_SHOWN]!r} ({str(field.type)[:_SHOWN]!r})"
+        f"{field.name[:_MAX_QUOTED]!r} ({str(field.type)[:_MAX_QUOTED]!r})"
         for field in schema
         if not _is_sound(field)
     ]

@@ -62,7 +62,7 @@ _SIZES: Final = (1, 2, 4, 8)
 _U32: Final = struct.Struct(">I")
 _F64: Final = struct.Struct(">d")
 
-_MAX_SHOWN: Final = 80
+_MAX_QUOTED: Final = 80
 _MAX_DEPTH: Final = 400
 
 _quoted = json.encoder.encode_basestring
@@ -83,7 +83,7 @@ def encode_jsonb(text: str) -> bytes:
             raise
         problem = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InvalidInputError(
-            f"{text[:_MAX_SHOWN]!r} cannot be stored as JSON: {problem}"
+            f"{text[:_MAX_QUOTED]!r} cannot be stored as JSON: {problem}"
         ) from None
     if kind == _CONTAINER:
         return data
@@ -99,7 +99,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"an object has the key {twice[:_MAX_SHOWN]!r} twice")
+        raise ValueError(f"an object has the key {twice[:_MAX_QUOTED]!r} twice")
     return value
 
 

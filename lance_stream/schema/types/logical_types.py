@@ -101,7 +101,7 @@ def leaf_to_logical(arrow: pa.DataType) -> str:
     for accepts, name in _PARAMETRISED_NAMES:
         if accepts(arrow):
             return name(arrow)
-    raise InvalidInputError(f"Lance has no type for Arrow's {arrow}; {_way_out(arrow)}")
+    raise InvalidInputError(f"Lance has no type for Arrow's {arrow}; {_remedy(arrow)}")
 
 
 def logical_to_leaf(logical_type: str) -> pa.DataType:
@@ -142,9 +142,9 @@ def fixed_size_list_length(logical_type: str) -> int:
     return int(length)
 
 
-def _way_out(arrow: pa.DataType) -> str:
+def _remedy(arrow: pa.DataType) -> str:
     types = pa.types
-    for accepts, way_out in (
+    for accepts, remedy in (
         (types.is_decimal, "cast the column to decimal128"),
         (types.is_interval, "split it into columns of whole months, days and a duration"),
         (types.is_run_end_encoded, "decode it first (pyarrow.compute.run_end_decode)"),
@@ -153,7 +153,7 @@ def _way_out(arrow: pa.DataType) -> str:
         (types.is_union, "store it as a struct with a field for each of its types"),
     ):
         if accepts(arrow):
-            return way_out
+            return remedy
     return "cast the column to another type first"
 
 

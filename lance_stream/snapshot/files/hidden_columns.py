@@ -21,7 +21,7 @@ from lance_stream.schema.fields import Field
 from lance_stream.table.fragments.fragment import DataFile, LineageColumn
 
 Numbers: TypeAlias = npt.NDArray[np.uint64]
-KeptNumbers: TypeAlias = npt.NDArray[np.unsignedinteger]
+CachedNumbers: TypeAlias = npt.NDArray[np.unsignedinteger]
 Offsets: TypeAlias = npt.NDArray[np.integer]
 
 MAX_CONNECTIONS_BYTES: Final = 128 << 20
@@ -60,8 +60,8 @@ class HiddenColumn:
         self._name = name
 
     @property
-    def _kept(self) -> KeptNumbers | None:
-        return _KEPT.get((self._stored.field_id, self._name(self._file)))
+    def _cached(self) -> CachedNumbers | None:
+        return _CACHED.get((self._stored.field_id, self._name(self._file)))
 
     @property
     def num_ids(self) -> int:
@@ -70,7 +70,7 @@ class HiddenColumn:
         Raises:
             CorruptDataError: None of the fragment's files has the column, or several have it.
         """
-        cached = self._kept
+        cached = self._cached
         return len(cached) if cached is not None else self._num_rows(self._file)
 
     def check_num_rows(self, num_rows: int) -> "HiddenColumn":
@@ -92,7 +92,7 @@ class HiddenColumn:
 
     def slice(self, start: int, stop: int) -> Numbers:
         """Return the values of the rows [start, stop)."""
-        cached = self._kept
+        cached = self._cached
         if cached is not None:
             return cached[start:stop].astype(np.uint64)
         return _numbers(self._stored, self._read(self._file, self._field, start, stop))
@@ -100,7 +100,7 @@ class HiddenColumn:
     def take(self, offsets: Offsets) -> Numbers:
         """Return the values of the rows at some offsets."""
         rows = offsets.astype(np.int64, copy=False)
-        cached = self._kept
+        cached = self._cached
         if cached is None and self._is_few(rows):
             return _numbers(
                 self._stored, self._take(self._file, self._field, rows.astype(np.uint64))
@@ -110,15 +110,15 @@ class HiddenColumn:
     def _is_few(self, rows: npt.NDArray[np.int64]) -> bool:
         return len(rows) * ROWS_PER_PICK < self.num_ids and bool((rows[1:] > rows[:-1]).all())
 
-    def _whole(self) -> KeptNumbers:
-        def read() -> KeptNumbers:
+    def _whole(self) -> CachedNumbers:
+        def read() -> CachedNumbers:
             values = _numbers(
                 self._stored, self._read(self._file, self._field, 0, self._num_rows(self._file))
             )
             largest = int(values.max()) if len(values) else 0
             return values.astype(np.min_scalar_type(largest), copy=False)
 
-        return _KEPT.get_or_make((self._stored.field_id, self._name(self._file)), read)
+        return _CACHED.get_or_make((self._stored.field_id, self._name(self._file)), read)
 
     @property
     def _file(self) -> DataFile:
@@ -131,14 +131,14 @@ class HiddenColumn:
         return self._stored.file
 
 
-_KEPT: Final = Cache[tuple[int, Hashable], KeptNumbers](
+_CACHED: Final = Cache[tuple[int, Hashable], CachedNumbers](
     MAX_CONNECTIONS_BYTES, lambda column: column.nbytes + _COLUMN_BYTES
 )
 
 
 def forget_hidden_columns() -> None:
     """Forget all columns that are kept."""
-    _KEPT.clear()
+    _CACHED.clear()
 
 
 def _numbers(stored: LineageColumn, values: pa.Array) -> Numbers:

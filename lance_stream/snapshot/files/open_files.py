@@ -46,7 +46,7 @@ from lance_stream.table.manifest import BasePath
 from lance_stream.table.paths import data_file_path, deletion_file_path
 
 MAX_OPEN_FILES: Final = 256
-MAX_KNOWN_SIZES: Final = 1 << 14
+MAX_CACHED_SIZES: Final = 1 << 14
 
 MAX_DELETED_OFFSETS_BYTES: Final = 64 << 20
 """How much memory the offsets of deleted rows take at most, of all tables."""
@@ -79,7 +79,7 @@ class OpenFiles:
         self.base_paths = tuple(map(_absolute, base_paths))
         self.storage_options = dict(storage_options or {})
         self._readers: Cache[tuple[str, int | None], FileReader] = Cache(MAX_OPEN_FILES)
-        self._sizes: Cache[tuple[str, str], int] = Cache(MAX_KNOWN_SIZES)
+        self._sizes: Cache[tuple[str, str], int] = Cache(MAX_CACHED_SIZES)
         self._stores: Cache[int, Store] = Cache(MAX_OPEN_FILES)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -236,7 +236,7 @@ class OpenFiles:
             self.num_rows,
             lambda file, field, start, stop: self.read(file, [field], start, stop)[0],
             lambda file, field, offsets: self.take(file, [field], offsets)[0],
-            lambda file: (*self._place_of(file), file.size_bytes, file.column_indices),
+            lambda file: (*self._cache_key(file), file.size_bytes, file.column_indices),
         )
 
     def row_ids(self, stored: StoredSequence, num_rows: int) -> RowIdSequence:
@@ -266,13 +266,13 @@ class OpenFiles:
         store, base = self._store_of(file.base_id)
         return store.size(data_file_path(file.path, base))
 
-    def place_of(self, file: DataFile) -> tuple[Store, str]:
+    def location_of(self, file: DataFile) -> tuple[Store, str]:
         """Return the store and path of a data file."""
         store, base = self._store_of(file.base_id)
         return store, data_file_path(file.path, base)
 
-    def _place_of(self, file: DataFile) -> tuple[str, str]:
-        store, path = self.place_of(file)
+    def _cache_key(self, file: DataFile) -> tuple[str, str]:
+        store, path = self.location_of(file)
         return store.uri, path
 
     def store_of_base(self, base_id: int) -> Store:
@@ -287,7 +287,7 @@ class OpenFiles:
         """Check that a file's bytes may be used as a value; see `storage.trust.check_raw_file`."""
         check_raw_file(self.store, store, path, self.storage_options)
 
-    def known_size(self, store: Store, path: str) -> int:
+    def raw_file_size(self, store: Store, path: str) -> int:
         """Return the size of a file beside the data files; requested once.
 
         Raises:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.feed.rules import DEDUPLICATION_MODES, EACH_VERSION
+from lance_stream.feed.rules import DEDUPLICATION_MODES, NO_DEDUPLICATION
 from lance_stream.schema.system_columns import (
     ROW_CREATED_AT_VERSION,
     ROW_ID,
@@ -174,7 +174,7 @@ class ReaderOptions:
     deduplication_mode: str = argument(
         '"none", or "netChanges" for one change per row.',
         DEDUPLICATION_MODE,
-        default=EACH_VERSION,
+        default=NO_DEDUPLICATION,
         **_OF_THE_FEED,
     )
     pre_images: bool = argument(

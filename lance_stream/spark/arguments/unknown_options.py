@@ -5,7 +5,7 @@ from typing import Final
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.arguments.table import as_option, nearest, options_of
-from lance_stream.storage.options.names import is_known
+from lance_stream.storage.options.names import is_option
 
 _NO_CATALOG: Final = (
     "Spark's own catalog does not pass a table's path on to Python sources, so a table of CREATE "
@@ -68,7 +68,7 @@ def refuse_unknown(names: Iterable[str], table: type, others: type, purpose: str
             raise InvalidInputError(_NO_CATALOG)
         if name in options_of(others):
             raise InvalidInputError(f"{as_option(options_of(others)[name].name)} {purpose}")
-        if is_known(name):
+        if is_option(name):
             raise InvalidInputError(
                 f"{name!r} is a storage option: set all of them as one JSON object in the option "
                 "'secretStorageOptions', or for all tables of a session by register(spark, "

@@ -75,7 +75,7 @@ AUTO_CDC: Final = "AUTO CDC"
 BATCH: Final = "batch"
 STREAM: Final = "stream"
 
-_BUILD_ON_EACH_OTHER: Final = (
+_BATCHES_DEPEND: Final = (
     "the changes of a feed build on each other, so those after one that was left out would be "
     "applied to rows that they do not belong to"
 )
@@ -216,7 +216,7 @@ class WriterArguments:
         default=(),
         check=checks,
         modes=ROWS_STAND_ALONE,
-        why=_BUILD_ON_EACH_OTHER,
+        why=_BATCHES_DEPEND,
         in_views="always",
     )
     bad_rows: str = argument(
@@ -225,7 +225,7 @@ class WriterArguments:
         default="refuse",
         check=lambda called, value: check_one_of(called, value, BAD_ROWS),
         modes=ROWS_STAND_ALONE,
-        why=_BUILD_ON_EACH_OTHER,
+        why=_BATCHES_DEPEND,
     )
     quarantine_uri: str | None = argument(
         "The location of the quarantine; by default beside the table.",
@@ -476,7 +476,7 @@ class WriterArguments:
             on=several(self.on),
             except_columns=several(self.except_columns),
             sequence_by=self.sequence_by and column(self.sequence_by),
-            expect=tuple(check.settled(column) for check in self.expect),
+            expect=tuple(check.with_columns(column) for check in self.expect),
             changes=self.changes and self.changes.renamed(several),
         )
 

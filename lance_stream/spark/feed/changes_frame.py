@@ -26,7 +26,7 @@ from lance_stream.spark.arguments.reader_options import (
 )
 from lance_stream.spark.feed.batch_reader import plan_batch
 from lance_stream.spark.feed.planning import (
-    one_portion,
+    as_one_task,
     open_for_changes,
     schema_of_changes,
     tasks_of,
@@ -84,7 +84,7 @@ def load_changes(
         UnsupportedFeatureError: The table has no stable row ids.
     """
     check_workers_python(spark, only_tasks=True)
-    reader_options = _asked(spark, text_of(uri), as_options(storage_options), options)
+    reader_options = _reader_options(spark, text_of(uri), as_options(storage_options), options)
     table = open_for_changes(reader_options)
     is_exact = is_case_sensitive(spark)
     reader_options = replace(
@@ -97,7 +97,7 @@ def load_changes(
     carried = carrier_schema(schema_of_changes(table, reader_options))
     units = plan_batch(table, reader_options, carried)
     if driver_is_alone(spark):
-        rows = rows_of([one_portion(units, reader_options, carried)], MOST_BYTES_AT_ONCE)
+        rows = rows_of([as_one_task(units, reader_options, carried)], MOST_BYTES_AT_ONCE)
         if rows is not None:
             # Spark's conversion of a table without a row fails
             data = pa.Table.from_batches(rows, carried) if rows else []
@@ -119,15 +119,15 @@ def _by_tasks(
     return map_in_arrow(places, read, spark_schema(carried))
 
 
-def _asked(
+def _reader_options(
     spark: SparkSession, uri: str, storage_options: Mapping[str, Any], options: Mapping[str, Any]
 ) -> ReaderOptions:
     """Return the user's options, with a session's settings of the store."""
     texts = {name: _text(value) for name, value in options.items() if value is not None}
-    _check_own(texts, uri)
-    settled = {"path": uri, "readChangeFeed": "true"}
+    _check_options(texts, uri)
+    reserved = {"path": uri, "readChangeFeed": "true"}
     others = {name: text for name, text in texts.items() if name.lower() != "readchangefeed"}
-    reader_options = parse_reader_options({**others, **settled})
+    reader_options = parse_reader_options({**others, **reserved})
     check_for_batch(reader_options)
     stored_options = {**reader_options.storage_options, **storage_options}
     return replace(
@@ -136,7 +136,7 @@ def _asked(
     )
 
 
-def _check_own(options: Mapping[str, str], uri: str) -> None:
+def _check_options(options: Mapping[str, str], uri: str) -> None:
     """Refuse options of the format that name another table, or ask for its rows."""
     for name, text in options.items():
         if name.lower() == "path":

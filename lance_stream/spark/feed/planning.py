@@ -183,7 +183,7 @@ def tasks_of(
     )
 
 
-def one_portion(
+def as_one_task(
     units: Sequence[ChangeUnit], options: ReaderOptions, carried: pa.Schema
 ) -> TaskInput[ChangeUnit]:
     """Return all of some work units as one `TaskInput`, for a process that reads them itself."""
@@ -222,7 +222,7 @@ def check_columns(columns: FeedColumns, table: TableVersion) -> None:
     missing = columns.missing_in(table)
     if missing is not None:
         raise _columns_have_changed(table, f"column {missing!r} no longer exists")
-    for expected, field in zip(columns.own, columns.as_in(table), strict=True):
+    for expected, field in zip(columns.data_schema, columns.as_in(table), strict=True):
         now, was = carrier(field.type), carrier(expected.type)
         if not _fits(now, was):
             raise _columns_have_changed(table, f"column {expected.name!r} is {now}, and was {was}")

@@ -35,7 +35,7 @@ from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.option_values import LATEST
 from lance_stream.spark.arguments.reader_options import ReaderOptions
-from lance_stream.spark.feed.kept_progress import KeptProgress
+from lance_stream.spark.feed.consumer_progress import ConsumerProgress
 from lance_stream.spark.feed.offsets import parse_offset, to_offset
 from lance_stream.spark.feed.planning import (
     follower_rules,
@@ -92,10 +92,10 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         self.version = version
         self._find_table = find_table
         self._columns: FeedColumns | None = None
-        self._made: TableFollower | None = None
+        self._cached_follower: TableFollower | None = None
         self._initial: Position | None = None
         self._begins_now = False
-        self._progress = KeptProgress(options.consumer)
+        self._progress = ConsumerProgress(options.consumer)
 
     def __reduce__(self) -> tuple[type[TaskReader], tuple[()]]:
         """Pickle as what a worker needs: what a `TaskInput` does not carry."""
@@ -104,12 +104,12 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
     @property
     def follower(self) -> TableFollower:
         """The follower of the table; only the driver needs it."""
-        if self._made is None:
+        if self._cached_follower is None:
             options = self.options
-            self._made = TableFollower(
+            self._cached_follower = TableFollower(
                 options.uri, options.storage_options, follower_rules(options)
             )
-        return self._made
+        return self._cached_follower
 
     @without_traceback
     def initialOffset(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         table = self._find_table()
         if table is None:
             return True
-        self.options, self._find_table, self._made = table, None, None
+        self.options, self._find_table, self._cached_follower = table, None, None
         return False
 
     def _is_waiting_at(self, position: Position) -> bool:
@@ -182,7 +182,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             if position.columns is not None:
                 with suppress(NotFoundError):  # cleaned up
                     resumed = self.follower.table(max(position.version, 1))
-            version = self._known_version()
+            version = self._version_of_schema()
             self._columns = stream_columns(
                 version, self.options, self.carried, resumed, position.columns
             )
@@ -193,7 +193,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         table = self.follower.table(max(position.version, 1))
         return replace(position, columns=columns.names_in(table))
 
-    def _known_version(self) -> TableVersion:
+    def _version_of_schema(self) -> TableVersion:
         """Return the version from which Spark knows the columns."""
         if self.version is not None:
             with suppress(NotFoundError):  # cleaned up

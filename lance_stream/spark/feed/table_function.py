@@ -73,14 +73,16 @@ def changes_function(session: SessionOptions) -> type[Any]:
                 bound is not None and isinstance(bound.dataType, TimestampNTZType)
                 for bound in (start, end)
             )
-            options = _asked(session, in_utc, *(value and value.value for value in arguments))
+            options = _reader_options(
+                session, in_utc, *(value and value.value for value in arguments)
+            )
             schema = schema_of_changes(open_for_changes(options), options)
             return _Analyzed(spark_schema(carrier_schema(schema)), in_utc=in_utc)
 
         def eval(
             self, uri: str, start: Any, end: Any = None, deduplication_mode: str | None = None
         ) -> Rows:
-            options = _asked(session, self._in_utc, uri, start, end, deduplication_mode)
+            options = _reader_options(session, self._in_utc, uri, start, end, deduplication_mode)
             return _changes(options, self._columns)
 
     return ChangesFunction
@@ -113,7 +115,7 @@ def _is_version(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _asked(
+def _reader_options(
     session: SessionOptions,
     in_utc: tuple[bool, ...],
     uri: Any,

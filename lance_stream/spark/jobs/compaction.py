@@ -17,7 +17,7 @@ from lance_stream.spark.jobs.arrow_jobs import described, driver_is_alone, slots
 from lance_stream.spark.jobs.rewrite_jobs import rewrite_by_jobs
 from lance_stream.table.fragments.fragment import Fragment
 
-SLOTS_FOR_EACH_TASK: Final = 4
+SLOTS_PER_TASK: Final = 4
 """A compaction uses one in this many of a cluster's slots."""
 
 
@@ -32,6 +32,6 @@ def write_by_jobs(spark: SparkSession, tasks: Sequence[RewriteTask]) -> Iterator
     Raises:
         LanceStreamError: A task failed. The files of the other tasks of its job are deleted.
     """
-    num_at_once = max(1, (slots_of(spark) or 1) // SLOTS_FOR_EACH_TASK)
+    num_at_once = max(1, (slots_of(spark) or 1) // SLOTS_PER_TASK)
     with described(spark, "lance-stream: compact small fragments"):
         yield from rewrite_by_jobs(spark, tasks, num_at_once)

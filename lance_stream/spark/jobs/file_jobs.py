@@ -20,7 +20,7 @@ from lance_stream.spark.jobs.arrow_jobs import run_in_tasks
 from lance_stream.storage.store import Store, StoredFile
 from lance_stream.table.paths import VERSIONS_DIRECTORY
 
-FILES_FOR_EACH_TASK: Final = 2000
+FILES_PER_TASK: Final = 2000
 """A task deletes so many files: work for a second or two."""
 
 TASKS_AT_ONCE: Final = 32
@@ -68,7 +68,7 @@ def _files_in(listing: bytes) -> Iterator[StoredFile]:
 
 
 def _delete(spark: SparkSession, store: Store, paths: Sequence[str]) -> None:
-    for some in _cut(_cut(paths, FILES_FOR_EACH_TASK), TASKS_AT_ONCE):
+    for some in _cut(_cut(paths, FILES_PER_TASK), TASKS_AT_ONCE):
         run_in_tasks(spark, some, partial(_delete_some, store))
 
 

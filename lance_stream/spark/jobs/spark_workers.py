@@ -41,13 +41,13 @@ class SparkTasks:
         self, units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int
     ) -> Sequence[Matches]:
         """Return the matches of each unit; see `find_matches`."""
-        look = partial(_find_all, lookup=lookup, num_keys=num_keys)
-        results = run_in_tasks(self._spark, _portions(units), look)
+        find = partial(_find_all, lookup=lookup, num_keys=num_keys)
+        results = run_in_tasks(self._spark, _task_inputs(units), find)
         return [match for group in results for match in group]
 
     def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of units, in order."""
-        for batches in run_in_tasks(self._spark, _portions(units), _read_all):
+        for batches in run_in_tasks(self._spark, _task_inputs(units), _read_all):
             yield from batches
 
     def write_columns(self, jobs: Sequence[ColumnsJob]) -> list[Fragment]:
@@ -66,7 +66,7 @@ class SparkTasks:
         return written
 
 
-def _portions(units: Sequence[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
+def _task_inputs(units: Sequence[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
     sized = [(unit, size) for unit, (_, size) in zip(units, sizes_of(units), strict=True)]
     num_tasks = number_of_tasks(sum(size for _, size in sized))
     return pack(sized, num_tasks)

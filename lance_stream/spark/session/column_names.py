@@ -140,10 +140,12 @@ def resolve_filter(text: str | None, schema: pa.Schema, *, case_sensitive: bool)
     if text is None or case_sensitive:
         return text
     paths = parse_expression(text).paths
-    settled = {path: settled for path in paths if (settled := _resolve_path(path, schema)) != path}
-    if not settled:
+    resolved = {
+        path: resolved for path in paths if (resolved := _resolve_path(path, schema)) != path
+    }
+    if not resolved:
         return text
-    return rename_paths(text, settled)
+    return rename_paths(text, resolved)
 
 
 def _resolve_column(column: str, schema: pa.Schema) -> str:
@@ -153,8 +155,8 @@ def _resolve_column(column: str, schema: pa.Schema) -> str:
     if whole is not None:
         return whole
     path = split_path(column)
-    settled = _resolve_path(path, schema)
-    return column if settled == path else quote_path(settled)
+    resolved = _resolve_path(path, schema)
+    return column if resolved == path else quote_path(resolved)
 
 
 def _has_twin(name: str, columns: Iterable[str]) -> bool:
@@ -163,15 +165,15 @@ def _has_twin(name: str, columns: Iterable[str]) -> bool:
 
 def _resolve_path(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
     fields: Iterable[pa.Field] = schema
-    settled: list[str] = []
+    resolved: list[str] = []
     for name in path:
         by_name = {field.name: field for field in fields}
         column = find_column(name, by_name, case_sensitive=False)
         if column is None:
             return path
-        settled.append(column)
+        resolved.append(column)
         fields = _parts_of(by_name[column].type)
-    return tuple(settled)
+    return tuple(resolved)
 
 
 def _parts_of(arrow: pa.DataType) -> Iterable[pa.Field]:

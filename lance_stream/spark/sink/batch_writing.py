@@ -92,7 +92,7 @@ class TaskCount:
             and driver_is_alone(spark)
         )
 
-    def learn(self, num_tasks: int | None, seconds: float) -> None:
+    def add_batch(self, num_tasks: int | None, seconds: float) -> None:
         """Record how long a batch took with this number of tasks."""
         if num_tasks is not None and seconds > SLOW_SECONDS:
             self._few_tasks_help = False

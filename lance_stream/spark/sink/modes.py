@@ -53,7 +53,7 @@ from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.columns.add_columns import add_missing_columns
 from lance_stream.verbs.columns.widen_columns import widen_columns
-from lance_stream.verbs.create import check_types_known, plan_table
+from lance_stream.verbs.create import check_column_types, plan_table
 from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.write.casting import check_castable, check_rows_fit
 from lance_stream.write.fragments import delete_files, write_target
@@ -209,7 +209,7 @@ class Batch:
         schema = arguments.schema
         if schema is None:
             schema = incoming
-            check_types_known(schema)
+            check_column_types(schema)
         # As it is stored: extension types by their storage.
         check_castable(incoming, to_arrow(from_arrow(schema)))
         if arguments.keeps_history:  # in which a key has several rows
@@ -333,7 +333,7 @@ def _write_rows(
     num_tasks = batch.tasks.after(batch.last)
     with batch.phases("write"):
         written = write_batch(df, target, num_tasks, checks)
-    batch.tasks.learn(num_tasks, batch.phases.seconds["write"])
+    batch.tasks.add_batch(num_tasks, batch.phases.seconds["write"])
     return written
 
 

@@ -209,11 +209,11 @@ def _keeps_keys(node: Any, is_source: Callable[[Any], bool], keys: set[str]) -> 
         return any(_keeps_keys(children[side], is_source, keys) for side in sides)
     if name == _AGGREGATION and node.groupingExpressions().size() == 0:
         return True  # one row for any input
-    keeps_keys = name in _KEEPS_ROWS or (bool(keys) and keys <= _one_row_for_each(node, name))
+    keeps_keys = name in _KEEPS_ROWS or (bool(keys) and keys <= _unique_columns(node, name))
     return keeps_keys and len(children) == 1 and _keeps_keys(children[0], is_source, keys)
 
 
-def _one_row_for_each(node: Any, name: str) -> set[str]:
+def _unique_columns(node: Any, name: str) -> set[str]:
     """Return the columns whose values a node keeps; none for other kinds of nodes."""
     if name == "Deduplicate":
         return {_identity(item) for item in _items(node.keys())}

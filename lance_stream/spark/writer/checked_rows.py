@@ -159,7 +159,7 @@ def plan_checks(
     if isinstance(job, UpsertJob):
         table, excluded = job.schema, set(job.rules.except_columns)
     else:
-        table, excluded = to_arrow(job.target.schema), set(job.left_out)
+        table, excluded = to_arrow(job.target.schema), set(job.excluded)
     upsert = job.rules if isinstance(job, UpsertJob) else None
     deletes = upsert is not None and upsert.delete_when is not None
     rules = RowRules(
@@ -189,8 +189,8 @@ def _names(job: Job, incoming: Sequence[str]) -> list[str]:
     """Return the names of the rows' columns as the tasks have them."""
     if isinstance(job, UpsertJob):
         return list(job.names)
-    stored = iter(job.names or [name for name in incoming if name not in job.left_out])
-    return [name if name in job.left_out else next(stored) for name in incoming]
+    stored = iter(job.names or [name for name in incoming if name not in job.excluded])
+    return [name if name in job.excluded else next(stored) for name in incoming]
 
 
 def _mode(arguments: WriterArguments, job: Job) -> str:

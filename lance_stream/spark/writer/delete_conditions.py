@@ -63,15 +63,15 @@ def resolve_delete_condition(text: str, incoming: StructType, *, case_sensitive:
                 f"the rows have no column {unknown[0]!r}; they have: {', '.join(incoming.names)}"
             )
         schema = stored_schema(named.toNullable())
-        settled = resolve_filter(text, schema, case_sensitive=case_sensitive) or text
-        parse_predicate(settled, schema, exact=True)
+        resolved = resolve_filter(text, schema, case_sensitive=case_sensitive) or text
+        parse_predicate(resolved, schema, exact=True)
     except (InvalidInputError, NotFoundError) as error:
         raise InvalidInputError(
             f"deleteWhen={text!r} is not a condition that a writer can evaluate: {error}. {remedy}"
         ) from None
-    for why in _differences(parse_expression(settled).node, named):
+    for why in _differences(parse_expression(resolved).node, named):
         raise InvalidInputError(f"deleteWhen={text!r} {why}. {remedy}")
-    return settled
+    return resolved
 
 
 def _differences(node: Node, columns: StructType) -> Iterator[str]:

@@ -122,7 +122,7 @@ def plan(
     if arguments.is_by_key:
         return plan_upsert(arguments, incoming, case_sensitive=case_sensitive)
     names = names_in_table(incoming.names, incoming.names, case_sensitive=case_sensitive)
-    excluded = _left_out(arguments, incoming, case_sensitive=case_sensitive)
+    excluded = _excluded_columns(arguments, incoming, case_sensitive=case_sensitive)
     incoming = StructType([field for field in incoming if field.name not in excluded])
     if not incoming.fields:
         raise InvalidInputError("all columns of the rows are excluded, so nothing would be stored")
@@ -145,7 +145,7 @@ def plan(
         may_create=arguments.branch is None,
     )
     mode = "overwrite" if overwrite else "append"
-    return replace(job, left_out=excluded, rules=replace(arguments, mode=mode).fingerprint)
+    return replace(job, excluded=excluded, rules=replace(arguments, mode=mode).fingerprint)
 
 
 def check_mode(arguments: WriterArguments, *, streaming: bool, overwrite: bool) -> None:
@@ -191,7 +191,7 @@ def check_mode(arguments: WriterArguments, *, streaming: bool, overwrite: bool) 
     )
 
 
-def _left_out(
+def _excluded_columns(
     arguments: WriterArguments, incoming: StructType, *, case_sensitive: bool
 ) -> tuple[str, ...]:
     """Return the columns that are not stored, as they are called in the rows."""
@@ -344,7 +344,7 @@ def _named(
     """
     if isinstance(job, UpsertJob):
         return (batch.rename_columns(list(job.names)) for batch in batches)
-    excluded = [column for column in job.left_out if column not in helpers]
+    excluded = [column for column in job.excluded if column not in helpers]
     if excluded:
         batches = (batch.drop_columns(excluded) for batch in batches)
     if job.names is None:

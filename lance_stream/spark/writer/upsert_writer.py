@@ -45,8 +45,8 @@ from lance_stream.upsert.large.staged_rows import (
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.columns.add_columns import add_missing_columns
 from lance_stream.verbs.columns.widen_columns import widen_columns
-from lance_stream.verbs.create import check_types_known, plan_table
-from lance_stream.verbs.jobs import check_is_asked_for, ledger_config
+from lance_stream.verbs.create import check_column_types, plan_table
+from lance_stream.verbs.jobs import check_is_as_requested, ledger_config
 from lance_stream.write.casting import check_rows_fit
 
 _log = logging.getLogger("lance_stream.spark.writer")
@@ -248,7 +248,7 @@ def _prepare(job: UpsertJob) -> TableVersion:
     arguments = job.arguments
     table = _open(arguments)
     if table is None:
-        check_types_known(job.incoming)
+        check_column_types(job.incoming)
         return plan_table(
             arguments.uri,
             job.incoming,
@@ -256,7 +256,7 @@ def _prepare(job: UpsertJob) -> TableVersion:
             primary_key=job.rules.on if arguments.primary_key is None else arguments.primary_key,
             storage_options=arguments.storage_options,
         )
-    check_is_asked_for(table, arguments.file_version, arguments.primary_key)
+    check_is_as_requested(table, arguments.file_version, arguments.primary_key)
     adds_columns = "add_columns" in arguments.schema_evolution
     if "widen_types" in arguments.schema_evolution:
         table = widen_columns(table, job.incoming, may_have_new=adds_columns)

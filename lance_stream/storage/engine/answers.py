@@ -78,7 +78,7 @@ class Dialect:
     remedies: Mapping[str, str] = field(default_factory=dict)
 
 
-class TakenError(RefusedError):
+class NameTakenError(RefusedError):
     """The name is taken, or the object is not the expected one."""
 
 
@@ -185,7 +185,7 @@ def _meaning_of_answer(answer: _Answer, text: str, dialect: Dialect) -> Exceptio
         return TryAgainError(f"{status} {code}".strip())
     is_named = code in dialect.remedies
     if (status == 412 and not is_named) or (status == 409 and code in dialect.taken):
-        return TakenError(str(answer))
+        return NameTakenError(str(answer))
     if status == 409 and dialect.conflicts_pass and not is_named:
         return TryAgainError(f"{status} {code}".strip())
     if status == 416:

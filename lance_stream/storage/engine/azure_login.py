@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.credentials import (
     Credentials,
-    GivenCredentials,
+    FixedCredentials,
     RenewedCredentials,
 )
 from lance_stream.storage.objects.object_requests import RefusedError, TryAgainError
@@ -61,7 +61,7 @@ class SharedKey:
 
     def connect(self) -> Credentials:
         """Return the key."""
-        return GivenCredentials({"access_key": self.key})
+        return FixedCredentials({"access_key": self.key})
 
     def lance_options(self) -> Mapping[str, str]:
         """Return the key by pylance's name."""
@@ -84,7 +84,7 @@ class SharedAccess:
 
     def connect(self) -> Credentials:
         """Return the signature."""
-        return GivenCredentials({"sas_token": self._parts()})
+        return FixedCredentials({"sas_token": self._parts()})
 
     def lance_options(self) -> Mapping[str, str]:
         """Return the signature by pylance's name."""
@@ -103,7 +103,7 @@ class BearerToken:
 
     def connect(self) -> Credentials:
         """Return the token."""
-        return GivenCredentials({"token": self.token})
+        return FixedCredentials({"token": self.token})
 
     def lance_options(self) -> Mapping[str, str]:
         """Return the token by pylance's name."""
@@ -173,7 +173,7 @@ class Anonymous:
 
     def connect(self) -> Credentials:
         """Return no credentials."""
-        return GivenCredentials({"token": ""})
+        return FixedCredentials({"token": ""})
 
     def lance_options(self) -> Mapping[str, str]:
         """Return nothing."""

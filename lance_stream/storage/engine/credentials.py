@@ -49,7 +49,7 @@ class Credentials(Protocol):
         ...
 
 
-class GivenCredentials:
+class FixedCredentials:
     """Credentials that are not renewed.
 
     Args:

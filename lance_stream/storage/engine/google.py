@@ -29,7 +29,7 @@ from lance_stream.storage.options.names import (
     take_settings,
 )
 
-GOOGLES_OWN: Final = "https://storage.googleapis.com"
+DEFAULT_ENDPOINT: Final = "https://storage.googleapis.com"
 
 _DIALECT: Final = Dialect(
     later=frozenset({"SlowDown", "TooManyRequests", "InternalError", "ServiceUnavailable"}),
@@ -61,7 +61,7 @@ class GoogleSettings(ObstoreService):
         max_requests_at_once: Maximum number of concurrent requests.
     """
 
-    endpoint: str = GOOGLES_OWN
+    endpoint: str = DEFAULT_ENDPOINT
     login: Login = field(default_factory=lambda: Login("default"))
     user_project: str | None = None
     proxy_url: str | None = field(default=None, repr=False)
@@ -115,7 +115,7 @@ class GoogleSettings(ObstoreService):
 
     def where(self, container: str) -> str:
         """Return the bucket's name for errors; see `ServiceSettings.where`."""
-        endpoint = "" if self.endpoint == GOOGLES_OWN else f" at {self.endpoint}"
+        endpoint = "" if self.endpoint == DEFAULT_ENDPOINT else f" at {self.endpoint}"
         return f"the bucket {container!r} of Google Cloud Storage{endpoint}"
 
 
@@ -214,13 +214,13 @@ def _endpoint(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise InvalidInputError(
-            f"the endpoint {_shown(url)!r} is not a URL such as {GOOGLES_OWN} or "
+            f"the endpoint {_without_login(url)!r} is not a URL such as {DEFAULT_ENDPOINT} or "
             "http://127.0.0.1:4443"
         )
     if "@" in parts.netloc:
         raise InvalidInputError(
-            f"the endpoint {_shown(url)!r} contains a user name or a password: leave them out, and "
-            "give credentials by the other storage options"
+            f"the endpoint {_without_login(url)!r} contains a user name or a password: leave "
+            "them out, and give credentials by the other storage options"
         )
     return url.rstrip("/").removesuffix("/storage/v1")
 
@@ -240,7 +240,7 @@ def _user_project(settings: Mapping[str, Any]) -> str | None:
     return as_text("project", project)
 
 
-def _shown(url: str) -> str:
+def _without_login(url: str) -> str:
     """Return a URL without a name and password that it may hold."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else url[:80]

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from lance_stream.storage.engine.credentials import (
     Credentials,
-    GivenCredentials,
+    FixedCredentials,
     RenewedCredentials,
 )
 from lance_stream.storage.extras import brought_by
@@ -47,9 +47,9 @@ class Login:
     def connect(self) -> Credentials:
         """Return the credentials."""
         if self.kind == "anonymous":
-            return GivenCredentials({"token": ""})
+            return FixedCredentials({"token": ""})
         if self.kind == "token":
-            return GivenCredentials({"token": self.value})
+            return FixedCredentials({"token": self.value})
         with brought_by("gcs", "credentials of Google Cloud Storage"):
             return GoogleCredentials(self)
 

@@ -34,10 +34,10 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.storage.engine.answers import (
+    NameTakenError,
     NoSuchRangeError,
     NotAcceptedError,
     NotImplementedAnswerError,
-    TakenError,
     meaning_of,
 )
 from lance_stream.storage.engine.service import Service
@@ -138,9 +138,9 @@ class EngineRequests:
             self._creates_once = True
         return is_created
 
-    def list_pages(self, prefix: str, *, only_here: bool, limit: int | None) -> Pages:
+    def list_pages(self, prefix: str, *, is_flat: bool, limit: int | None) -> Pages:
         """Return the objects whose keys begin with a prefix; see `ObjectRequests.list_pages`."""
-        return _Listing(self, prefix, only_here=only_here, limit=limit)
+        return _Listing(self, prefix, is_flat=is_flat, limit=limit)
 
     async def delete(self, key: str) -> None:
         """Delete an object; see `ObjectRequests.delete`."""
@@ -230,7 +230,7 @@ class EngineRequests:
         unchanged = {} if etag is None else {"if_match": etag}
         try:
             return await self._get(key, (size - num_bytes, size), **unchanged)
-        except TakenError as error:
+        except NameTakenError as error:
             raise TryAgainError(f"{error}: the object was replaced meanwhile") from None
 
     async def _body(self, result: Any, span: Any, size: int) -> Data:
@@ -250,7 +250,7 @@ class EngineRequests:
             raise UnsupportedFeatureError(self._no_condition("is configured to have no"))
         try:
             await self._put(key, data, "create")
-        except TakenError:
+        except NameTakenError:
             return False
         except NotImplementedAnswerError:
             raise UnsupportedFeatureError(self._no_condition("does not support a")) from None
@@ -311,11 +311,11 @@ class _Listing(Pages):
     """Pages of a listing; after an interruption it resumes after the last name, or starts over."""
 
     def __init__(
-        self, requests: EngineRequests, prefix: str, *, only_here: bool, limit: int | None
+        self, requests: EngineRequests, prefix: str, *, is_flat: bool, limit: int | None
     ) -> None:
         self._requests = requests
         self._prefix = prefix
-        self._only_here = only_here
+        self._is_flat = is_flat
         self._chunk_size = min(limit or NAMES_A_PAGE, NAMES_A_PAGE)
         self._last: str | None = None
         self._num_listed = 0
@@ -340,7 +340,7 @@ class _Listing(Pages):
         self._num_listed += len(chunk)
         if chunk and self._requests.resumes_listings:
             self._last = chunk[-1]["path"]
-        return [self._requests.info(item) for item in chunk if self._is_wanted(item["path"])]
+        return [self._requests.info(item) for item in chunk if self._is_listed(item["path"])]
 
     def _begin(self) -> Any:
         """Return obstore's own stream of what is left to list."""
@@ -368,9 +368,9 @@ class _Listing(Pages):
             )
         return more
 
-    def _is_wanted(self, key: str) -> bool:
+    def _is_listed(self, key: str) -> bool:
         return key.startswith(self._prefix) and not (
-            self._only_here and "/" in key[len(self._prefix) :]
+            self._is_flat and "/" in key[len(self._prefix) :]
         )
 
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.connection import ObstoreService, connection_options
-from lance_stream.storage.engine.credentials import Credentials, GivenCredentials
+from lance_stream.storage.engine.credentials import Credentials, FixedCredentials
 from lance_stream.storage.extras import brought_by
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.storage.options.names import (
@@ -184,9 +184,9 @@ class S3Settings(ObstoreService):
     def credentials(self) -> Credentials:
         """Return the credentials of requests."""
         if self.anonymous:
-            return GivenCredentials({"access_key_id": "", "secret_access_key": "", "token": None})
+            return FixedCredentials({"access_key_id": "", "secret_access_key": "", "token": None})
         if self.key is not None:
-            return GivenCredentials(
+            return FixedCredentials(
                 {
                     "access_key_id": self.key,
                     "secret_access_key": self.secret,

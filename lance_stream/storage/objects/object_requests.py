@@ -148,12 +148,12 @@ class ObjectRequests(Protocol):
         """
         ...
 
-    def list_pages(self, prefix: str, *, only_here: bool, limit: int | None) -> Pages:
+    def list_pages(self, prefix: str, *, is_flat: bool, limit: int | None) -> Pages:
         """Return the objects whose keys begin with a prefix, or some of them.
 
         Args:
             prefix: Ends with "/", or is empty.
-            only_here: Whether to leave out objects with a further "/" in their key.
+            is_flat: Whether to leave out objects with a further "/" in their key.
             limit: How many objects are enough.
         """
         ...

@@ -68,7 +68,7 @@ _MOST_READERS = 16
 _MAX_PUTS = 3
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_SHOWN = 200
+_MAX_QUOTED = 200
 
 # Names of directory buckets of S3 Express, and no others, end like this.
 _EXPRESS = "--x-s3"
@@ -208,12 +208,12 @@ class ObjectStore:
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
         """Return the files right in a folder; see `Store.list_files`."""
         if self.lists_in_order:
-            return [*self._files(folder, only_here=True, limit=limit)]
-        return sorted(self._files(folder, only_here=True))[:limit]
+            return [*self._files(folder, is_flat=True, limit=limit)]
+        return sorted(self._files(folder, is_flat=True))[:limit]
 
     def list(self, folder: str = "") -> list[StoredFile]:
         """Return all files below a folder; see `Store.list`."""
-        return sorted(self._files(folder, only_here=False))
+        return sorted(self._files(folder, is_flat=False))
 
     def create_once(
         self,
@@ -269,20 +269,20 @@ class ObjectStore:
         return self._ask_for(path, f"HEAD of {path!r}", lambda driver, key: driver.head(key))
 
     def _files(
-        self, folder: str, *, only_here: bool, limit: int | None = None
+        self, folder: str, *, is_flat: bool, limit: int | None = None
     ) -> Sequence[StoredFile]:
         start = len(self._prefix(""))
         return [
             StoredFile(item.key[start:], *item[1:])
-            for item in self._objects(folder, only_here=only_here, limit=limit)
+            for item in self._objects(folder, is_flat=is_flat, limit=limit)
         ]
 
-    def _objects(self, folder: str, *, only_here: bool, limit: int | None) -> Sequence[ObjectInfo]:
+    def _objects(self, folder: str, *, is_flat: bool, limit: int | None) -> Sequence[ObjectInfo]:
         prefix = self._prefix(folder)
 
         async def pages(driver: ObjectRequests) -> list[ObjectInfo]:
             listed: dict[str, ObjectInfo] = {}  # an interrupted page may come again
-            listing = driver.list_pages(prefix, only_here=only_here, limit=limit)
+            listing = driver.list_pages(prefix, is_flat=is_flat, limit=limit)
             while limit is None or len(listed) < limit:
                 page = await self._client.with_retries(
                     lambda _: listing.next(), f"a listing of {folder!r}"
@@ -367,7 +367,7 @@ class ObjectStore:
         """
         if key and ({"", ".", ".."} & set(key.split("/")) or _CONTROL.search(key)):
             raise StoreRefusedError(
-                f"{key[:_SHOWN]!r} in {self.where} cannot be requested. {OTHER_NAME}"
+                f"{key[:_MAX_QUOTED]!r} in {self.where} cannot be requested. {OTHER_NAME}"
             )
         return key
 

@@ -215,7 +215,7 @@ def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
     setting_of = {name: setting for setting, names in STORES[store].items() for name in names}
     for name, value in options.items():
         setting = setting_of.get(name.lower())
-        if setting is None and not is_known(name.lower()):
+        if setting is None and not is_option(name.lower()):
             raise InvalidInputError(_unknown(name, store))
         if value is None or setting in (None, "no effect"):
             continue
@@ -341,7 +341,7 @@ def retry_policy_of(settings: Mapping[str, Any]) -> RequestPolicy:
     return RequestPolicy(**limits)
 
 
-def is_known(name: str) -> bool:
+def is_option(name: str) -> bool:
     """Return whether any store has an option of this name, which is in lower case."""
     return any(name in names for table in STORES.values() for names in table.values())
 

@@ -96,7 +96,7 @@ def data_replacement(start: Manifest, operation: DataReplacement) -> Manifest:
     """
     if len({file.field_ids for _, file in operation.replacements}) > 1:
         raise InvalidInputError("all files of a data replacement must hold the same columns")
-    places = start.fragments.place_of
+    places = start.fragments.index_by_id
     changes: dict[int, Fragment | None] = {}
     rewritten: dict[int, Collection[int]] = defaultdict(set)
     for fragment_id, file in operation.replacements:

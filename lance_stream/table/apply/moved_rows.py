@@ -45,7 +45,7 @@ def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
             or lacks its row ids and row versions, or a group does not have as many rows as before.
     """
     groups = operation.groups or _one_group(operation)
-    places = start.fragments.place_of
+    places = start.fragments.index_by_id
     changes: dict[int, Fragment | None] = {}
     for old in (fragment for group in groups for fragment in group.old_fragments):
         if old.id not in places:
@@ -108,7 +108,7 @@ def _check_group(start: Manifest, group: RewriteGroup) -> None:
     if any(fragment.row_ids is None for fragment in group.new_fragments) and stable:
         raise InvalidInputError("a rewritten fragment does not state the row ids of its rows")
     old = sum(
-        start.fragments[start.fragments.place_of[fragment.id]].num_live_rows
+        start.fragments[start.fragments.index_by_id[fragment.id]].num_live_rows
         for fragment in group.old_fragments
     )
     new = sum(fragment.num_live_rows for fragment in group.new_fragments)

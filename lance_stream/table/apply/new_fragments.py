@@ -216,7 +216,7 @@ def _with_hidden_lineage(start: Manifest, fragment: Fragment) -> Fragment:
     return replace(fragment, last_updated_at_versions=uniform_stamps(fragment, start.version))
 
 
-_WAY_OUT: Final = (
+_REMEDY: Final = (
     "the table is damaged, or another has taken its place. Nothing was committed. `lance-stream "
     "verify` lists what is wrong; write the rows into a new table, or restore an older version"
 )
@@ -237,7 +237,7 @@ def _moved_ids(start: Manifest, fragment: Fragment) -> Ids:
     if len(row_ids) and int(row_ids.max()) >= start.next_row_id:
         raise CorruptDataError(
             f"a row to be moved has the row id {int(row_ids.max())}, but the table has given none "
-            f"from {start.next_row_id} on: {_WAY_OUT}"
+            f"from {start.next_row_id} on: {_REMEDY}"
         )
     return row_ids
 
@@ -277,7 +277,7 @@ def _stated(start: Manifest, fragment: Fragment, num_moved: int) -> Versions | N
     if int(versions.max()) >= start.version:
         raise CorruptDataError(
             f"a row to be moved has the created-at version {int(versions.max())}, but the "
-            f"newest one is {start.version - 1}: {_WAY_OUT}"
+            f"newest one is {start.version - 1}: {_REMEDY}"
         )
     return versions
 

@@ -118,7 +118,7 @@ def _sources(start: Manifest, operation: Update) -> list[Fragment]:
     """Return the fragments from which rows are moved, as they are."""
     touched = {fragment.id for fragment in operation.updated_fragments}
     touched.update(operation.removed_fragment_ids)
-    places = start.fragments.place_of if touched else {}
+    places = start.fragments.index_by_id if touched else {}
     return [
         start.fragments[places[fragment_id]]
         for fragment_id in sorted(touched)
@@ -143,7 +143,7 @@ def _changes(
     change: Callable[[Fragment, Fragment], Fragment],
 ) -> dict[int, Fragment | None]:
     """Return the new fragments by their places in the list of fragments."""
-    places = start.fragments.place_of
+    places = start.fragments.index_by_id
 
     def index_of(fragment_id: int) -> int:
         if fragment_id not in places:

@@ -227,10 +227,10 @@ class FragmentList(Sequence[Fragment]):
         result._lineage_before = self._known_lineage
         if "framed" in self.__dict__:
             result.framed = self.framed + more.framed
-        if "place_of" in self.__dict__ and self.place_of.keys().isdisjoint(more.ids):
-            result.place_of = {**self.place_of}
-            result.place_of.update(
-                (fragment_id, len(self) + at) for fragment_id, at in more.place_of.items()
+        if "index_by_id" in self.__dict__ and self.index_by_id.keys().isdisjoint(more.ids):
+            result.index_by_id = {**self.index_by_id}
+            result.index_by_id.update(
+                (fragment_id, len(self) + at) for fragment_id, at in more.index_by_id.items()
             )
         return result
 
@@ -253,10 +253,10 @@ class FragmentList(Sequence[Fragment]):
             result.numbers = self.numbers.replaced(instead)
         result._lineage_before = self._known_lineage
         if len(instead) == len(changes):
-            if "place_of" in self.__dict__ and all(
-                self.place_of.get(fragment.id) == index for index, fragment in instead.items()
+            if "index_by_id" in self.__dict__ and all(
+                self.index_by_id.get(fragment.id) == index for index, fragment in instead.items()
             ):
-                result.place_of = self.place_of
+                result.index_by_id = self.index_by_id
             return result
         is_left = np.ones(len(raws), np.bool_)
         is_left[[index for index, change in changes.items() if change is None]] = False
@@ -362,7 +362,7 @@ class FragmentList(Sequence[Fragment]):
         return tuple(self.numbers.ids.tolist())
 
     @cached_property
-    def place_of(self) -> dict[int, int]:
+    def index_by_id(self) -> dict[int, int]:
         """The place in the list of each fragment, by id.
 
         Raises:
@@ -375,7 +375,7 @@ class FragmentList(Sequence[Fragment]):
 
     def by_id(self, fragment_id: int) -> Fragment | None:
         """Return the fragment with an id, or None."""
-        index = self.place_of.get(fragment_id)
+        index = self.index_by_id.get(fragment_id)
         return None if index is None else self[index]
 
     @property

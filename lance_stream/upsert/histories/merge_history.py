@@ -63,7 +63,7 @@ from lance_stream.upsert.row_writer import ChangedRows, write_rows, written_orde
 from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
 from lance_stream.write.arrow_input import one_batch
-from lance_stream.write.casting import cast_batch, check_known
+from lance_stream.write.casting import cast_batch, check_columns
 from lance_stream.write.fragments import write_target
 from lance_stream.write.phases import Phases
 
@@ -139,7 +139,7 @@ def prepare_events(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) 
     start = table.field(START_AT)
     check_can_order(START_AT, start.type)
     check_no_null_sequences(batch, rules.on, by)
-    check_known(stored, data_columns(table), way_out=_LEAVE_OUT)
+    check_columns(stored, data_columns(table), remedy=_LEAVE_OUT)
     lookup = KeyLookup(keys.columns)
     deletes = which_delete(batch, rules)
     sequence = _cast_sequence(batch.column(by), by, start.type)
@@ -252,7 +252,7 @@ def merge_history(
     """
     rules = events.rules
     matches = matcher.look_up(table, events)
-    versions_of_keys = _known(table, events, remembered, matches, workers)
+    versions_of_keys = _read_versions(table, events, remembered, matches, workers)
     names = remembered.values
     rebuilt = rebuild_history(
         versions_of_keys.stored,
@@ -289,7 +289,7 @@ def merge_history(
         [key.take(pa.array(hidden.keys)) for key in events.keys],
         versions_of_keys.sequences.take(pa.array(hidden.places)),
         ~hidden.deletes,
-        _taken(versions_of_keys.values, hidden.rows),
+        _rows_at(versions_of_keys.values, hidden.rows),
     )
     written = written._replace(
         inserted_keys=_hashes(table, events, np.unique(np.concatenate(touched))),
@@ -301,7 +301,7 @@ def merge_history(
     return Part(written, events.rows.num_rows, rebuilt.num_superseded)
 
 
-class _Known(NamedTuple):
+class _VersionsOfKeys(NamedTuple):
     """What is known of the keys of a batch, with its own events.
 
     Attributes:
@@ -323,13 +323,13 @@ class _Known(NamedTuple):
     sequences: pa.Array
 
 
-def _known(
+def _read_versions(
     table: TableVersion,
     events: IncomingEvents,
     remembered: RememberedDeletes,
     matches: Matches,
     workers: Workers,
-) -> _Known:
+) -> _VersionsOfKeys:
     """Read what is known of the keys of a batch.
 
     Raises:
@@ -374,7 +374,7 @@ def _known(
     first_incoming = stored_values.num_rows + len(chosen)
     schema = events.rows.schema
     batches = (stored_values, shadowed_values, events.rows)
-    return _Known(
+    return _VersionsOfKeys(
         stored,
         addresses,
         Events(
@@ -415,7 +415,7 @@ def _check_histories(
     if bad != NONE:
         key_text = show_key(events.rules.on, events.keys, int(rows.keys[bad]))
         start, end = (
-            sequences[int(places[bad])] for places in (rows.start_places, rows.end_places)
+            sequences[int(places[bad])] for places in (rows.start_indices, rows.end_indices)
         )
         raise BadDataError(
             f"the table holds no history of {key_text}: its row from {show_value(start)} to "
@@ -472,21 +472,24 @@ def _same_values(values: pa.RecordBatch, left: Places, right: Places) -> Mask:
     """Return which pairs of rows are the same."""
     same: Mask = left == right
     others = np.flatnonzero(~same)
-    same[others] = same_rows(_taken(values, left[others]), _taken(values, right[others]))
+    same[others] = same_rows(_rows_at(values, left[others]), _rows_at(values, right[others]))
     return same
 
 
-def _taken(batch: pa.RecordBatch, rows: Places) -> pa.RecordBatch:
+def _rows_at(batch: pa.RecordBatch, rows: Places) -> pa.RecordBatch:
     return batch.take(pa.array(rows))
 
 
 def _rebuilt_rows(
-    table: TableVersion, events: IncomingEvents, versions_of_keys: _Known, rebuilt: RebuiltHistory
+    table: TableVersion,
+    events: IncomingEvents,
+    versions_of_keys: _VersionsOfKeys,
+    rebuilt: RebuiltHistory,
 ) -> pa.RecordBatch:
     """Return the rows that there should be, in the table's columns."""
     taken = {
         name: versions_of_keys.values.column(name).take(
-            pa.array(rebuilt.rows if name in events.stored else rebuilt.kept_rows)
+            pa.array(rebuilt.rows if name in events.stored else rebuilt.stored_rows)
         )
         for name in versions_of_keys.values.schema.names
     }
@@ -498,14 +501,16 @@ def _rebuilt_rows(
     return pa.RecordBatch.from_arrays(columns, names=table.arrow_schema.names)
 
 
-def _decided(versions_of_keys: _Known, rebuilt: RebuiltHistory, rows: pa.RecordBatch) -> Decision:
+def _decided(
+    versions_of_keys: _VersionsOfKeys, rebuilt: RebuiltHistory, rows: pa.RecordBatch
+) -> Decision:
     """Return which of these rows are changed or new, and which rows of the table are deleted."""
     taking = np.flatnonzero(rebuilt.stored != NONE)
     olds = rebuilt.stored[taking]
     values = versions_of_keys.values
     same = same_rows(
-        _taken(values, olds),
-        _in_schema(_taken(rows, taking).select(values.schema.names), values.schema),
+        _rows_at(values, olds),
+        _in_schema(_rows_at(rows, taking).select(values.schema.names), values.schema),
     )
     ranks = versions_of_keys.stored.starts[olds], versions_of_keys.stored.ends[olds]
     same &= rebuilt.start_ranks[taking] == ranks[0]

@@ -49,15 +49,15 @@ class StoredRows(NamedTuple):
         keys: (s,) i64, the number of each row's key.
         starts: (s,) i64, the rank of its start.
         ends: (s,) i64, the rank of its end; `OPEN` if it has none.
-        start_places: (s,) i64, the place of its start among all sequences.
-        end_places: (s,) i64, the place of its end.
+        start_indices: (s,) i64, the place of its start among all sequences.
+        end_indices: (s,) i64, the place of its end.
     """
 
     keys: Places
     starts: Places
     ends: Places
-    start_places: Places
-    end_places: Places
+    start_indices: Places
+    end_indices: Places
 
     def take(self, chosen: Places) -> "StoredRows":
         """Return some of them."""
@@ -65,8 +65,8 @@ class StoredRows(NamedTuple):
             self.keys[chosen],
             self.starts[chosen],
             self.ends[chosen],
-            self.start_places[chosen],
-            self.end_places[chosen],
+            self.start_indices[chosen],
+            self.end_indices[chosen],
         )
 
 
@@ -108,7 +108,7 @@ class RebuiltHistory(NamedTuple):
         start_ranks: (r,) i64, the ranks of these.
         end_ranks: (r,) i64; `OPEN` where there is no end.
         rows: (r,) i64, the row of its values among all values.
-        kept_rows: (r,) i64, the row of the values of columns that no incoming event has.
+        stored_rows: (r,) i64, the row of the values of columns that no incoming event has.
         stored: (r,) i64, which stored row it takes the place of; -1 if it is new.
         removed: (d,) i64, the stored rows that are deleted, ascending.
         hidden: The events that show in no row and are not known yet, in order.
@@ -122,7 +122,7 @@ class RebuiltHistory(NamedTuple):
     start_ranks: Places
     end_ranks: Places
     rows: Places
-    kept_rows: Places
+    stored_rows: Places
     stored: Places
     removed: Places
     hidden: Events
@@ -202,8 +202,8 @@ def rebuild_history(
         same_remembered: The same for the columns that are remembered with shadowed events; None if
             none are.
     """
-    changes = _told(stored, hidden)
-    events, source_rows, is_incoming = _one_for_each_sequence(changes, incoming)
+    changes = _events_of(stored, hidden)
+    events, source_rows, is_incoming = _deduplicate(changes, incoming)
     stores = ~events.deletes
     follows = np.zeros(len(stores), np.bool_)
     follows[1:] = events.keys[1:] == events.keys[:-1]
@@ -225,16 +225,16 @@ def rebuild_history(
     before = source_rows
     source_rows = np.where(source_rows != NONE, source_rows, events.rows)[source]
     keys = events.keys[heads]
-    taken = _taken(stored, keys, events.ranks[heads])
+    taken = _replaced_rows(stored, keys, events.ranks[heads])
     used = np.zeros(len(stored.keys), np.bool_)
     used[taken[taken != NONE]] = True
     is_hidden = _is_hidden(
         events, follows, continues, is_tail, remembers_values=same_remembered is not None
     )
-    is_known = _are_among(events, hidden.take(is_whole))
+    is_recorded = _are_among(events, hidden.take(is_whole))
     if same_remembered is not None:
-        again = np.flatnonzero(is_known & is_incoming & stores & (before != NONE))
-        is_known[again] = same_remembered(before[again], events.rows[again])
+        again = np.flatnonzero(is_recorded & is_incoming & stores & (before != NONE))
+        is_recorded[again] = same_remembered(before[again], events.rows[again])
     return RebuiltHistory(
         keys,
         starts,
@@ -245,12 +245,12 @@ def rebuild_history(
         source_rows[tails],
         taken,
         np.flatnonzero(~used),
-        events.take(is_hidden & ~is_known),
+        events.take(is_hidden & ~is_recorded),
         len(incoming.keys) - int(np.count_nonzero(is_incoming)),
     )
 
 
-def _told(stored: StoredRows, hidden: Events) -> Events:
+def _events_of(stored: StoredRows, hidden: Events) -> Events:
     """Return the events that stored rows and shadowed events tell."""
     num_rows = len(stored.keys)
     row_numbers = np.arange(num_rows)
@@ -270,8 +270,8 @@ def _told(stored: StoredRows, hidden: Events) -> Events:
     ended = ended[~np.isin(stored.keys[ended] * factor + stored.ends[ended], begins)]
     never, always = np.zeros(num_rows, np.bool_), np.ones(len(ended), np.bool_)
     return _joined(
-        Events(stored.keys, stored.starts, never, row_numbers, stored.start_places),
-        Events(stored.keys[ended], stored.ends[ended], always, ended, stored.end_places[ended]),
+        Events(stored.keys, stored.starts, never, row_numbers, stored.start_indices),
+        Events(stored.keys[ended], stored.ends[ended], always, ended, stored.end_indices[ended]),
         hidden,
     )
 
@@ -286,7 +286,7 @@ def _joined(*parts: Events) -> Events:
     )
 
 
-def _one_for_each_sequence(changes: Events, incoming: Events) -> tuple[Events, Places, Mask]:
+def _deduplicate(changes: Events, incoming: Events) -> tuple[Events, Places, Mask]:
     """Return the event of each key and sequence that counts, in order.
 
     Returns:
@@ -300,21 +300,21 @@ def _one_for_each_sequence(changes: Events, incoming: Events) -> tuple[Events, P
     events, is_new = events.take(order), is_new[order]
     last = np.ones(len(order), np.bool_)
     last[:-1] = (events.keys[1:] != events.keys[:-1]) | (events.ranks[1:] != events.ranks[:-1])
-    is_known = ~is_new & ~events.deletes
+    is_recorded = ~is_new & ~events.deletes
     group: Places = np.cumsum(last) - last
     source_rows: Places = np.full(int(np.count_nonzero(last)), NONE, np.int64)
-    source_rows[group[is_known]] = events.rows[is_known]
+    source_rows[group[is_recorded]] = events.rows[is_recorded]
     return events.take(last), source_rows, is_new[last]
 
 
-def _taken(stored: StoredRows, keys: Places, starts: Places) -> Places:
+def _replaced_rows(stored: StoredRows, keys: Places, starts: Places) -> Places:
     """Return the stored row that each new one takes the place of; -1 for none.
 
     One of the same start; of those that are left, the next one of the key, in order.
     """
-    num_rows, num_made = len(stored.keys), len(keys)
-    taken: Places = np.full(num_made, NONE, np.int64)
-    if not num_rows or not num_made:
+    num_rows, num_new = len(stored.keys), len(keys)
+    taken: Places = np.full(num_new, NONE, np.int64)
+    if not num_rows or not num_new:
         return taken
     factor = 1 + int(max(stored.starts.max(), starts.max()))
     codes = stored.keys * factor + stored.starts
@@ -328,7 +328,7 @@ def _taken(stored: StoredRows, keys: Places, starts: Places) -> Places:
     olds = order[is_free[order]]
     news = np.flatnonzero(~hits)
     pairs = _numbered(keys[news]), _numbered(stored.keys[olds])
-    factor = 1 + num_rows + num_made
+    factor = 1 + num_rows + num_new
     mine, theirs = keys[news] * factor + pairs[0], stored.keys[olds] * factor + pairs[1]
     if len(olds) and len(news):
         at = np.minimum(np.searchsorted(theirs, mine), len(olds) - 1)

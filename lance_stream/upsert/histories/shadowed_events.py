@@ -85,8 +85,8 @@ def tracked_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules)
                 f"is stored, which are: {', '.join(stored)}"
             )
     names = stored if history.tracked is None else history.tracked
-    left_out = {*rules.on, *history.untracked}
-    return [name for name in table.names if name in names and name not in left_out]
+    excluded = {*rules.on, *history.untracked}
+    return [name for name in table.names if name in names and name not in excluded]
 
 
 def column_cache(table: pa.Schema, stored: Sequence[str], rules: UpsertRules) -> list[str]:

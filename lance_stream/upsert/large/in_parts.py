@@ -81,10 +81,10 @@ class PartedUpsert:
         incoming = prepare(batch, self.table.arrow_schema, self.rules)
         matches = matcher.look_up(self.table, incoming)
         decision, num_unchanged = decide_changes(self.table, incoming, matches, self.remembered)
-        left_over = SortedRows()
+        staged = SortedRows()
         if self._may_stay(incoming, decision):
-            left_over = _staged_changes(self.table.store, incoming, decision)
-            decision = decision._replace(changed=_NO_ADDRESSES, changed_rows=_NO_PLACES)
+            staged = _staged_changes(self.table.store, incoming, decision)
+            decision = decision._replace(changed=_NO_ADDRESSES, changed_rows=_NO_ROWS)
         try:
             written = write_rows(
                 self.table,
@@ -96,11 +96,11 @@ class PartedUpsert:
                 may_stay=False,  # other parts change rows of the same fragments
             )
         except BaseException:
-            discard_files(self.table.store, [left_over])
+            discard_files(self.table.store, [staged])
             raise
         self._remember(matcher, incoming.rows, decision, written)
         num_late = incoming.num_late + decision.num_late
-        return Part(written, incoming.num_rows, num_late, left_over, incoming.partial)
+        return Part(written, incoming.num_rows, num_late, staged, incoming.partial)
 
     def _do_events(self, batch: pa.RecordBatch, matcher: KeyMatcher) -> Part:
         """Do the same for events of a history."""
@@ -133,9 +133,9 @@ class PartedUpsert:
         decision = Decision(
             addresses[order],
             np.arange(len(order)),
-            inserted_rows=_NO_PLACES,
+            inserted_rows=_NO_ROWS,
             deleted=_NO_ADDRESSES,
-            deleted_keys=_NO_PLACES,
+            deleted_keys=_NO_ROWS,
             untouched=_NO_ADDRESSES,
             num_late=0,
         )
@@ -175,7 +175,7 @@ def _staged_changes(store: Store, incoming: Incoming, decision: Decision) -> Sor
 
 
 _NO_ADDRESSES = np.empty(0, np.uint64)
-_NO_PLACES = np.empty(0, np.int64)
+_NO_ROWS = np.empty(0, np.int64)
 
 Run: TypeAlias = Callable[[PartedUpsert], Sequence[Outcome]]
 """Executes the parts of an upsert. Returns their outcomes."""

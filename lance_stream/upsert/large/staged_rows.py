@@ -62,7 +62,7 @@ MAX_ROWS: Final = 500_000
 MAX_BYTES: Final = 128 << 20
 """... and so many bytes of them."""
 
-PORTION_BYTES: Final = 32 << 20
+SORTED_BATCH_BYTES: Final = 32 << 20
 """About how many bytes of rows are sorted at once."""
 
 _RANGES_AT_ONCE: Final = 2
@@ -71,10 +71,10 @@ _RANGES_AT_ONCE: Final = 2
 _MANY_TASKS: Final = 32
 """A task cannot know how many others there are. So many of them ..."""
 
-_KEPT_BYTES: Final = 1 << 20
+_MAX_INLINE_BYTES: Final = 1 << 20
 """... keep rows of up to this many bytes in memory, ..."""
 
-_KEPT_BYTES_OF_MANY: Final = 16 << 10
+_MAX_INLINE_BYTES_OF_MANY: Final = 16 << 10
 """... and the others up to this many."""
 
 
@@ -123,7 +123,7 @@ def stage_rows(
         InvalidInputError: A named column does not exist, or a key is null, or does not fit the
             table; no file is left behind.
     """
-    limit = _KEPT_BYTES if task < _MANY_TASKS else _KEPT_BYTES_OF_MANY
+    limit = _MAX_INLINE_BYTES if task < _MANY_TASKS else _MAX_INLINE_BYTES_OF_MANY
     keys = pa.schema([table.field(name) for name in rules.on if name in table.names])
     first: list[pa.RecordBatch] = []
     num_bytes = 0
@@ -169,7 +169,7 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             # Without views, whose bytes older releases of Arrow cannot count.
             waiting.append(one_batch(pa.Table.from_batches([batch])))
             num_bytes += waiting[-1].nbytes
-        if num_bytes >= PORTION_BYTES:
+        if num_bytes >= SORTED_BATCH_BYTES:
             yield one_batch(pa.Table.from_batches(waiting))
             waiting, num_bytes = [], 0
     if waiting:
@@ -315,7 +315,7 @@ def upsert_staged(
             done.extend(workers.run(partial(_do_range, planned, sorted_rows), ranges))
             parts = [outcome for outcome in done if isinstance(outcome, Part)]
             if len(parts) == len(done):
-                done.extend(workers.run(*_left_over(planned, parts, max_rows)))
+                done.extend(workers.run(*_staged_parts(planned, parts, max_rows)))
         except BaseException:
             discard_parts(table.store, [outcome for outcome in done if isinstance(outcome, Part)])
             raise
@@ -338,7 +338,7 @@ def upsert_staged(
     )
 
 
-def _left_over(
+def _staged_parts(
     planned: PartedUpsert, parts: Sequence[Part], max_rows: int
 ) -> tuple[Callable[[WordRange], Outcome], list[WordRange]]:
     """Return what does the changes that parts have left over, and the ranges of fragments."""

@@ -143,7 +143,7 @@ def add_missing_columns(
                 continue
             parts = missing_parts(field, existing[field.name], lambda *_: None)
             new += [replace(part, field=_as_new(part.field)) for part in parts]
-        _check_types_known([addition.field for addition in new])
+        _check_column_types([addition.field for addition in new])
         if not case_sensitive:
             _check_case(new)
         target = to_arrow(schema_with(newest, new) if new else newest.schema)
@@ -358,7 +358,7 @@ def _as_new(incoming: pa.Field) -> pa.Field:
     return incoming.with_nullable(True).with_metadata(metadata or None)
 
 
-def _check_types_known(new: Sequence[pa.Field]) -> None:
+def _check_column_types(new: Sequence[pa.Field]) -> None:
     for field in new:
         if pa.types.is_null(field.type):
             raise InvalidInputError(

@@ -89,8 +89,8 @@ def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) ->
     )
     if fields and not remaining:
         what = "the table" if whole is None else f"the struct {whole.name!r}"
-        way_out = "keep one" if whole is None else "drop it as a whole"
-        raise InvalidInputError(f"{what} would have no column left; {way_out}")
+        remedy = "keep one" if whole is None else "drop it as a whole"
+        raise InvalidInputError(f"{what} would have no column left; {remedy}")
     return remaining
 
 

@@ -158,7 +158,7 @@ def share_work(_spark: Any) -> None:
     range_tasks.LEAST_ROWS = 1  # type: ignore[misc]  # Final for others
     range_tasks.LEAST_SHARED_ROWS = 1  # type: ignore[misc, attr-defined]  # Final for others
     rewrite_jobs.SMALL_TASK_BYTES = 0  # type: ignore[misc]  # Final for others
-    file_jobs.FILES_FOR_EACH_TASK = 3  # type: ignore[misc]  # Final for others
+    file_jobs.FILES_PER_TASK = 3  # type: ignore[misc]  # Final for others
 
 
 def wait_for(_spark: Any, file: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lance_stream.byte_ranges import answer
-from lance_stream.file.v0_1.statistics import BatchStatistics, cut, gather, known_bounds, raised
+from lance_stream.file.v0_1.statistics import BatchStatistics, cut, gather, raised, valid_bounds
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
 
@@ -70,11 +70,11 @@ def test_truncated_binary_bounds_stay_bounds(data: bytes) -> None:
 def test_bounds_over_nulls_are_ignored() -> None:
     """Except those of byte strings."""
     counts, least, most = pa.array([0, 1]), pa.array([1, 5]), pa.array([2, 9])
-    bounds = known_bounds(Field("x", "int64"), counts, least, most)
+    bounds = valid_bounds(Field("x", "int64"), counts, least, most)
     assert bounds.least.to_pylist() == [1, None]
     assert bounds.most.to_pylist() == [2, None]
     texts = pa.array(["a", "b"])
-    assert known_bounds(Field("x", "string"), counts, texts, texts).least == texts
+    assert valid_bounds(Field("x", "string"), counts, texts, texts).least == texts
 
 
 def test_the_bounds_of_pages_round_trip(files: Any) -> None:

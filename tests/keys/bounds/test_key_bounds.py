@@ -100,7 +100,7 @@ def lies_in_box(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> bool:
 @given(tables_and_keys(), st.integers(0, 6), st.sampled_from([1, 2, 512]))
 def test_only_fragments_that_cannot_match_are_skipped(
     drawn: tuple[tuple[pa.DataType, ...], list[list[tuple[Any, ...]]], list[tuple[Any, ...]]],
-    num_known: int,
+    num_files: int,
     sample_keys: int,
 ) -> None:
     """A fragment that is skipped although it holds a key would get a duplicate of it; unknown
@@ -108,22 +108,22 @@ def test_only_fragments_that_cannot_match_are_skipped(
     """
     types, rows_of, keys = drawn
     bounds, fragments, file_bounds = file_bounds_of(types, rows_of)
-    file_bounds = file_bounds[: num_known * len(types)]
-    bounds.learn(file_bounds)
+    file_bounds = file_bounds[: num_files * len(types)]
+    bounds.add_bounds(file_bounds)
     with patch("lance_stream.keys.bounds.key_bounds._SAMPLE_KEYS", sample_keys):
         may = bounds.may_hold(fragments, KeyLookup(arrays(types, keys)))
     expected = [
-        bool(keys) and (at >= num_known or any(lies_in_box(key, rows) for key in keys))
+        bool(keys) and (at >= num_files or any(lies_in_box(key, rows) for key in keys))
         for at, rows in enumerate(rows_of)
     ]
     assert may.tolist() == expected
-    assert bounds.are_unknown(fragments).tolist() == [at >= num_known for at in range(len(rows_of))]
+    assert bounds.are_unknown(fragments).tolist() == [at >= num_files for at in range(len(rows_of))]
 
 
 def test_known_fragments_are_not_decoded() -> None:
     """Every batch sees all fragments again, so decoding them would dominate small upserts."""
     bounds, fragments, file_bounds = file_bounds_of((pa.int64(),), [[(1,)], [(2,)]])
-    bounds.learn(file_bounds)
+    bounds.add_bounds(file_bounds)
     bounds.may_hold(fragments, KeyLookup([pa.array([1])]))
     again = FragmentList(fragments.raws)
     assert bounds.may_hold(again, KeyLookup([pa.array([2])])).tolist() == [False, True]
@@ -133,7 +133,7 @@ def test_known_fragments_are_not_decoded() -> None:
 def test_bounds_survive_renumbering_and_deletes() -> None:
     """Bounds belong to files, and a commit may give a fragment another id or position."""
     bounds, fragments, file_bounds = file_bounds_of((pa.int64(),), [[(1,), (5,)], [(9,)]])
-    bounds.learn(file_bounds)
+    bounds.add_bounds(file_bounds)
     moved = FragmentList.of([replace(fragments[1], id=7), replace(fragments[0], id=8)])
     assert bounds.may_hold(moved, KeyLookup([pa.array([4])])).tolist() == [False, True]
 
@@ -201,9 +201,9 @@ def test_bounds_need_all_parts_of_a_file() -> None:
     listed = FragmentList.of([fragment])
     column = ColumnBounds(fields[0])
     bounds = KeyBounds([column])
-    bounds.learn(parts[:1])
+    bounds.add_bounds(parts[:1])
     assert column.rows_of(listed).tolist() == [UNKNOWN]
-    bounds.learn([parts[0], parts[2]])
+    bounds.add_bounds([parts[0], parts[2]])
     found = [
         bounds.may_hold(listed, KeyLookup([pa.array([key])])).tolist()[0] for key in (0, 1, 6, 7, 8)
     ]
@@ -219,7 +219,7 @@ def test_columns_without_bounds_decide_nothing() -> None:
     text = pa.array(["a"]).dictionary_encode()
     learner.see([text, pa.array([5])])
     bounds = KeyBounds([None, ColumnBounds(fields[1])])
-    bounds.learn(learner.file_bounds())
+    bounds.add_bounds(learner.file_bounds())
     listed = FragmentList.of([fragment])
     for key, may in ((5, True), (6, False)):
         lookup = KeyLookup([text, pa.array([key])])
@@ -236,7 +236,7 @@ def test_columns_without_bounds_decide_nothing() -> None:
     ],
 )
 def test_new_files_inherit_the_old_bounds(rows_of: list[list[Any] | None], may: list[bool]) -> None:
-    """A compacted file holds the rows of its sources, and reading it only to learn its bounds
+    """A compacted file holds the rows of its sources, and reading it only to add_bounds its bounds
     would be wasteful.
     """
     (field,) = key_fields(pa.int64())
@@ -258,7 +258,7 @@ def test_new_files_inherit_the_old_bounds(rows_of: list[list[Any] | None], may: 
     is_known = rows_of[2] is not None
     assert KeyBounds([column]).are_unknown(listed).tolist() == [not is_known]
     assert [each for (each,) in found] == may
-    assert column.num_known == sum(each is not None for each in rows_of) + is_known
+    assert column.num_files == sum(each is not None for each in rows_of) + is_known
 
 
 def many_files(num_files: int) -> Iterator[Fragment]:
@@ -280,10 +280,10 @@ def test_bounds_of_removed_files_are_dropped() -> None:
         file_bounds += learner.file_bounds()
     column.add(file_bounds)
     column.forget_others(fragments)
-    assert column.num_known == 5000
+    assert column.num_files == 5000
     left = fragments[4990:]
     column.forget_others(left)
-    assert column.num_known == 10
+    assert column.num_files == 10
     lookup = KeyLookup([pa.array([4995])])
     assert np.flatnonzero(KeyBounds([column]).may_hold(left, lookup)).tolist() == [5]
 
@@ -300,16 +300,16 @@ def learned(numbers: Iterable[int]) -> list[FileBounds]:
 
 
 def test_bounds_that_are_learned_again_change_nothing() -> None:
-    """Concurrent scans learn the same files, and counting their work twice would save the bounds
+    """Concurrent scans report the same files, and counting their work twice would save the bounds
     too often.
     """
     types = (pa.int64(), pa.int64())
     bounds, _, file_bounds = file_bounds_of(types, [[(0, 1), (9, 1)], [(5, 2)]])
     for _ in range(2):
-        bounds.learn(file_bounds)
+        bounds.add_bounds(file_bounds)
         for column in bounds.columns:
             work = 3 + 2 * key_bounds._ROWS_FOR_A_FILE
-            assert (column.num_known, column.unsaved_work, len(column._lows)) == (2, work, 3)
+            assert (column.num_files, column.unsaved_work, len(column._lows)) == (2, work, 3)
 
 
 def test_bounds_use_memory_of_two_tables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +325,7 @@ def test_bounds_use_memory_of_two_tables(monkeypatch: pytest.MonkeyPatch) -> Non
         assert (column.rows_of(table) == UNKNOWN).tolist() == [False, True]
         assert len(column._row_of_fragment) == num_left
         column.forget_others(table)
-        assert (column.num_known, len(column._lows)) == (num_left, num_left + 1)
+        assert (column.num_files, len(column._lows)) == (num_left, num_left + 1)
 
 
 def test_too_many_pairs_skip_the_exact_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +333,7 @@ def test_too_many_pairs_skip_the_exact_check(monkeypatch: pytest.MonkeyPatch) ->
     rows: list[list[tuple[Any, ...]]] = [[(0, 0), (9, 9)], [(0, 5), (9, 5)]]
     keys = [(at, 0) for at in range(5)] + [(20, 5)]
     bounds, fragments, file_bounds = file_bounds_of((pa.int64(), pa.int64()), rows)
-    bounds.learn(file_bounds)
+    bounds.add_bounds(file_bounds)
     lookup = KeyLookup(arrays((pa.int64(), pa.int64()), keys))
     assert bounds.may_hold(fragments, lookup).tolist() == [True, False]
     monkeypatch.setattr("lance_stream.keys.bounds.key_bounds._MOST_PAIRS", 0)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.index import key_index
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert.tombstone_files import KEPT
+from lance_stream.upsert.tombstone_files import DELETE_FILES
 from lance_stream.upsert.upsert import upsert
 from tests.keys.keyed_tables import ON_ID, rows, use_small_runs
 
@@ -23,8 +23,8 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def restart() -> None:
     """Forget everything, as a new process would."""
     key_index.clear_key_indices()
-    known_key_bounds._columns.clear()
-    KEPT.forget()
+    cached_key_bounds._columns.clear()
+    DELETE_FILES.forget()
 
 
 def runs_of(table: TableVersion) -> list[str]:

@@ -15,7 +15,7 @@ import lance_stream
 from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError
 from lance_stream.keys import batch_keys as key_module
-from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.file_columns import FileColumn
 from lance_stream.keys.index import key_index, memtable
 from lance_stream.keys.index.key_index import KeyIndex
@@ -35,10 +35,10 @@ NO_STORE = MemoryStore("none")
 @pytest.fixture(autouse=True)
 def _a_process_that_remembers_nothing() -> Iterator[None]:
     key_index.clear_key_indices()
-    known_key_bounds._columns.clear()
+    cached_key_bounds._columns.clear()
     yield
     key_index.clear_key_indices()
-    known_key_bounds._columns.clear()
+    cached_key_bounds._columns.clear()
 
 
 @pytest.mark.floors

@@ -16,7 +16,7 @@ import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.keys.index import key_index, remap_keys, run_files
 from lance_stream.keys.index.remap_keys import RewrittenFiles
-from lance_stream.keys.index.run_merging import GONE
+from lance_stream.keys.index.run_merging import REMOVED
 from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
@@ -303,7 +303,9 @@ def test_new_numbers_follow_the_written_rows() -> None:
         written = live if order is None else [live[place] for place in order]
         found = group._replace(order=order).new_numbers(100).tolist()
         rows_of = [(at, row) for at, size in enumerate(sizes) for row in range(size)]
-        expected = [100 + written.index(each) if each in written else int(GONE) for each in rows_of]
+        expected = [
+            100 + written.index(each) if each in written else int(REMOVED) for each in rows_of
+        ]
         assert found == expected
 
 

@@ -17,7 +17,7 @@ import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.environment import MACHINE
 from lance_stream.errors import CorruptDataError
-from lance_stream.keys.bounds import known_key_bounds
+from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.file_columns import FileColumn
 from lance_stream.keys.index import key_index, run_files, run_format
 from lance_stream.keys.index.memtable import words_of
@@ -70,7 +70,7 @@ def test_small_tables_cost_no_index_request(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_one_upsert_alone_makes_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single upsert gains nothing from an index that it leaves behind."""
-    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1 << 40)
+    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1 << 40)
     assert not runs_of(upsert(table_of(), rows(range(40), 1), ON_ID).table)
 
 

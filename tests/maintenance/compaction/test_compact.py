@@ -117,7 +117,7 @@ def added_ids(before: TableVersion, after: TableVersion) -> set[int]:
 def test_compaction_changes_only_the_fragments() -> None:
     table = new_table()
     done = commit_and_check(prepare(table, RULES))
-    assert (done.num_removed, done.num_added, done.num_given_up) == (3, 1, 0)
+    assert (done.num_removed, done.num_added, done.num_abandoned) == (3, 1, 0)
     assert sizes(done.table) == [(9, 9)]
     assert done.table.version == table.version + 1
 
@@ -144,7 +144,7 @@ def test_concurrent_deletes_survive_the_rewrite(
     act(Dataset(table))
     done = commit_and_check(prepared)
     assert sizes(done.table) == left
-    assert done.num_given_up == 0
+    assert done.num_abandoned == 0
 
 
 def test_concurrent_deletes_find_their_new_fragment() -> None:
@@ -203,7 +203,7 @@ def test_useless_groups_are_given_up(act: Act) -> None:
     prepared = prepare(table, RULES)
     newest = act(Dataset(table)).version
     done = commit_and_check(prepared)
-    assert (done.num_removed, done.num_added, done.num_given_up) == (0, 0, 1)
+    assert (done.num_removed, done.num_added, done.num_abandoned) == (0, 0, 1)
     assert done.table.version == newest
 
 
@@ -214,7 +214,7 @@ def test_groups_are_given_up_independently() -> None:
     assert len(prepared.groups) == 2
     Dataset(table).delete("id >= 120")
     done = commit_and_check(prepared)
-    assert (done.num_removed, done.num_added, done.num_given_up) == (3, 1, 1)
+    assert (done.num_removed, done.num_added, done.num_abandoned) == (3, 1, 1)
 
 
 def meddling(*acts: Act) -> Callable[[Sequence[RewriteTask]], Iterator[list[Fragment]]]:

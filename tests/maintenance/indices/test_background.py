@@ -20,7 +20,7 @@ from lance_stream.environment import MACHINE
 from lance_stream.maintenance.compaction.background import begin_work, end_work
 from lance_stream.maintenance.indices import background, child
 from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
-from lance_stream.maintenance.indices.building import LEFT, Built
+from lance_stream.maintenance.indices.building import UNCHANGED, Built
 from lance_stream.maintenance.indices.child import StoppedChildError, build_in_child
 from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.maintenance.indices.update_indices import request_of
@@ -76,7 +76,7 @@ def test_a_round_that_did_nothing_hides_no_other(uri: str) -> None:
     indexing = BackgroundIndexing(RefreshPolicy(rows=31))
     done = IndexRound(reasons={"id_idx": "rows"})
     for outcome in (done, IndexRound()):
-        indexing._tell(outcome)
+        indexing._report(outcome)
     assert indexing.last_round is done
 
 
@@ -376,7 +376,7 @@ def test_a_round_without_effect_is_not_repeated_at_once(
 
     def build_nothing(request: Any, *_: Any) -> Built:
         requests.append(request)
-        return Built(problems=dict.fromkeys(request.names, LEFT))
+        return Built(problems=dict.fromkeys(request.names, UNCHANGED))
 
     monkeypatch.setattr(background, "build_in_child", build_nothing)
     indexing = BackgroundIndexing(ANY_ROW)

@@ -20,7 +20,7 @@ class Clock:
 
 def seconds_held(backoffs: BackoffList, clock: Clock) -> float | None:
     backoffs.note(["i"], {"i": "damaged"}, [INDEX])
-    left = backoffs.seconds_left([INDEX])
+    left = backoffs.seconds_remaining([INDEX])
     assert left is not None
     assert backoffs.contains(INDEX)
     clock.now += left
@@ -44,7 +44,7 @@ def test_an_index_that_was_made_again_is_not_held() -> None:
     assert not backoffs.contains(replace(INDEX, built_at=NOW + timedelta(seconds=1)))
     assert not backoffs.contains(replace(INDEX, name="j"))
     assert backoffs.contains(replace(INDEX, rows_unindexed=7))
-    assert backoffs.seconds_left([]) is None
+    assert backoffs.seconds_remaining([]) is None
 
 
 def test_rounds_that_fail_are_further_apart() -> None:

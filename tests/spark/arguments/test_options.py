@@ -17,7 +17,7 @@ from lance_stream.spark.arguments.reader_options import (
 )
 from lance_stream.spark.arguments.writer_arguments import STREAM, WriterArguments
 from lance_stream.spark.arguments.writer_calls import parse_writer_options
-from lance_stream.spark.feed.table_function import _asked
+from lance_stream.spark.feed.table_function import _reader_options
 from lance_stream.spark.session.session_options import SessionOptions
 
 PATH = {"path": "/data/events.lance"}
@@ -326,7 +326,9 @@ def test_writers_refuse_options_they_ignore(
         lambda given: parse_writer_options(given, True),
         lambda given: parse_writer_options(given, False),
         lambda given: lance_sink(given["path"]),
-        lambda given: _asked(SessionOptions(), (False, False), given["path"], 1, None, None),
+        lambda given: _reader_options(
+            SessionOptions(), (False, False), given["path"], 1, None, None
+        ),
     ],
 )
 def test_memory_tables_are_refused(

@@ -52,9 +52,9 @@ class Asked:
         assert isinstance(runner.utf8_deserializer, UTF8Deserializer)
         runner.partitions_func(self.reader, self.source, self.schema, 10_000, sent, answer)
         answer.seek(0)
-        (num_portions,) = struct.unpack(">i", answer.read(4))
+        (num_task_inputs,) = struct.unpack(">i", answer.read(4))
         inputs = []
-        for _ in range(num_portions):
+        for _ in range(num_task_inputs):
             (size,) = struct.unpack(">i", answer.read(4))
             inputs.append(pickle.loads(answer.read(size)))
         (flag,) = struct.unpack(">i", answer.read(4))

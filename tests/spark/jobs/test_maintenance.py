@@ -216,7 +216,7 @@ def test_tasks_clean_up_like_one_process(
     """A distributed cleanup must delete the same files and keep the same young or tagged ones,
     while the driver lists no data folder.
     """
-    monkeypatch.setattr(file_jobs, "FILES_FOR_EACH_TASK", 5)
+    monkeypatch.setattr(file_jobs, "FILES_PER_TASK", 5)
     monkeypatch.setattr(file_jobs, "TASKS_AT_ONCE", 2)
     ours, theirs = (value.compact(4) for value in pair)
     for item in (ours, theirs):

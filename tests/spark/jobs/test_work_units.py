@@ -30,18 +30,18 @@ from lance_stream.spark.source.table_rows import TableRows
 @settings(max_examples=60, deadline=None)
 def test_packing_keeps_every_unit_in_order(sizes: list[int], tasks: int) -> None:
     """A lost unit loses rows, and a changed order would change the order of rows in a DataFrame."""
-    portions = pack([(place, size) for place, size in enumerate(sizes)], tasks)
-    assert [unit for portion in portions for unit in portion] == list(range(len(sizes)))
-    assert len(portions) <= tasks
-    assert all(portions)
+    task_inputs = pack([(place, size) for place, size in enumerate(sizes)], tasks)
+    assert [unit for task_input in task_inputs for unit in task_input] == list(range(len(sizes)))
+    assert len(task_inputs) <= tasks
+    assert all(task_inputs)
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_portions_are_balanced_within_one_unit(sizes: list[int], tasks: int) -> None:
     """The slowest task decides how long a job takes."""
-    portions = pack([(size, size) for size in sizes], tasks)
-    assert max(map(sum, portions)) <= sum(sizes) / tasks + max(sizes)
+    task_inputs = pack([(size, size) for size in sizes], tasks)
+    assert max(map(sum, task_inputs)) <= sum(sizes) / tasks + max(sizes)
 
 
 @pytest.mark.parametrize(
@@ -92,5 +92,5 @@ def test_scattered_rows_cost_more(tmp_path: Path) -> None:
 def test_task_inputs_can_be_pickled() -> None:
     """Spark sends the input of a task in a pickle to the worker."""
     reading = TableRows(pa.schema([("text", pa.string())]))
-    portion = pickle.loads(pickle.dumps(TaskInput(("a", "b"), reading, 3)))
-    assert (portion.units, portion.reading, portion.num_bytes) == (("a", "b"), reading, 3)
+    task_input = pickle.loads(pickle.dumps(TaskInput(("a", "b"), reading, 3)))
+    assert (task_input.units, task_input.reading, task_input.num_bytes) == (("a", "b"), reading, 3)

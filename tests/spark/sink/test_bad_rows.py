@@ -157,7 +157,7 @@ def test_good_rows_commit_and_bad_rows_are_quarantined(
             return rows.set_column(2, "name", rows["name"].fill_null("?"))
 
         done = lance_stream.replay_quarantine(uri, fix=fix, expect={})
-        assert (done.rows_replayed, done.rows_left) == (len(wanted), {})
+        assert (done.rows_replayed, done.rows_remaining) == (len(wanted), {})
         assert lance_stream.open_dataset(uri).count_rows() == sum(map(len, batches))
 
 
@@ -313,7 +313,7 @@ def test_a_killed_sink_quarantines_each_row_once(
     assert states <= {"ready"}
     if mode == "append":
         done = lance_stream.replay_quarantine(uri, expect={})
-        assert done.rows_left == {}
+        assert done.rows_remaining == {}
         assert sorted(row[1] for row in rows_of(uri)) == [5, 5, 15, 15, 50, 50]
 
 

@@ -135,7 +135,7 @@ def test_refused_batches_leave_no_staged_files(
     """A null key is noticed by a task and a duplicate by the driver, and both have staged rows by
     then.
     """
-    monkeypatch.setattr(staged_rows, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(staged_rows, "_MAX_INLINE_BYTES", 0)
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     key = "nullif(id, 250)" if fails == "a task" else "id % 290"
     with pytest.raises(

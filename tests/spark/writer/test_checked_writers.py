@@ -113,10 +113,13 @@ def test_good_rows_commit_and_bad_rows_are_quarantined(uri: str, mode: str) -> N
     assert aside(uri) == sorted(wanted, key=repr)
     assert {value.state for value in lance_stream.list_quarantine(uri)} == {"ready"}
     if mode == "append":
-        assert lance_stream.replay_quarantine(uri, where="reason = 'op'", expect={}).rows_left == {}
+        assert (
+            lance_stream.replay_quarantine(uri, where="reason = 'op'", expect={}).rows_remaining
+            == {}
+        )
     elif mode == "upsert":
         done = lance_stream.replay_quarantine(uri, where="reason = 'large'", fix={"x": "x + 10"})
-        assert done.rows_left == {}
+        assert done.rows_remaining == {}
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])

@@ -274,7 +274,7 @@ def written(job: UpsertJob, rows: pa.Table, query_id: str = "") -> Part:
 @pytest.fixture
 def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stage all rows in files."""
-    monkeypatch.setattr(staged_rows, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(staged_rows, "_MAX_INLINE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("in_files")

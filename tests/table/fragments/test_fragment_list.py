@@ -146,7 +146,7 @@ def test_damaged_fragments_agree_with_the_decoder() -> None:
 def test_derived_lists_keep_what_is_known() -> None:
     known = varied(MANY)
     fragments = FragmentList(map(encode_fragment, known))
-    _ = fragments.numbers, fragments[4], fragments.framed, fragments.place_of
+    _ = fragments.numbers, fragments[4], fragments.framed, fragments.index_by_id
     new = [fragment(5000, deletion_file=deleted(2)), fragment(4000)]
     lists = {
         "appended": (fragments.appended(new), [*known, *new]),
@@ -170,16 +170,16 @@ def test_derived_lists_keep_what_is_known() -> None:
         assert 0 < decoded <= 3 or name == "cut", name
         assert list(made) == expected, name
         assert made.framed == wire.join_frames(2, made.raws), name
-        assert made.place_of == {value.id: at for at, value in enumerate(expected)}, name
+        assert made.index_by_id == {value.id: at for at, value in enumerate(expected)}, name
     assert numbers_of(fragments) == expected_of(known)
 
 
 def test_duplicate_ids_are_seen_in_derived_lists() -> None:
     fragments = FragmentList.of([fragment(1), fragment(2)])
-    assert fragments.place_of == {1: 0, 2: 1}
+    assert fragments.index_by_id == {1: 0, 2: 1}
     for made in (fragments.appended([fragment(2)]), fragments.replaced({0: fragment(2)})):
         with pytest.raises(CorruptDataError, match="same id"):
-            _ = made.place_of
+            _ = made.index_by_id
 
 
 @pytest.mark.floors

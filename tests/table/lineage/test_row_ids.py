@@ -70,8 +70,8 @@ def test_parts_of_a_sequence_decode_alone(ids: list[int], data: st.DataObject) -
 def test_a_row_is_found_by_its_id(ids: list[int], others: list[int]) -> None:
     sequence = decode_row_ids(encode_row_ids(u64(ids)))
     wanted = [*others, *ids[::3]]
-    place_of = {id_: place for place, id_ in enumerate(ids)}
-    assert sequence.find(u64(wanted)).tolist() == [place_of.get(value, -1) for value in wanted]
+    index_by_id = {id_: place for place, id_ in enumerate(ids)}
+    assert sequence.find(u64(wanted)).tolist() == [index_by_id.get(value, -1) for value in wanted]
 
 
 @given(id_lists.filter(bool))

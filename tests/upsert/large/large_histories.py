@@ -366,10 +366,10 @@ class History:
 
         use_small_runs(patch)
         patch(staged_files, "LEAST_ROWS", self.dice.choice([1, 3]))
-        patch(staged_files, "BUNDLES_OF_A_PORTION", self.dice.choice([3, 128]))
-        patch(staged_rows, "PORTION_BYTES", self.dice.choice([1, 2000, 1 << 20]))
+        patch(staged_files, "BUNDLES_PER_BATCH", self.dice.choice([3, 128]))
+        patch(staged_rows, "SORTED_BATCH_BYTES", self.dice.choice([1, 2000, 1 << 20]))
         patch(staged_rows, "MAX_BYTES", self.dice.choice([1000, 100_000]))
-        patch(staged_rows, "_KEPT_BYTES", self.dice.choice([0, 0, 3000]))
+        patch(staged_rows, "_MAX_INLINE_BYTES", self.dice.choice([0, 0, 3000]))
         if self.dice.random() < 0.5:  # rows stay in place whatever that costs
             of_fragment = in_place_costs.FragmentCosts
             patch(of_fragment, "is_cheaper_in_place", property(lambda _: True))

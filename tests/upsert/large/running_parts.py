@@ -113,7 +113,7 @@ def upsert_staged_rows(
     with (
         patch.object(staged_rows, "MAX_ROWS", limit),
         patch.object(staged_rows, "_MANY_TASKS", 1),
-        patch.object(staged_rows, "_KEPT_BYTES_OF_MANY", 0),
+        patch.object(staged_rows, "_MAX_INLINE_BYTES_OF_MANY", 0),
         patch.object(staged_files, "LEAST_ROWS", 1),
     ):
         staged: list[StagedRows] = []

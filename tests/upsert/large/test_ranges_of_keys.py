@@ -247,7 +247,7 @@ def test_ranges_cover_all_rows_once(
     dice = random.Random(5)
     for _ in range(60):
         monkeypatch.setattr(staged_files, "LEAST_ROWS", dice.randrange(1, 9))
-        monkeypatch.setattr(staged_files, "BUNDLES_OF_A_PORTION", dice.randrange(1, 20))
+        monkeypatch.setattr(staged_files, "BUNDLES_PER_BATCH", dice.randrange(1, 20))
         store = MemoryStore(f"/{uuid.uuid4()}")
         span = dice.choice([3, 40, 1 << 64])
         wanted: list[tuple[int, int]] = []

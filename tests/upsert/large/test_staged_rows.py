@@ -39,7 +39,7 @@ def test_keys_widened_before_commit_stay_one(
     with (
         patch.object(staged_rows, "MAX_ROWS", 50),
         patch.object(staged_rows, "_MANY_TASKS", 1),
-        patch.object(staged_rows, "_KEPT_BYTES", 0),
+        patch.object(staged_rows, "_MAX_INLINE_BYTES", 0),
     ):
         first = stage_rows([rows], table.store, table.arrow_schema, rules, task=0)
         ds = lance_stream.open_dataset(uri).alter_columns({"path": "id", "data_type": after})

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, together
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.rows import MAX_PLACE, Rows
+from lance_stream.file.rows import MAX_POSITION, Rows
 from lance_stream.file.v2_0.encodings.compressed_buffers import compress, decompress
 from lance_stream.file.v2_0.encodings.end_offsets import (
     Spans,
@@ -54,7 +54,7 @@ def decode_binary(
     if flat is None or flat.bits_per_value != 8:
         return (yield from _decode_packed(encoding, arrow, page, rows, decode))
     buffer = page.find(flat.buffer)
-    limit = MAX_PLACE if is_compressed(flat) else buffer.size_bytes
+    limit = MAX_POSITION if is_compressed(flat) else buffer.size_bytes
     reading_spans = _read_spans(encoding, page, rows, decode, limit)
     if (
         is_compressed(flat)
@@ -208,7 +208,7 @@ def _decode_packed(
     encoding: pb.Binary, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
 ) -> Asking[pa.Array]:
     """Return values with encoded bytes, as early writers stored ASCII."""
-    spans = yield from _read_spans(encoding, page, rows, decode, MAX_PLACE)
+    spans = yield from _read_spans(encoding, page, rows, decode, MAX_POSITION)
     array = yield from decode(encoding.bytes, pa.uint8(), page, spans.items())
     if array.null_count:
         raise CorruptDataError("a byte of a string is null")

@@ -27,7 +27,7 @@ from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.data_blocks import WORDS
 from lance_stream.file.compression import fastlanes
-from lance_stream.file.rows import MAX_PLACE, Rows
+from lance_stream.file.rows import MAX_POSITION, Rows
 from lance_stream.file.v2_0.encodings.flat import (
     as_bytes,
     has_fixed_width,
@@ -52,7 +52,7 @@ def decode_bitpacked(
     width = encoding.compressed_bits_per_value
     word = _word(arrow, width, encoding.uncompressed_bits_per_value)
     buffer = page.find(encoding.buffer)
-    if rows.stop * width > MAX_PLACE or (rows.stop * width + 7) // 8 > buffer.size_bytes:
+    if rows.stop * width > MAX_POSITION or (rows.stop * width + 7) // 8 > buffer.size_bytes:
         raise CorruptDataError(
             f"{rows.stop} values of {width} bits do not fit into {buffer.size_bytes} bytes"
         )
@@ -106,8 +106,8 @@ def _groups_of(rows: Rows, num_values: int) -> tuple[Rows, slice | npt.NDArray[n
         groups = Rows(first, -(-rows.stop // num_values)) if len(rows) else Rows(first, first)
         return groups, slice(start, start + len(rows))
     group_of_row = rows.offsets // num_values
-    distinct, place_of_group = np.unique(group_of_row, return_inverse=True)
-    return Rows.of(distinct), place_of_group * num_values + rows.offsets % num_values
+    distinct, index_of_group = np.unique(group_of_row, return_inverse=True)
+    return Rows.of(distinct), index_of_group * num_values + rows.offsets % num_values
 
 
 def _read_groups(

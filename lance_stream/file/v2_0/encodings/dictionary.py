@@ -86,17 +86,17 @@ def encode_dictionary(
         InvalidInputError: There are nulls, and the index type has no index left for them.
     """
     items = chunks[0].dictionary
-    null_place = _place_of_null(items)
-    if null_place is None and any(chunk.indices.null_count for chunk in chunks):
-        null_place = len(items)
+    null_index = _index_of_null(items)
+    if null_index is None and any(chunk.indices.null_count for chunk in chunks):
+        null_index = len(items)
         items = pa.concat_arrays([items, pa.nulls(1, arrow.value_type)])
-        if null_place > np.iinfo(arrow.index_type.to_pandas_dtype()).max:
+        if null_index > np.iinfo(arrow.index_type.to_pandas_dtype()).max:
             raise InvalidInputError(
-                f"{null_place} values and null do not fit into the indices of {arrow}; "
+                f"{null_index} values and null do not fit into the indices of {arrow}; "
                 "use a wider index type, or file version 2.1 or newer"
             )
     indices = [
-        chunk.indices.fill_null(pa.scalar(null_place, arrow.index_type))
+        chunk.indices.fill_null(pa.scalar(null_index, arrow.index_type))
         if chunk.indices.null_count
         else chunk.indices
         for chunk in chunks
@@ -181,7 +181,7 @@ def _check_total_bytes(places: npt.NDArray[np.unsignedinteger], items: pa.Array)
         )
 
 
-def _place_of_null(items: pa.Array) -> int | None:
+def _index_of_null(items: pa.Array) -> int | None:
     if not items.null_count:
         return None
     return int(pc.index(items.is_null(), pa.scalar(value=True)).as_py())

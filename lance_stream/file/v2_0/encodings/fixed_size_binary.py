@@ -14,7 +14,7 @@ import pyarrow as pa
 from lance_stream._proto import encodings_v2_0_pb2 as pb
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.file.rows import MAX_PLACE, Rows
+from lance_stream.file.rows import MAX_POSITION, Rows
 from lance_stream.file.v2_0.encodings.binary import check_text, is_binary_like
 from lance_stream.file.v2_0.encodings.end_offsets import arrow_offsets, has_wide_offsets
 from lance_stream.file.v2_0.encodings.flat import plain_flat, read_flat, read_values
@@ -38,7 +38,7 @@ def decode_fixed_size_binary(
         raise CorruptDataError(
             f"byte strings of {width} bytes are stored for a column of type {arrow}"
         )
-    if flat is None or flat.bits_per_value != 8 or len(rows) * width > MAX_PLACE:
+    if flat is None or flat.bits_per_value != 8 or len(rows) * width > MAX_POSITION:
         raise UnsupportedFeatureError("bytes of fixed-size strings are not stored plainly")
     data = yield from read_flat(flat, page, lambda buffer: read_values(buffer, width, rows))
     offsets = arrow_offsets(

@@ -166,9 +166,9 @@ def read_bits(buffer: ByteRange, rows: Rows) -> Asking[memoryview]:
         (data,) = yield [ByteRange(buffer.start + first_byte, buffer.start + last_byte)]
         return as_bytes(shift_bits(np.frombuffer(data, np.uint8), rows.start % 8, len(rows)))
     in_byte = rows.offsets >> 3
-    byte_places = np.unique(in_byte)
-    data = yield from read_values(buffer, 1, Rows.of(byte_places))
-    holders = np.frombuffer(data, np.uint8)[np.searchsorted(byte_places, in_byte)]
+    byte_positions = np.unique(in_byte)
+    data = yield from read_values(buffer, 1, Rows.of(byte_positions))
+    holders = np.frombuffer(data, np.uint8)[np.searchsorted(byte_positions, in_byte)]
     bits = (holders >> (rows.offsets & 7).astype(np.uint8)) & 1
     return as_bytes(np.packbits(bits, bitorder="little"))
 
@@ -246,10 +246,10 @@ def arrow_buffer(data: memoryview) -> pa.Buffer:
     return pa.py_buffer(bytes(data)) if buffer.address % 8 else buffer
 
 
-def _check_size(buffer: ByteRange, wanted_bytes: int) -> None:
-    if wanted_bytes > buffer.size_bytes:
+def _check_size(buffer: ByteRange, num_bytes: int) -> None:
+    if num_bytes > buffer.size_bytes:
         raise CorruptDataError(
-            f"the page's rows need a buffer of {wanted_bytes} bytes, but it has {buffer.size_bytes}"
+            f"the page's rows need a buffer of {num_bytes} bytes, but it has {buffer.size_bytes}"
         )
 
 

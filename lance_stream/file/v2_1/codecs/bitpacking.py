@@ -99,7 +99,7 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
         widths = _widths(buffer, num_values, word)
         values = np.empty((len(num_values), VALUES), dtype=word)
         if _unpacked_by_loop(buffer, num_values, widths, values):
-            return _block(_first_of_each(values, num_values), self.bits_per_word)
+            return _block(_without_padding(values, num_values), self.bits_per_word)
         by_width, counts = np.unique(widths, return_counts=True)
         rare = by_width[counts <= _FEW_CHUNKS] if _is_aligned(buffer, word) else by_width[:0]
         if len(rare) > 1:
@@ -121,7 +121,7 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
                 fastlanes.unpack(words, width, values[first:stop])
             else:
                 values[places] = fastlanes.unpack(words, width)
-        return _block(_first_of_each(values, num_values), self.bits_per_word)
+        return _block(_without_padding(values, num_values), self.bits_per_word)
 
     def pick(
         self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
@@ -393,7 +393,7 @@ def _unpacked_by_loop(
     return True
 
 
-def _first_of_each(values: Words, num_values: Counts) -> Words:
+def _without_padding(values: Words, num_values: Counts) -> Words:
     """Drop the padding of chunks to 1,024 values."""
     if (num_values[:-1] == VALUES).all():
         return values.reshape(-1)[: int(num_values.sum())]

@@ -44,7 +44,7 @@ from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout, part
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafColumn,
     LeafRows,
-    RowsAsked,
+    RowSelection,
     as_bytes,
     pick_levels,
     pick_rows,
@@ -95,7 +95,7 @@ class ConstantPage:
         self._levels: Levels | None = None
         self._scalar: pa.Array | None = None
 
-    def read(self, rows: RowsAsked) -> Asking[LeafRows]:
+    def read(self, rows: RowSelection) -> Asking[LeafRows]:
         """Read some rows; the page's buffers are requested once."""
         if not self._has_levels:
             return (yield from self._read_flat(rows))
@@ -107,7 +107,7 @@ class ConstantPage:
         levels = pick_levels(self._levels, entries)
         return LeafRows(levels, self._values(levels.num_visible()))
 
-    def _read_flat(self, rows: RowsAsked) -> Asking[LeafRows]:
+    def _read_flat(self, rows: RowSelection) -> Asking[LeafRows]:
         if self._scalar is None and (self._is_inline or self._has_value_buffer):
             self._scalar = self._load_scalar((yield list(self._page.buffers)))
         definition = None if self._scalar is not None else np.ones(len(rows), np.uint16)
@@ -197,7 +197,7 @@ def encode_null_page(levels: Levels, *, packs_levels: bool) -> EncodedLayout:
         levels: The page's levels.
         packs_levels: Whether they may be encoded, as in 2.2.
     """
-    levels = _null_in_each_layer(levels)
+    levels = _null_per_layer(levels)
     kinds = levels.layers.kinds
     message = pb.ConstantLayout(layers=kinds)  # type: ignore[arg-type]  # an int is one
     buffers: tuple[tuple[memoryview, ...], ...] = ()
@@ -217,7 +217,7 @@ def encode_null_page(levels: Levels, *, packs_levels: bool) -> EncodedLayout:
     return EncodedLayout(pb.PageLayout(constant_layout=message), buffers)
 
 
-def _null_in_each_layer(levels: Levels) -> Levels:
+def _null_per_layer(levels: Levels) -> Levels:
     """Return the levels of rows that are null as a whole in the form of the reference.
 
     If no row has a value, it expects nulls in each layer, even in those of parts that must not be

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.v2_1.layouts.levels import Levels, Places, join_levels
 
-RowsAsked: TypeAlias = range | Places
+RowSelection: TypeAlias = range | Places
 """Rows of a page: all of a range (of step 1), or those at ascending positions, each once."""
 
 
@@ -50,17 +50,17 @@ class LeafRows:
     values: pa.Array
 
 
-def first_of(rows: RowsAsked) -> int:
+def first_of(rows: RowSelection) -> int:
     """Return the first of some rows; there must be one."""
     return rows.start if isinstance(rows, range) else int(rows[0])
 
 
-def last_of(rows: RowsAsked) -> int:
+def last_of(rows: RowSelection) -> int:
     """Return the last of some rows; there must be one."""
     return rows.stop - 1 if isinstance(rows, range) else int(rows[-1])
 
 
-def within(rows: RowsAsked, start: int, stop: int) -> RowsAsked:
+def within(rows: RowSelection, start: int, stop: int) -> RowSelection:
     """Return the rows in [start, stop), counted from `start`."""
     if isinstance(rows, range):
         return range(max(rows.start, start) - start, max(min(rows.stop, stop), start) - start)
@@ -68,7 +68,7 @@ def within(rows: RowsAsked, start: int, stop: int) -> RowsAsked:
     return as_range(rows[low:high] - start)
 
 
-def as_range(places: Places) -> RowsAsked:
+def as_range(places: Places) -> RowSelection:
     """Return ascending positions as a range, if there is no gap between them."""
     if len(places) == 0:
         return range(0)
@@ -76,14 +76,14 @@ def as_range(places: Places) -> RowsAsked:
     return range(first, last + 1) if last - first + 1 == len(places) else places
 
 
-def as_places(rows: RowsAsked) -> Places:
+def as_positions(rows: RowSelection) -> Places:
     """Return rows as (num_rows,) i64 positions."""
     if isinstance(rows, range):
         return np.arange(rows.start, rows.stop, dtype=np.int64)
     return rows
 
 
-def runs_of(rows: RowsAsked) -> tuple[Places, Places]:
+def runs_of(rows: RowSelection) -> tuple[Places, Places]:
     """Return the first row of each run of rows without a gap, and one past its last."""
     if isinstance(rows, range):
         return np.array([rows.start]), np.array([rows.stop])
@@ -100,14 +100,14 @@ def spread(starts: Places, stops: Places) -> Places:
     return np.repeat(starts - ends + counts, counts) + np.arange(int(ends[-1]), dtype=np.int64)
 
 
-def pick_values(values: pa.Array, rows: RowsAsked) -> pa.Array:
+def pick_values(values: pa.Array, rows: RowSelection) -> pa.Array:
     """Return some of an array's values."""
     if isinstance(rows, range):
         return values.slice(rows.start, len(rows)) if len(rows) != len(values) else values
     return values.take(pa.array(rows))
 
 
-def pick_levels(levels: Levels, rows: RowsAsked) -> Levels:
+def pick_levels(levels: Levels, rows: RowSelection) -> Levels:
     """Return some entries of levels."""
     if isinstance(rows, range):
         return levels.slice(rows.start, rows.stop) if len(rows) != levels.num_levels else levels
@@ -115,8 +115,8 @@ def pick_levels(levels: Levels, rows: RowsAsked) -> Levels:
 
 
 def pick_rows(
-    levels: Levels, rows: RowsAsked, breaks: Places | None = None
-) -> tuple[RowsAsked, RowsAsked]:
+    levels: Levels, rows: RowSelection, breaks: Places | None = None
+) -> tuple[RowSelection, RowSelection]:
     """Return the entries and the values of some rows.
 
     Args:

@@ -87,7 +87,7 @@ def decode_level_chunks(
     elif isinstance(codec, OutOfLineBitpacking):
         levels = _decode_out_of_line(codec, buffer, num_levels)
     else:
-        levels = _decode_each(encoding, buffer, num_levels)
+        levels = _decode_chunks(encoding, buffer, num_levels)
     if len(levels) != int(num_levels.sum()):
         raise CorruptDataError(f"{len(levels)} levels are there, but {num_levels.sum()} are needed")
     return levels
@@ -217,7 +217,7 @@ def _decode_runs(parts: list[ChunkedBuffer], num_levels: Places) -> LevelArray:
     )
 
 
-def _decode_each(
+def _decode_chunks(
     encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, num_levels: Places
 ) -> LevelArray:
     parts = [

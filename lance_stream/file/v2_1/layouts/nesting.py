@@ -42,12 +42,12 @@ class LayerReader:
         self._repetition = levels.repetition
         self._definition = levels.definition
         self._num_levels = levels.num_levels
-        self._place = 0
+        self._depth = 0
 
     def items(self) -> Mask | None:
         """Return which of this item layer's values are not null; None if all are."""
-        layers, depth = self._layers, self._place
-        self._place += 1
+        layers, depth = self._layers, self._depth
+        self._depth += 1
         definition = self._definition
         if definition is None:
             return None
@@ -69,7 +69,7 @@ class LayerReader:
         """
         if self._num_levels % size:
             raise CorruptDataError(f"{self._num_levels} items do not form whole lists of {size}")
-        layers, depth = self._layers, self._place
+        layers, depth = self._layers, self._depth
         self._num_levels //= size
         definition = self._definition
         if definition is not None:
@@ -89,8 +89,8 @@ class LayerReader:
             (num_lists + 1,) offsets into the values of the layer below, and which lists are not
             null; None if all are.
         """
-        layers, depth = self._layers, self._place
-        self._place += 1
+        layers, depth = self._layers, self._depth
+        self._depth += 1
         repetition, definition = self._repetition, self._definition
         if repetition is None:
             # No levels: no rows.
@@ -125,7 +125,7 @@ class LayerReader:
 
     def _keep(self, starts: Places, definition: LevelArray | None) -> None:
         """Keep one entry for each list, with its definition level, for the layers around it."""
-        if self._repetition is not None and self._place < len(self._layers.kinds):
+        if self._repetition is not None and self._depth < len(self._layers.kinds):
             self._repetition = self._repetition[starts] - np.uint16(1)
         self._definition = definition
         self._num_levels = len(starts)

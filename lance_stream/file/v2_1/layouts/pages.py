@@ -32,7 +32,7 @@ from lance_stream.file.v2_1.layouts.full_zip.full_zip import FullZipPage
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafColumn,
     LeafRows,
-    RowsAsked,
+    RowSelection,
     first_of,
     join_leaf_rows,
     last_of,
@@ -49,7 +49,7 @@ MAX_ROWS = 2**62
 class OpenPage(Protocol):
     """A page with a known layout; caches what it has read of its tables."""
 
-    def read(self, rows: RowsAsked) -> Asking[LeafRows | ReadChunks]:
+    def read(self, rows: RowSelection) -> Asking[LeafRows | ReadChunks]:
         """Read some of its rows, counted in the page; at least one."""
         ...
 
@@ -118,7 +118,7 @@ class PagesOfColumn:
         self.row_starts: Places = np.fromiter(accumulate(lengths, initial=0), np.int64)
         self._open: dict[LeafColumn, dict[int, OpenPage]] = {}
 
-    def read(self, leaf: LeafColumn, rows: RowsAsked) -> Asking[LeafRows]:
+    def read(self, leaf: LeafColumn, rows: RowSelection) -> Asking[LeafRows]:
         """Read some rows, counted in the file; at least one.
 
         Raises:
@@ -194,7 +194,7 @@ class PagesOfColumn:
                 )
 
     def _read_page(
-        self, index: int, leaf: LeafColumn, opened: dict[int, OpenPage], rows: RowsAsked
+        self, index: int, leaf: LeafColumn, opened: dict[int, OpenPage], rows: RowSelection
     ) -> Asking[LeafRows | ReadChunks]:
         with self._noting(index):
             if index not in opened:

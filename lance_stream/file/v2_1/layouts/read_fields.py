@@ -25,7 +25,7 @@ from lance_stream.file.blocks.data_blocks import Mask
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafColumn,
     LeafRows,
-    RowsAsked,
+    RowSelection,
     as_range,
     last_of,
     spread,
@@ -116,7 +116,7 @@ def _is_without_fields(field: Field) -> bool:
 
 
 def _read(
-    field: Field, pages_of_leaf: Mapping[int, PagesOfColumn], rows: RowsAsked
+    field: Field, pages_of_leaf: Mapping[int, PagesOfColumn], rows: RowSelection
 ) -> Asking[pa.Array]:
     arrow_type = field_to_arrow(field).type
     if mixes_fixed_size_lists(field):
@@ -151,7 +151,7 @@ def _read(
     return assembled.array
 
 
-def _entries(rows: RowsAsked, entries_per_row: int) -> RowsAsked:
+def _entries(rows: RowSelection, entries_per_row: int) -> RowSelection:
     """Return the rows of a leaf's pages that form some rows of the file."""
     if entries_per_row == 1:
         return rows

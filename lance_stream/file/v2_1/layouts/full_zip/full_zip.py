@@ -46,7 +46,7 @@ from lance_stream.file.v2_1.layouts.full_zip.zipped_items import (
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafColumn,
     LeafRows,
-    RowsAsked,
+    RowSelection,
     as_bytes,
     runs_of,
 )
@@ -118,7 +118,7 @@ class FullZipPage:
             max_visible=self._layers.max_visible,
         )
 
-    def read(self, rows: RowsAsked) -> Asking[LeafRows]:
+    def read(self, rows: RowSelection) -> Asking[LeafRows]:
         """Read some rows: one round, or two if the row index must be read first."""
         index = self._index
         if index is None:
@@ -137,7 +137,7 @@ class FullZipPage:
         ends = np.cumsum(stops - starts)
         return self._decode(data, ends - (stops - starts), ends)
 
-    def _read_even(self, rows: RowsAsked) -> Asking[LeafRows]:
+    def _read_even(self, rows: RowSelection) -> Asking[LeafRows]:
         """Read rows that all have the same number of bytes."""
         base, stride = self._page.buffers[0].start, self._item_bytes
         firsts, stops = runs_of(rows)

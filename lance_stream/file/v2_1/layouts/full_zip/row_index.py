@@ -11,7 +11,7 @@ import numpy.typing as npt
 from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.scattered_bytes import read_slices
-from lance_stream.file.v2_1.layouts.leaf_rows import RowsAsked, as_bytes, runs_of
+from lance_stream.file.v2_1.layouts.leaf_rows import RowSelection, as_bytes, runs_of
 from lance_stream.file.v2_1.layouts.levels import Places
 
 MAX_INDEX_BYTES = 1 << 20
@@ -40,7 +40,7 @@ class RowIndex:
         self._width = self._width_of()
         self.starts: Places | None = None
 
-    def find(self, rows: RowsAsked) -> Asking[tuple[Places, Places]]:
+    def find(self, rows: RowSelection) -> Asking[tuple[Places, Places]]:
         """Return the starts and stops of rows in the page's items."""
         index = self._buffer
         if self.starts is None and index.size_bytes <= MAX_INDEX_BYTES:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.data_blocks import Bytes
-from lance_stream.file.v2_1.layouts.leaf_rows import RowsAsked, first_of, last_of, spread
+from lance_stream.file.v2_1.layouts.leaf_rows import RowSelection, first_of, last_of, spread
 from lance_stream.file.v2_1.layouts.levels import Levels, Places
 
 MAX_LOG_VALUES = 15
@@ -25,7 +25,7 @@ MAX_LOG_VALUES = 15
 ALIGNMENT = 8
 """Chunks, and the buffers in them, start at multiples of this many bytes."""
 
-_NO_PLACES: Final[Places] = np.zeros(0, np.int64)
+_NO_POSITIONS: Final[Places] = np.zeros(0, np.int64)
 
 
 class Chunks(NamedTuple):
@@ -43,7 +43,7 @@ class Chunks(NamedTuple):
     rows: Places
     goes_on: npt.NDArray[np.bool_] | None
 
-    def holding(self, rows: RowsAsked) -> tuple[Places, Places]:
+    def holding(self, rows: RowSelection) -> tuple[Places, Places]:
         """Return the chunks that contain some rows.
 
         Returns:
@@ -53,7 +53,7 @@ class Chunks(NamedTuple):
         if self.goes_on is None:
             if isinstance(rows, range):
                 ends = _holders(self.rows, np.array([rows.start, rows.stop - 1]))
-                return np.arange(ends[0], ends[1] + 1), _NO_PLACES
+                return np.arange(ends[0], ends[1] + 1), _NO_POSITIONS
             firsts = _holders(self.rows, rows)
             is_first = _differs_from_previous(firsts)
             return firsts[is_first], is_first.cumsum() - 1
@@ -66,7 +66,7 @@ class Chunks(NamedTuple):
         after = np.minimum(np.searchsorted(ends, firsts, side="right"), len(ends) - 1)
         lasts = np.where(goes_on, ends[after], firsts)
         if isinstance(rows, range):
-            return np.arange(first, int(lasts[-1]) + 1), _NO_PLACES
+            return np.arange(first, int(lasts[-1]) + 1), _NO_POSITIONS
         chosen = spread(firsts, lasts + 1)
         chosen = chosen[_differs_from_previous(chosen)]
         return chosen, np.searchsorted(chosen, firsts)
@@ -177,8 +177,8 @@ def encode_row_index(levels: Levels, starts: Places) -> npt.NDArray[Any]:
     stops = np.append(starts[1:], levels.num_levels)
     rows_before = np.searchsorted(row_stops, np.append(0, stops), side="right")
     last_stop = np.append(0, row_stops)[rows_before[1:]]
-    num_left = stops - np.maximum(last_stop, starts)
-    return np.stack([np.diff(rows_before), num_left], axis=1).astype("<u8")
+    num_remaining = stops - np.maximum(last_stop, starts)
+    return np.stack([np.diff(rows_before), num_remaining], axis=1).astype("<u8")
 
 
 def _holders(rows: Places, places: Places) -> Places:

@@ -47,9 +47,9 @@ from lance_stream.file.v2_1.codecs import (
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout, part
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafColumn,
-    RowsAsked,
+    RowSelection,
     as_bytes,
-    as_places,
+    as_positions,
     as_range,
 )
 from lance_stream.file.v2_1.layouts.level_chunks import (
@@ -132,7 +132,7 @@ class MiniBlockPage:
         """The number of rows of the page."""
         return self._page.length
 
-    def read(self, rows: RowsAsked) -> Asking["ReadChunks"]:
+    def read(self, rows: RowSelection) -> Asking["ReadChunks"]:
         """Read some rows: first one round for all or many rows, or two for a few; later one.
 
         The chunks are decoded later, by `decode_pages`.
@@ -145,7 +145,7 @@ class MiniBlockPage:
             else:
                 tables = yield ranges
             self._load_tables(tables)
-        chunks = self._known_chunks()
+        chunks = self._loaded_chunks()
         chosen, slots = chunks.holding(rows)
         if data is not None:
             return ReadChunks(self, chosen, as_bytes(data), chunks.starts[chosen], rows, slots)
@@ -155,7 +155,7 @@ class MiniBlockPage:
         )
         return ReadChunks(self, chosen, joined, starts, rows, slots)
 
-    def _needs_most_chunks(self, rows: RowsAsked) -> bool:
+    def _needs_most_chunks(self, rows: RowSelection) -> bool:
         """Return whether most chunks have one of some rows, as far as can be told without a table.
 
         All chunks are taken to have as many rows. Later reads join the chunks of as many rows, too.
@@ -210,7 +210,7 @@ class MiniBlockPage:
 
     def measure(self, chosen: Places) -> tuple[Places, Places, Places, int]:
         """Return the bytes, values and rows of some chunks, and the first row of the first."""
-        chunks = self._known_chunks()
+        chunks = self._loaded_chunks()
         return (
             chunks.starts[chosen + 1] - chunks.starts[chosen],
             chunks.values[chosen + 1] - chunks.values[chosen],
@@ -218,14 +218,14 @@ class MiniBlockPage:
             int(chunks.rows[chosen[0]]),
         )
 
-    def _known_chunks(self) -> Chunks:
+    def _loaded_chunks(self) -> Chunks:
         if self._chunks is None:
             raise CorruptDataError("a page has no chunk table")
         return self._chunks
 
-    def places_in(
+    def rows_within(
         self, chosen: Places, rows: Places, slots: Places, num_levels: Places
-    ) -> tuple[RowsAsked, Places | None]:
+    ) -> tuple[RowSelection, Places | None]:
         """Return the requested rows among those that start in some chunks.
 
         Args:
@@ -238,14 +238,14 @@ class MiniBlockPage:
             The rows, counted from the first that starts in the chunks; and, for a page of lists,
             the entries at which chunks were omitted.
         """
-        chunks = self._known_chunks()
+        chunks = self._loaded_chunks()
         firsts = chunks.rows[chosen]
         omitted = firsts - starts_of(chunks.rows[chosen + 1] - firsts)
         inside = as_range(rows - omitted[slots])
         if not self._has_repetition:
             return inside, None
         heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
-        return as_places(inside), starts_of(num_levels)[heads]
+        return as_positions(inside), starts_of(num_levels)[heads]
 
     def part(self, data: Bytes, starts: Places, sizes: Places) -> "ChunkParts":
         """Split chunks into their buffers."""
@@ -362,7 +362,7 @@ class ReadChunks(NamedTuple):
     chosen: Places
     data: Bytes
     starts: Places
-    rows: RowsAsked
+    rows: RowSelection
     slots: Places
 
 

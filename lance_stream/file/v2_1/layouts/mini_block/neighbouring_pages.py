@@ -13,8 +13,8 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, in_one
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafRows,
-    RowsAsked,
-    as_places,
+    RowSelection,
+    as_positions,
     pick_levels,
     pick_rows,
     pick_values,
@@ -67,12 +67,12 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
     rows = parts[0].rows
     if isinstance(rows, range):
         start = rows.start - measures[0][3]
-        inside: RowsAsked = range(start, start + sum(len(part.rows) for part in parts))
+        inside: RowSelection = range(start, start + sum(len(part.rows) for part in parts))
     else:
-        inside, breaks = first.places_in(parts[0].chosen, rows, parts[0].slots, chunks.num_levels)
+        inside, breaks = first.rows_within(parts[0].chosen, rows, parts[0].slots, chunks.num_levels)
     entries, places = pick_rows(levels, inside, breaks)
     if len(parts) == 1 and len(places) * SPARSE < int(counts.sum()):
-        picked = first.pick_values(chunks.values, counts, as_places(places))
+        picked = first.pick_values(chunks.values, counts, as_positions(places))
         if picked is not None:
             levels = pick_levels(levels, entries)
             return LeafRows(levels, first.finished(picked, levels))

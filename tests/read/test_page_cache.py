@@ -12,9 +12,9 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.file.metadata.stored_pages import StoredPage
-from lance_stream.read import fragment, kept_pages
+from lance_stream.read import fragment, page_cache
 from lance_stream.read import prefetch as reading_ahead
-from lance_stream.read.kept_pages import KeptPages, PagesOfFile, Rows
+from lance_stream.read.page_cache import PageCache, PagesOfFile, Rows
 from lance_stream.storage import protocols
 from lance_stream.storage.coalesce import Joining
 from lance_stream.storage.objects import object_store
@@ -38,11 +38,11 @@ def service(monkeypatch: pytest.MonkeyPatch) -> ObjectService:
         (fragment, "BATCH_BYTES"),
         (reading_ahead, "BATCH_BYTES"),
         (reading_ahead, "MAX_WAITING_BYTES"),
-        (kept_pages, "START_BYTES"),
-        (kept_pages, "WINDOW_BYTES"),
-        (kept_pages, "KEPT_BYTES"),
-        (kept_pages, "LEAST_PART_BYTES"),
-        (kept_pages, "MAX_GAP_BYTES"),
+        (page_cache, "START_BYTES"),
+        (page_cache, "WINDOW_BYTES"),
+        (page_cache, "MAX_CACHED_BYTES"),
+        (page_cache, "LEAST_PART_BYTES"),
+        (page_cache, "MAX_GAP_BYTES"),
         (object_store, "PIECE_BYTES"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name) // SMALLER)
@@ -58,14 +58,14 @@ def service(monkeypatch: pytest.MonkeyPatch) -> ObjectService:
 def most_kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes a scan keeps, after each of its reads."""
     seen: list[int] = []
-    fetch = KeptPages.fetch
+    fetch = PageCache.fetch
 
-    def noting(kept: KeptPages, *asked: Any) -> Any:
+    def noting(kept: PageCache, *asked: Any) -> Any:
         found = fetch(kept, *asked)
         seen.append(kept.num_bytes)
         return found
 
-    monkeypatch.setattr(KeptPages, "fetch", noting)
+    monkeypatch.setattr(PageCache, "fetch", noting)
     return seen
 
 
@@ -221,8 +221,8 @@ def test_pages_wider_than_the_window_are_read_in_parts(
     service: ObjectService, most_kept: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never is more kept than the limit, and nothing is read twice."""
-    monkeypatch.setattr(kept_pages, "WINDOW_BYTES", FILE_BYTES // 4)
-    monkeypatch.setattr(kept_pages, "KEPT_BYTES", FILE_BYTES // 2)
+    monkeypatch.setattr(page_cache, "WINDOW_BYTES", FILE_BYTES // 4)
+    monkeypatch.setattr(page_cache, "MAX_CACHED_BYTES", FILE_BYTES // 2)
     monkeypatch.setattr(reading_ahead, "MAX_WAITING_BYTES", FILE_BYTES // 8)
     rows = numbers(NUM_ROWS)
     ds = table_of(rows, num_files=2)
@@ -252,14 +252,14 @@ PAGE = StoredPage((ByteRange(4096, 6000), ByteRange(6016, 5_000_000)), 0, 1000)
 
 
 def pages_of(file: Any, rows: Rows, *, is_first: bool = False) -> PagesOfFile:
-    kept = KeptPages()
+    kept = PageCache()
     return PagesOfFile(kept, [([PAGE], False)], rows, file, is_first=is_first)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("rows", [Rows(0, 1000, 100), Rows(300, 700, 100), Rows(990, 1000, 1)])
 def test_any_range_is_answered(rows: Rows, is_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_pages, "START_BYTES", 1 << 20)
+    monkeypatch.setattr(page_cache, "START_BYTES", 1 << 20)
     file = Bytes(5_100_000)
     pages = pages_of(file, rows, is_first=is_first)
     dice = np.random.default_rng(1)
@@ -288,7 +288,7 @@ def test_rows_far_apart_are_read_by_themselves() -> None:
 def test_overlapping_pages_are_read_as_they_are() -> None:
     file = Bytes(5_100_000)
     pages = [PAGE, StoredPage((ByteRange(5000, 7000),), 0, 1000)]
-    reader = PagesOfFile(KeptPages(), [(pages, False)], Rows(0, 1000, 10), file, is_first=False)
+    reader = PagesOfFile(PageCache(), [(pages, False)], Rows(0, 1000, 10), file, is_first=False)
     reader.read_ranges([ByteRange(5000, 5100)], 1)
     assert file.asked == [ByteRange(5000, 5100)]
 
@@ -337,7 +337,7 @@ def test_a_part_that_could_not_be_fetched_is_asked_for_again() -> None:
 
 def test_threads_that_cut_a_page_at_a_time_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """One finds that the filter matched everywhere so far, the other that it no longer does."""
-    monkeypatch.setattr(kept_pages, "START_BYTES", 1 << 20)
+    monkeypatch.setattr(page_cache, "START_BYTES", 1 << 20)
     file = Bytes(5_100_000)
     wanted = [ByteRange(4_000, 4_100), ByteRange(1_000_000, 4_900_000)]
     others: list[threading.Thread] = []
@@ -346,7 +346,7 @@ def test_threads_that_cut_a_page_at_a_time_agree(monkeypatch: pytest.MonkeyPatch
     def read() -> None:
         found.append([bytes(span) for span in pages.read_ranges(wanted, 1)])
 
-    class Changing(KeptPages):
+    class Changing(PageCache):
         """Ends to match everywhere after another thread has seen that it did."""
 
         @property

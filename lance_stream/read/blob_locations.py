@@ -69,7 +69,9 @@ class BlobSpans(NamedTuple):
     sizes: npt.NDArray[np.int64]
 
 
-def blob_places(descriptions: pa.StructArray, file: DataFile, open_files: OpenFiles) -> BlobSpans:
+def blob_locations(
+    descriptions: pa.StructArray, file: DataFile, open_files: OpenFiles
+) -> BlobSpans:
     """Return the locations of blobs.
 
     Args:
@@ -199,7 +201,7 @@ def _read(file: FileOfBlobs, ranges: list[ByteRange]) -> list[memoryview]:
     try:
         buffers = [memoryview(span).cast("B") for span in file.store.read_ranges(file.path, ranges)]
     except NotFoundError as error:
-        raise _is_gone(file.path) from error
+        raise _missing_file(file.path) from error
     for target, buffer in zip(ranges, buffers, strict=True):
         if buffer.nbytes != target.size_bytes:
             raise CorruptDataError(
@@ -233,7 +235,7 @@ def _firsts(kinds: Any, ids: Any, uris: Any, rows: npt.NDArray[np.int64]) -> lis
 
 def _file_of(key: tuple[int, int, str], file: DataFile, open_files: OpenFiles) -> FileOfBlobs:
     kind, number, uri = key
-    store, path = open_files.place_of(file)
+    store, path = open_files.location_of(file)
     if kind == INLINE:
         return FileOfBlobs(store, path, open_files.reader(file).metadata.size_bytes)
     if kind in (PACKED, DEDICATED):
@@ -244,9 +246,9 @@ def _file_of(key: tuple[int, int, str], file: DataFile, open_files: OpenFiles) -
     else:
         raise UnsupportedFeatureError(f"blobs of the kind {kind} are not supported")
     try:
-        return FileOfBlobs(store, path, open_files.known_size(store, path))
+        return FileOfBlobs(store, path, open_files.raw_file_size(store, path))
     except NotFoundError as error:
-        raise _is_gone(path) from error
+        raise _missing_file(path) from error
 
 
 def _external(base_id: int, uri: str, open_files: OpenFiles) -> tuple[Store, str]:
@@ -299,5 +301,5 @@ def _numbers(array: pa.Array, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.in
     return numbers.astype(np.int64)
 
 
-def _is_gone(path: str) -> CorruptDataError:
+def _missing_file(path: str) -> CorruptDataError:
     return CorruptDataError(f"the blob file {path!r} does not exist")

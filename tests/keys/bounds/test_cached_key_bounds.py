@@ -6,19 +6,19 @@ import pytest
 
 import lance_stream
 from lance_stream.keys.batch_keys import KeyLookup
-from lance_stream.keys.bounds import known_key_bounds
-from lance_stream.keys.bounds.key_bounds import (
-    BoundsLearner,
-    ColumnBounds,
-    FileBounds,
-    KeyBounds,
-)
-from lance_stream.keys.bounds.known_key_bounds import (
+from lance_stream.keys.bounds import cached_key_bounds
+from lance_stream.keys.bounds.cached_key_bounds import (
     bounds_path,
     key_bounds,
     read_bounds,
     save_key_bounds,
     write_bounds,
+)
+from lance_stream.keys.bounds.key_bounds import (
+    BoundsLearner,
+    ColumnBounds,
+    FileBounds,
+    KeyBounds,
 )
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
@@ -70,8 +70,8 @@ def test_saved_bounds_round_trip(arrow_type: pa.DataType, keys: list[list[Any]])
     again = ColumnBounds(key_field(table))
     again.add(read_bounds(table.store, key_field(table)))
     fragments = table.manifest.fragments
-    assert again.num_known == 3
-    assert again.known_files(fragments) == column.known_files(fragments)
+    assert again.num_files == 3
+    assert again.files_of(fragments) == column.files_of(fragments)
     for number, key in enumerate(keys[:2]):
         lookup = KeyLookup([pa.array(key, arrow_type)])
         may = KeyBounds([again]).may_hold(fragments, lookup)
@@ -103,7 +103,7 @@ def test_saved_bounds_match_type_and_release(
     saved(table, [1])
     assert len(read_bounds(table.store, key_field(table))) == 1
     assert read_bounds(table.store, key_field(other)) == []
-    monkeypatch.setattr(known_key_bounds, "_RELEASE", b"2")
+    monkeypatch.setattr(cached_key_bounds, "_RELEASE", b"2")
     assert read_bounds(table.store, key_field(table)) == []
 
 
@@ -113,7 +113,7 @@ def test_oversized_files_are_ignored(
     """Only the end of a file is read, so its size cannot exhaust the memory."""
     table = table_of([1])
     saved(table, [1])
-    monkeypatch.setattr(known_key_bounds, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(cached_key_bounds, "MAX_FILE_BYTES", 100)
     store = WatchedStore(table.store)
     assert read_bounds(store, key_field(table)) == []
     assert [call for call, _ in store.calls] == ["read_end"]
@@ -121,13 +121,13 @@ def test_oversized_files_are_ignored(
 
 def test_only_the_newest_bounds_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file has a maximum size, and new fragments are the ones that most upserts touch."""
-    monkeypatch.setattr(known_key_bounds, "MAX_FILE_ENTRIES", 2)
+    monkeypatch.setattr(cached_key_bounds, "MAX_FILE_ENTRIES", 2)
     table = table_of([1], [2], [3])
     column = saved(table, [1], [2], [3])
     again = ColumnBounds(key_field(table))
     again.add(read_bounds(table.store, key_field(table)))
     fragments = table.manifest.fragments
-    assert again.known_files(fragments) == column.known_files(fragments)[1:]
+    assert again.files_of(fragments) == column.files_of(fragments)[1:]
 
 
 def test_store_failures_are_ignored() -> None:
@@ -165,10 +165,10 @@ def test_bounds_are_saved_if_it_pays(
     """Bounds are only worth a request where much would have to be read again without them."""
     table = table_of([1], [5])
     bounds = key_bounds(table, ["id"])
-    bounds.learn(file_bounds(table, [1], [5]))
+    bounds.add_bounds(file_bounds(table, [1], [5]))
     save_key_bounds(table, bounds)
     assert not table.store.exists(bounds_path(key_field(table)))
-    monkeypatch.setattr(known_key_bounds, "LEAST_UNSAVED_WORK", 1000)
+    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1000)
     save_key_bounds(table, bounds)
     assert len(read_bounds(table.store, key_field(table))) == 2
     table.store.delete(bounds_path(key_field(table)))

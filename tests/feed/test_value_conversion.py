@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_stream.feed.shown_values import Source, show
+from lance_stream.feed.value_conversion import Source, show
 
 POINT = pa.struct([("x", pa.int64()), ("y", pa.string())])
 SWAPPED = pa.struct([("y", pa.string()), ("z", pa.int8()), ("x", pa.int8())])

@@ -127,7 +127,7 @@ def bounds_path(field: Field) -> str:
 
 def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) -> None:
     """Save the known bounds of the files of some fragments; best effort."""
-    entries = column.known_files(fragments)[-MAX_FILE_ENTRIES:]
+    entries = column.files_of(fragments)[-MAX_FILE_ENTRIES:]
     table = pa.table(
         [
             pa.array([location.file for location, _, _ in entries], pa.binary(16)),

@@ -11,9 +11,9 @@ pages, which are fetched once and kept for the next batches, whatever the column
     the other columns of a scan with a filter
                           likewise, if there were batches of which no rows, or few, matched
 
-A scan keeps twice what is under way, at most `KEPT_BYTES`, and what it is fetching; what was used
-least recently goes first. Bytes outside of these pages are requested as they are, and so are rows
-so far apart that what lies between them is not worth reading.
+A scan keeps twice what is under way, at most `MAX_CACHED_BYTES`, and what it is fetching; what was
+used least recently goes first. Bytes outside of these pages are requested as they are, and so are
+rows so far apart that what lies between them is not worth reading.
 """
 
 import threading
@@ -28,10 +28,10 @@ import pyarrow as pa
 from lance_stream.byte_ranges import Buffer, ByteRange, ReadRanges
 from lance_stream.file.metadata.stored_pages import StoredPage
 
-KEPT_BYTES: Final = 256 << 20
+MAX_CACHED_BYTES: Final = 256 << 20
 """The most that a scan keeps of its pages, besides what its threads are fetching."""
 
-WINDOW_BYTES: Final = KEPT_BYTES // 2
+WINDOW_BYTES: Final = MAX_CACHED_BYTES // 2
 """The pages of all columns that are under way at once are cut into parts of this total size."""
 
 START_BYTES: Final = 32 << 20
@@ -75,7 +75,7 @@ class _Part:
         self.data: Buffer | None = None
 
 
-class KeptPages:
+class PageCache:
     """The parts of pages that one scan keeps; safe for several threads."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class KeptPages:
     def make_room(self, window_bytes: int) -> None:
         """Keep twice as much as is under way at once."""
         with self._lock:
-            self._room = max(self._room, min(2 * window_bytes, KEPT_BYTES))
+            self._room = max(self._room, min(2 * window_bytes, MAX_CACHED_BYTES))
 
     def fetch(
         self,
@@ -197,14 +197,14 @@ class PagesOfFile:
 
     def __init__(
         self,
-        cache: KeptPages,
+        cache: PageCache,
         columns: Sequence[tuple[Sequence[StoredPage], bool]],
         rows: Rows,
         read_ranges: ReadRanges,
         *,
         is_first: bool,
     ) -> None:
-        self._kept = cache
+        self._cache = cache
         self.name = object()
         self._rows = rows
         self._read_ranges = read_ranges
@@ -242,7 +242,7 @@ class PagesOfFile:
         more = [span for span, parts in zip(ranges, needed, strict=True) if not parts]
         if not places:
             return self._read_ranges(ranges)
-        fetched, rest = self._kept.fetch(self.name, list(places), more, self._read_ranges)
+        fetched, rest = self._cache.fetch(self.name, list(places), more, self._read_ranges)
         data_of = dict(zip(places, fetched, strict=True))
         others = iter(rest)
         return [
@@ -262,7 +262,7 @@ class PagesOfFile:
                 return []
         if index not in self._parts:
             is_first = self._is_first and page.first_row <= self._rows.start
-            grows = not is_of_filter and (is_first or not self._kept.matches_everywhere)
+            grows = not is_of_filter and (is_first or not self._cache.matches_everywhere)
             # once: of two threads that cut it at a time, both take what the first one made
             self._parts.setdefault(index, self._cut_page(page, grows=grows))
         parts = self._parts[index]

@@ -85,7 +85,7 @@ def _show_list(array: pa.Array, source: Source, target: Any) -> pa.Array:
         return pa.nulls(len(array), target)
     is_null = np.asarray(array.is_null())
     lengths = np.where(is_null, 0, _list_lengths(array))
-    items = _shown_items(array.flatten(), source, target.value_type)
+    items = _converted_items(array.flatten(), source, target.value_type)
     if not pa.types.is_fixed_size_list(target):
         kind = pa.ListArray if pa.types.is_list(target) else pa.LargeListArray
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -113,7 +113,7 @@ def _list_lengths(array: pa.Array) -> npt.NDArray[np.int64]:
     return (offsets[1:] - offsets[:-1]).astype(np.int64)
 
 
-def _shown_items(items: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
+def _converted_items(items: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
     part = source.parts[0] if source.parts else Source(0)
     return pa.nulls(len(items), target) if part is None else show(items, part, target)
 
@@ -219,9 +219,11 @@ def _encoded(values: pa.Array, target: pa.DictionaryType) -> pa.Array:
     )
 
 
-def _kept(array: pa.Array, cast: Callable[[pa.Array], pa.Array], is_kept: pa.Array) -> pa.Array:
+def _cast_where(
+    array: pa.Array, cast: Callable[[pa.Array], pa.Array], survives: pa.Array
+) -> pa.Array:
     """Cast the values that keep their meaning, and return null for the others."""
-    mask = pc.fill_null(is_kept, False)
+    mask = pc.fill_null(survives, False)
     if mask.false_count == array.null_count:
         return cast(array)
     return cast(pc.if_else(mask, array, pa.scalar(None, array.type)))
@@ -230,7 +232,7 @@ def _kept(array: pa.Array, cast: Callable[[pa.Array], pa.Array], is_kept: pa.Arr
 def _round_trip(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Cast values that survive a round trip; for casts where a wrong value never does."""
     back = array.cast(target, safe=False).cast(array.type, safe=False)
-    return _kept(array, lambda some: some.cast(target, safe=False), pc.equal(array, back))
+    return _cast_where(array, lambda some: some.cast(target, safe=False), pc.equal(array, back))
 
 
 def _show_decimal(array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -263,12 +265,12 @@ def _show_number(array: pa.Array, target: pa.DataType) -> pa.Array:
     if types.is_decimal(array.type) or types.is_decimal(target):
         return _show_decimal(array, target)
     if types.is_integer(array.type) and types.is_integer(target):
-        return _kept(array, lambda some: some.cast(target), _is_within(array, target))
+        return _cast_where(array, lambda some: some.cast(target), _is_within(array, target))
     if types.is_integer(array.type):
         most = 1 << {16: 11, 32: 24, 64: 53}[target.bit_width]
         low = 0 if types.is_unsigned_integer(array.type) else -most
-        is_kept = _is_between(array, low, most)
-        return _kept(array, lambda some: _as_float(some, target), is_kept)
+        survives = _is_between(array, low, most)
+        return _cast_where(array, lambda some: _as_float(some, target), survives)
     if types.is_integer(target):
         return _float_as_integer(array, target)
     return _float_as_float(array, target)
@@ -293,9 +295,9 @@ def _float_as_integer(array: pa.Array, target: pa.DataType) -> pa.Array:
     values = _values_of(array, np.float64)
     limits = np.iinfo(target.to_pandas_dtype())
     # the largest integer may have no exact float, but one more does
-    is_kept = (values >= float(limits.min)) & (values < float(int(limits.max) + 1))
-    is_kept &= np.floor(values) == values
-    mask = ~is_kept | np.asarray(array.is_null())
+    survives = (values >= float(limits.min)) & (values < float(int(limits.max) + 1))
+    survives &= np.floor(values) == values
+    mask = ~survives | np.asarray(array.is_null())
     return pa.array(np.where(mask, 0, values).astype(target.to_pandas_dtype()), mask=mask)
 
 
@@ -330,11 +332,11 @@ def _show_bytes(array: pa.Array, target: pa.DataType) -> pa.Array:
     if not pa.types.is_fixed_size_binary(target):
         return array.cast(target)
     # not by if_else: up to Arrow 23 at least, it garbles slices of bytes beside a null scalar
-    is_kept = pc.fill_null(pc.equal(pc.binary_length(array), target.byte_width), False)
+    survives = pc.fill_null(pc.equal(pc.binary_length(array), target.byte_width), False)
     from lance_stream.write.casting import cast_to_fixed_size_binary  # rarely needed
 
-    fitting = cast_to_fixed_size_binary(array.filter(is_kept), target)
-    mask = is_kept.to_numpy(zero_copy_only=False)
+    fitting = cast_to_fixed_size_binary(array.filter(survives), target)
+    mask = survives.to_numpy(zero_copy_only=False)
     return fitting.take(pa.array(np.cumsum(mask) - 1, pa.int64(), mask=~mask))
 
 

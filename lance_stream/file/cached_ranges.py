@@ -9,7 +9,7 @@ from lance_stream.byte_ranges import Asking, Buffer, ByteRange
 T = TypeVar("T")
 
 
-class KnownRanges:
+class CachedRanges:
     """Ranges of a file that were already read and need no second request.
 
     Args:
@@ -18,10 +18,10 @@ class KnownRanges:
     """
 
     def __init__(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> None:
-        self._known = sorted(zip(ranges, buffers, strict=True), key=lambda pair: pair[0].start)
-        self._starts = [span.start for span, _ in self._known]
+        self._cached = sorted(zip(ranges, buffers, strict=True), key=lambda pair: pair[0].start)
+        self._starts = [span.start for span, _ in self._cached]
 
-    def and_also(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> "KnownRanges":
+    def and_also(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> "CachedRanges":
         """Return these ranges and some more."""
         more = [
             (span, data)
@@ -30,12 +30,12 @@ class KnownRanges:
         ]
         if not more:
             return self
-        pairs = [*self._known, *more]
-        return KnownRanges([span for span, _ in pairs], [data for _, data in pairs])
+        pairs = [*self._cached, *more]
+        return CachedRanges([span for span, _ in pairs], [data for _, data in pairs])
 
     def answering(self, asking: Asking[T]) -> Asking[T]:
         """Run a generator that requests bytes, and pass on only requests for unknown ranges."""
-        if not self._known:
+        if not self._cached:
             return (yield from asking)
         try:
             requests = next(asking)
@@ -54,10 +54,10 @@ class KnownRanges:
         if target.size_bytes == 0:
             return memoryview(b"")
         index = bisect_right(self._starts, target.start) - 1
-        if index < 0 or self._known[index][0].stop < target.stop:
+        if index < 0 or self._cached[index][0].stop < target.stop:
             return None
-        span, data = self._known[index]
+        span, data = self._cached[index]
         return data[target.start - span.start : target.stop - span.start]
 
 
-NOTHING_KNOWN = KnownRanges((), ())
+NO_CACHED_RANGES = CachedRanges((), ())

@@ -22,7 +22,7 @@ from lance_stream.snapshot.references import Refs
 _log = logging.getLogger(__name__)
 
 
-class KeptProgress:
+class ConsumerProgress:
     """The progress of one stream.
 
     Args:
@@ -32,7 +32,7 @@ class KeptProgress:
     def __init__(self, consumer: str | None) -> None:
         self._consumer = consumer
         self._noted = 0
-        self._held = 0
+        self._held_version = 0
 
     def read(self, refs: Refs) -> int | None:
         """Return the last version that the consumer has finished; None if there is none."""
@@ -47,9 +47,9 @@ class KeptProgress:
         except NotFoundError as error:
             # No data is lost: the stream needs only the versions after it.
             _log.warning("the progress of the consumer %r is not stored: %s", self._consumer, error)
-        if self._held or not self._noted:
+        if self._held_version or not self._noted:
             release_beginning(refs, self._consumer)
-        self._noted, self._held = position.version, 0
+        self._noted, self._held_version = position.version, 0
 
     def hold(self, refs: Refs, start: Position, end: Position) -> None:
         """Protect the version that a batch reads until a first version has been finished.
@@ -60,9 +60,9 @@ class KeptProgress:
             end: Its end; the version of a snapshot.
         """
         version = end.version if start.is_snapshot else int(start.version == 0)
-        if self._consumer is None or version in (0, self._held):
+        if self._consumer is None or version in (0, self._held_version):
             return
         # If it is missing already, planning the batch raises the error.
         with suppress(NotFoundError):
             hold_beginning(refs, self._consumer, version)
-            self._held = version
+            self._held_version = version
