@@ -6,7 +6,8 @@
     ds = ds.append(rows)
     ds.changes(after=1).read_all()
 
-This package opens and creates tables; the integration with Spark is `lance_stream.spark`.
+This package opens and creates tables; the integration with Spark is `lance_stream.spark`. Read
+`dataset` first, the object that users hold; docs/architecture.md says what each folder holds.
 
 Its names are imported when they are first used: so the command line shows its help, and completes
 words, without loading Arrow.

@@ -83,12 +83,3 @@ def test_stores_commits_and_commands_import_no_circles() -> None:
             break
         modules -= leaves
     assert modules == set()
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_folders_hold_at_most_a_dozen_modules(room: str) -> None:
-    """So that a newcomer can see all of them at once."""
-    root = Path(lance_stream.__file__).parent / room.rpartition(".")[2]
-    folders = [root, *(path for path in root.rglob("*") if (path / "__init__.py").exists())]
-    counts = {str(folder): len(set(folder.glob("*.py"))) - 1 for folder in folders}
-    assert max(counts.values()) <= 12, counts

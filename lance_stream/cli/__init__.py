@@ -1,5 +1,7 @@
 """The command line, `lance-stream`: read tables, follow their changes, maintain them.
 
+Read `commands` first, then the module of a command:
+
     commands     the table of commands: the only place that names a new one
     look, read, maintain, references, setup
                  a module per command, named after it: its arguments and its action

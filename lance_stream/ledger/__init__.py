@@ -1,6 +1,6 @@
 """The ledger: does a table already contain this micro-batch?
 
-Read in this order: `micro_batch`, the identity of a batch; `row_digests`, what identifies its rows;
+Read `micro_batch` first, the identity of a batch; then `row_digests`, what identifies its rows;
 `verdicts`, the table of all answers; `lookup`, which finds a batch id in the ledger of a version;
 `replay_check`, which asks once for each version; `recording`, which makes the entry that the commit
 stores. Off the path: entries that other programs removed (`foreign_restores`), which batch may

@@ -1,4 +1,4 @@
 """Commands that show a table: `show`, `log`, `report` and `verify`.
 
-`description` is what `show` prints; `maintenance_advice` is what it recommends.
+Read `show` first: `description` is what it prints, `maintenance_advice` what it recommends.
 """

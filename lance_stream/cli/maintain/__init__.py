@@ -1,4 +1,4 @@
 """Commands that maintain a table.
 
-`compact`, `cleanup`, `indices`, `restore`, `quarantine` and `migrate`: one module each.
+Read `compact` first; `cleanup`, `indices`, `restore`, `quarantine` and `migrate` are built alike.
 """

@@ -1,1 +1,4 @@
-"""Commands for names and readers of versions: `tags`, `branches`, `clone` and `consumers`."""
+"""Commands for names and readers of versions: `tags`, `branches`, `clone` and `consumers`.
+
+Read `tags` first; `branches`, `clone` and `consumers` are built alike.
+"""

@@ -1,9 +1,13 @@
 """Compression used by more than one file version: bytes and words in, bytes and words out.
 
+Read `fastlanes` first, then the others in this order:
+
     fastlanes   words without their high zero bits
     fsst        byte strings with one-byte codes for frequent pieces
     zstd_lz4    bytes by zstd or lz4, with their raw size in front
 
-Their messages belong to each version. May import `data_blocks`,
-`chunked_buffers`.
+The symbols of FSST have three modules: `fsst_symbols`, `fsst_training` and `fsst_matching`.
+`compiled` loads the loops of `kernels` if numba is installed.
+
+Their messages belong to each version. May import `blocks`.
 """

@@ -1,5 +1,7 @@
 """What the user asked for: one table of a writer's arguments, one of a reader's options.
 
+Read `table` first, then the others in this order:
+
     table               what a row of these tables says
     writer_arguments    the arguments of `lance_sink`, and the options of `df.write`
     writer_calls        from parameters and options to these arguments
