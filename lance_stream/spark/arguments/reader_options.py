@@ -268,8 +268,10 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
         one_path("paths", lowered["paths"])
     others = lowered.keys() - options_of(ReaderOptions).keys()
     if others:
-        from lance_stream.spark.arguments.writer_arguments import WriterArguments
-        from lance_stream.spark.arguments.writer_calls import without_options_of_views
+        from lance_stream.spark.arguments.writer_arguments import (
+            WriterArguments,
+            without_options_of_views,
+        )
 
         lowered = without_options_of_views(lowered)
         refuse_unknown(lowered, ReaderOptions, WriterArguments, "is for writing, not for reading")

@@ -61,6 +61,7 @@ from lance_stream.spark.arguments.table import (
     as_option,
     check_callers,
     is_set,
+    parse_options,
     rows_of,
 )
 from lance_stream.write.row_checks import Check
@@ -508,3 +509,24 @@ class WriterArguments:
             when_matched=with_one_time(self.when_matched, UPDATE),
             when_not_matched=with_one_time(self.when_not_matched, INSERT),
         )
+
+
+def without_options_of_views(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options without those of a view that only say how INSERT INTO writes to it.
+
+    Args:
+        options: Names in lower case, and texts.
+
+    Raises:
+        InvalidInputError: A value is invalid.
+    """
+    by_key = "mode" in options
+    for_insert = {
+        option.name.lower()
+        for row in rows_of(WriterArguments).values()
+        if row.in_views == "always" or (row.in_views == "by key" and by_key)
+        for option in row.options
+    }
+    shared = {name: value for name, value in options.items() if name in for_insert}
+    parse_options(WriterArguments, shared)
+    return {name: value for name, value in options.items() if name not in shared}

@@ -183,24 +183,3 @@ def check_are_texts(parameters: Mapping[str, object]) -> None:
                     f"{name} is given as text, not as a Column, {item!r:.200}: a column by its "
                     "name, 'id', and a condition in Spark's SQL, \"op = 'd'\""
                 )
-
-
-def without_options_of_views(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options without those of a view that only say how INSERT INTO writes to it.
-
-    Args:
-        options: Names in lower case, and texts.
-
-    Raises:
-        InvalidInputError: A value is invalid.
-    """
-    by_key = "mode" in options
-    for_insert = {
-        option.name.lower()
-        for row in rows_of(WriterArguments).values()
-        if row.in_views == "always" or (row.in_views == "by key" and by_key)
-        for option in row.options
-    }
-    shared = {name: value for name, value in options.items() if name in for_insert}
-    parse_options(WriterArguments, shared)
-    return {name: value for name, value in options.items() if name not in shared}
