@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import RowIds
 from lance_stream.derived.progress import PendingRange
 from lance_stream.errors import NotFoundError
 from lance_stream.expressions.predicates import parse_expression
@@ -27,8 +28,6 @@ from lance_stream.row_updates.changed_rows import by_fragment
 from lance_stream.schema.system_columns import ROW_ID, ROW_LAST_UPDATED_AT_VERSION
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import DataFile, Fragment
-
-Ids: TypeAlias = npt.NDArray[np.uint64]
 
 _NO_LIMIT = (1 << 64) - 1
 
@@ -44,7 +43,7 @@ class Rows(NamedTuple):
 
     fragment_index: int
     offsets: npt.NDArray[np.uint32]
-    row_ids: Ids
+    row_ids: RowIds
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Changed:
 
     Attributes:
         pending_range: Selects the changed rows, and others that need no check.
-        untouched: Ids of fragments that still have their files: none of their rows changed.
+        untouched: RowIds of fragments that still have their files: none of their rows changed.
         others: Changed rows outside of the pending range.
     """
 
@@ -168,7 +167,7 @@ def _base_of(file: DataFile) -> int:
     return -1 if file.base_id is None else file.base_id
 
 
-def _stamps(table: TableVersion, fragment: Fragment) -> Ids:
+def _stamps(table: TableVersion, fragment: Fragment) -> RowIds:
     return table.row_versions(fragment, fragment.last_updated_at_versions).to_array()
 
 

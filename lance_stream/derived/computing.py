@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.derived.candidates import Ids, Rows
+from lance_stream.arrays import RowIds
+from lance_stream.derived.candidates import Rows
 from lance_stream.derived.declaration import Declaration
 from lance_stream.derived.fingerprints import Fingerprints, are_stale, fingerprints_of
 from lance_stream.derived.returned import as_outputs, counted, list_size, message_of, one_batch_of
@@ -78,7 +79,7 @@ class ComputeJob:
 
     units: tuple[WorkUnit, ...]
     store: Store
-    stored_states: tuple[Ids, npt.NDArray[np.int64]] | None = None
+    stored_states: tuple[RowIds, npt.NDArray[np.int64]] | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Computed:
     """
 
     values: SortedRows
-    row_ids: Ids
+    row_ids: RowIds
     fingerprints: Fingerprints
     num_checked: int
     num_failed: int
@@ -108,7 +109,7 @@ def compute_jobs(
     rows: Sequence[Rows],
     num_workers: int,
     store: Store,
-    stored_states: tuple[Ids, npt.NDArray[np.int64]] | None = None,
+    stored_states: tuple[RowIds, npt.NDArray[np.int64]] | None = None,
 ) -> list[ComputeJob]:
     """Return the work of checking some rows, in parts of about equal size.
 
@@ -126,7 +127,7 @@ def compute_jobs(
     columns = tuple(quote_path((column,)) for column in (*declaration.read_columns, *state))
     jobs: list[ComputeJob] = []
     units: list[WorkUnit] = []
-    ids: list[Ids] = []
+    ids: list[RowIds] = []
     num_rows = 0
 
     def finish() -> None:
@@ -194,14 +195,14 @@ class _Run:
         self._waiting: list[pa.RecordBatch] = []
         self._num_waiting = 0
         self._done: list[pa.RecordBatch] = []
-        self._ids: list[Ids] = []
+        self._ids: list[RowIds] = []
         self._fingerprints: list[Fingerprints] = []
         self._bad: list[pa.RecordBatch] = []
         self._messages: list[str] = []
         self._num_checked = 0
         self._num_failed = 0
 
-    def check(self, batch: pa.RecordBatch, stored_states: tuple[Ids, Any] | None) -> None:
+    def check(self, batch: pa.RecordBatch, stored_states: tuple[RowIds, Any] | None) -> None:
         """Keep the rows that are not current, and compute as many as a batch has."""
         declaration = self._declaration
         self._num_checked += batch.num_rows
@@ -343,7 +344,7 @@ class _Run:
         )
 
 
-def _states_of(ids: Ids, stored_ids: Ids, states: npt.NDArray[np.int64]) -> pa.Array:
+def _states_of(ids: RowIds, stored_ids: RowIds, states: npt.NDArray[np.int64]) -> pa.Array:
     if not len(stored_ids):
         return pa.nulls(len(ids), pa.int64())
     places = np.minimum(np.searchsorted(stored_ids, ids), len(stored_ids) - 1)
@@ -442,7 +443,7 @@ class StagedValues:
 
     store: Store
     files: tuple[SortedRows, ...]
-    row_ids: Ids
+    row_ids: RowIds
     columns: tuple[str, ...]
 
     def of(self, part: slice) -> "StagedValues":
@@ -463,7 +464,7 @@ class StagedValues:
         row_ids = self.row_ids[which]
         words = WordRange(int(row_ids.min()), int(row_ids.max()))
         rows: list[pa.RecordBatch] = []
-        ids: list[Ids] = []
+        ids: list[RowIds] = []
         sorted_ids = np.sort(row_ids)
         for file in self.files:
             for batch, rows_of_file in file.read_with_words(self.store, words):

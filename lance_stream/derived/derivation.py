@@ -24,11 +24,11 @@ from typing import Any, Final, ParamSpec, TypeVar
 import numpy as np
 
 from lance_stream.arguments import as_number
+from lance_stream.arrays import RowIds
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.derived import progress, same_table, separate_table
 from lance_stream.derived.candidates import (
     Changed,
-    Ids,
     PendingRows,
     changed_since,
     count,
@@ -288,7 +288,7 @@ class Derivation:
                 count(work.source, pending_range) for pending_range in work.rows.remaining
             ),
         )
-        deleted: Ids = np.empty(0, np.uint64)
+        deleted: RowIds = np.empty(0, np.uint64)
         if self.target is not None:
             deleted = separate_table.deleted_rows(work.table, work.source, work.before)
         if not work.rows.num_rows and not len(deleted) and not self._has_news(work):
@@ -556,7 +556,7 @@ class Derivation:
         self,
         work: _Work,
         computed: Sequence[Computed],
-        deleted: Ids,
+        deleted: RowIds,
         outcome: DerivedCommit,
     ) -> DerivedCommit:
         """Commit values and progress, and quarantine the rows that failed."""
@@ -635,7 +635,7 @@ class Derivation:
         self,
         work: _Work,
         computed: Sequence[Computed],
-        deleted: Ids,
+        deleted: RowIds,
         micro_batch: PendingBatch,
         outcome: DerivedCommit,
     ) -> DerivedCommit:

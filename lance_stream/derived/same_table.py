@@ -24,14 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.derived.candidates import Ids, files_of
+from lance_stream.arrays import RowAddresses, RowIds
+from lance_stream.derived.candidates import files_of
 from lance_stream.derived.computing import Computed, Runner, StagedValues
 from lance_stream.derived.declaration import Declaration
 from lance_stream.derived.fingerprints import fingerprints_of
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.read.row_lookup import find_rows
 from lance_stream.row_updates.changed_rows import (
-    Addresses,
     by_fragment,
     moved_lineage,
     read_rows,
@@ -118,8 +118,8 @@ def _have_same_inputs(
     table: TableVersion,
     read: TableVersion,
     declaration: Declaration,
-    addresses: Addresses,
-    row_ids: Ids,
+    addresses: RowAddresses,
+    row_ids: RowIds,
     expected: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
     """Return (n,) which rows have the inputs that their values were computed from."""
@@ -160,7 +160,7 @@ def output_ids(schema: Schema, declaration: Declaration) -> tuple[int, ...]:
 def _written(
     table: TableVersion,
     declaration: Declaration,
-    addresses: Addresses,
+    addresses: RowAddresses,
     values: StagedValues,
     runner: Runner,
     environment: Environment,
@@ -211,7 +211,7 @@ def _written(
 
 
 def _moved(
-    table: TableVersion, moving: Addresses, values: StagedValues, row_ids: Ids
+    table: TableVersion, moving: RowAddresses, values: StagedValues, row_ids: RowIds
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows that move, whole, with their values."""
     moved = replace(values, row_ids=row_ids)

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import RowIds
 from lance_stream.commit.committer import ConfigEntries
-from lance_stream.derived.candidates import Ids, Rows
+from lance_stream.derived.candidates import Rows
 from lance_stream.derived.computing import Computed, StagedValues
 from lance_stream.derived.declaration import SOURCE_ROW_ID, Declaration
 from lance_stream.derived.ownership import check_columns, missing_columns
@@ -81,7 +82,7 @@ def open_target(
 
 def stored_states(
     table: TableVersion, declaration: Declaration, rows: Sequence[Rows]
-) -> tuple[Ids, npt.NDArray[np.int64]]:
+) -> tuple[RowIds, npt.NDArray[np.int64]]:
     """Return (n,) row ids of the source, ascending, and (n,) their states in the separate table.
 
     Rows without a state are left out.
@@ -107,7 +108,7 @@ def stored_states(
     return id_parts[order], np.concatenate(states)[order]
 
 
-def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion | None) -> Ids:
+def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion | None) -> RowIds:
     """Return which rows the separate table has of rows that the source has no more.
 
     Args:
@@ -126,7 +127,7 @@ def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion
     return ids[~find_rows(source, ids)[1]]
 
 
-def _ids_to_check(source: TableVersion, before: TableVersion) -> Ids:
+def _ids_to_check(source: TableVersion, before: TableVersion) -> RowIds:
     """Return the row ids of fragments that have other deleted rows, or are gone."""
     now = source.manifest.fragments
     id_parts = [np.empty(0, np.uint64)]
@@ -148,7 +149,7 @@ def write(
     declaration: Declaration,
     store: Store,
     computed: Sequence[Computed],
-    deleted: Ids,
+    deleted: RowIds,
     micro_batch: PendingBatch,
     config_entries: ConfigEntries,
     check: Callable[[Manifest], None],

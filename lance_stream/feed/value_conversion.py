@@ -19,16 +19,15 @@ No value raises an error: history cannot be changed, and a reader must get past 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import Mask
 from lance_stream.schema.types.logical_types import is_list_type
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _DIGITS_OF_64_BITS: Final = 20
 

@@ -9,5 +9,5 @@ of them use.
 `type_support` and `encoding_options` state what a file can hold; `blobs`, `packed_parts` and
 `nested_arrays` are columns with parts; `known_ranges` are bytes that need no second request.
 
-May import: errors, byte_ranges, schema, _proto.
+May import: errors, arrays, byte_ranges, schema, _proto.
 """

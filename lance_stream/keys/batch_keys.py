@@ -19,13 +19,14 @@ Keys of different types are not compared: the caller casts the batch to the tabl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import Positions
 from lance_stream.errors import InvalidInputError
 from lance_stream.keys.comparing import dense_ranks, same_rows, show_value
 from lance_stream.keys.key_filter import (
@@ -36,8 +37,6 @@ from lance_stream.keys.key_filter import (
     bytes_of,
     key_words,
 )
-
-Places: TypeAlias = npt.NDArray[np.int64]
 
 NO_MATCH = -1
 """Index of a missing value."""
@@ -115,7 +114,7 @@ class KeyLookup:
     def __init__(self, keys: Sequence[pa.Array]) -> None:
         self.distinct: list[pa.Array] = []
         self._pairs: list[tuple[int, pa.Array]] = []
-        codes: Places | None = None
+        codes: Positions | None = None
         for values in map(without_dictionary, keys):
             if len(keys) == 1 and _are_distinct(values):
                 distinct, indices = values, np.arange(len(values))
@@ -132,10 +131,10 @@ class KeyLookup:
                 codes = _index_in(pairs, distinct_pairs)
         if codes is None:
             raise InvalidInputError("a key needs at least one column")
-        self.key_of_row: Places = codes
+        self.key_of_row: Positions = codes
         self.num_keys = len(self._pairs[-1][1] if self._pairs else self.distinct[0])
 
-    def find(self, keys: Sequence[pa.Array]) -> Places:
+    def find(self, keys: Sequence[pa.Array]) -> Positions:
         """Return the number of each row's key among the keys of the batch.
 
         Args:
@@ -149,7 +148,7 @@ class KeyLookup:
         numbers[rows] = positions
         return numbers
 
-    def find_rows(self, keys: Sequence[pa.Array]) -> tuple[Places, Places]:
+    def find_rows(self, keys: Sequence[pa.Array]) -> tuple[Positions, Positions]:
         """Return the rows that have a key of the batch, ascending, and the numbers of their keys.
 
         Args:
@@ -192,7 +191,7 @@ class KeyLookup:
         lazy = ("_search", "key_columns")
         return {name: value for name, value in self.__dict__.items() if name not in lazy}
 
-    def _numbers(self, keys: Sequence[pa.Array]) -> Places:
+    def _numbers(self, keys: Sequence[pa.Array]) -> Positions:
         numbers = _index_in(keys[0], self.distinct[0])
         for values, distinct, (factor, code_pairs) in zip(
             keys[1:], self.distinct[1:], self._pairs, strict=True
@@ -207,7 +206,7 @@ class KeyLookup:
     def key_columns(self) -> list[pa.Array]:
         """The (num_keys,) values of each key column, by the number of the key."""
         columns: list[pa.Array] = []
-        codes: Places | None = None
+        codes: Positions | None = None
         for index in range(len(self._pairs), 0, -1):
             factor, code_pairs = self._pairs[index - 1]
             pairs = code_pairs.to_numpy() if codes is None else code_pairs.to_numpy()[codes]
@@ -234,7 +233,7 @@ def _are_distinct(values: pa.Array) -> bool:
 
 
 def _are_same(
-    columns: Sequence[pa.Array], keys: Sequence[pa.Array], rows: Places, numbers: Places
+    columns: Sequence[pa.Array], keys: Sequence[pa.Array], rows: Positions, numbers: Positions
 ) -> npt.NDArray[np.bool_]:
     """Return which rows equal the key with the same word."""
     same = np.ones(len(rows), np.bool_)
@@ -261,7 +260,7 @@ class _Search(NamedTuple):
     columns: list[pa.Array]
     filter: KeyFilter
     words: KeyWords | None
-    numbers: Places
+    numbers: Positions
 
 
 def hash_keys(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]:
@@ -349,7 +348,7 @@ class Winners:
         num_late: How many rows are superseded by a newer one of the batch.
     """
 
-    rows: Places
+    rows: Positions
     num_late: int
 
 
@@ -440,7 +439,11 @@ def check_no_null_sequences(batch: pa.RecordBatch, names: Sequence[str], sequenc
 
 
 def check_same(
-    batch: pa.RecordBatch, names: Sequence[str], sequence_by: str, twins: Places, others: Places
+    batch: pa.RecordBatch,
+    names: Sequence[str],
+    sequence_by: str,
+    twins: Positions,
+    others: Positions,
 ) -> None:
     """Raise unless each of some rows equals its counterpart, which has the same sequence.
 
@@ -463,12 +466,12 @@ def without_dictionary(values: pa.Array) -> pa.Array:
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
-def _index_in(values: pa.Array, distinct: pa.Array) -> Places:
+def _index_in(values: pa.Array, distinct: pa.Array) -> Positions:
     """Return the index of each value among distinct ones, or -1."""
     indices = pc.fill_null(pc.index_in(values, value_set=distinct), NO_MATCH)
     if values.null_count:
         indices = pc.if_else(pc.is_null(values), NO_MATCH, indices)
-    places: Places = indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    places: Positions = indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return places
 
 

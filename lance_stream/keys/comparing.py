@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import Mask
 from lance_stream.errors import InvalidInputError
 
-Mask = npt.NDArray[np.bool_]
 Ranks = npt.NDArray[np.int64]
 
 

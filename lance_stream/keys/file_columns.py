@@ -16,14 +16,12 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Bytes, Positions
 from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.table.fragments.fragment import Fragment, has_overlays
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.messages.wire_columns import Spans, walk
 from lance_stream.table.paths import parse_data_file_name, parse_data_file_names
-
-Bytes = npt.NDArray[np.uint8]
-Places = npt.NDArray[np.int64]
 
 _FILES, _OVERLAYS = 2, 11
 _PATH, _FIELDS, _COLUMNS = 1, 2, 3
@@ -76,7 +74,9 @@ def chance_of(path: str) -> bytes | None:
     return random
 
 
-def file_columns(fragments: FragmentList, places: Places, field_id: int) -> list[FileColumn | None]:
+def file_columns(
+    fragments: FragmentList, places: Positions, field_id: int
+) -> list[FileColumn | None]:
     """Return what `file_column` returns for some fragments, of which few are decoded.
 
     Args:
@@ -119,7 +119,7 @@ class _PlainFiles(NamedTuple):
     """
 
     data: Bytes
-    owners: Places
+    owners: Positions
     names: Bytes
     fields: Spans
     columns: Spans

@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Positions, RowAddresses
 from lance_stream.errors import NotFoundError
-from lance_stream.keys.batch_keys import KeyLookup, Places
+from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.keys.bounds.cached_key_bounds import key_bounds, save_key_bounds
 from lance_stream.keys.bounds.key_bounds import BoundsLearner, FileBounds, key_fields
 from lance_stream.keys.index.column_cache import (
@@ -43,7 +44,6 @@ from lance_stream.read.fragment import read_unit
 from lance_stream.read.prefetch import num_readers
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
-from lance_stream.row_updates.changed_rows import Addresses
 from lance_stream.row_updates.in_place import ColumnsJob, write_all_columns
 from lance_stream.schema.fields import Field
 from lance_stream.schema.system_columns import ROW_ADDRESS
@@ -63,12 +63,12 @@ class Matches(NamedTuple):
         file_bounds: The bounds of all keys of the fragment, including those of deleted rows.
     """
 
-    addresses: Addresses
-    keys: Places
+    addresses: RowAddresses
+    keys: Positions
     sequence: pa.Array | None = None
     file_bounds: tuple[FileBounds, ...] = ()
 
-    def where(self, chosen: Places) -> "Matches":
+    def where(self, chosen: Positions) -> "Matches":
         """Return some of them.
 
         Args:
@@ -416,7 +416,7 @@ class KeyMatcher:
             first += fragment.physical_rows
 
 
-def _by_unit(rows: RowMatches, numbers: Places) -> Iterator[tuple[int, RowMatches]]:
+def _by_unit(rows: RowMatches, numbers: Positions) -> Iterator[tuple[int, RowMatches]]:
     """Yield remembered rows by the place of their file's unit, in the order of their offsets.
 
     Args:
@@ -438,7 +438,7 @@ def _remembered(
     table: TableVersion,
     fragments: Sequence[Fragment],
     lookup: KeyLookup,
-) -> tuple[Places, RowMatches]:
+) -> tuple[Positions, RowMatches]:
     """Return the number of each fragment's file, -1 if unknown; and the rows with a key."""
     while True:
         snapshot = memory.look_up(fragments, len(table.manifest.fragments), table.store)
@@ -449,7 +449,7 @@ def _remembered(
 
 
 def _groups(
-    memory: KeyIndex, fragments: Sequence[Fragment], numbers: Places, *, is_worth_it: bool
+    memory: KeyIndex, fragments: Sequence[Fragment], numbers: Positions, *, is_worth_it: bool
 ) -> Iterator[list[int]]:
     """Yield the unknown fragments; as many at a time as fit into a run of the index."""
     group: list[int] = []

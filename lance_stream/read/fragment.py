@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import Positions
 from lance_stream.byte_ranges import ReadRanges
 from lance_stream.errors import (
     BadDataError,
@@ -65,8 +66,6 @@ from lance_stream.table.fragments.fragment import (
 from lance_stream.table.lineage.row_addresses import pack_addresses
 from lance_stream.table.lineage.row_ids import RowIdSequence
 from lance_stream.table.lineage.row_versions import RowVersionSequence
-
-Offsets = npt.NDArray[np.int64]
 
 BATCH_BYTES: Final = 32 << 20
 """The approximate size of a batch whose number of rows is not given."""
@@ -534,7 +533,7 @@ class FragmentReader:
             return self._fragment.physical_rows
         return self._unit.files.num_rows(self._fragment.files[0])
 
-    def _deleted_offsets(self, num_rows: int) -> Offsets:
+    def _deleted_offsets(self, num_rows: int) -> Positions:
         if self._unit.include_deleted:
             return np.empty(0, np.int64)
         return self._unit.files.deleted_offsets(self._fragment, num_rows).astype(np.int64)

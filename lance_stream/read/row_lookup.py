@@ -7,20 +7,16 @@ one.
 """
 
 from collections.abc import Iterator
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Positions, RowIds
 from lance_stream.errors import CorruptDataError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.lineage.ascending import are_among, distinct
 from lance_stream.table.lineage.row_addresses import NO_ADDRESS, pack_addresses
 from lance_stream.table.lineage.row_ids import RowIdSequence
-
-Ids: TypeAlias = npt.NDArray[np.uint64]
-Places: TypeAlias = npt.NDArray[np.intp]
-Offsets: TypeAlias = npt.NDArray[np.int64]
 
 
 def find_rows(
@@ -55,7 +51,7 @@ def find_rows(
     return addresses, addresses != NO_ADDRESS
 
 
-def _hits(table: TableVersion, row_ids: Ids) -> Iterator[tuple[int, Places, Offsets]]:
+def _hits(table: TableVersion, row_ids: RowIds) -> Iterator[tuple[int, Positions, Positions]]:
     """Yield the places of fragments; which of the rows they have, deleted or live; and where."""
     fragments = table.manifest.fragments
     ranges = fragments.lineage.first_row_ids
@@ -67,7 +63,7 @@ def _hits(table: TableVersion, row_ids: Ids) -> Iterator[tuple[int, Places, Offs
         yield index, *_matches_in(table.row_ids(fragments[index]), row_ids)
 
 
-def _matches_in(sequence: RowIdSequence, row_ids: Ids) -> tuple[Places, Offsets]:
+def _matches_in(sequence: RowIdSequence, row_ids: RowIds) -> tuple[Positions, Positions]:
     """Return which of some ascending ids a sequence has, and at which offsets."""
     if len(row_ids) < len(sequence):
         offsets = sequence.find(row_ids)

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-Offsets = npt.NDArray[np.int64]
+from lance_stream.arrays import Positions
 
 TAKE_BELOW: Final = 1 / 8
 """Rows are taken by offset if fewer than this fraction of a range is wanted."""
@@ -24,7 +24,7 @@ class Selection:
 
     start: int
     stop: int
-    offsets: Offsets | None = None
+    offsets: Positions | None = None
 
     @property
     def num_rows(self) -> int:
@@ -45,7 +45,7 @@ class Selection:
         return selection_of(offsets)
 
 
-def selection_of(offsets: Offsets) -> Selection:
+def selection_of(offsets: Positions) -> Selection:
     """Return the rows at ascending offsets."""
     if not len(offsets):
         return Selection(0, 0)

@@ -6,12 +6,13 @@ size. Workers read them (`fragment`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Counts
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.blobs import with_descriptions
@@ -31,7 +32,6 @@ from lance_stream.table.lineage.row_ids import MAX_PHYSICAL_ROWS
 if TYPE_CHECKING:  # workers have no version of a table
     from lance_stream.snapshot.table_version import TableVersion
 
-Counts: TypeAlias = npt.NDArray[np.int64]
 
 BYTES: Final = "bytes"
 """Blob columns are large_binary."""

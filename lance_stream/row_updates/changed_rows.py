@@ -7,12 +7,13 @@ those of one fragment are together.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import RowAddresses, RowIds, RowVersions
 from lance_stream.commit.rebasing import write_deletion_file
 from lance_stream.environment import Environment
 from lance_stream.read.scan import check_filter, units_of
@@ -24,17 +25,11 @@ from lance_stream.storage.store import NUM_READERS
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.lineage.ascending import union
 from lance_stream.table.lineage.row_addresses import unpack_addresses
-from lance_stream.table.lineage.row_ids import Ids, encode_row_ids
-from lance_stream.table.lineage.row_versions import (
-    RowVersionSequence,
-    Versions,
-    encode_row_versions,
-)
-
-Addresses: TypeAlias = npt.NDArray[np.uint64]
+from lance_stream.table.lineage.row_ids import encode_row_ids
+from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
 
 
-def chosen_rows(table: TableVersion, predicate: str) -> Addresses:
+def chosen_rows(table: TableVersion, predicate: str) -> RowAddresses:
     """Return the addresses of the rows for which a condition is true, ascending.
 
     Raises:
@@ -49,7 +44,7 @@ def chosen_rows(table: TableVersion, predicate: str) -> Addresses:
 
 def read_rows(
     table: TableVersion,
-    addresses: Addresses,
+    addresses: RowAddresses,
     columns: Sequence[str],
     read: Callable[[Sequence[WorkUnit]], Iterator[pa.RecordBatch]] = read_units,
 ) -> Iterator[pa.RecordBatch]:
@@ -78,15 +73,15 @@ class MovedLineage(NamedTuple):
         created_at: (n,) the versions that created them.
     """
 
-    row_ids: Ids
-    created_at: Versions
+    row_ids: RowIds
+    created_at: RowVersions
 
     def at(self, chosen: npt.NDArray[np.int64] | slice) -> "MovedLineage":
         """Return the lineage of some of the rows."""
         return MovedLineage(self.row_ids[chosen], self.created_at[chosen])
 
 
-def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
+def row_ids_of(table: TableVersion, addresses: RowAddresses) -> RowIds:
     """Return the stable row ids of rows, in the order of their addresses, which ascend."""
     places = table.manifest.fragments.index_by_id
     parts = [
@@ -96,7 +91,7 @@ def row_ids_of(table: TableVersion, addresses: Addresses) -> Ids:
     return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
-def moved_lineage(table: TableVersion, addresses: Addresses) -> MovedLineage:
+def moved_lineage(table: TableVersion, addresses: RowAddresses) -> MovedLineage:
     """Return the lineage of rows, in the order of their addresses, which ascend."""
     places = table.manifest.fragments.index_by_id
     created = [np.empty(0, np.uint64)]
@@ -125,7 +120,7 @@ def with_moved_lineage(fragments: Iterable[Fragment], lineage: MovedLineage) -> 
 
 
 def without_rows(
-    table: TableVersion, addresses: Addresses, environment: Environment
+    table: TableVersion, addresses: RowAddresses, environment: Environment
 ) -> tuple[tuple[Fragment, ...], tuple[int, ...]]:
     """Write deletion files; return the fragments that have them, and the ids of empty ones.
 
@@ -167,7 +162,7 @@ def without_rows(
         return tuple(threads.map(write, jobs)), tuple(removed)
 
 
-def by_fragment(addresses: Addresses) -> Iterator[tuple[int, npt.NDArray[np.uint32]]]:
+def by_fragment(addresses: RowAddresses) -> Iterator[tuple[int, npt.NDArray[np.uint32]]]:
     """Yield fragment ids, ascending, with the row offsets of the addresses in each."""
     fragment_ids, offsets = unpack_addresses(addresses)
     distinct, firsts = np.unique(fragment_ids, return_index=True)

@@ -26,12 +26,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from lance_stream.arrays import RowAddresses
 from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.prefetch import num_readers
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
-from lance_stream.row_updates.changed_rows import Addresses, by_fragment
+from lance_stream.row_updates.changed_rows import by_fragment
 from lance_stream.row_updates.in_place_costs import FragmentCosts, measured
 from lance_stream.row_updates.partial_structs import with_stored_parts
 from lance_stream.schema.arrow_schemas import has_narrow_indices
@@ -126,7 +127,11 @@ def columns_that_may_stay(
 
 
 def fragments_that_stay(
-    table: TableVersion, changed: Addresses, fields: Sequence[Field], *, at_any_cost: bool = False
+    table: TableVersion,
+    changed: RowAddresses,
+    fields: Sequence[Field],
+    *,
+    at_any_cost: bool = False,
 ) -> npt.NDArray[np.bool_]:
     """Return (n,) which of the changed rows stay in place, because that costs less.
 
@@ -243,7 +248,7 @@ def _with_nulls(field: Field) -> Field:
 
 def jobs_of_incoming(
     table: TableVersion,
-    changed: Addresses,
+    changed: RowAddresses,
     rows: pa.RecordBatch,
     fields: Sequence[Field],
     target: WriteTarget,
@@ -393,7 +398,7 @@ def _without(old: DataFile, new: DataFile) -> DataFile:
     return replace(old, field_ids=field_ids)
 
 
-def changed_offsets(changed: Addresses, written: Sequence[Fragment]) -> dict[int, bytes]:
+def changed_offsets(changed: RowAddresses, written: Sequence[Fragment]) -> dict[int, bytes]:
     """Return which rows of fragments with new columns changed, as an operation lists them.
 
     Args:
@@ -408,7 +413,7 @@ def changed_offsets(changed: Addresses, written: Sequence[Fragment]) -> dict[int
     }
 
 
-def are_in(changed: Addresses, written: Sequence[Fragment]) -> npt.NDArray[np.bool_]:
+def are_in(changed: RowAddresses, written: Sequence[Fragment]) -> npt.NDArray[np.bool_]:
     """Return (n,) which addresses are in one of some fragments."""
     fragment_ids, _ = unpack_addresses(changed)
     return np.isin(fragment_ids, [fragment.id for fragment in written])

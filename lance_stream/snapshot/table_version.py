@@ -5,12 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import RowIds, RowOffsets, RowVersions
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.versions import FileVersion
@@ -25,11 +26,9 @@ from lance_stream.storage.store import NUM_READERS, Store
 from lance_stream.table.feature_flags import check_readable, has_stable_row_ids
 from lance_stream.table.fragments.fragment import Fragment, LineageColumn, StoredSequence
 from lance_stream.table.lineage.row_addresses import FragmentRows, RowIdIndex
-from lance_stream.table.lineage.row_ids import Ids, RowIdSequence
-from lance_stream.table.lineage.row_versions import RowVersionSequence, Versions
+from lance_stream.table.lineage.row_ids import RowIdSequence
+from lance_stream.table.lineage.row_versions import RowVersionSequence
 from lance_stream.table.manifest import Manifest
-
-Offsets: TypeAlias = npt.NDArray[np.uint32]
 
 
 class RowCounts(NamedTuple):
@@ -212,7 +211,7 @@ class TableVersion:
         with explaining_missing_files(self.store, self.version, fragment):
             return self.files.row_ids(fragment.row_ids, self.physical_rows(fragment))
 
-    def row_ids_at(self, fragment: Fragment, offsets: Offsets) -> Ids:
+    def row_ids_at(self, fragment: Fragment, offsets: RowOffsets) -> RowIds:
         """Return the stable row ids of some rows of a fragment; may read no more than these.
 
         Raises:
@@ -237,8 +236,8 @@ class TableVersion:
             return self.files.row_versions(stored, self.physical_rows(fragment))
 
     def row_versions_at(
-        self, fragment: Fragment, stored: StoredSequence | None, offsets: Offsets
-    ) -> Versions:
+        self, fragment: Fragment, stored: StoredSequence | None, offsets: RowOffsets
+    ) -> RowVersions:
         """Return the versions of some rows of a fragment; may read no more than these.
 
         Raises:
@@ -249,7 +248,7 @@ class TableVersion:
         return self._hidden_at(fragment, stored, offsets)
 
     def _hidden_at(
-        self, fragment: Fragment, stored: LineageColumn, offsets: Offsets
+        self, fragment: Fragment, stored: LineageColumn, offsets: RowOffsets
     ) -> npt.NDArray[np.uint64]:
         with explaining_missing_files(self.store, self.version, fragment):
             column = self.files.hidden_column(stored)

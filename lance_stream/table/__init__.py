@@ -10,5 +10,5 @@ version of a branch. `changes` are the rows in which two versions differ.
 
 `paths` has the names of all files, `named_files` those that a version names.
 
-May import: schema, byte_ranges, errors, _proto. No disk, clock, randomness or Spark.
+May import: schema, arrays, byte_ranges, errors, _proto. No disk, clock, randomness or Spark.
 """

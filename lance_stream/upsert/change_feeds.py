@@ -24,8 +24,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import Positions
 from lance_stream.errors import InvalidInputError
-from lance_stream.keys.batch_keys import KeyLookup, Places, show_key
+from lance_stream.keys.batch_keys import KeyLookup, show_key
 from lance_stream.schema.system_columns import CHANGE_TYPE, COMMIT_VERSION, SYSTEM_COLUMNS
 from lance_stream.table.lineage.ascending import distinct
 
@@ -60,7 +61,7 @@ def check_has_changes(columns: Sequence[str]) -> None:
 
 def last_changes(
     batch: pa.RecordBatch, names: Sequence[str], lookup: KeyLookup
-) -> tuple[Places, npt.NDArray[np.bool_]]:
+) -> tuple[Positions, npt.NDArray[np.bool_]]:
     """Return the change of each key that counts.
 
     Args:

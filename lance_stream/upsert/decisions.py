@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Positions, RowAddresses
 from lance_stream.errors import RetryableConflictError
 from lance_stream.expressions.predicates import Expression, evaluate_predicate
-from lance_stream.keys.batch_keys import Places
 from lance_stream.keys.comparing import are_less, same_rows
 from lance_stream.keys.matching import THREADS, Matches, Workers, deleted_rows
-from lance_stream.row_updates.changed_rows import Addresses, by_fragment, read_rows
+from lance_stream.row_updates.changed_rows import by_fragment, read_rows
 from lance_stream.row_updates.partial_structs import with_stored_parts
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import decode_fragment
@@ -46,12 +46,12 @@ class Decision(NamedTuple):
             `when_not_matched`).
     """
 
-    changed: Addresses
-    changed_rows: Places
-    inserted_rows: Places
-    deleted: Addresses
-    deleted_keys: Places
-    untouched: Addresses
+    changed: RowAddresses
+    changed_rows: Positions
+    inserted_rows: Positions
+    deleted: RowAddresses
+    deleted_keys: Positions
+    untouched: RowAddresses
     num_late: int
     num_ignored: int = 0
 
@@ -155,7 +155,7 @@ def _updates(
     return np.concatenate(updates)
 
 
-def _inserts(incoming: Incoming, rows: Places) -> npt.NDArray[np.bool_]:
+def _inserts(incoming: Incoming, rows: Positions) -> npt.NDArray[np.bool_]:
     """Return (m,) which of the rows without a stored row are inserted."""
     condition = incoming.not_matched_condition
     if condition is None:
@@ -166,7 +166,7 @@ def _inserts(incoming: Incoming, rows: Places) -> npt.NDArray[np.bool_]:
 def _are_true(
     condition: Expression,
     source: pa.RecordBatch,
-    rows: Places,
+    rows: Positions,
     stored: pa.RecordBatch | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Return (n,) whether a condition is true for incoming rows and the stored ones beside them."""
@@ -204,7 +204,7 @@ def _without_unchanged(
     )
 
 
-def check_untouched(table: TableVersion, untouched: Addresses) -> Callable[[Manifest], None]:
+def check_untouched(table: TableVersion, untouched: RowAddresses) -> Callable[[Manifest], None]:
     """Return a check that rows that an upsert leaves untouched have not changed since its plan.
 
     It is called with the newest version before each attempt to commit.

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arguments import repeated_names
+from lance_stream.arrays import Positions
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.predicates import (
     Expression,
@@ -32,7 +33,6 @@ from lance_stream.expressions.predicates import (
 from lance_stream.keys.batch_keys import (
     NO_MATCH,
     KeyLookup,
-    Places,
     Winners,
     check_key_type,
     check_no_null_keys,
@@ -183,7 +183,7 @@ class Incoming:
     lookup: KeyLookup
     keys: tuple[pa.Array, ...]
     rows: pa.RecordBatch
-    row_of_key: Places
+    row_of_key: Positions
     sequence: pa.Array | None
     order: pa.Array | None
     num_rows: int
@@ -412,7 +412,7 @@ def _as_stored(field: pa.Field, table: pa.Schema, rules: UpsertRules) -> pa.Fiel
 def _named_by_conditions(
     batch: pa.RecordBatch,
     rows: pa.RecordBatch,
-    upserts: Places,
+    upserts: Positions,
     rules: UpsertRules,
     conditions: Sequence[Expression | None],
 ) -> pa.RecordBatch:
@@ -465,7 +465,7 @@ def which_delete(batch: pa.RecordBatch, rules: UpsertRules) -> npt.NDArray[np.bo
 
 
 def _stored_sequence(
-    batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules, rows: Places
+    batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules, rows: Positions
 ) -> pa.Array | None:
     name = rules.sequence_by
     if name is None or name in rules.except_columns or name not in table.names:
@@ -474,7 +474,7 @@ def _stored_sequence(
     return cast_batch(chosen, pa.schema([table.field(name)])).column(0)
 
 
-def _chosen(batch: pa.RecordBatch, rows: Places) -> pa.RecordBatch:
+def _chosen(batch: pa.RecordBatch, rows: Positions) -> pa.RecordBatch:
     if len(rows) == batch.num_rows and bool((rows == np.arange(len(rows))).all()):
         return batch
     return batch.take(pa.array(rows))

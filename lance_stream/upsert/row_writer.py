@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Positions, RowAddresses
 from lance_stream.file.type_support import holds_only_nulls
-from lance_stream.keys.batch_keys import Places, hash_keys
+from lance_stream.keys.batch_keys import hash_keys
 from lance_stream.keys.bounds.key_bounds import FileBounds, bounds_of_written, key_fields
 from lance_stream.keys.matching import THREADS, Workers
-from lance_stream.row_updates.changed_rows import Addresses, read_rows, row_ids_of
+from lance_stream.row_updates.changed_rows import read_rows, row_ids_of
 from lance_stream.row_updates.in_place import (
     columns_that_may_stay,
     fragments_that_stay,
@@ -56,7 +57,7 @@ class Written(NamedTuple):
 
     fragments: tuple[Fragment, ...]
     decision: Decision
-    changed: Addresses
+    changed: RowAddresses
     inserted_keys: npt.NDArray[np.uint64]
     num_unchanged: int = 0
     deletes: Deletes | None = None
@@ -214,7 +215,7 @@ def _hashes(
 
 def _changed_rows(
     table: TableVersion, incoming: Incoming | ChangedRows, decision: Decision, workers: Workers
-) -> tuple[Addresses, Iterable[pa.RecordBatch]]:
+) -> tuple[RowAddresses, Iterable[pa.RecordBatch]]:
     """Return the addresses of the changed rows, and the rows, whole, in the same order."""
     if not len(decision.changed):
         return decision.changed, ()  # nothing that could lack a column
@@ -253,7 +254,7 @@ _MOST_SORTED_BYTES: Final = 64 << 20
 """Up to how many bytes of the table's values are held to be sorted."""
 
 
-def _order_of_ids(table: TableVersion, addresses: Addresses) -> npt.NDArray[np.intp]:
+def _order_of_ids(table: TableVersion, addresses: RowAddresses) -> npt.NDArray[np.intp]:
     """Return what sorts rows by their row ids; addresses ascend where there are no ids."""
     if not table.has_stable_row_ids:
         return np.arange(len(addresses))
@@ -269,7 +270,7 @@ def _up_to(num_bytes: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 def _completed(
     incoming: Incoming | ChangedRows,
-    rows: Places,
+    rows: Positions,
     stored_batches: Iterable[pa.RecordBatch],
     missing: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:

@@ -27,9 +27,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Positions
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
-from lance_stream.keys.batch_keys import KeyLookup, Places, hash_keys
+from lance_stream.keys.batch_keys import KeyLookup, hash_keys
 from lance_stream.keys.comparing import dense_ranks
 from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.storage.store import Store
@@ -82,9 +83,9 @@ class Deletes:
         return self.rows.column(SEQUENCE)
 
     @property
-    def deleted_at_ms(self) -> Places:
+    def deleted_at_ms(self) -> Positions:
         """(n,) i64."""
-        times: Places = self.rows.column(DELETED_AT).to_numpy()
+        times: Positions = self.rows.column(DELETED_AT).to_numpy()
         return times
 
     @property
@@ -111,7 +112,7 @@ class Deletes:
         return Deletes(self.rows.take(pa.array(np.sort(order[~same]))))
 
     @cached_property
-    def _by_hash(self) -> tuple[npt.NDArray[np.uint64], Places]:
+    def _by_hash(self) -> tuple[npt.NDArray[np.uint64], Positions]:
         """The hashes of all keys, ascending, and the row of each."""
         hashes = hash_keys(self.keys)
         order = np.argsort(hashes)
@@ -123,7 +124,7 @@ class Deletes:
         num_bytes: int = self.rows.nbytes + 16 * self.rows.num_rows
         return num_bytes
 
-    def rows_that_may_be(self, hashes: npt.NDArray[np.uint64]) -> Places:
+    def rows_that_may_be(self, hashes: npt.NDArray[np.uint64]) -> Positions:
         """Return the rows whose key has one of some hashes, each once.
 
         Args:

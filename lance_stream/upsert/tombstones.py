@@ -23,9 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Positions
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CorruptDataError, InvalidInputError, RetryableConflictError
-from lance_stream.keys.batch_keys import NO_MATCH, KeyLookup, Places, hash_keys
+from lance_stream.keys.batch_keys import NO_MATCH, KeyLookup, hash_keys
 from lance_stream.keys.comparing import are_less, dense_ranks
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.types.logical_types import leaf_to_logical, logical_to_leaf
@@ -104,7 +105,7 @@ class RememberedDeletes:
         """Return which keys of a batch are late because of a remembered delete; see `are_late`."""
         return self.are_late(incoming.lookup, incoming.keys, _sequence_of(incoming))
 
-    def deletes_of(self, incoming: Incoming, chosen: Places) -> Deletes:
+    def deletes_of(self, incoming: Incoming, chosen: Positions) -> Deletes:
         """Return some keys of a batch as deletes at the current time.
 
         Args:
@@ -146,7 +147,7 @@ class RememberedDeletes:
         best = rows_of_greatest(numbers, deletes.sequence, lookup.num_keys)
         return deletes.sequence.take(pa.array(best, mask=best == NO_MATCH))
 
-    def of_keys(self, lookup: KeyLookup, keys: Sequence[pa.Array]) -> tuple[Deletes, Places]:
+    def of_keys(self, lookup: KeyLookup, keys: Sequence[pa.Array]) -> tuple[Deletes, Positions]:
         """Return all that is remembered of the keys of a batch, and the number of each one's key.
 
         Args:
@@ -213,7 +214,7 @@ def _sequence_of(incoming: Incoming) -> pa.Array:
     return incoming.order if incoming.sequence is None else incoming.sequence
 
 
-def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
+def rows_of_greatest(numbers: Positions, values: pa.Array, count: int) -> Positions:
     """Return the row with the largest value for each number.
 
     Args:
@@ -228,7 +229,7 @@ def rows_of_greatest(numbers: Places, values: pa.Array, count: int) -> Places:
     best = np.zeros(count, np.int64)
     np.maximum.at(best, numbers, ranks)
     greatest = np.flatnonzero(ranks == best[numbers])
-    rows: Places = np.full(count, NO_MATCH, np.int64)
+    rows: Positions = np.full(count, NO_MATCH, np.int64)
     rows[numbers[greatest]] = greatest
     return rows
 

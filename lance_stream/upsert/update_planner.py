@@ -10,14 +10,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import RowAddresses
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.keys.bounds.cached_key_bounds import key_bounds
-from lance_stream.row_updates.changed_rows import (
-    Addresses,
-    moved_lineage,
-    with_moved_lineage,
-    without_rows,
-)
+from lance_stream.row_updates.changed_rows import moved_lineage, with_moved_lineage, without_rows
 from lance_stream.row_updates.in_place import changed_offsets, ids_of, with_new_columns
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
@@ -53,7 +49,7 @@ class PlannedUpdate:
 
     operation: Update
     staged: Staged
-    untouched: Addresses
+    untouched: RowAddresses
     tombstones: PlannedTombstones | None = None
 
     @property

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from lance_stream.arguments import as_mapping
+from lance_stream.arrays import RowAddresses
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.predicates import Expression, evaluate, parse_value
 from lance_stream.row_updates.changed_rows import (
-    Addresses,
     by_fragment,
     chosen_rows,
     moved_lineage,
@@ -115,7 +115,7 @@ def _expressions(table: TableVersion, values: Mapping[str, str]) -> dict[str, Ex
 
 
 def _changed(
-    table: TableVersion, addresses: Addresses, expressions: Mapping[str, Expression]
+    table: TableVersion, addresses: RowAddresses, expressions: Mapping[str, Expression]
 ) -> Iterator[pa.RecordBatch]:
     schema = table.arrow_schema
     for rows in read_rows(table, addresses, schema.names):
@@ -132,7 +132,7 @@ def _changed(
 
 def _jobs(
     table: TableVersion,
-    staying: Addresses,
+    staying: RowAddresses,
     fields: Sequence[Field],
     expressions: Mapping[str, Expression],
     target: WriteTarget,

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Mask
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.expressions.predicates import (
     bind,
@@ -68,8 +69,6 @@ REMEDY: Final = (
     "Correct or filter out these rows before the sink, change the check or the column; or let the "
     'sink set such rows aside and commit the others: bad_rows="quarantine"'
 )
-
-_Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -267,12 +266,12 @@ class _Judging:
         self._batch = batch
         self._reasons: dict[int, tuple[str, str | None, str]] = {}
         num_rows = batch.num_rows
-        self._deletes: _Mask = np.zeros(num_rows, np.bool_)
+        self._deletes: Mask = np.zeros(num_rows, np.bool_)
         if rules.deletes is not None:
             marks = batch.column(rules.deletes).fill_null(False)
             self._deletes = np.asarray(marks.to_numpy(zero_copy_only=False), np.bool_)
 
-    def is_good(self) -> _Mask:
+    def is_good(self) -> Mask:
         good = np.ones(self._batch.num_rows, np.bool_)
         good[list(self._reasons)] = False
         return good
@@ -322,7 +321,7 @@ class _Judging:
                 columns[name] = self._cast(name, None if always else self._deletes)
         return columns
 
-    def _cast(self, name: str, rejected: _Mask | None) -> _Column:
+    def _cast(self, name: str, rejected: Mask | None) -> _Column:
         target, values = self._rules.stored.field(name), self._batch.column(name)
         rows: npt.NDArray[np.int64] | None = None
         if rejected is not None and rejected.any():

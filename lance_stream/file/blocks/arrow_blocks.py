@@ -20,17 +20,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Bytes, Mask
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.blocks.data_blocks import (
     INT32,
     INT64,
-    Bytes,
     ConstantBlock,
     DataBlock,
     DictionaryBlock,
     FixedSizeListBlock,
     FixedWidthBlock,
-    Mask,
     Offsets,
     StructBlock,
     VariableWidthBlock,

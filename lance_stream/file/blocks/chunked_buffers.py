@@ -5,16 +5,15 @@ A codec gets one buffer of all chosen chunks, so that it can process them at onc
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
+from lance_stream.arrays import Bytes, Counts
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.blocks.data_blocks import Bytes, Words
-
-Counts: TypeAlias = npt.NDArray[np.int64]
+from lance_stream.file.blocks.data_blocks import Words
 
 LEAST_BYTES_FOR_HUGE_PAGES = 1 << 25
 """From this size on memory comes from the system, and numpy requests huge pages: filling them takes

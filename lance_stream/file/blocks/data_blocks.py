@@ -18,12 +18,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Bytes
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
 Words: TypeAlias = npt.NDArray[np.unsignedinteger]
 Offsets: TypeAlias = npt.NDArray[np.signedinteger]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 INT32: np.dtype[np.signedinteger] = np.dtype(np.int32)
 INT64: np.dtype[np.signedinteger] = np.dtype(np.int64)

@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Bytes, Positions
 from lance_stream.byte_ranges import Asking, Buffer, ByteRange
-from lance_stream.file.blocks.data_blocks import INT32, INT64, Bytes, Offsets
-
-Places = npt.NDArray[np.int64]
+from lance_stream.file.blocks.data_blocks import INT32, INT64, Offsets
 
 MAX_GAP_BYTES: Final = 32 << 10
 MAX_JOINED_BYTES: Final = 1 << 20
@@ -31,7 +30,7 @@ copying several ranges together."""
 _MAX_INT32: Final = 2**31 - 1
 
 
-def read_slices(starts: Places, stops: Places) -> Asking[Bytes]:
+def read_slices(starts: Positions, stops: Positions) -> Asking[Bytes]:
     """Return pieces of a file, concatenated: one round.
 
     Args:
@@ -58,7 +57,7 @@ def read_slices(starts: Places, stops: Places) -> Asking[Bytes]:
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-def read_joined(starts: Places, stops: Places) -> Asking[tuple[Bytes, Places]]:
+def read_joined(starts: Positions, stops: Positions) -> Asking[tuple[Bytes, Positions]]:
     """Return pieces of a file with the bytes between near ones: one round.
 
     Nothing is copied if all are near, or if they are most of what they span. This is for large
@@ -88,7 +87,7 @@ def read_joined(starts: Places, stops: Places) -> Asking[tuple[Bytes, Places]]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts), places
 
 
-def gather(data: Bytes, starts: Places, stops: Places) -> tuple[Offsets, Bytes]:
+def gather(data: Bytes, starts: Positions, stops: Positions) -> tuple[Offsets, Bytes]:
     """Return concatenated slices of bytes, and the offsets between them.
 
     The slices ascend and do not overlap: together with the bytes between them they form a binary
@@ -112,7 +111,7 @@ def gather(data: Bytes, starts: Places, stops: Places) -> tuple[Offsets, Bytes]:
     return offsets, values[: int(offsets[-1])]
 
 
-def _heads(starts: Places, stops: Places) -> npt.NDArray[np.intp]:
+def _heads(starts: Positions, stops: Positions) -> npt.NDArray[np.intp]:
     """Return the pieces at which a new range begins."""
     gaps = starts[1:] - stops[:-1]
     windows = starts // MAX_JOINED_BYTES
@@ -120,7 +119,7 @@ def _heads(starts: Places, stops: Places) -> npt.NDArray[np.intp]:
     return np.concatenate((np.zeros(1, np.intp), np.flatnonzero(is_apart) + 1))
 
 
-def _pieces_of(buffer: Buffer, starts: Places, stops: Places) -> Bytes:
+def _pieces_of(buffer: Buffer, starts: Positions, stops: Positions) -> Bytes:
     data = np.frombuffer(buffer, np.uint8)
     if bool((starts[1:] == stops[:-1]).all()):
         return data

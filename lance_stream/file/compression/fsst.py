@@ -29,13 +29,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import Bytes, Positions
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.blocks.chunked_buffers import slices_joined
 from lance_stream.file.blocks.data_blocks import (
     INT32,
     INT32_MAX,
     INT64,
-    Bytes,
     Offsets,
     VariableWidthBlock,
     Words,
@@ -46,7 +46,6 @@ from lance_stream.file.compression.fsst_matching import (
     MAX_SYMBOL_BYTES,
     LaidOut,
     Matcher,
-    Places,
     Symbols,
     lay_out,
 )
@@ -85,10 +84,10 @@ class Trained(NamedTuple):
     """
 
     symbols: Symbols
-    sizes: Places
+    sizes: Positions
     terminator: int
     part: float
-    bounds: Places
+    bounds: Positions
     is_cut: bool
 
 
@@ -143,7 +142,7 @@ def encode(
     )
 
 
-def _sample(bounds: Places, data: Bytes) -> tuple[LaidOut, int]:
+def _sample(bounds: Positions, data: Bytes) -> tuple[LaidOut, int]:
     """Return about `SAMPLE_BYTES` of pieces from the whole page, and their terminator."""
     num_pieces = len(bounds) - 1
     num_samples = max(1, num_pieces * SAMPLE_BYTES // int(bounds[-1]))
@@ -157,7 +156,9 @@ def _sample(bounds: Places, data: Bytes) -> tuple[LaidOut, int]:
     return lay_out(offsets, bytes_of, terminator), terminator
 
 
-def _codes(bounds: Places, data: Bytes, matcher: Matcher, terminator: int) -> tuple[Bytes, Places]:
+def _codes(
+    bounds: Positions, data: Bytes, matcher: Matcher, terminator: int
+) -> tuple[Bytes, Positions]:
     """Return the codes of all pieces, and the bytes of each."""
     kernels = loops.get()
     if kernels is not None:
@@ -183,8 +184,8 @@ def _codes(bounds: Places, data: Bytes, matcher: Matcher, terminator: int) -> tu
 
 
 def _codes_by_loop(
-    kernels: ModuleType, bounds: Places, data: Bytes, matcher: Matcher, terminator: int
-) -> tuple[Bytes, Places]:
+    kernels: ModuleType, bounds: Positions, data: Bytes, matcher: Matcher, terminator: int
+) -> tuple[Bytes, Positions]:
     if bounds[0] != 0 or bounds[-1] > len(data) or (bounds[1:] < bounds[:-1]).any():
         raise InvalidInputError("an array of strings has offsets that fall or leave its bytes")
     used = np.ascontiguousarray(data[: int(bounds[-1])])
@@ -274,9 +275,9 @@ def _symbol_arrays(table: SymbolTable) -> tuple[Bytes, Bytes]:
     return symbols, lengths
 
 
-def _escapes(codes: Bytes) -> Places:
+def _escapes(codes: Bytes) -> Positions:
     """Return the places of the escapes: the first, third, ... of each run of 255s."""
-    places: Places = np.flatnonzero(codes == ESCAPE)
+    places: Positions = np.flatnonzero(codes == ESCAPE)
     if len(places) == 0:
         return places
     order = np.arange(len(places))
@@ -286,7 +287,7 @@ def _escapes(codes: Bytes) -> Places:
     return np.compress(is_first_of_pair, places)
 
 
-def _with_literals(data: Bytes, places: Places, literals: Bytes) -> Bytes:
+def _with_literals(data: Bytes, places: Positions, literals: Bytes) -> Bytes:
     """Insert bytes before others: slice by slice if they are few."""
     if len(places) * LEAST_SLICE_BYTES > len(data):
         return np.insert(data, places, literals)

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.lib.stride_tricks import as_strided
 
-from lance_stream.file.blocks.data_blocks import Bytes, Words
+from lance_stream.arrays import Bytes, Positions
+from lance_stream.file.blocks.data_blocks import Words
 from lance_stream.file.compression.compiled import loops
 
 ESCAPE = 255
 MAX_SYMBOL_BYTES = 8
 
-Places = npt.NDArray[np.int64]
 Symbols = npt.NDArray[np.uint64]
 """Up to 8 bytes each, the first one the least significant, padded with zeros."""
 
@@ -44,8 +44,8 @@ class LaidOut(NamedTuple):
     """
 
     data: Bytes
-    starts: Places
-    stops: Places
+    starts: Positions
+    stops: Positions
 
 
 class Matcher:
@@ -63,7 +63,7 @@ class Matcher:
         entries: (4096,) its `code | bytes << 8`.
     """
 
-    def __init__(self, symbols: Symbols, sizes: Places) -> None:
+    def __init__(self, symbols: Symbols, sizes: Positions) -> None:
         entries = (np.arange(len(symbols)) | sizes << 8).astype(np.uint16)
         single = np.full(256, ESCAPE | 1 << 8, np.uint16)
         single[symbols[sizes == 1].astype(np.intp)] = entries[sizes == 1]
@@ -126,7 +126,7 @@ class Matcher:
         return entries
 
 
-def lay_out(offsets: Places, data: Bytes, terminator: int) -> LaidOut:
+def lay_out(offsets: Positions, data: Bytes, terminator: int) -> LaidOut:
     """Put a terminator after each byte string."""
     large = pa.large_binary()
     strings = pa.Array.from_buffers(
@@ -153,6 +153,6 @@ def slots_of(symbols: Symbols) -> npt.NDArray[np.intp]:
     return (spread >> np.uint32(32 - SLOT_BITS)).astype(np.intp)
 
 
-def prefixes(words: Symbols, sizes: Places) -> Symbols:
+def prefixes(words: Symbols, sizes: Positions) -> Symbols:
     """Return the first bytes of words, the others zero."""
     return words & _KEEP[sizes]

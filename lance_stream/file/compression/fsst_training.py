@@ -11,12 +11,12 @@ Differs: The whole sample is used in every round, because counting it takes no l
 
 import numpy as np
 
+from lance_stream.arrays import Positions
 from lance_stream.file.compression.fsst_matching import (
     ESCAPE,
     MAX_SYMBOL_BYTES,
     LaidOut,
     Matcher,
-    Places,
     Symbols,
     prefixes,
     slots_of,
@@ -33,7 +33,7 @@ SINGLE_BYTE_WORTH = 8
 _BYTE = np.uint64(0xFF)
 
 
-def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Places, int]:
+def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Positions, int]:
     """Choose the symbols.
 
     Args:
@@ -63,8 +63,8 @@ def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Places, int]:
 
 
 def _candidates(
-    sample: LaidOut, places: Places, sizes: Places, *, joins: bool
-) -> tuple[Symbols, Places]:
+    sample: LaidOut, places: Positions, sizes: Positions, *, joins: bool
+) -> tuple[Symbols, Positions]:
     """Return the symbols that were found, the first bytes of them, and adjacent symbols joined."""
     words = prefixes(words_of(sample.data)[places], sizes)
     is_long = sizes > 1
@@ -88,8 +88,8 @@ def _candidates(
 
 
 def _best(
-    candidates: Symbols, sizes: Places, terminator: int, least_count: int
-) -> tuple[Symbols, Places]:
+    candidates: Symbols, sizes: Positions, terminator: int, least_count: int
+) -> tuple[Symbols, Positions]:
     order = np.lexsort((sizes, candidates))
     candidates, sizes = candidates[order], sizes[order]
     differs = (candidates[1:] != candidates[:-1]) | (sizes[1:] != sizes[:-1])

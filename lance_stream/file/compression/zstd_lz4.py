@@ -24,14 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Bytes, Counts
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.blocks.chunked_buffers import (
-    ChunkedBuffer,
-    Counts,
-    consecutive,
-    slices_joined,
-)
-from lance_stream.file.blocks.data_blocks import INT32_MAX, Bytes, VariableWidthBlock, offsets_of
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, consecutive, slices_joined
+from lance_stream.file.blocks.data_blocks import INT32_MAX, VariableWidthBlock, offsets_of
 
 ZSTD = "zstd"
 LZ4 = "lz4"

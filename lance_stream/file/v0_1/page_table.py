@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Positions
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.v0_1.runs import Places
 
 ENTRY_BYTES: Final = 16
 
@@ -34,8 +34,8 @@ class Pages:
         length: (num_batches,) the number of values of each.
     """
 
-    position: Places
-    length: Places
+    position: Positions
+    length: Positions
 
 
 def range_of_column(start: int, num_batches: int, column: int, limit: int) -> ByteRange:

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lance_stream.arrays import Positions
 from lance_stream.byte_ranges import Asking, Buffer, ByteRange, together
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.v0_1.page_table import Pages
-from lance_stream.file.v0_1.runs import Places, Runs, ranges_from
+from lance_stream.file.v0_1.runs import Runs, ranges_from
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 
@@ -183,7 +184,7 @@ def _read_plain(arrow: pa.DataType, pages: Pages, runs: Runs, limit: int) -> Ask
     return _plain_array(arrow, len(runs), data)
 
 
-def _joined_bits(data: Buffer, start: Places, stop: Places) -> Buffer:
+def _joined_bits(data: Buffer, start: Positions, stop: Positions) -> Buffer:
     """Join runs of bits that do not begin or end at whole bytes."""
     sizes = -(-stop // 8) - start // 8
     firsts = (np.cumsum(sizes) - sizes) * 8 + start % 8
@@ -220,9 +221,9 @@ def _with_dictionary(arrow: pa.DataType, indices: pa.Array, values: pa.Array) ->
 class _Ends:
     """The positions of variable-width values: each run's start and end, each value's length."""
 
-    firsts: Places
-    lasts: Places
-    lengths: Places
+    firsts: Positions
+    lasts: Positions
+    lengths: Positions
 
 
 def _read_ends(pages: Pages, runs: Runs, limit: int, offset_type: str) -> Asking[_Ends]:
@@ -242,7 +243,7 @@ def _read_ends(pages: Pages, runs: Runs, limit: int, offset_type: str) -> Asking
     return _Ends(firsts, lasts, lengths)
 
 
-def _read_bytes(starts: Places, stops: Places, limit: int) -> Asking[Buffer]:
+def _read_bytes(starts: Positions, stops: Positions, limit: int) -> Asking[Buffer]:
     """Return some ranges of the file, one after the other."""
     total = int((stops - starts).sum())
     if len(stops) and (int(stops.max()) > limit or total > limit):
@@ -269,7 +270,7 @@ def _is_aligned(buffer: Buffer) -> bool:
     return bool(np.frombuffer(buffer, np.uint8).ctypes.data % 16 == 0)
 
 
-def _offsets(lengths: Places, offset_type: type[Any], arrow: pa.DataType) -> Any:
+def _offsets(lengths: Positions, offset_type: type[Any], arrow: pa.DataType) -> Any:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     if offset_type is np.int32 and int(offsets[-1]) > MAX_INT32:

@@ -7,9 +7,8 @@ batch is a run of bytes of that batch's page.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Places = npt.NDArray[np.int64]
+from lance_stream.arrays import Positions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,15 +21,15 @@ class Runs:
         stop: (num_runs,) one past its last.
     """
 
-    batch: Places
-    start: Places
-    stop: Places
+    batch: Positions
+    start: Positions
+    stop: Positions
 
     def __len__(self) -> int:
         return int((self.stop - self.start).sum())
 
     @property
-    def lengths(self) -> Places:
+    def lengths(self) -> Positions:
         """(num_runs,) the number of rows of each run."""
         return self.stop - self.start
 
@@ -39,7 +38,7 @@ class Runs:
         return Runs(self.batch, self.start * values_per_row, self.stop * values_per_row)
 
 
-def runs_of_range(batch_offsets: Places, start: int, stop: int) -> Runs:
+def runs_of_range(batch_offsets: Positions, start: int, stop: int) -> Runs:
     """Return the rows of a file from `start` up to but not including `stop`."""
     batches = np.arange(
         np.searchsorted(batch_offsets, start, side="right") - 1,
@@ -53,7 +52,7 @@ def runs_of_range(batch_offsets: Places, start: int, stop: int) -> Runs:
     )
 
 
-def runs_of_offsets(batch_offsets: Places, offsets: Places) -> Runs:
+def runs_of_offsets(batch_offsets: Positions, offsets: Positions) -> Runs:
     """Return the rows of a file at ascending offsets, each once."""
     batches = np.searchsorted(batch_offsets, offsets, side="right") - 1
     begins = np.ones(len(offsets), np.bool_)
@@ -65,15 +64,15 @@ def runs_of_offsets(batch_offsets: Places, offsets: Places) -> Runs:
     return Runs(batch, offsets[firsts] - base, offsets[lasts] + 1 - base)
 
 
-def ranges_from(starts: Places, lengths: Places) -> Places:
+def ranges_from(starts: Positions, lengths: Positions) -> Positions:
     """Return for each run `start, start + 1, ...`, one run behind the other."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     shifts = starts - (ends - lengths)
-    places: Places = np.arange(total) + np.repeat(shifts, lengths)
+    places: Positions = np.arange(total) + np.repeat(shifts, lengths)
     return places
 
 
-def _without_empty(batch: Places, start: Places, stop: Places) -> Runs:
+def _without_empty(batch: Positions, start: Positions, stop: Positions) -> Runs:
     is_filled = stop > start
     return Runs(batch[is_filled], start[is_filled], stop[is_filled])

@@ -8,5 +8,5 @@ Read `encodings` first, then `pages` (the input of a decoder) and `array_encodin
 them; `read_fields` and `write_fields` put columns together, `choose` selects encodings. A file's
 reader calls `field_reader`, which keeps `paged_columns`; `indices_ahead` saves rounds of requests.
 
-May import: errors, byte_ranges, schema, file.metadata, _proto.
+May import: errors, arrays, byte_ranges, schema, file.metadata, _proto.
 """

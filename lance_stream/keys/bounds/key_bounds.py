@@ -24,10 +24,10 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.keys.batch_keys import KeyLookup, Places
+from lance_stream.arrays import Mask, Positions
+from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.keys.bounds.ordered_values import (
     Words,
     as_words,
@@ -42,8 +42,6 @@ from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import FragmentList
-
-Mask = npt.NDArray[np.bool_]
 
 ANYWHERE: Final = 0
 """The row of bounds that contain every key."""
@@ -259,7 +257,7 @@ class ColumnBounds:
             self.saved_work += self.unsaved_work
             self.unsaved_work = 0
 
-    def rows_of(self, fragments: FragmentList) -> Places:
+    def rows_of(self, fragments: FragmentList) -> Positions:
         """Return the row of bounds of each fragment.
 
         A fragment with bytes that were seen before is found by them; few others are decoded.
@@ -282,7 +280,7 @@ class ColumnBounds:
                 self._row_of_fragment = {raw: used[raw] for raw in raws if raw in used}
             return rows
 
-    def between(self, rows: Places) -> "_Bounds":
+    def between(self, rows: Positions) -> "_Bounds":
         """Return bounds.
 
         Args:
@@ -387,7 +385,7 @@ class _Bounds(NamedTuple):
     lows: Words
     highs: Words
 
-    def at(self, places: Places) -> "_Bounds":
+    def at(self, places: Positions) -> "_Bounds":
         return _Bounds(self.lows[places], self.highs[places])
 
 
@@ -423,12 +421,12 @@ class _Side(NamedTuple):
         order: (num_keys,) the key numbers in the order of this column.
     """
 
-    firsts: Places
-    stops: Places
-    order: Places
+    firsts: Positions
+    stops: Positions
+    order: Positions
 
 
-def _hold_a_key_in_all(sides: Sequence[_Side], places: Places) -> Mask:
+def _hold_a_key_in_all(sides: Sequence[_Side], places: Positions) -> Mask:
     """Return which boxes contain a key: one within each side.
 
     For each box, the keys within its narrowest side are checked, unless there are too many.
@@ -465,7 +463,7 @@ def _hold_a_key_in_all(sides: Sequence[_Side], places: Places) -> Mask:
     return may
 
 
-def _ranks(order: Places) -> Places:
+def _ranks(order: Positions) -> Positions:
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
     return ranks

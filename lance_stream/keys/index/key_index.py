@@ -26,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Positions
 from lance_stream.caches import Cache
-from lance_stream.keys.batch_keys import Places, without_dictionary
+from lance_stream.keys.batch_keys import without_dictionary
 from lance_stream.keys.bounds.key_bounds import key_fields
 from lance_stream.keys.file_columns import file_column
 from lance_stream.keys.index import run_files
@@ -88,9 +89,9 @@ class RowMatches(NamedTuple):
         keys: (n,) i64, the number of each row's key.
     """
 
-    files: Places
+    files: Positions
     offsets: npt.NDArray[np.uint64]
-    keys: Places
+    keys: Positions
 
 
 class IndexSnapshot(NamedTuple):
@@ -103,7 +104,7 @@ class IndexSnapshot(NamedTuple):
         seeds: The seeds of the hashes of the runs in memory.
     """
 
-    numbers: Places
+    numbers: Positions
     runs: tuple[Memtable, ...]
     saved: tuple[IndexRun, ...]
     seeds: tuple[int, int]
@@ -151,7 +152,7 @@ class _HashedKeys(NamedTuple):
 
     words: KeyWords
     others: U32 | None
-    numbers: Places
+    numbers: Positions
 
     @classmethod
     def of(cls, keys: Sequence[pa.Array], seeds: tuple[int, int]) -> "_HashedKeys":
@@ -189,7 +190,7 @@ class _HashedKeys(NamedTuple):
             numbers[in_table], offsets[in_table], self.numbers[hits.which[same[in_table]]]
         )
 
-    def _same(self, others: U32 | None, which: Places) -> Places:
+    def _same(self, others: U32 | None, which: Positions) -> Positions:
         """Return the places of the keys whose further bits are equal, too.
 
         Args:

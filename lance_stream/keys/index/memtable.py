@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.keys.batch_keys import Places, hash_keys, without_dictionary
+from lance_stream.arrays import Positions
+from lance_stream.keys.batch_keys import hash_keys, without_dictionary
 from lance_stream.keys.index.run_format import U32, FileKey, Keys
 from lance_stream.keys.key_filter import KeyWords, are_exact, key_words
 
@@ -139,7 +140,7 @@ class Memtable(NamedTuple):
     rows: npt.NDArray[np.uint64]
 
     @classmethod
-    def of(cls, keys: Keys, starts: Places, numbers: Places) -> "Memtable":
+    def of(cls, keys: Keys, starts: Positions, numbers: Positions) -> "Memtable":
         """Return keys of some files as a run.
 
         Args:
@@ -159,7 +160,7 @@ class Memtable(NamedTuple):
         return self.words.nbytes + others + self.rows.nbytes
 
     @property
-    def files(self) -> Places:
+    def files(self) -> Positions:
         """(n,) i64, the number of each row's file."""
         return (self.rows >> _OFFSET_BITS).astype(np.int64)
 
@@ -186,7 +187,7 @@ class Memtable(NamedTuple):
             others = np.concatenate([self.others, other.others])[order]
         return Memtable(words[order], others, np.concatenate([self.rows, other.rows])[order])
 
-    def numbered(self, start_of: Places) -> Keys:
+    def numbered(self, start_of: Positions) -> Keys:
         """Return the keys of some files, with their rows numbered through all of those.
 
         Args:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from lance_stream.keys.batch_keys import Places
+from lance_stream.arrays import Positions
 from lance_stream.keys.index import key_index, run_files
 from lance_stream.keys.index.key_index import IndexSnapshot, KeyIndex
 from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
@@ -54,7 +54,7 @@ class RewrittenFiles(NamedTuple):
     old: Sequence[Fragment]
     rows: Sequence[RewrittenRows]
     new: Sequence[Fragment]
-    order: Places | None
+    order: Positions | None
 
     @property
     def num_written(self) -> int:
@@ -188,8 +188,8 @@ class _Carried(NamedTuple):
     """
 
     files: tuple[Covered, ...]
-    number_of: Places
-    starts: Places
+    number_of: Positions
+    starts: Positions
     numbers: U32
     snapshot: IndexSnapshot
     runs: tuple[IndexRun, ...]

@@ -20,8 +20,8 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from lance_stream.arrays import Positions
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError, NotFoundError
@@ -43,8 +43,6 @@ from lance_stream.keys.index.run_merging import Part, merged
 from lance_stream.keys.index.sorted_words import SortedWords
 from lance_stream.storage.store import Store
 from lance_stream.table.paths import KEY_INDEX_DIRECTORY, key_index_path, parse_key_index_name
-
-Places = npt.NDArray[np.int64]
 
 _log = logging.getLogger(__name__)
 _reported: Final[Cache[tuple[str, str], bool]] = Cache(1000)
@@ -93,7 +91,7 @@ class Hits(NamedTuple):
         rows: (n,) u32, the numbers of their rows.
     """
 
-    which: Places
+    which: Positions
     others: U32 | None
     rows: U32
 
@@ -117,8 +115,8 @@ class IndexRun:
         self.path = path
         self.footer = footer
         counts = [file.num_rows for file in footer.files]
-        self.starts: Places = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self.numbers: Places = np.full(len(counts), -1, np.int64)
+        self.starts: Positions = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self.numbers: Positions = np.full(len(counts), -1, np.int64)
         self._was_searched = False
         self._is_local = np.zeros(len(footer.firsts), np.bool_)
         self._lock = threading.Lock()
@@ -201,7 +199,7 @@ class IndexRun:
             targets, candidates, _lower_bound(self.words, targets[candidates], low, high), high
         )
 
-    def _find_in_passing(self, store: Store, targets: U64, chunks: Places) -> Hits:
+    def _find_in_passing(self, store: Store, targets: U64, chunks: Positions) -> Hits:
         """Return the keys with one of some words; keeps none of the chunks."""
         firsts = self.footer.firsts
         begins = np.searchsorted(targets, firsts, "left")
@@ -233,7 +231,7 @@ class IndexRun:
         high = np.full(len(targets), self.footer.num_keys)
         return self._hits(targets, np.arange(len(targets)), at, high)
 
-    def _hits(self, targets: U64, candidates: Places, at: Places, high: Places) -> Hits:
+    def _hits(self, targets: U64, candidates: Positions, at: Positions, high: Positions) -> Hits:
         """Return the keys with one of some words, in chunks that are copied.
 
         Args:
@@ -257,7 +255,7 @@ class IndexRun:
         others = None if self.others is None else self.others[places]
         return Hits(which[of_hit], others, self.rows[places])
 
-    def _fetch(self, store: Store, chunks: Places) -> None:
+    def _fetch(self, store: Store, chunks: Positions) -> None:
         with self._lock:
             missing = chunks[~self._is_local[chunks]].tolist()
             for start in range(0, len(missing), _CHUNKS_AT_ONCE):
@@ -279,7 +277,7 @@ class IndexRun:
             raise RunUnavailableError(self, is_damaged=False) from error
 
 
-def _spread(firsts: Places, sizes: Places) -> tuple[Places, Places]:
+def _spread(firsts: Positions, sizes: Positions) -> tuple[Positions, Positions]:
     """Return the places of ranges, and the number of the range that each belongs to.
 
     Args:
@@ -304,7 +302,7 @@ def _write_at(file: int, data: memoryview, position: int) -> None:
         data, position = data[done:], position + done
 
 
-def _lower_bound(words: U64, targets: U64, low: Places, high: Places) -> Places:
+def _lower_bound(words: U64, targets: U64, low: Positions, high: Positions) -> Positions:
     """Return the first place from `low` on with at least a word; `high` if there is none."""
     last = max(len(words) - 1, 0)
     low, high = low.copy(), high.copy()
@@ -316,7 +314,7 @@ def _lower_bound(words: U64, targets: U64, low: Places, high: Places) -> Places:
     return low
 
 
-def _upper_bound(words: U64, targets: U64, low: Places, high: Places) -> Places:
+def _upper_bound(words: U64, targets: U64, low: Positions, high: Positions) -> Positions:
     """Return the first place from `low` on with more than a word; `high` if there is none."""
     last = max(len(words) - 1, 0)
     low, high = low.copy(), high.copy()

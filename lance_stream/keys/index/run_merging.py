@@ -12,11 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from lance_stream.keys.index.run_format import CHUNK_ROWS, U32, U64, Covered, Keys
 
-Places = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 RUNS_OF_A_TIER: Final = 4

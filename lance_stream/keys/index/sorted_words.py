@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Positions
+
 U64 = npt.NDArray[np.uint64]
-Places = npt.NDArray[np.int64]
 
 MANY_WORDS: Final = 1 << 20
 """From this many words on, a table of parts is worth its time and memory."""
@@ -40,7 +41,7 @@ class SortedWords:
         self._begins: npt.NDArray[np.uint32] | None = None
         self._shift = np.uint64(0)
 
-    def first_at_least(self, targets: U64) -> Places:
+    def first_at_least(self, targets: U64) -> Positions:
         """Return the place of the first word that is no less than each of some words.
 
         Args:
@@ -54,17 +55,17 @@ class SortedWords:
         begins = self._begins
         if begins is None:
             begins = self._divide()
-        positions: Places = np.empty(len(targets), np.int64)
+        positions: Positions = np.empty(len(targets), np.int64)
         for start in range(0, len(targets), _AT_ONCE):
             some = slice(start, start + _AT_ONCE)
             positions[some] = self._some(targets[some], begins)
         return positions
 
-    def _some(self, targets: U64, begins: npt.NDArray[np.uint32]) -> Places:
+    def _some(self, targets: U64, begins: npt.NDArray[np.uint32]) -> Positions:
         words = self.words
         parts = ((np.clip(targets, words[0], words[-1]) - words[0]) >> self._shift).astype(np.int64)
-        positions: Places = begins[parts].astype(np.int64)
-        stops: Places = begins[parts + 1].astype(np.int64)
+        positions: Positions = begins[parts].astype(np.int64)
+        stops: Positions = begins[parts + 1].astype(np.int64)
         most = int((stops - positions).max())
         if most > _MOST_OF_PART:  # the words are unevenly spread, as numbers may be
             return np.searchsorted(words, targets, "left")

@@ -33,6 +33,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
+from lance_stream.arrays import RowOffsets
 from lance_stream.commit.committer import POLICY, BeforeAttempt, Committed, commit
 from lance_stream.commit.rebasing import delete_deletion_files, write_deletion_file
 from lance_stream.environment import MACHINE, Environment
@@ -55,12 +56,7 @@ from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import max_fragment_id
-from lance_stream.table.conflicts.carried_rows import (
-    Offsets,
-    RewrittenRows,
-    by_new_fragment,
-    killed_since,
-)
+from lance_stream.table.conflicts.carried_rows import RewrittenRows, by_new_fragment, killed_since
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations.moved_rows import Rewrite, RewriteGroup
@@ -268,7 +264,7 @@ def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) 
 
 def _still_there(
     newest: TableVersion, group: PreparedGroup
-) -> tuple[tuple[Fragment, ...], tuple[Fragment, ...], list[Offsets]]:
+) -> tuple[tuple[Fragment, ...], tuple[Fragment, ...], list[RowOffsets]]:
     """Return a group's replaceable old fragments, the new ones, and their deleted rows."""
     old: list[Fragment] = []
     places = []
@@ -292,7 +288,7 @@ def _still_there(
 
 def _deleted_now(
     newest: TableVersion, now: Fragment, planned: Fragment, rows: RewrittenRows
-) -> Offsets:
+) -> RowOffsets:
     """Return the deleted rows of a fragment; reads nothing if there are no new ones."""
     is_same = now.deletion_file == planned.deletion_file
     return rows.deleted if is_same else newest.deleted_offsets(now)
@@ -304,7 +300,7 @@ def _without_lineage(old: Fragment) -> Fragment:
 
 
 def _with_deleted_rows(
-    newest: TableVersion, fragment: Fragment, deleted: Offsets, environment: Environment
+    newest: TableVersion, fragment: Fragment, deleted: RowOffsets, environment: Environment
 ) -> Fragment:
     if not len(deleted):
         return fragment

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
+from lance_stream.arrays import Positions
 from lance_stream.errors import InvalidInputError
 from lance_stream.keys.bounds.cached_key_bounds import inherit_key_bounds
 from lance_stream.keys.index.key_index import MOST_SAVED_ROWS
@@ -24,7 +25,6 @@ from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
     Numbers,
-    Places,
     lineage_of,
     order_of,
     read_lineage,
@@ -84,7 +84,7 @@ class PreparedGroup:
     old: tuple[Fragment, ...]
     rows: tuple[RewrittenRows, ...]
     new: tuple[Fragment, ...]
-    order: Places | None = None
+    order: Positions | None = None
 
     @property
     def rewritten_files(self) -> RewrittenFiles:

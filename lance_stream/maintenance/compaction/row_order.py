@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Positions
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, stored_bytes
 from lance_stream.schema.arrow_schemas import has_narrow_indices
@@ -42,7 +43,6 @@ from lance_stream.table.lineage.row_ids import RowIdSequence
 from lance_stream.table.lineage.row_versions import RowVersionSequence
 
 Numbers: TypeAlias = npt.NDArray[np.uint64]
-Places: TypeAlias = npt.NDArray[np.int64]
 
 LEAST_GAIN: Final = 2.0
 """How many times fewer parts the sequences must have for rows to be moved."""
@@ -74,7 +74,7 @@ class Lineage:
     created: Numbers
     updated: Numbers
 
-    def take(self, places: Places) -> "Lineage":
+    def take(self, places: Positions) -> "Lineage":
         """Return the lineage of the rows at some places, in their order."""
         return Lineage(self.row_ids[places], self.created[places], self.updated[places])
 
@@ -89,7 +89,7 @@ class Lineage:
         return int(descents + sum(runs)) + 3
 
 
-def order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Places | None:
+def order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Positions | None:
     """Return the order in which the live rows of fragments are written; None as they stand.
 
     The driver and the worker that writes them find it independently: it would be large to send.
@@ -163,7 +163,7 @@ def _bytes_per_row(fragments: Sequence[Fragment]) -> int:
     return _EXPANSION * sum(map(stored_bytes, fragments)) // max(num_rows, 1)
 
 
-def best_order(lineage: Lineage, bytes_per_row: int) -> Places | None:
+def best_order(lineage: Lineage, bytes_per_row: int) -> Positions | None:
     """Return the order in which rows are written; None as they stand.
 
     Args:
@@ -173,7 +173,7 @@ def best_order(lineage: Lineage, bytes_per_row: int) -> Places | None:
     Returns:
         (n,) the place of each row that is written, among the rows as they stand.
     """
-    order: Places = np.lexsort((lineage.row_ids, lineage.updated))
+    order: Positions = np.lexsort((lineage.row_ids, lineage.updated))
     if LEAST_GAIN * lineage.take(order).num_parts > lineage.num_parts:
         return None
     if most_waiting(order) * bytes_per_row > MAX_BYTES_WAITING:
@@ -181,7 +181,7 @@ def best_order(lineage: Lineage, bytes_per_row: int) -> Places | None:
     return order
 
 
-def most_waiting(order: Places) -> int:
+def most_waiting(order: Positions) -> int:
     """Return how many rows are read and not yet written at most, if read one by one."""
     if not len(order):
         return 0
@@ -189,7 +189,7 @@ def most_waiting(order: Places) -> int:
     return int((np.maximum.accumulate(order) - first_remaining).max()) + 1
 
 
-def reordered(batches: Iterable[pa.RecordBatch], order: Places) -> Iterator[pa.RecordBatch]:
+def reordered(batches: Iterable[pa.RecordBatch], order: Positions) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches in another order, each as early as possible.
 
     Args:

@@ -15,20 +15,17 @@ Source: what pylance 14 writes; bitmap.rs of the crate lance-index, RowAddrTreeM
 """
 
 import struct
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Positions, RowIds
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.read.indices.column_conditions import ColumnCondition
 from lance_stream.read.indices.evaluation import where_true
 from lance_stream.read.indices.index_file import IndexFile, PartOfIndex
 from lance_stream.table.fragments.deletion_vectors import decode_bitmap_up_to
-
-Places: TypeAlias = npt.NDArray[np.int64]
-Ids: TypeAlias = npt.NDArray[np.uint64]
 
 LOOKUP: Final = "bitmap_page_lookup.lance"
 
@@ -72,12 +69,12 @@ class Bitmap:
         """About how much memory it takes."""
         return int(self._keys.nbytes) + self._file.cached_bytes + 1024
 
-    def plan(self, condition: ColumnCondition, num_rows: int) -> tuple[Places, int]:
+    def plan(self, condition: ColumnCondition, num_rows: int) -> tuple[Positions, int]:
         """Return which keys match, and about how many of some rows have them."""
         places = np.flatnonzero(where_true(condition, self._keys))
         return places, num_rows * len(places) // max(len(self._keys), 1)
 
-    def search(self, places: Places, part: PartOfIndex, most: int) -> Ids | None:
+    def search(self, places: Positions, part: PartOfIndex, most: int) -> RowIds | None:
         """Return the ids of the rows that have some keys; None if they are more than `most`.
 
         Args:
@@ -88,7 +85,7 @@ class Bitmap:
         Raises:
             BadDataError: A bitmap is damaged.
         """
-        matches: list[Ids] = [np.empty(0, np.uint64)]
+        matches: list[RowIds] = [np.empty(0, np.uint64)]
         num_ids = 0
         groups = self._file.groups(part.ranges_of(LOOKUP), places, BYTES_AT_ONCE, "bitmaps")
         for bitmap in (bitmap for (bitmaps,) in groups for bitmap in bitmaps):
@@ -100,7 +97,7 @@ class Bitmap:
         return np.concatenate(matches)
 
 
-def decode_row_set(data: bytes | None, most: int) -> Ids | None:
+def decode_row_set(data: bytes | None, most: int) -> RowIds | None:
     """Return the ids in the bitmap of a key, ascending; None if they are more than `most`.
 
     What follows the part that makes them too many is not read.
@@ -114,7 +111,7 @@ def decode_row_set(data: bytes | None, most: int) -> Ids | None:
     try:
         (num_parts,) = _U32.unpack_from(data, 0)
         position = _U32.size
-        ids: list[Ids] = [np.empty(0, np.uint64)]
+        ids: list[RowIds] = [np.empty(0, np.uint64)]
         num_ids, last = 0, -1
         for _ in range(num_parts):
             high, num_bytes = _PART.unpack_from(data, position)

@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import RowIds
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.read.indices.column_conditions import ColumnCondition
@@ -35,7 +36,6 @@ from lance_stream.read.indices.index_file import IndexFile, PartOfIndex
 from lance_stream.read.skipping.page_skipping import ValueBounds, pages_that_may_match
 
 Pages: TypeAlias = npt.NDArray[np.int64]
-Ids: TypeAlias = npt.NDArray[np.uint64]
 
 LOOKUP: Final = "page_lookup.lance"
 DATA: Final = "page_data.lance"
@@ -64,7 +64,7 @@ class _Page(NamedTuple):
     """The entries of a page: (n,) values of the column, (n,) u64 ids."""
 
     values: pa.Array
-    ids: Ids
+    ids: RowIds
 
 
 _PAGES: Final = Cache[_PageKey, _Page](
@@ -136,7 +136,7 @@ class BTree:
         pages = np.flatnonzero(may)
         return pages, min(len(pages) * self._page_rows, self.num_entries)
 
-    def search(self, condition: ColumnCondition, pages: Pages, part: PartOfIndex) -> Ids:
+    def search(self, condition: ColumnCondition, pages: Pages, part: PartOfIndex) -> RowIds:
         """Return the ids of the entries of some pages for which a condition is true.
 
         Args:

@@ -16,11 +16,12 @@ no longer than what it saves. If an index is damaged or of an unknown kind, all 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Mask, Positions, RowAddresses
 from lance_stream.errors import CorruptDataError
 from lance_stream.expressions.predicates import Expression
 from lance_stream.read.indices.column_conditions import (
@@ -38,13 +39,10 @@ from lance_stream.read.indices.segments import (
     segments_by_column,
 )
 from lance_stream.read.row_lookup import find_rows
-from lance_stream.read.skipping.row_ranges import Mask, Path
+from lance_stream.read.skipping.row_ranges import Path
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.lineage.ascending import are_among, distinct
 from lance_stream.table.lineage.row_addresses import unpack_addresses
-
-Addresses: TypeAlias = npt.NDArray[np.uint64]
-Offsets: TypeAlias = npt.NDArray[np.int64]
 
 LEAST_ROWS: Final = 1 << 15
 """Fewer covered rows are scanned: that takes about as long as asking an index."""
@@ -66,9 +64,9 @@ class Candidates:
     """
 
     covered: Mask
-    offsets: dict[int, Offsets]
+    offsets: dict[int, Positions]
 
-    def within(self, index: int, start: int, stop: int | None) -> Offsets:
+    def within(self, index: int, start: int, stop: int | None) -> Positions:
         """Return those in a covered fragment that are in a range of its rows."""
         offsets = self.offsets.get(index, np.empty(0, np.int64))
         low, high = np.searchsorted(offsets, [start, _MOST_ROWS if stop is None else stop])
@@ -164,9 +162,9 @@ def _cost(planned: _Planned) -> int:
     return planned.cost
 
 
-def _search(table: TableVersion, planned: _Planned, most: int) -> Addresses | None:
+def _search(table: TableVersion, planned: _Planned, most: int) -> RowAddresses | None:
     """Return the addresses of rows in the fragments covered; None if they are more than `most`."""
-    matches: list[Addresses] = [np.empty(0, np.uint64)]
+    matches: list[RowAddresses] = [np.empty(0, np.uint64)]
     places = _IndexOf(table.manifest.fragments.numbers.ids)
     num_matches = 0
     for plan in (plan_needed for plans in planned.needed for plan_needed in plans):
@@ -202,14 +200,14 @@ class _IndexOf:
         return np.asarray(is_there & chosen[self._order[places]])
 
 
-def _by_fragment(table: TableVersion, covered: Mask, addresses: Addresses) -> Candidates:
+def _by_fragment(table: TableVersion, covered: Mask, addresses: RowAddresses) -> Candidates:
     fragments, physical = table.manifest.fragments, table.row_counts.physical
     ids, offsets = unpack_addresses(addresses)
     starts = np.flatnonzero(np.diff(ids, prepend=np.uint32(0xFFFFFFFF)))
     parts = np.split(offsets.astype(np.int64), starts[1:])
     places = [fragments.index_by_id[fragment_id] for fragment_id in ids[starts].tolist()]
     deleted_by_fragment = table.deleted_offsets_of([fragments[index] for index in places])
-    offsets_by_fragment: dict[int, Offsets] = {}
+    offsets_by_fragment: dict[int, Positions] = {}
     for index, part, deleted in zip(places, parts, deleted_by_fragment, strict=False):
         if part[-1] >= physical[index]:
             raise CorruptDataError(

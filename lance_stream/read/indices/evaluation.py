@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import Mask
 from lance_stream.expressions.evaluation.rules import evaluate_node
 from lance_stream.read.indices.column_conditions import ColumnCondition
-from lance_stream.read.skipping.row_ranges import Mask
 
 
 def where_true(condition: ColumnCondition, values: pa.Array) -> Mask:

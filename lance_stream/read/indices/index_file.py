@@ -2,20 +2,18 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Positions
 from lance_stream.byte_ranges import Asking, ReadRanges, answer
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.reader import TAIL_BYTES, FileReader, open_file
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
 from lance_stream.storage.store import Store
-
-Offsets: TypeAlias = npt.NDArray[np.int64]
 
 _OF_ANY_LENGTH: Final = ("string", "binary")
 _FIRST_GROUP: Final = 64
@@ -104,7 +102,7 @@ class IndexFile:
         return [pa.concat_arrays(arrays) for arrays in zip(*columns, strict=True)]
 
     def groups(
-        self, read_ranges: ReadRanges, rows: Offsets, most_bytes: int, *names: str
+        self, read_ranges: ReadRanges, rows: Positions, most_bytes: int, *names: str
     ) -> Iterator[list[pa.Array]]:
         """Yield some rows, ascending, of some columns, in groups of about `most_bytes` at most.
 
@@ -120,7 +118,7 @@ class IndexFile:
             num_bytes = max(sum(int(array.nbytes) for array in group), 1)
             count = max(1, min(16 * count, most_bytes * len(rows_of_group) // num_bytes))
 
-    def rows(self, read_ranges: ReadRanges, rows: Offsets, *names: str) -> list[pa.Array]:
+    def rows(self, read_ranges: ReadRanges, rows: Positions, *names: str) -> list[pa.Array]:
         """Return some rows, ascending, of some columns; at least one row."""
         start, stop = int(rows[0]), int(rows[-1]) + 1
         if stop - start == len(rows):

@@ -15,12 +15,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Mask, RowIds
 from lance_stream.caches import ByIdentity, Cache
 from lance_stream.errors import CorruptDataError, LanceStreamError
 from lance_stream.read.indices.bitmap import Bitmap, open_bitmap
@@ -28,7 +29,7 @@ from lance_stream.read.indices.btree import BTree, open_btree
 from lance_stream.read.indices.column_conditions import ColumnCondition
 from lance_stream.read.indices.evaluation import is_true_for_null
 from lance_stream.read.indices.index_file import PartOfIndex
-from lance_stream.read.skipping.row_ranges import Mask, Path
+from lance_stream.read.skipping.row_ranges import Path
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.schema.types.logical_types import STRUCT
@@ -39,8 +40,6 @@ from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.index_kinds import kind_of
 from lance_stream.table.indices import IndexMetadata, decode_index_section
 from lance_stream.table.paths import index_folder
-
-Ids: TypeAlias = npt.NDArray[np.uint64]
 
 FAILURES: Final = (
     LanceStreamError,
@@ -227,7 +226,7 @@ class Plan:
         """Whether its ids are row addresses, also in a table with stable row ids."""
         return says_addresses(self.segment.metadata)
 
-    def search(self, most: int) -> Ids | None:
+    def search(self, most: int) -> RowIds | None:
         """Return the ids of rows for which the condition may be true; None if more than `most`.
 
         Raises:

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Positions
 from lance_stream.errors import BadDataError
 from lance_stream.expressions.predicates import Expression
 from lance_stream.read.skipping.row_ranges import RowRanges
@@ -48,7 +49,6 @@ from lance_stream.table.lineage.row_versions import (
     decode_row_versions,
 )
 
-Offsets: TypeAlias = npt.NDArray[np.int64]
 U64s: TypeAlias = npt.NDArray[np.uint64]
 
 
@@ -84,7 +84,7 @@ class Pieces(NamedTuple):
         most: (num_pieces,) u64.
     """
 
-    ends: Offsets
+    ends: Positions
     least: U64s
     most: U64s
 
@@ -113,7 +113,7 @@ class Pieces(NamedTuple):
             np.where(moves, self.most[which] - before, self.most[which]),
         )
 
-    def at(self, starts: Offsets) -> tuple[U64s, U64s]:
+    def at(self, starts: Positions) -> tuple[U64s, U64s]:
         """Return the bounds of the pieces that contain some rows."""
         which = np.searchsorted(self.ends, starts, side="right")
         return self.least[which], self.most[which]
@@ -183,7 +183,7 @@ def fragments_that_may_match(
     is_left, matches = _uniform_that_may_match(
         predicate, names, fragments, has_stable_row_ids=has_stable_row_ids
     )
-    undecided: list[tuple[int, Offsets, dict[str, tuple[U64s, U64s]]]] = []
+    undecided: list[tuple[int, Positions, dict[str, tuple[U64s, U64s]]]] = []
     for index in np.flatnonzero(is_left).tolist():
         try:
             fragment = fragments[index]
@@ -239,7 +239,7 @@ def _uniform_that_may_match(
 def _chosen(
     predicate: Expression,
     names: Sequence[str],
-    undecided: Sequence[tuple[int, Offsets, dict[str, tuple[U64s, U64s]]]],
+    undecided: Sequence[tuple[int, Positions, dict[str, tuple[U64s, U64s]]]],
 ) -> Iterator[tuple[int, int, int | None]]:
     """Check the pieces of several fragments at once."""
     bounds_by_name = {
@@ -270,7 +270,7 @@ class _Inline:
 
 def _aligned(
     pieces: dict[str, Pieces],
-) -> tuple[Offsets, dict[str, tuple[U64s, U64s]]]:
+) -> tuple[Positions, dict[str, tuple[U64s, U64s]]]:
     """Return pieces within which no column's bounds change; their edges, and the bounds."""
     if len(pieces) == 1:
         ((name, (ends, least, most)),) = pieces.items()

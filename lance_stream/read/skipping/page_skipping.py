@@ -25,13 +25,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import Mask
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions import nodes
 from lance_stream.expressions.evaluation.rules import evaluate_node, listed_members
 from lance_stream.expressions.nodes import Node, is_path, operands_of, path_of
 from lance_stream.expressions.predicates import Expression, evaluate_predicate
 from lance_stream.file.v0_1.statistics import PageBounds
-from lance_stream.read.skipping.row_ranges import Mask, Path, RowRanges
+from lance_stream.read.skipping.row_ranges import Path, RowRanges
 from lance_stream.schema.fields import Field
 
 _FEW_MEMBERS: Final = 16

@@ -7,12 +7,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Mask
 from lance_stream.expressions.predicates import Expression
 from lance_stream.schema.fields import Field
 from lance_stream.schema.types.logical_types import STRUCT
 
 Path: TypeAlias = tuple[str, ...]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

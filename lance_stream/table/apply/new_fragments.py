@@ -13,24 +13,21 @@ Differs: The created-at version of a moved row is looked up in the fragments fro
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from lance_stream.arrays import Positions, RowIds, RowVersions
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.feature_flags import MIXED_FILE_VERSIONS, has_stable_row_ids
 from lance_stream.table.fragments.fragment import MAX_FRAGMENT_ID, DataFile, Fragment, LineageColumn
-from lance_stream.table.lineage.row_ids import Ids, RowIdSequence, decode_row_ids, encode_row_ids
+from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
 from lance_stream.table.lineage.row_versions import (
     RowVersionSequence,
-    Versions,
     decode_row_versions,
     encode_row_versions,
 )
 from lance_stream.table.manifest import FragmentList, Manifest
-
-Places: TypeAlias = npt.NDArray[np.intp]
 
 MAX_ROW_ID = (1 << 64) - 1
 
@@ -222,7 +219,7 @@ _REMEDY: Final = (
 )
 
 
-def _moved_ids(start: Manifest, fragment: Fragment) -> Ids:
+def _moved_ids(start: Manifest, fragment: Fragment) -> RowIds:
     """Return the row ids of the rows that a fragment took over, its first ones."""
     if fragment.row_ids is None or isinstance(fragment.row_ids, LineageColumn):
         return np.empty(0, np.uint64)
@@ -245,9 +242,9 @@ def _moved_ids(start: Manifest, fragment: Fragment) -> Ids:
 def _created_at(
     start: Manifest,
     fragments: Sequence[Fragment],
-    moved: Sequence[Ids],
+    moved: Sequence[RowIds],
     sources: Sequence[Fragment],
-) -> list[Versions]:
+) -> list[RowVersions]:
     """Return the created-at versions of the rows that each fragment took over."""
     stated = [
         _stated(start, fragment, len(ids)) for fragment, ids in zip(fragments, moved, strict=True)
@@ -256,7 +253,7 @@ def _created_at(
     from_sources = _found_created_at(
         start, np.concatenate([np.empty(0, np.uint64), *unknown]), sources
     )
-    created: list[Versions] = []
+    created: list[RowVersions] = []
     for ids, stamps in zip(moved, stated, strict=True):
         if stamps is None:
             stamps, from_sources = from_sources[: len(ids)], from_sources[len(ids) :]
@@ -264,7 +261,7 @@ def _created_at(
     return created
 
 
-def _stated(start: Manifest, fragment: Fragment, num_moved: int) -> Versions | None:
+def _stated(start: Manifest, fragment: Fragment, num_moved: int) -> RowVersions | None:
     """Return the created-at versions that a new fragment states of the rows that it took over.
 
     A row has the same one as long as it lives, so whoever planned the operation knows them. The
@@ -282,12 +279,12 @@ def _stated(start: Manifest, fragment: Fragment, num_moved: int) -> Versions | N
     return versions
 
 
-def _found_created_at(start: Manifest, ids: Ids, sources: Sequence[Fragment]) -> Versions:
+def _found_created_at(start: Manifest, ids: RowIds, sources: Sequence[Fragment]) -> RowVersions:
     """Return the created-at version of some rows, (n,) u64.
 
     A row that no fragment has counts as created now, as in the reference.
     """
-    created: Versions = np.full(len(ids), start.version, np.uint64)
+    created: RowVersions = np.full(len(ids), start.version, np.uint64)
     missing = np.arange(len(ids))
     for fragment in sources:
         missing = _fill_created(created, ids, missing, fragment)
@@ -299,7 +296,9 @@ def _found_created_at(start: Manifest, ids: Ids, sources: Sequence[Fragment]) ->
     return created
 
 
-def _fill_created(created: Versions, ids: Ids, missing: Places, fragment: Fragment) -> Places:
+def _fill_created(
+    created: RowVersions, ids: RowIds, missing: Positions, fragment: Fragment
+) -> Positions:
     """Fill in the versions of the rows that a fragment has; return which are still missing."""
     if not len(missing) or fragment.row_ids is None:
         return missing

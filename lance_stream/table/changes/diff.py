@@ -38,6 +38,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Mask, RowOffsets
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.feature_flags import has_stable_row_ids
 from lance_stream.table.fragments.fragment import (
@@ -53,10 +54,8 @@ from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, decode_row_versions
 from lance_stream.table.manifest import Manifest
 
-Offsets: TypeAlias = npt.NDArray[np.uint32]
 U64s: TypeAlias = npt.NDArray[np.uint64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
-DeletedRows: TypeAlias = Mapping[tuple[int, DeletionFile], Offsets]
+DeletedRows: TypeAlias = Mapping[tuple[int, DeletionFile], RowOffsets]
 
 
 class Hidden(Protocol):
@@ -71,7 +70,7 @@ class Hidden(Protocol):
         """Return all values."""
         ...
 
-    def take(self, offsets: Offsets) -> U64s:
+    def take(self, offsets: RowOffsets) -> U64s:
         """Return the values of the rows at some offsets, ascending."""
         ...
 
@@ -89,7 +88,7 @@ class RowsOfFragment(NamedTuple):
     """
 
     fragment: Fragment
-    offsets: Offsets
+    offsets: RowOffsets
 
 
 class UpdatedRows(NamedTuple):
@@ -102,7 +101,7 @@ class UpdatedRows(NamedTuple):
     """
 
     fragment: Fragment
-    offsets: Offsets
+    offsets: RowOffsets
     addresses_before: U64s
 
 
@@ -361,7 +360,7 @@ def _holding(field_ids: Set[int], older: Manifest, newer: Manifest) -> Iterator[
 
 class _Rows(NamedTuple):
     fragment: Fragment
-    offsets: Offsets
+    offsets: RowOffsets
 
 
 class _Reader:
@@ -393,7 +392,7 @@ class _Reader:
             return decode_row_versions(data, self.row_ids(fragment).num_ids)
         return _checked(data, fragment)
 
-    def deleted_offsets(self, fragment: Fragment) -> Offsets:
+    def deleted_offsets(self, fragment: Fragment) -> RowOffsets:
         if fragment.deletion_file is None:
             return np.empty(0, np.uint32)
         deleted = self._deleted_rows[fragment.id, fragment.deletion_file]
@@ -404,7 +403,7 @@ class _Reader:
             )
         return deleted
 
-    def live(self, fragment: Fragment) -> Offsets:
+    def live(self, fragment: Fragment) -> RowOffsets:
         return np.flatnonzero(self.is_live(fragment)).astype(np.uint32)
 
     def is_live(self, fragment: Fragment) -> Mask:
@@ -550,7 +549,7 @@ class _Judge:
 
 def _compare(
     before: Fragment, after: Fragment, judge: _Judge, read: _Reader
-) -> tuple[Offsets, Offsets, Offsets]:
+) -> tuple[RowOffsets, RowOffsets, RowOffsets]:
     """Return the offsets of rows that were deleted, restored, and changed in place."""
     none = np.empty(0, np.uint32)
     killed = revived = none

@@ -14,12 +14,12 @@ The caller reads and writes the deletion files.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Offsets: TypeAlias = npt.NDArray[np.uint32]
+from lance_stream.arrays import RowOffsets
 
 
 class RewrittenRows(NamedTuple):
@@ -31,7 +31,7 @@ class RewrittenRows(NamedTuple):
     """
 
     physical_rows: int
-    deleted: Offsets
+    deleted: RowOffsets
 
     @property
     def num_written(self) -> int:
@@ -39,7 +39,9 @@ class RewrittenRows(NamedTuple):
         return self.physical_rows - len(self.deleted)
 
 
-def killed_since(rows: RewrittenRows, deleted_now: Offsets | None) -> npt.NDArray[np.int64] | None:
+def killed_since(
+    rows: RewrittenRows, deleted_now: RowOffsets | None
+) -> npt.NDArray[np.int64] | None:
     """Return which of a fragment's rewritten rows were deleted since the rewrite was planned.
 
     Args:
@@ -63,7 +65,7 @@ def by_new_fragment(
     num_written: Sequence[int],
     new_rows: Sequence[int],
     order: npt.NDArray[np.int64] | None = None,
-) -> list[Offsets]:
+) -> list[RowOffsets]:
     """Return the deleted rows of each new fragment.
 
     Args:

@@ -23,12 +23,12 @@ Source:  facts of the format, section 5: different rows of one fragment merge, t
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from pyroaring import BitMap
 
+from lance_stream.arrays import RowOffsets
 from lance_stream.errors import RetryableConflictError
 from lance_stream.table.apply.index_coverage import coverage, has_zones
 from lance_stream.table.fragments.fragment import DeletionFile, Fragment
@@ -37,8 +37,6 @@ from lance_stream.table.lineage.ascending import difference, union
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations.rows import Delete, Update
 from lance_stream.table.operations.versions import CreateIndex
-
-Offsets: TypeAlias = npt.NDArray[np.uint32]
 
 _NUM_EXAMPLES = 5
 
@@ -97,8 +95,12 @@ def plan_rebase(
 
 
 def unite(
-    files: DeletionFilesToUnite, ours: Offsets, read: Offsets, newest: Offsets, version: int
-) -> Offsets:
+    files: DeletionFilesToUnite,
+    ours: RowOffsets,
+    read: RowOffsets,
+    newest: RowOffsets,
+    version: int,
+) -> RowOffsets:
     """Return the offsets of all rows of a fragment that are deleted after the rebase.
 
     Args:

@@ -23,20 +23,19 @@ Differs: The proto has Int32Array for the Arrow format; Lance writes uint32, in 
 import struct
 from array import array
 from collections.abc import Container, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap
 
+from lance_stream.arrays import RowOffsets
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.fragments.fragment import DeletionFileType
 from lance_stream.table.lineage.ascending import are_among, distinct
 from lance_stream.table.lineage.row_ids import MAX_MATERIALIZED
 from lance_stream.table.messages.arrow_messages import read_only_batch
-
-Offsets: TypeAlias = npt.NDArray[np.uint32]
 
 BITMAP_THRESHOLD = 5000
 """From how many deleted rows on a deletion file is a bitmap."""
@@ -82,7 +81,7 @@ def decode_deletion_vector(
     file_type: DeletionFileType,
     physical_rows: int,
     num_deleted_rows: int = 0,
-) -> Offsets:
+) -> RowOffsets:
     """Return the offsets in a deletion file.
 
     Args:
@@ -114,7 +113,7 @@ def decode_deletion_vector(
     return deleted
 
 
-def _decode_arrow(data: bytes, physical_rows: int) -> Offsets:
+def _decode_arrow(data: bytes, physical_rows: int) -> RowOffsets:
     try:
         batch = read_only_batch(data, _SCHEMA, physical_rows, _BYTES_PER_ROW)
     except CorruptDataError as error:
@@ -126,14 +125,14 @@ def _decode_arrow(data: bytes, physical_rows: int) -> Offsets:
     return distinct(column.to_numpy(zero_copy_only=False))
 
 
-def _decode_roaring(data: bytes, physical_rows: int) -> Offsets:
+def _decode_roaring(data: bytes, physical_rows: int) -> RowOffsets:
     deleted = decode_bitmap_up_to(data, physical_rows)
     if deleted is None:
         raise _too_many(bitmap_size(data), physical_rows)
     return deleted
 
 
-def decode_bitmap(data: bytes, most: int) -> Offsets:
+def decode_bitmap(data: bytes, most: int) -> RowOffsets:
     """Return the numbers of a roaring bitmap.
 
     Done here, container by container, because the library trusts the sizes that it reads.
@@ -157,7 +156,7 @@ def decode_bitmap(data: bytes, most: int) -> Offsets:
     return numbers
 
 
-def decode_bitmap_up_to(data: bytes, most: int) -> Offsets | None:
+def decode_bitmap_up_to(data: bytes, most: int) -> RowOffsets | None:
     """Return the numbers of a roaring bitmap as `decode_bitmap` does; None if they are more.
 
     Raises:

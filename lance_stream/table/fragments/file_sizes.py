@@ -10,16 +10,13 @@ Source: table.proto, messages DataFragment and DataFile.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from lance_stream._proto import table_pb2
+from lance_stream.arrays import Counts, Mask
 from lance_stream.table.messages import wire
-from lance_stream.table.messages.wire_columns import Mask, Spans, walk
-
-Counts: TypeAlias = npt.NDArray[np.int64]
+from lance_stream.table.messages.wire_columns import Spans, walk
 
 _FILES = 2
 _SIZE = 6

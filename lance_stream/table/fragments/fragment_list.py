@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import is_not
-from typing import NamedTuple, TypeAlias, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import outlines_pb2, table_pb2
+from lance_stream.arrays import Mask, Positions
 from lance_stream.errors import CorruptDataError
 from lance_stream.table.fragments.file_sizes import FileSizes
 from lance_stream.table.fragments.fragment import (
@@ -28,9 +29,7 @@ from lance_stream.table.fragments.fragment import (
 from lance_stream.table.lineage.constant_lineage import ConstantLineage, constant_lineage
 from lance_stream.table.lineage.row_ids import MAX_PHYSICAL_ROWS
 from lance_stream.table.messages import wire
-from lance_stream.table.messages.wire_columns import Mask, Numbers, Spans, walk
-
-Places: TypeAlias = npt.NDArray[np.intp]
+from lance_stream.table.messages.wire_columns import Numbers, Spans, walk
 
 FRAGMENTS = 2
 """The number of the fragments' field in a Manifest message."""
@@ -142,7 +141,7 @@ class FragmentNumbers:
             np.array([fragment.has_hidden_lineage for fragment in fragments], np.bool_),
         )
 
-    def _with(self, places: Places, others: "FragmentNumbers") -> "FragmentNumbers":
+    def _with(self, places: Positions, others: "FragmentNumbers") -> "FragmentNumbers":
         """Return the numbers with other fragments at some places."""
         if not len(places):
             return self
@@ -179,7 +178,7 @@ class FragmentNumbers:
             np.concatenate(is_hidden),
         )
 
-    def take(self, places: Places) -> "FragmentNumbers":
+    def take(self, places: Positions) -> "FragmentNumbers":
         """Return the numbers of some of the fragments."""
         return FragmentNumbers(
             self.ids[places],
@@ -457,7 +456,7 @@ class FragmentList(Sequence[Fragment]):
             decoded = self._decoded[index] = decode_fragment(self.raws[index])
         return decoded
 
-    def _take(self, places: Places) -> "FragmentList":
+    def _take(self, places: Positions) -> "FragmentList":
         """Return the list of the fragments at some places, with their cached values."""
         result = FragmentList(map(self.raws.__getitem__, places.tolist()))
         if self._decoded:

@@ -17,16 +17,14 @@ Source: table.proto, message DataFragment; rowids.proto.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Bytes, Mask, Positions
 from lance_stream.table.lineage.row_versions import FIRST_VERSION
-from lance_stream.table.messages.wire_columns import Mask, Numbers, Spans, walk
-
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Places: TypeAlias = npt.NDArray[np.intp]
+from lance_stream.table.messages.wire_columns import Numbers, Spans, walk
 
 _ID, _PHYSICAL_ROWS = 1, 4
 _ROW_IDS, _LAST_UPDATED, _CREATED = 5, 7, 9
@@ -98,7 +96,7 @@ class ConstantLineage:
             self.created.replaced(count, places, others.created),
         )
 
-    def ids_within(self, row_ids: Numbers) -> tuple[Places, Places]:
+    def ids_within(self, row_ids: Numbers) -> tuple[Positions, Positions]:
         """Return which of some rows each fragment has, as far as its row ids are one range.
 
         Args:

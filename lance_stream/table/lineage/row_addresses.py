@@ -10,16 +10,14 @@ Source: the specification of row ids, "Row Address" and "Row ID Index".
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Mask, RowAddresses, RowIds
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.table.lineage.row_ids import MAX_MATERIALIZED, Ids, RowIdSequence
-
-Addresses: TypeAlias = npt.NDArray[np.uint64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
+from lance_stream.table.lineage.row_ids import MAX_MATERIALIZED, RowIdSequence
 
 NO_ADDRESS = np.uint64((1 << 64) - 1)
 """Means no address; no row can have it."""
@@ -30,7 +28,7 @@ _OFFSET_MASK = np.uint64((1 << 32) - 1)
 _MAX_PLACES_PER_ROW = 2
 
 
-def pack_addresses(fragment_ids: int | Ids, offsets: npt.ArrayLike) -> Addresses:
+def pack_addresses(fragment_ids: int | RowIds, offsets: npt.ArrayLike) -> RowAddresses:
     """Return the addresses of the rows at some offsets, (n,) u64.
 
     Args:
@@ -38,11 +36,11 @@ def pack_addresses(fragment_ids: int | Ids, offsets: npt.ArrayLike) -> Addresses
         offsets: (n,) their row offsets.
     """
     high = np.asarray(fragment_ids, np.uint64) << _OFFSET_BITS
-    packed: Addresses = np.asarray(offsets).astype(np.uint64) | high
+    packed: RowAddresses = np.asarray(offsets).astype(np.uint64) | high
     return packed
 
 
-def unpack_addresses(addresses: npt.ArrayLike) -> tuple[npt.NDArray[np.uint32], Ids]:
+def unpack_addresses(addresses: npt.ArrayLike) -> tuple[npt.NDArray[np.uint32], RowIds]:
     """Return the fragment ids, (n,) u32, and the row offsets, (n,) u64, of some addresses."""
     packed = np.asarray(addresses, np.uint64)
     return (packed >> _OFFSET_BITS).astype(np.uint32), packed & _OFFSET_MASK
@@ -77,7 +75,7 @@ class RowIdIndex:
         parts = list(fragments)
         self.num_rows = 0
         self._first = 0
-        self._ids: Ids | None = None
+        self._ids: RowIds | None = None
         total = sum(len(part.row_ids) for part in parts)
         if total > MAX_MATERIALIZED:
             raise UnsupportedFeatureError(
@@ -101,7 +99,7 @@ class RowIdIndex:
             self.num_rows = stop
         self._fill(ids[: self.num_rows], addresses[: self.num_rows])
 
-    def _fill(self, ids: Ids, addresses: Addresses) -> None:
+    def _fill(self, ids: RowIds, addresses: RowAddresses) -> None:
         """Keep a table with a place for each id where ids are dense, else a sorted list."""
         self._addresses = addresses
         if not len(ids):
@@ -124,14 +122,14 @@ class RowIdIndex:
         self._ids = ids
 
     @staticmethod
-    def _refuse_twins(sorted_ids: Ids) -> None:
+    def _refuse_twins(sorted_ids: RowIds) -> None:
         twins = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
         raise CorruptDataError(
             f"{len(twins)} row ids belong to two live rows each, for example {int(twins[0])}: an "
             "older writer may have used a next_row_id that was too low"
         )
 
-    def find(self, row_ids: npt.ArrayLike) -> tuple[Addresses, Mask]:
+    def find(self, row_ids: npt.ArrayLike) -> tuple[RowAddresses, Mask]:
         """Return the addresses of some rows.
 
         Args:

@@ -32,13 +32,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import rowids_pb2
+from lance_stream.arrays import Positions, RowIds
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.lineage.ascending import are_among, distinct, union
 from lance_stream.table.lineage.decoded_sequences import DecodedSequences
 from lance_stream.table.messages import wire
-
-Ids: TypeAlias = npt.NDArray[np.uint64]
-Offsets: TypeAlias = npt.NDArray[np.int64]
 
 MAX_PHYSICAL_ROWS = 1 << 32
 MAX_MATERIALIZED = 1 << 29
@@ -46,7 +44,7 @@ MAX_MATERIALIZED = 1 << 29
 
 _MAX_U64 = (1 << 64) - 1
 _SEGMENT = 1
-_EMPTY: Ids = np.empty(0, np.uint64)
+_EMPTY: RowIds = np.empty(0, np.uint64)
 # Into how many pieces, each with a segment of its own, a sequence is cut at most when encoded.
 _MAX_PIECES = 1024
 # How many ids in a row are worth a segment of their own among others.
@@ -64,39 +62,39 @@ class Ranges:
         stops: (num_ranges,) u64, one past the last; never less than its start.
     """
 
-    starts: Ids
-    stops: Ids
+    starts: RowIds
+    stops: RowIds
 
     @cached_property
-    def ends(self) -> Offsets:
+    def ends(self) -> Positions:
         """(num_ranges,) i64, the number of ids up to the end of each range."""
         return np.cumsum((self.stops - self.starts).astype(np.int64))
 
     def __len__(self) -> int:
         return int(self.ends[-1]) if len(self.ends) else 0
 
-    def take(self, offsets: Offsets) -> Ids:
+    def take(self, offsets: Positions) -> RowIds:
         """Return the ids at some offsets of the segment."""
         if len(self.starts) == 1:
-            near: Ids = offsets.astype(np.uint64) + self.starts[0]
+            near: RowIds = offsets.astype(np.uint64) + self.starts[0]
             return near
         which = np.searchsorted(self.ends, offsets, side="right")
         behind = (self.ends[which] - offsets).astype(np.uint64)
-        taken: Ids = self.stops[which] - behind
+        taken: RowIds = self.stops[which] - behind
         return taken
 
-    def to_array(self) -> Ids:
+    def to_array(self) -> RowIds:
         """Return all ids."""
         if len(self.starts) == 1:
             return self.take(np.arange(len(self), dtype=np.int64))
         lengths = (self.stops - self.starts).astype(np.int64)
         first = self.ends - lengths
         # Modulo 2^64: what is subtracted may be larger than the start.
-        ids: Ids = np.repeat(self.starts - first.astype(np.uint64), lengths)
+        ids: RowIds = np.repeat(self.starts - first.astype(np.uint64), lengths)
         ids += np.arange(len(self), dtype=np.uint64)
         return ids
 
-    def find(self, ids: Ids) -> Offsets:
+    def find(self, ids: RowIds) -> Positions:
         """Return the offset of each id in the segment, or -1."""
         if len(self.starts) == 1:
             order, starts = None, self.starts
@@ -107,7 +105,7 @@ class Ranges:
         which = np.maximum(near, 0) if order is None else order[np.maximum(near, 0)]
         is_there = (near >= 0) & (ids < self.stops[which])
         behind = (self.stops[which] - np.where(is_there, ids, self.stops[which])).astype(np.int64)
-        offsets: Offsets = np.where(is_there, self.ends[which] - behind, -1)
+        offsets: Positions = np.where(is_there, self.ends[which] - behind, -1)
         return offsets
 
 
@@ -123,12 +121,12 @@ class RangeWithHoles:
 
     start: int
     stop: int
-    holes: Ids
+    holes: RowIds
 
     def __len__(self) -> int:
         return self.stop - self.start - len(self.holes)
 
-    def take(self, offsets: Offsets) -> Ids:
+    def take(self, offsets: Positions) -> RowIds:
         """Return the ids at some offsets of the segment."""
         # The number of ids before each hole; ascending, like the holes.
         before = self.holes - np.uint64(self.start) - np.arange(len(self.holes), dtype=np.uint64)
@@ -136,11 +134,11 @@ class RangeWithHoles:
         passed = np.searchsorted(before, places, side="right").astype(np.uint64)
         return np.uint64(self.start) + places + passed
 
-    def to_array(self) -> Ids:
+    def to_array(self) -> RowIds:
         """Return all ids."""
         return self.take(np.arange(len(self), dtype=np.int64))
 
-    def find(self, ids: Ids) -> Offsets:
+    def find(self, ids: RowIds) -> Positions:
         """Return the offset of each id in the segment, or -1."""
         before = np.searchsorted(self.holes, ids)
         is_hole = np.zeros(len(ids), np.bool_)
@@ -148,7 +146,7 @@ class RangeWithHoles:
             is_hole = self.holes[np.minimum(before, len(self.holes) - 1)] == ids
         is_there = (ids >= np.uint64(self.start)) & (ids < np.uint64(self.stop)) & ~is_hole
         places = np.where(is_there, ids, np.uint64(self.start)) - np.uint64(self.start)
-        offsets: Offsets = np.where(is_there, places.astype(np.int64) - before, -1)
+        offsets: Positions = np.where(is_there, places.astype(np.int64) - before, -1)
         return offsets
 
 
@@ -174,49 +172,49 @@ class RangeWithBitmap:
     def __len__(self) -> int:
         return self.num_ids
 
-    def take(self, offsets: Offsets) -> Ids:
+    def take(self, offsets: Positions) -> RowIds:
         """Return the ids at some offsets of the segment."""
-        taken: Ids = self.to_array()[offsets]
+        taken: RowIds = self.to_array()[offsets]
         return taken
 
-    def to_array(self) -> Ids:
+    def to_array(self) -> RowIds:
         """Return all ids."""
         bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), bitorder="little")
         return np.flatnonzero(bits).astype(np.uint64) + np.uint64(self.start)
 
-    def find(self, ids: Ids) -> Offsets:
+    def find(self, ids: RowIds) -> Positions:
         """Return the offset of each id in the segment, or -1."""
         return _find_among(self.to_array(), ids, None)
 
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Ids listed one by one; the sorted_array and array segments.
+    """RowIds listed one by one; the sorted_array and array segments.
 
     Attributes:
         values: (num_ids,) u64.
     """
 
-    values: Ids
+    values: RowIds
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def take(self, offsets: Offsets) -> Ids:
+    def take(self, offsets: Positions) -> RowIds:
         """Return the ids at some offsets of the segment."""
-        taken: Ids = self.values[offsets]
+        taken: RowIds = self.values[offsets]
         return taken
 
-    def to_array(self) -> Ids:
+    def to_array(self) -> RowIds:
         """Return all ids."""
         return self.values
 
-    def find(self, ids: Ids) -> Offsets:
+    def find(self, ids: RowIds) -> Positions:
         """Return the offset of each id in the segment, or -1."""
         return _find_among(self.values, ids, self._order)
 
     @cached_property
-    def _order(self) -> Offsets | None:
+    def _order(self) -> Positions | None:
         """What sorts the ids; None if they ascend."""
         return None if _ascend(self.values) else np.argsort(self.values, kind="stable")
 
@@ -256,7 +254,7 @@ class RowIdSequence:
         return cls(segment for sequence in sequences for segment in sequence.segments)
 
     @cached_property
-    def _ends(self) -> Offsets:
+    def _ends(self) -> Positions:
         """(num_segments,) i64, the number of ids up to the end of each segment."""
         return np.cumsum(np.array([len(segment) for segment in self.segments], np.int64))
 
@@ -285,7 +283,7 @@ class RowIdSequence:
     def __repr__(self) -> str:
         return f"<{self.num_ids} row ids in {len(self.segments)} segments>"
 
-    def to_array(self) -> Ids:
+    def to_array(self) -> RowIds:
         """Return all ids as (num_rows,) u64. They are not row addresses and not offsets.
 
         Raises:
@@ -300,7 +298,7 @@ class RowIdSequence:
             return self.segments[0].to_array()
         return np.concatenate([_EMPTY, *(segment.to_array() for segment in self.segments)])
 
-    def take(self, offsets: npt.ArrayLike) -> Ids:
+    def take(self, offsets: npt.ArrayLike) -> RowIds:
         """Return the ids at some row offsets, in the order of the offsets.
 
         Args:
@@ -325,7 +323,7 @@ class RowIdSequence:
             taken[group] = self.segments[index].take(targets[group] - begin)
         return taken
 
-    def slice(self, start: int, stop: int) -> Ids:
+    def slice(self, start: int, stop: int) -> RowIds:
         """Return the ids of the rows from offset `start` up to but not including `stop`.
 
         Raises:
@@ -335,7 +333,7 @@ class RowIdSequence:
             raise InvalidInputError(f"rows {start} to {stop} are not among {self.num_ids}")
         return self.take(np.arange(start, stop, dtype=np.int64))
 
-    def find(self, ids: npt.ArrayLike) -> Offsets:
+    def find(self, ids: npt.ArrayLike) -> Positions:
         """Return the row offsets of some ids.
 
         Cheap for ranges, however long they are.
@@ -347,7 +345,7 @@ class RowIdSequence:
             (n,) i64 row offsets in the order of the ids; -1 if no row has the id.
         """
         targets = np.asarray(ids, np.uint64)
-        offsets: Offsets = np.full(len(targets), -1, np.int64)
+        offsets: Positions = np.full(len(targets), -1, np.int64)
         for end, segment in zip(self._ends.tolist(), self.segments, strict=True):
             inside = segment.find(targets)
             hit = inside >= 0
@@ -487,13 +485,13 @@ def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
     return smallest
 
 
-def _ends_of_spans(values: Ids) -> Offsets:
+def _ends_of_spans(values: RowIds) -> Positions:
     """Return where ids pass a multiple of 2^16: between two such places, they fit in 16 bits."""
     spans = values >> np.uint64(16)
     return np.flatnonzero(spans[1:] != spans[:-1]) + 1
 
 
-def _encode_ascending(values: Ids) -> rowids_pb2.U64Segment:
+def _encode_ascending(values: RowIds) -> rowids_pb2.U64Segment:
     """Return the smallest segment for strictly ascending ids."""
     start, stop = int(values[0]), int(values[-1]) + 1
     span = stop - start
@@ -527,7 +525,7 @@ def _width(largest_offset: int) -> int:
     return 2 if largest_offset < 1 << 16 else 4 if largest_offset < 1 << 32 else 8
 
 
-def _encode_array(values: Ids) -> rowids_pb2.EncodedU64Array:
+def _encode_array(values: RowIds) -> rowids_pb2.EncodedU64Array:
     base = values.min()
     width = _width(int(values.max() - base))
     if width == 8:
@@ -544,7 +542,7 @@ def _encode_array(values: Ids) -> rowids_pb2.EncodedU64Array:
     )
 
 
-def _encode_ranges(starts: Ids, stops: Ids) -> bytes:
+def _encode_ranges(starts: RowIds, stops: RowIds) -> bytes:
     message = rowids_pb2.RowIdSequence()
     add = message.segments.add
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
@@ -554,13 +552,13 @@ def _encode_ranges(starts: Ids, stops: Ids) -> bytes:
     return wire.serialize(message)
 
 
-def _size_of_ranges(starts: Ids, stops: Ids) -> int:
+def _size_of_ranges(starts: RowIds, stops: RowIds) -> int:
     # Tag and length of the segment, tag and length of the range; of a bound that is 0, nothing.
     bounds = np.concatenate((starts, stops))
     return 4 * len(starts) + int((_varint_sizes(bounds) + 1)[bounds > 0].sum())
 
 
-def _varint_sizes(values: Ids) -> npt.NDArray[np.int64]:
+def _varint_sizes(values: RowIds) -> npt.NDArray[np.int64]:
     sizes = np.ones(len(values), np.int64)
     for bits in range(7, 64, 7):
         sizes += values >= np.uint64(1 << bits)
@@ -571,18 +569,18 @@ def _frame(segment: rowids_pb2.U64Segment) -> bytes:
     return wire.frame(_SEGMENT, wire.serialize(segment))
 
 
-def _find_among(values: Ids, targets: Ids, order: Offsets | None) -> Offsets:
+def _find_among(values: RowIds, targets: RowIds, order: Positions | None) -> Positions:
     places = np.searchsorted(values, targets, sorter=order)
     near = np.minimum(places, len(values) - 1)
-    offsets: Offsets = near if order is None else order[near]
+    offsets: Positions = near if order is None else order[near]
     return np.where(values[offsets] == targets, offsets, -1)
 
 
-def _ascend(values: Ids) -> bool:
+def _ascend(values: RowIds) -> bool:
     return bool((values[1:] > values[:-1]).all())
 
 
-def _ranges(starts: Ids, stops: Ids) -> Ranges:
+def _ranges(starts: RowIds, stops: RowIds) -> Ranges:
     if bool((starts > stops).any()):
         raise CorruptDataError("a range of row ids ends before it starts")
     # Summed as floats first: the exact sum of lengths near 2^64 would wrap around.
@@ -661,7 +659,7 @@ def _check_span(start: int, stop: int) -> None:
         raise CorruptDataError("a range of row ids holds more ids than a table can have rows")
 
 
-def _check_ascending(values: Sequence[int] | Ids, what: str) -> None:
+def _check_ascending(values: Sequence[int] | RowIds, what: str) -> None:
     ids = np.asarray(values, np.uint64)
     if bool((ids[1:] <= ids[:-1]).any()):
         raise CorruptDataError(f"{what} do not ascend")

@@ -15,21 +15,19 @@ Differs: The span looks like offsets or row ids, but only the number of its memb
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import rowids_pb2
+from lance_stream.arrays import Positions, RowVersions
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.lineage.ascending import distinct
 from lance_stream.table.lineage.decoded_sequences import DecodedSequences
 from lance_stream.table.lineage.row_ids import MAX_MATERIALIZED, MAX_PHYSICAL_ROWS, decode_segments
 from lance_stream.table.messages import wire
 from lance_stream.table.messages.wire_columns import encode_varints, short_frames, walk
-
-Versions: TypeAlias = npt.NDArray[np.uint64]
-Offsets: TypeAlias = npt.NDArray[np.int64]
 
 FIRST_VERSION = 1
 """The created-at and last-updated-at version of the rows of a fragment without a sequence."""
@@ -51,8 +49,8 @@ class RowVersionSequence:
         counts, stamps = counts[counts > 0], stamps[counts > 0]
         # Adjacent runs of one version are merged.
         begins = np.flatnonzero(np.concatenate(([True], stamps[1:] != stamps[:-1])))[: len(stamps)]
-        self.lengths: Offsets = np.add.reduceat(counts, begins) if len(counts) else counts
-        self.versions: Versions = stamps[begins]
+        self.lengths: Positions = np.add.reduceat(counts, begins) if len(counts) else counts
+        self.versions: RowVersions = stamps[begins]
 
     @classmethod
     def uniform(cls, num_rows: int, version: int) -> "RowVersionSequence":
@@ -76,7 +74,7 @@ class RowVersionSequence:
         )
 
     @cached_property
-    def _ends(self) -> Offsets:
+    def _ends(self) -> Positions:
         return np.cumsum(self.lengths)
 
     @property
@@ -99,7 +97,7 @@ class RowVersionSequence:
     def __repr__(self) -> str:
         return f"<{self.num_rows} row versions in {len(self.lengths)} runs>"
 
-    def to_array(self) -> Versions:
+    def to_array(self) -> RowVersions:
         """Return all versions as (num_rows,) u64.
 
         Raises:
@@ -112,7 +110,7 @@ class RowVersionSequence:
             )
         return np.repeat(self.versions, self.lengths)
 
-    def take(self, offsets: npt.ArrayLike) -> Versions:
+    def take(self, offsets: npt.ArrayLike) -> RowVersions:
         """Return the versions of the rows at some offsets, in the order of the offsets.
 
         Raises:
@@ -121,10 +119,10 @@ class RowVersionSequence:
         targets = np.asarray(offsets).astype(np.int64, copy=False)
         if len(targets) and (int(targets.min()) < 0 or int(targets.max()) >= self.num_rows):
             raise InvalidInputError(f"a row offset is outside the {self.num_rows} rows")
-        taken: Versions = self.versions[np.searchsorted(self._ends, targets, side="right")]
+        taken: RowVersions = self.versions[np.searchsorted(self._ends, targets, side="right")]
         return taken
 
-    def slice(self, start: int, stop: int) -> Versions:
+    def slice(self, start: int, stop: int) -> RowVersions:
         """Return the versions of the rows from offset `start` up to but not including `stop`.
 
         Raises:
@@ -239,7 +237,7 @@ _VERSION: Final = 0x10
 """Tags: of a run, its span and the range in that; of the range's end; of the run's version."""
 
 
-def _encode_runs(lengths: Versions, versions: Versions) -> bytes:
+def _encode_runs(lengths: RowVersions, versions: RowVersions) -> bytes:
     """Return what a message serializes to, without an object for each run.
 
     Args:
@@ -270,7 +268,7 @@ def _encode_runs(lengths: Versions, versions: Versions) -> bytes:
     return table[is_used].tobytes()
 
 
-def _column(value: int | npt.NDArray[np.int64], like: Versions) -> npt.NDArray[np.uint8]:
+def _column(value: int | npt.NDArray[np.int64], like: RowVersions) -> npt.NDArray[np.uint8]:
     return np.broadcast_to(np.asarray(value, np.uint8), like.shape)[:, None]
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Mask, Positions
 from lance_stream.table.messages.wire import (
     FIXED32,
     FIXED64,
@@ -29,9 +30,7 @@ from lance_stream.table.messages.wire import (
     VARINT,
 )
 
-Offsets: TypeAlias = npt.NDArray[np.int64]
 Numbers: TypeAlias = npt.NDArray[np.uint64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _MAX_STEPS = 64
 _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
@@ -47,8 +46,8 @@ class Spans(NamedTuple):
         stops: (n,) i64, one past the last byte.
     """
 
-    starts: Offsets
-    stops: Offsets
+    starts: Positions
+    stops: Positions
 
 
 class Walked(NamedTuple):
@@ -144,7 +143,7 @@ def short_frames(data: bytes, number: int) -> Spans | None:
     return Spans(begins, np.append(begins[1:] - 2, end)[: len(begins)])
 
 
-def encode_varints(values: Numbers) -> tuple[npt.NDArray[np.uint8], Offsets]:
+def encode_varints(values: Numbers) -> tuple[npt.NDArray[np.uint8], Positions]:
     """Return the varints of numbers, each in a row of bytes, and how many bytes each has.
 
     Args:
@@ -162,7 +161,9 @@ def encode_varints(values: Numbers) -> tuple[npt.NDArray[np.uint8], Offsets]:
     return ((groups & 0x7F) | np.where(is_last, 0, 0x80).astype(np.uint64)).astype(np.uint8), sizes
 
 
-def _read_varints(data: npt.NDArray[np.uint8], places: Offsets) -> tuple[Numbers, Offsets, Mask]:
+def _read_varints(
+    data: npt.NDArray[np.uint8], places: Positions
+) -> tuple[Numbers, Positions, Mask]:
     """Return the varints at some places, the places after them, and which are valid."""
     first = data[places]
     values = (first & 0x7F).astype(np.uint64)

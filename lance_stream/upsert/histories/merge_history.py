@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Mask, Positions, RowAddresses
 from lance_stream.environment import Environment
 from lance_stream.errors import BadDataError, InvalidInputError
 from lance_stream.keys.batch_keys import (
     KeyLookup,
-    Places,
     check_no_null_sequences,
     check_same,
     hash_keys,
@@ -31,7 +31,7 @@ from lance_stream.keys.batch_keys import (
 )
 from lance_stream.keys.comparing import check_can_order, dense_ranks, same_rows, show_value
 from lance_stream.keys.matching import THREADS, KeyMatcher, Matches, Workers
-from lance_stream.row_updates.changed_rows import Addresses, read_rows
+from lance_stream.row_updates.changed_rows import read_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.lineage.ascending import distinct
@@ -40,7 +40,6 @@ from lance_stream.upsert.decisions import Decision
 from lance_stream.upsert.histories.rebuild_history import (
     NONE,
     Events,
-    Mask,
     RebuiltHistory,
     StoredRows,
     covering_rows,
@@ -90,7 +89,7 @@ class IncomingEvents(NamedTuple):
     rules: UpsertRules
     lookup: KeyLookup
     keys: tuple[pa.Array, ...]
-    key_of_event: Places
+    key_of_event: Positions
     sequence: pa.Array
     deletes: Mask
     rows: pa.RecordBatch
@@ -315,7 +314,7 @@ class _VersionsOfKeys(NamedTuple):
     """
 
     stored: StoredRows
-    addresses: Addresses
+    addresses: RowAddresses
     hidden: Events
     is_whole: Mask
     incoming: Events
@@ -392,7 +391,7 @@ def _read_versions(
 
 
 def _read(
-    table: TableVersion, addresses: Addresses, names: Sequence[str], workers: Workers
+    table: TableVersion, addresses: RowAddresses, names: Sequence[str], workers: Workers
 ) -> pa.RecordBatch:
     """Return some columns of rows, in the order of their addresses."""
     columns = pa.schema([table.arrow_schema.field(name).with_nullable(True) for name in names])
@@ -425,7 +424,7 @@ def _check_histories(
         )
 
 
-def _are_last(keys: Places, ranks: Places, stores: Mask) -> Mask:
+def _are_last(keys: Positions, ranks: Positions, stores: Mask) -> Mask:
     """Return which of the events that were remembered more than once are the last ones."""
     order = np.lexsort((stores, ranks, keys))  # stable
     last = np.ones(len(order), np.bool_)
@@ -439,7 +438,7 @@ def _are_last(keys: Places, ranks: Places, stores: Mask) -> Mask:
 
 
 def _shadowed_values(
-    batch: pa.RecordBatch, deletes: Deletes, chosen: Places, covering: Places
+    batch: pa.RecordBatch, deletes: Deletes, chosen: Positions, covering: Positions
 ) -> pa.RecordBatch:
     """Return the values of shadowed events: their own; or, if none, those of the row around them.
 
@@ -468,7 +467,7 @@ def _as_stored(values: pa.Array, data_type: pa.DataType) -> pa.Array:
     )
 
 
-def _same_values(values: pa.RecordBatch, left: Places, right: Places) -> Mask:
+def _same_values(values: pa.RecordBatch, left: Positions, right: Positions) -> Mask:
     """Return which pairs of rows are the same."""
     same: Mask = left == right
     others = np.flatnonzero(~same)
@@ -476,7 +475,7 @@ def _same_values(values: pa.RecordBatch, left: Places, right: Places) -> Mask:
     return same
 
 
-def _rows_at(batch: pa.RecordBatch, rows: Places) -> pa.RecordBatch:
+def _rows_at(batch: pa.RecordBatch, rows: Positions) -> pa.RecordBatch:
     return batch.take(pa.array(rows))
 
 
@@ -528,7 +527,9 @@ def _decided(
     )
 
 
-def _hashes(table: TableVersion, events: IncomingEvents, chosen: Places) -> npt.NDArray[np.uint64]:
+def _hashes(
+    table: TableVersion, events: IncomingEvents, chosen: Positions
+) -> npt.NDArray[np.uint64]:
     """Return the hashes of some keys; their columns are in the order of the table."""
     by_name = dict(zip(events.rules.on, events.keys, strict=True))
     columns = [by_name[name] for name in table.arrow_schema.names if name in by_name]

@@ -30,11 +30,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from lance_stream.keys.batch_keys import Places
-
-Mask = npt.NDArray[np.bool_]
+from lance_stream.arrays import Mask, Positions
 
 NONE: Final = -1
 
@@ -53,13 +50,13 @@ class StoredRows(NamedTuple):
         end_indices: (s,) i64, the place of its end.
     """
 
-    keys: Places
-    starts: Places
-    ends: Places
-    start_indices: Places
-    end_indices: Places
+    keys: Positions
+    starts: Positions
+    ends: Positions
+    start_indices: Positions
+    end_indices: Positions
 
-    def take(self, chosen: Places) -> "StoredRows":
+    def take(self, chosen: Positions) -> "StoredRows":
         """Return some of them."""
         return StoredRows(
             self.keys[chosen],
@@ -81,13 +78,13 @@ class Events(NamedTuple):
         places: (n,) i64, the place of its sequence among all sequences.
     """
 
-    keys: Places
-    ranks: Places
+    keys: Positions
+    ranks: Positions
     deletes: Mask
-    rows: Places
-    places: Places
+    rows: Positions
+    places: Positions
 
-    def take(self, chosen: Places | Mask) -> "Events":
+    def take(self, chosen: Positions | Mask) -> "Events":
         """Return some of them."""
         return Events(
             self.keys[chosen],
@@ -116,15 +113,15 @@ class RebuiltHistory(NamedTuple):
             with the same sequence.
     """
 
-    keys: Places
-    starts: Places
-    ends: Places
-    start_ranks: Places
-    end_ranks: Places
-    rows: Places
-    stored_rows: Places
-    stored: Places
-    removed: Places
+    keys: Positions
+    starts: Positions
+    ends: Positions
+    start_ranks: Positions
+    end_ranks: Positions
+    rows: Positions
+    stored_rows: Positions
+    stored: Positions
+    removed: Positions
     hidden: Events
     num_superseded: int
 
@@ -139,9 +136,9 @@ def may_change(stored: StoredRows, incoming: Events, num_keys: int) -> Mask:
     return changing
 
 
-def first_ranks(incoming: Events, num_keys: int) -> Places:
+def first_ranks(incoming: Events, num_keys: int) -> Positions:
     """Return (num_keys,) the lowest rank of the events of each key."""
-    first: Places = np.full(num_keys, np.iinfo(np.int64).max, np.int64)
+    first: Positions = np.full(num_keys, np.iinfo(np.int64).max, np.int64)
     np.minimum.at(first, incoming.keys, incoming.ranks)
     return first
 
@@ -159,7 +156,7 @@ def first_bad_row(stored: StoredRows) -> int:
     return int(order[np.argmax(bad)]) if bad.any() else NONE
 
 
-def covering_rows(stored: StoredRows, keys: Places, ranks: Places) -> Places:
+def covering_rows(stored: StoredRows, keys: Positions, ranks: Positions) -> Positions:
     """Return the stored row in whose time each event is; -1 if there is none.
 
     Args:
@@ -176,7 +173,7 @@ def covering_rows(stored: StoredRows, keys: Places, ranks: Places) -> Places:
     rows = order[np.maximum(at, 0)]
     ends = stored.ends[rows]
     is_in = (at >= 0) & (stored.keys[rows] == keys) & ((ends == OPEN) | (ranks < ends))
-    covering: Places = np.where(is_in, rows, NONE)
+    covering: Positions = np.where(is_in, rows, NONE)
     return covering
 
 
@@ -185,8 +182,8 @@ def rebuild_history(
     hidden: Events,
     is_whole: Mask,
     incoming: Events,
-    same_tracked: Callable[[Places, Places], Mask],
-    same_remembered: Callable[[Places, Places], Mask] | None,
+    same_tracked: Callable[[Positions, Positions], Mask],
+    same_remembered: Callable[[Positions, Positions], Mask] | None,
 ) -> RebuiltHistory:
     """Return the rows for all events of some keys.
 
@@ -286,7 +283,7 @@ def _joined(*parts: Events) -> Events:
     )
 
 
-def _deduplicate(changes: Events, incoming: Events) -> tuple[Events, Places, Mask]:
+def _deduplicate(changes: Events, incoming: Events) -> tuple[Events, Positions, Mask]:
     """Return the event of each key and sequence that counts, in order.
 
     Returns:
@@ -301,19 +298,19 @@ def _deduplicate(changes: Events, incoming: Events) -> tuple[Events, Places, Mas
     last = np.ones(len(order), np.bool_)
     last[:-1] = (events.keys[1:] != events.keys[:-1]) | (events.ranks[1:] != events.ranks[:-1])
     is_recorded = ~is_new & ~events.deletes
-    group: Places = np.cumsum(last) - last
-    source_rows: Places = np.full(int(np.count_nonzero(last)), NONE, np.int64)
+    group: Positions = np.cumsum(last) - last
+    source_rows: Positions = np.full(int(np.count_nonzero(last)), NONE, np.int64)
     source_rows[group[is_recorded]] = events.rows[is_recorded]
     return events.take(last), source_rows, is_new[last]
 
 
-def _replaced_rows(stored: StoredRows, keys: Places, starts: Places) -> Places:
+def _replaced_rows(stored: StoredRows, keys: Positions, starts: Positions) -> Positions:
     """Return the stored row that each new one takes the place of; -1 for none.
 
     One of the same start; of those that are left, the next one of the key, in order.
     """
     num_rows, num_new = len(stored.keys), len(keys)
-    taken: Places = np.full(num_new, NONE, np.int64)
+    taken: Positions = np.full(num_new, NONE, np.int64)
     if not num_rows or not num_new:
         return taken
     factor = 1 + int(max(stored.starts.max(), starts.max()))
@@ -337,13 +334,13 @@ def _replaced_rows(stored: StoredRows, keys: Places, starts: Places) -> Places:
     return taken
 
 
-def _numbered(keys: Places) -> Places:
+def _numbered(keys: Positions) -> Positions:
     """Return the number of each item among those of its key; equal keys are together."""
     if not len(keys):
         return keys
     begins = np.concatenate([[True], keys[1:] != keys[:-1]])
     firsts = np.flatnonzero(begins)
-    numbers: Places = np.arange(len(keys)) - firsts[np.cumsum(begins) - 1]
+    numbers: Positions = np.arange(len(keys)) - firsts[np.cumsum(begins) - 1]
     return numbers
 
 
@@ -367,7 +364,7 @@ def _are_among(events: Events, others: Events) -> Mask:
         return np.zeros(len(events.keys), np.bool_)
     factor = 1 + int(max(events.ranks.max(), others.ranks.max()))
 
-    def codes(of: Events) -> Places:
+    def codes(of: Events) -> Positions:
         return 2 * (of.keys * factor + of.ranks) + of.deletes
 
     return np.isin(codes(events), codes(others))

@@ -22,12 +22,12 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from lance_stream.arrays import RowAddresses
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.batch_keys import without_dictionary
 from lance_stream.keys.matching import KeyMatcher
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.row_updates.changed_rows import Addresses
 from lance_stream.row_updates.in_place import columns_that_may_stay
 from lance_stream.row_updates.staged_files import SortedRows, discard_files, write_sorted
 from lance_stream.snapshot.table_version import TableVersion
@@ -115,7 +115,7 @@ class PartedUpsert:
         )
 
     def do_changes(
-        self, rows: pa.Table, addresses: Addresses, partial: Mapping[str, pa.DataType]
+        self, rows: pa.Table, addresses: RowAddresses, partial: Mapping[str, pa.DataType]
     ) -> Part:
         """Write changed rows that were left over, or their new columns beside the others.
 

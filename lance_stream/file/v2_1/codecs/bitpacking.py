@@ -26,10 +26,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes, Counts
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
-    Counts,
     check_chunks,
     chosen,
     consecutive,
@@ -37,7 +37,7 @@ from lance_stream.file.blocks.chunked_buffers import (
     joined,
     words_at,
 )
-from lance_stream.file.blocks.data_blocks import Bytes, FixedWidthBlock, Words, word_of
+from lance_stream.file.blocks.data_blocks import FixedWidthBlock, Words, word_of
 from lance_stream.file.compression import fastlanes
 from lance_stream.file.compression.compiled import loops
 from lance_stream.file.compression.fastlanes import VALUES

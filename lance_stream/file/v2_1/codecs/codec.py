@@ -14,14 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes, Counts
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts
-from lance_stream.file.blocks.data_blocks import (
-    Bytes,
-    DataBlock,
-    FixedWidthBlock,
-    VariableWidthBlock,
-)
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer
+from lance_stream.file.blocks.data_blocks import DataBlock, FixedWidthBlock, VariableWidthBlock
 
 ValueBlock: TypeAlias = FixedWidthBlock | VariableWidthBlock
 

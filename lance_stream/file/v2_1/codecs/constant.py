@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.blocks.data_blocks import Bytes, ConstantBlock
+from lance_stream.file.blocks.data_blocks import ConstantBlock
 from lance_stream.file.v2_1.codecs.codec import BlockCodec, Parse
 
 

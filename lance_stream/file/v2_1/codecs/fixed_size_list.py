@@ -28,10 +28,10 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes, Counts
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
-from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts, consecutive
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, consecutive
 from lance_stream.file.blocks.data_blocks import (
-    Bytes,
     ConstantBlock,
     DataBlock,
     FixedSizeListBlock,

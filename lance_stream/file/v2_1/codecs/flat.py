@@ -16,10 +16,10 @@ from typing import Self
 import numpy as np
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes, Counts
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
-    Counts,
     consecutive,
     holders,
     joined,
@@ -27,7 +27,6 @@ from lance_stream.file.blocks.chunked_buffers import (
 )
 from lance_stream.file.blocks.data_blocks import (
     WORDS,
-    Bytes,
     FixedWidthBlock,
     fixed_width_block,
     size_in_bytes,

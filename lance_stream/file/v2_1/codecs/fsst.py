@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
-from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts
+from lance_stream.arrays import Counts
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer
 from lance_stream.file.blocks.data_blocks import VariableWidthBlock
 from lance_stream.file.compression import fsst
 from lance_stream.file.compression.fsst_symbols import (

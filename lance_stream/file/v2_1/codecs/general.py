@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes, Counts
 from lance_stream.errors import UnsupportedFeatureError
-from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts
-from lance_stream.file.blocks.data_blocks import Bytes, DataBlock, VariableWidthBlock
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer
+from lance_stream.file.blocks.data_blocks import DataBlock, VariableWidthBlock
 from lance_stream.file.compression import zstd_lz4
 from lance_stream.file.v2_1.codecs.codec import (
     BlockCodec,

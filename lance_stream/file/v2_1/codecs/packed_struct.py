@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes, Counts, Positions
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts, slices_joined
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, slices_joined
 from lance_stream.file.blocks.data_blocks import (
     INT32,
     INT64,
-    Bytes,
     DataBlock,
     FixedWidthBlock,
     Offsets,
@@ -52,8 +52,6 @@ from lance_stream.file.v2_1.codecs.codec import (
     only,
 )
 from lance_stream.file.v2_1.codecs.flat import Flat
-
-Places = npt.NDArray[np.int64]
 
 EncodePart: TypeAlias = Callable[[DataBlock], EncodedValues]
 """Encodes a part value by value: `registry.encode_per_value`, as an argument."""
@@ -372,7 +370,7 @@ def _longest(rows: VariableWidthBlock) -> int:
     return int(np.diff(rows.offsets).max())
 
 
-def _bytes_at(data: Bytes, places: Places, stops: Places, width: int) -> Bytes:
+def _bytes_at(data: Bytes, places: Positions, stops: Positions, width: int) -> Bytes:
     """Return (len(places), width) bytes.
 
     Raises:
@@ -386,12 +384,14 @@ def _bytes_at(data: Bytes, places: Places, stops: Places, width: int) -> Bytes:
     return windows[places].view(np.uint8).reshape(len(places), width)
 
 
-def _words_at(data: Bytes, places: Places, stops: Places, width: int) -> npt.NDArray[np.uint64]:
+def _words_at(
+    data: Bytes, places: Positions, stops: Positions, width: int
+) -> npt.NDArray[np.uint64]:
     words = _bytes_at(data, places, stops, width)
     return np.ascontiguousarray(words).reshape(-1).view(f"<u{width}").astype(np.uint64)
 
 
-def _spread(sizes: Places, there: npt.NDArray[np.bool_] | None) -> Places:
+def _spread(sizes: Positions, there: npt.NDArray[np.bool_] | None) -> Positions:
     if there is None:
         return sizes
     spread = np.zeros(len(there), np.int64)
@@ -399,14 +399,14 @@ def _spread(sizes: Places, there: npt.NDArray[np.bool_] | None) -> Places:
     return spread
 
 
-def _strings(lengths: Places, data: Bytes) -> VariableWidthBlock:
+def _strings(lengths: Positions, data: Bytes) -> VariableWidthBlock:
     small = len(data) <= np.iinfo(np.int32).max
     offsets: Offsets = np.zeros(len(lengths) + 1, INT32 if small else INT64)
     np.cumsum(lengths, out=offsets[1:])
     return VariableWidthBlock(len(lengths), offsets, data)
 
 
-def _binary(offsets: Places, data: Bytes) -> pa.Array:
+def _binary(offsets: Positions, data: Bytes) -> pa.Array:
     return pa.Array.from_buffers(
         pa.large_binary(),
         len(offsets) - 1,

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from lance_stream._proto.encodings_v2_1_pb2 import CompressiveEncoding
+from lance_stream.arrays import Bytes, Counts
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, Counts, check_chunks
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, check_chunks
 from lance_stream.file.blocks.data_blocks import (
-    Bytes,
     DataBlock,
     FixedSizeListBlock,
     FixedWidthBlock,

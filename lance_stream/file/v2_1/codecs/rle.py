@@ -28,16 +28,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes, Counts
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
-    Counts,
     consecutive,
     joined,
     one_by_one,
     starts_of,
 )
-from lance_stream.file.blocks.data_blocks import Bytes, FixedWidthBlock, Words
+from lance_stream.file.blocks.data_blocks import FixedWidthBlock, Words
 from lance_stream.file.v2_1.codecs import flat
 from lance_stream.file.v2_1.codecs.bitpacking import OutOfLineBitpacking
 from lance_stream.file.v2_1.codecs.codec import (

@@ -32,10 +32,10 @@ from typing import Self
 import numpy as np
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes, Counts
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
-    Counts,
     consecutive,
     holders,
     slices_joined,
@@ -44,7 +44,6 @@ from lance_stream.file.blocks.chunked_buffers import (
 )
 from lance_stream.file.blocks.data_blocks import (
     INT32_MAX,
-    Bytes,
     Offsets,
     VariableWidthBlock,
     Words,

@@ -29,15 +29,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.blocks.arrow_blocks import nulls, repeated, scalar_from_bytes
-from lance_stream.file.blocks.data_blocks import (
-    Bytes,
-    DataBlock,
-    FixedWidthBlock,
-    VariableWidthBlock,
-)
+from lance_stream.file.blocks.data_blocks import DataBlock, FixedWidthBlock, VariableWidthBlock
 from lance_stream.file.metadata.columns import Page
 from lance_stream.file.v2_1.codecs import decode_block
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout, part

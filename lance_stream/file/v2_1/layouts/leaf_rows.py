@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Positions
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.v2_1.layouts.levels import Levels, Places, join_levels
+from lance_stream.file.v2_1.layouts.levels import Levels, join_levels
 
-RowSelection: TypeAlias = range | Places
+RowSelection: TypeAlias = range | Positions
 """Rows of a page: all of a range (of step 1), or those at ascending positions, each once."""
 
 
@@ -68,7 +69,7 @@ def within(rows: RowSelection, start: int, stop: int) -> RowSelection:
     return as_range(rows[low:high] - start)
 
 
-def as_range(places: Places) -> RowSelection:
+def as_range(places: Positions) -> RowSelection:
     """Return ascending positions as a range, if there is no gap between them."""
     if len(places) == 0:
         return range(0)
@@ -76,14 +77,14 @@ def as_range(places: Places) -> RowSelection:
     return range(first, last + 1) if last - first + 1 == len(places) else places
 
 
-def as_positions(rows: RowSelection) -> Places:
+def as_positions(rows: RowSelection) -> Positions:
     """Return rows as (num_rows,) i64 positions."""
     if isinstance(rows, range):
         return np.arange(rows.start, rows.stop, dtype=np.int64)
     return rows
 
 
-def runs_of(rows: RowSelection) -> tuple[Places, Places]:
+def runs_of(rows: RowSelection) -> tuple[Positions, Positions]:
     """Return the first row of each run of rows without a gap, and one past its last."""
     if isinstance(rows, range):
         return np.array([rows.start]), np.array([rows.stop])
@@ -91,7 +92,7 @@ def runs_of(rows: RowSelection) -> tuple[Places, Places]:
     return rows[heads], rows[np.append(heads[1:], len(rows)) - 1] + 1
 
 
-def spread(starts: Places, stops: Places) -> Places:
+def spread(starts: Positions, stops: Positions) -> Positions:
     """Return all positions of several ranges, one range after the other."""
     counts = stops - starts
     if len(counts) == 0:
@@ -115,7 +116,7 @@ def pick_levels(levels: Levels, rows: RowSelection) -> Levels:
 
 
 def pick_rows(
-    levels: Levels, rows: RowSelection, breaks: Places | None = None
+    levels: Levels, rows: RowSelection, breaks: Positions | None = None
 ) -> tuple[RowSelection, RowSelection]:
     """Return the entries and the values of some rows.
 
@@ -165,7 +166,7 @@ def pick_rows(
     )
 
 
-def _starts_at(starts: Places, rows: Places, num_levels: int) -> Places:
+def _starts_at(starts: Positions, rows: Positions, num_levels: int) -> Positions:
     """Return the first entry of each row; the number of entries for the one after the last."""
     if len(starts) == 0:
         return np.full(len(rows), num_levels)

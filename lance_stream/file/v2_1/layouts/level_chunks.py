@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Mask, Positions
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
@@ -30,7 +31,7 @@ from lance_stream.file.blocks.chunked_buffers import (
     slices_joined,
     starts_of,
 )
-from lance_stream.file.blocks.data_blocks import DataBlock, FixedWidthBlock, Mask
+from lance_stream.file.blocks.data_blocks import DataBlock, FixedWidthBlock
 from lance_stream.file.compression import fastlanes
 from lance_stream.file.compression.compiled import loops
 from lance_stream.file.v2_1.codecs import (
@@ -45,7 +46,7 @@ from lance_stream.file.v2_1.codecs.bitpacking import InlineBitpacking, OutOfLine
 from lance_stream.file.v2_1.codecs.flat import Flat
 from lance_stream.file.v2_1.codecs.registry import parse
 from lance_stream.file.v2_1.codecs.rle import Rle
-from lance_stream.file.v2_1.layouts.levels import LevelArray, Places, alternating
+from lance_stream.file.v2_1.layouts.levels import LevelArray, alternating
 
 BITS_PER_LEVEL = 16
 MAX_CUT_LEVELS = (2**16 - 1 - 8) // 3 * rle.MAX_RUN
@@ -59,7 +60,7 @@ _RUN_BYTES = 3
 
 
 def decode_level_chunks(
-    encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, num_levels: Places
+    encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, num_levels: Positions
 ) -> LevelArray:
     """Decode the levels of some chunks.
 
@@ -93,7 +94,9 @@ def decode_level_chunks(
     return levels
 
 
-def true_counts(encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored: Places) -> Places:
+def true_counts(
+    encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored: Positions
+) -> Positions:
     """Return the true number of levels of chunks; the stored one may be truncated.
 
     A writer of 2.2 stored only the lower 16 bits of a larger number of levels; the runs add up to
@@ -113,7 +116,7 @@ def true_counts(encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored:
     lengths = _parted_runs(buffer)[1]
     sums = np.append(0, np.cumsum(joined(lengths), dtype=np.int64))
     firsts = starts_of(lengths.sizes)
-    counts: Places = sums[firsts + lengths.sizes] - sums[firsts]
+    counts: Positions = sums[firsts + lengths.sizes] - sums[firsts]
     is_wrong = (counts != stored) & (
         (counts % (1 << 16) != stored) | (counts < stored) | (counts > MAX_CUT_LEVELS)
     )
@@ -126,7 +129,7 @@ def true_counts(encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored:
 
 
 def encode_level_chunks(
-    levels: LevelArray, starts: Places, *, as_runs: bool
+    levels: LevelArray, starts: Positions, *, as_runs: bool
 ) -> tuple[pb.CompressiveEncoding, ChunkedBuffer]:
     """Encode levels for the chunks of a page, in as few bytes as possible.
 
@@ -169,7 +172,7 @@ def encode_level_block(levels: LevelArray) -> EncodedBlock:
     return encode_block(block)
 
 
-def _packed(levels: LevelArray, counts: Places, width: int) -> ChunkedBuffer:
+def _packed(levels: LevelArray, counts: Positions, width: int) -> ChunkedBuffer:
     words_per_block = width * fastlanes.VALUES // BITS_PER_LEVEL
     num_full, num_rest = np.divmod(counts, fastlanes.VALUES)
     packs_tail = num_rest > words_per_block
@@ -201,7 +204,7 @@ def _words(block: DataBlock) -> LevelArray:
     return block.data.view(np.uint16)
 
 
-def _decode_runs(parts: list[ChunkedBuffer], num_levels: Places) -> LevelArray:
+def _decode_runs(parts: list[ChunkedBuffer], num_levels: Positions) -> LevelArray:
     values, lengths = parts
     if (values.sizes != lengths.sizes * _BYTES_PER_LEVEL).any():
         raise CorruptDataError("a run-length block has not as many values as lengths")
@@ -218,7 +221,7 @@ def _decode_runs(parts: list[ChunkedBuffer], num_levels: Places) -> LevelArray:
 
 
 def _decode_chunks(
-    encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, num_levels: Places
+    encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, num_levels: Positions
 ) -> LevelArray:
     parts = [
         _words(decode_block(encoding, buffer.data[start : start + size], count))
@@ -246,7 +249,7 @@ def _parted_runs(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
 
 
 def _decode_out_of_line(
-    codec: OutOfLineBitpacking, buffer: ChunkedBuffer, num_levels: Places
+    codec: OutOfLineBitpacking, buffer: ChunkedBuffer, num_levels: Positions
 ) -> LevelArray:
     width = codec.bits_per_packed
     if codec.bits_per_word != BITS_PER_LEVEL or not 0 <= width <= BITS_PER_LEVEL:
@@ -292,7 +295,7 @@ def _decode_out_of_line(
 
 
 def _unpacked_by_loop(
-    buffer: ChunkedBuffer, num_levels: Places, has_packed_tail: Mask, width: int
+    buffer: ChunkedBuffer, num_levels: Positions, has_packed_tail: Mask, width: int
 ) -> LevelArray | None:
     """Unpack all chunks by a compiled loop; return None if none is loaded or suits them.
 

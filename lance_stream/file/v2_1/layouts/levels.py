@@ -37,11 +37,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Mask, Positions
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.blocks.data_blocks import Mask
 
 LevelArray: TypeAlias = npt.NDArray[np.uint16]
-Places: TypeAlias = npt.NDArray[np.int64]
 
 ALL_VALID_ITEM = int(pb.REPDEF_ALL_VALID_ITEM)
 ALL_VALID_LIST = int(pb.REPDEF_ALL_VALID_LIST)
@@ -168,7 +167,7 @@ class Levels:
             len(repetition) > 0 and int(repetition[0]) == self.layers.max_repetition
         )
 
-    def row_starts(self) -> Places:
+    def row_starts(self) -> Positions:
         """Return (num_rows,) where each row starts among the entries."""
         if self.repetition is None:
             return np.arange(self.num_levels, dtype=np.int64)
@@ -183,7 +182,7 @@ class Levels:
             stop - start,
         )
 
-    def take(self, places: Places) -> "Levels":
+    def take(self, places: Positions) -> "Levels":
         """Return the entries at some positions."""
         return Levels(
             self.layers,
@@ -281,7 +280,7 @@ def _spell(is_list: Sequence[bool]) -> str:
     return "(" + ", ".join("list" if level else "item" for level in is_list) + ")"
 
 
-def alternating(others: Places, ours: Places) -> Mask:
+def alternating(others: Positions, ours: Positions) -> Mask:
     """Return, for each pair of counts, that many False and then that many True."""
     counts = np.stack([others, ours], axis=1).reshape(-1)
     return np.repeat(np.tile(np.array([False, True]), len(others)), counts)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Mask, Positions
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.blocks.data_blocks import Mask
 from lance_stream.file.v2_1.layouts.levels import (
     ALL_VALID_ITEM,
     ALL_VALID_LIST,
@@ -20,7 +20,6 @@ from lance_stream.file.v2_1.layouts.levels import (
     NULLABLE_LIST,
     LevelArray,
     Levels,
-    Places,
     layers_of,
 )
 
@@ -82,7 +81,7 @@ class LayerReader:
             self._definition = np.ascontiguousarray(of_lists[:, 0])
         return self.items()
 
-    def lists(self) -> tuple[Places, Mask | None]:
+    def lists(self) -> tuple[Positions, Mask | None]:
         """Return a list layer.
 
         Returns:
@@ -123,7 +122,7 @@ class LayerReader:
             valid = None
         return offsets, valid
 
-    def _keep(self, starts: Places, definition: LevelArray | None) -> None:
+    def _keep(self, starts: Positions, definition: LevelArray | None) -> None:
         """Keep one entry for each list, with its definition level, for the layers around it."""
         if self._repetition is not None and self._depth < len(self._layers.kinds):
             self._repetition = self._repetition[starts] - np.uint16(1)
@@ -134,7 +133,7 @@ class LayerReader:
 @dataclass(frozen=True, slots=True)
 class _Layer:
     valid: Mask | None
-    lengths: Places | None = None  # of a list layer; 0 where it is null
+    lengths: Positions | None = None  # of a list layer; 0 where it is null
     items_per_value: int = 1  # of a layer of fixed-size lists
     declares_nulls: bool = False  # of an item layer, even if it has none
 
@@ -190,7 +189,7 @@ class LayerWriter:
         valid = None if valid is None or bool(valid.all()) else valid
         return LayerWriter(self._num_rows, (*self._layers, _Layer(valid, items_per_value=size)))
 
-    def lists(self, lengths: Places, valid: Mask | None) -> "LayerWriter":
+    def lists(self, lengths: Positions, valid: Mask | None) -> "LayerWriter":
         """Add a list layer.
 
         Args:
@@ -209,7 +208,7 @@ class LayerWriter:
         num_levels = self._num_rows
         definition = np.zeros(num_levels, np.uint16) if has_definition else None
         repetition = np.zeros(num_levels, np.uint16) if layers.max_repetition else None
-        slots: Places | None = (
+        slots: Positions | None = (
             None  # entries that have an item in the layer at hand; None if all have
         )
         list_level = layers.max_repetition
@@ -251,7 +250,7 @@ class LayerWriter:
         return Levels(layers, repetition, definition, num_levels)
 
 
-def _mark(definition: LevelArray, slots: Places | None, is_absent: Mask, level: int) -> None:
+def _mark(definition: LevelArray, slots: Positions | None, is_absent: Mask, level: int) -> None:
     """Set a level where an entry is missing, but none of its parents is."""
     if slots is None:
         np.putmask(definition, is_absent & (definition == 0), level)
@@ -272,7 +271,7 @@ def _kind(layer: _Layer, *, declares_all: bool) -> int:
     return NULL_AND_EMPTY_LIST if (is_absent & layer.valid).any() else NULLABLE_LIST
 
 
-def arrow_offsets(offsets: Places, *, wide: bool) -> npt.NDArray[np.int32] | Places:
+def arrow_offsets(offsets: Positions, *, wide: bool) -> npt.NDArray[np.int32] | Positions:
     """Return list offsets in the width of a list (32 bits) or large list (64).
 
     Raises:

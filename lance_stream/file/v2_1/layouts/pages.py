@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Positions
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.metadata.columns import Page, unpack_encoding
@@ -38,7 +39,7 @@ from lance_stream.file.v2_1.layouts.leaf_rows import (
     last_of,
     within,
 )
-from lance_stream.file.v2_1.layouts.levels import NULLABLE_ITEM, Places
+from lance_stream.file.v2_1.layouts.levels import NULLABLE_ITEM
 from lance_stream.file.v2_1.layouts.mini_block.mini_block import MiniBlockPage, ReadChunks
 from lance_stream.file.v2_1.layouts.mini_block.neighbouring_pages import decode_pages, fit_together
 
@@ -115,7 +116,7 @@ class PagesOfColumn:
         lengths = [page.length for page in self.pages]
         if sum(lengths) > MAX_ROWS:
             raise CorruptDataError(f"the pages of a column claim to hold {sum(lengths)} rows")
-        self.row_starts: Places = np.fromiter(accumulate(lengths, initial=0), np.int64)
+        self.row_starts: Positions = np.fromiter(accumulate(lengths, initial=0), np.int64)
         self._open: dict[LeafColumn, dict[int, OpenPage]] = {}
 
     def read(self, leaf: LeafColumn, rows: RowSelection) -> Asking[LeafRows]:

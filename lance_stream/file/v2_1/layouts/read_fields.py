@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import Mask
 from lance_stream.byte_ranges import Asking, together
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.blocks.arrow_blocks import (
@@ -21,7 +22,6 @@ from lance_stream.file.blocks.arrow_blocks import (
     struct_array,
     with_validity,
 )
-from lance_stream.file.blocks.data_blocks import Mask
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafColumn,
     LeafRows,

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from lance_stream.arrays import Mask, Positions
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.blocks.arrow_blocks import is_list, valid_mask, with_validity
-from lance_stream.file.blocks.data_blocks import INT32, INT64, Mask
+from lance_stream.file.blocks.data_blocks import INT32, INT64
 from lance_stream.file.encoding_options import parse_encoding_options
 from lance_stream.file.metadata.columns import EncodedPage, pack_encoding
 from lance_stream.file.v2_1.layouts.choosing.choose import encode_page
@@ -26,7 +27,7 @@ from lance_stream.file.v2_1.layouts.choosing.few_values import encode_few_values
 from lance_stream.file.v2_1.layouts.constant import encode_null_page
 from lance_stream.file.v2_1.layouts.encoded_layouts import EncodedLayout
 from lance_stream.file.v2_1.layouts.leaf_rows import spread
-from lance_stream.file.v2_1.layouts.levels import NULLABLE_ITEM, Levels, Places, layers_of
+from lance_stream.file.v2_1.layouts.levels import NULLABLE_ITEM, Levels, layers_of
 from lance_stream.file.v2_1.layouts.nesting import LayerWriter
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
@@ -234,7 +235,7 @@ def _leaves_of_list(
     yield from _leaves(items, item, layers, None)
 
 
-def _list_offsets(array: pa.Array) -> Places:
+def _list_offsets(array: pa.Array) -> Positions:
     if len(array) == 0:
         return np.zeros(1, np.int64)  # Arrow allows an empty array without offsets.
     word = INT64 if pa.types.is_large_list(array.type) else INT32

@@ -20,13 +20,13 @@ Differs: The reference uses mini-block for all narrow values. Plain values in fu
 import numpy as np
 import pyarrow as pa
 
+from lance_stream.arrays import Mask
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.blocks.arrow_blocks import block_from_array
 from lance_stream.file.blocks.data_blocks import (
     DataBlock,
     FixedSizeListBlock,
     FixedWidthBlock,
-    Mask,
     StructBlock,
     VariableWidthBlock,
 )

@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.file.blocks.data_blocks import WORDS, FixedWidthBlock, Mask, Words
+from lance_stream.arrays import Mask
+from lance_stream.file.blocks.data_blocks import WORDS, FixedWidthBlock, Words
 from lance_stream.file.encoding_options import (
     AUTO,
     LZ4,

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import Mask
 from lance_stream.file.blocks.arrow_blocks import block_from_array
-from lance_stream.file.blocks.data_blocks import FixedWidthBlock, Mask, VariableWidthBlock
+from lance_stream.file.blocks.data_blocks import FixedWidthBlock, VariableWidthBlock
 from lance_stream.file.encoding_options import NONE, EncodingOptions
 from lance_stream.file.v2_1.codecs import EncodedBlock, compress_block, encode_block
 

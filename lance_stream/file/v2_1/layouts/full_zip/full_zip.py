@@ -21,15 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes, Positions
 from lance_stream.byte_ranges import Asking
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.arrow_blocks import array_from_block, nulls
-from lance_stream.file.blocks.data_blocks import (
-    Bytes,
-    DataBlock,
-    FixedWidthBlock,
-    VariableWidthBlock,
-)
+from lance_stream.file.blocks.data_blocks import DataBlock, FixedWidthBlock, VariableWidthBlock
 from lance_stream.file.blocks.scattered_bytes import gather, read_slices
 from lance_stream.file.metadata.columns import Page
 from lance_stream.file.v2_1.codecs import EncodedValues, decode_per_value, encode_per_value
@@ -53,7 +49,6 @@ from lance_stream.file.v2_1.layouts.leaf_rows import (
 from lance_stream.file.v2_1.layouts.levels import (
     LevelArray,
     Levels,
-    Places,
     check_layers,
     checked_levels,
     layers_of,
@@ -151,7 +146,7 @@ class FullZipPage:
         levels = checked_levels(Levels(self._layers, None, definition, count))
         return LeafRows(levels, self._values_of_width(data, count))
 
-    def _decode(self, data: Bytes, starts: Places, stops: Places) -> LeafRows:
+    def _decode(self, data: Bytes, starts: Positions, stops: Positions) -> LeafRows:
         """Decode rows.
 
         Args:
@@ -182,7 +177,7 @@ class FullZipPage:
             valid = (definition if visible is None else definition[visible]) == 0
         return LeafRows(levels, self._variable_values(data, seen, ends, valid))
 
-    def _fixed_values(self, data: Bytes, places: Places) -> pa.Array:
+    def _fixed_values(self, data: Bytes, places: Positions) -> pa.Array:
         starts = places + self._shape.word_bytes
         if len(starts) and int(starts[-1]) + self._shape.width > len(data):
             raise CorruptDataError("the last value of a full-zip page is cut short")
@@ -196,7 +191,7 @@ class FullZipPage:
         )
 
     def _variable_values(
-        self, data: Bytes, places: Places, ends: Places, valid: npt.NDArray[np.bool_] | None
+        self, data: Bytes, places: Positions, ends: Positions, valid: npt.NDArray[np.bool_] | None
     ) -> pa.Array:
         if len(places) == 0:
             return nulls(0, self._leaf.arrow_type)

@@ -8,11 +8,11 @@ Source:  encodings21.FullZipLayout in the proto.
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Positions
 from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.scattered_bytes import read_slices
 from lance_stream.file.v2_1.layouts.leaf_rows import RowSelection, as_bytes, runs_of
-from lance_stream.file.v2_1.layouts.levels import Places
 
 MAX_INDEX_BYTES = 1 << 20
 """A row index up to this size is read as a whole and cached; a larger one in parts."""
@@ -38,9 +38,9 @@ class RowIndex:
         self._num_rows = num_rows
         self._items_bytes = items_bytes
         self._width = self._width_of()
-        self.starts: Places | None = None
+        self.starts: Positions | None = None
 
-    def find(self, rows: RowSelection) -> Asking[tuple[Places, Places]]:
+    def find(self, rows: RowSelection) -> Asking[tuple[Positions, Positions]]:
         """Return the starts and stops of rows in the page's items."""
         index = self._buffer
         if self.starts is None and index.size_bytes <= MAX_INDEX_BYTES:
@@ -63,7 +63,7 @@ class RowIndex:
         stops = np.delete(words, np.append(0, ends[:-1]))
         return self._checked(starts, stops)
 
-    def load(self, buffer: memoryview) -> Places:
+    def load(self, buffer: memoryview) -> Positions:
         """Parse the whole index, cache it, and return it."""
         words = self._words(buffer)
         self._checked(words[:-1], words[1:])
@@ -84,10 +84,10 @@ class RowIndex:
             )
         return width
 
-    def _words(self, buffer: memoryview) -> Places:
+    def _words(self, buffer: memoryview) -> Positions:
         return as_bytes(buffer).view(f"<u{self._width}").astype(np.int64)
 
-    def _checked(self, starts: Places, stops: Places) -> tuple[Places, Places]:
+    def _checked(self, starts: Positions, stops: Positions) -> tuple[Positions, Positions]:
         end = self._items_bytes
         if (starts < 0).any() or (stops < starts).any() or (stops > end).any():
             raise CorruptDataError(f"the row index does not ascend from 0 to {end}")
@@ -96,7 +96,7 @@ class RowIndex:
         return starts, stops
 
 
-def encode_row_starts(starts: Places) -> npt.NDArray[np.unsignedinteger]:
+def encode_row_starts(starts: Positions) -> npt.NDArray[np.unsignedinteger]:
     """Return the starts of rows in the narrowest possible words."""
     most = int(starts[-1])
     width = next(width for width in (1, 2, 4, 8) if most < 1 << 8 * width)

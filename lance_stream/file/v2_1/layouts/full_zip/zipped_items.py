@@ -19,10 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import Bytes, Positions
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.blocks.data_blocks import Bytes, FixedWidthBlock, VariableWidthBlock
+from lance_stream.file.blocks.data_blocks import FixedWidthBlock, VariableWidthBlock
 from lance_stream.file.blocks.scattered_bytes import gather
-from lance_stream.file.v2_1.layouts.levels import Levels, Places, alternating
+from lance_stream.file.v2_1.layouts.levels import Levels, alternating
 
 _MANY_ROWS = 64
 
@@ -45,7 +46,7 @@ class ItemShape:
     is_fixed: bool
     max_visible: int
 
-    def walk(self, data: Bytes, starts: Places, stops: Places) -> Places:
+    def walk(self, data: Bytes, starts: Positions, stops: Positions) -> Positions:
         """Return the start of each item, given the starts and stops of rows.
 
         Only an item itself determines its end. So the first items of all rows are processed
@@ -67,7 +68,7 @@ class ItemShape:
             items.append(self._follow(data, first, stop))
         return np.sort(np.concatenate(items))
 
-    def _follow(self, data: Bytes, start: int, stop: int) -> Places:
+    def _follow(self, data: Bytes, start: int, stop: int) -> Positions:
         """Return the starts of the items of one row."""
         view = data.data
         word, width = self.word_bytes, self.width
@@ -87,7 +88,7 @@ class ItemShape:
             raise CorruptDataError("an item of a full-zip page is longer than its row")
         return np.array(places, np.int64)
 
-    def _item_bytes(self, data: Bytes, places: Places) -> Places:
+    def _item_bytes(self, data: Bytes, places: Positions) -> Positions:
         words = words_at(data, places, self.word_bytes).astype(np.int64)
         definition = words & ((1 << self.bits_def) - 1)
         sizes = np.full(len(places), self.word_bytes, np.int64)
@@ -98,7 +99,7 @@ class ItemShape:
         sizes[has_value] += self.width + self.lengths_at(data, places[has_value] + self.word_bytes)
         return sizes
 
-    def lengths_at(self, data: Bytes, places: Places) -> Places:
+    def lengths_at(self, data: Bytes, places: Positions) -> Positions:
         """Return the lengths at some positions, after checking that such values fit."""
         lengths = words_at(data, places, self.width)
         if len(lengths) and int(lengths.max()) > len(data):
@@ -119,7 +120,7 @@ def control_words(levels: Levels, bits_rep: int, bits_def: int) -> Bytes:
     return words.view(np.uint8).reshape(levels.num_levels, words.itemsize)[:, :width]
 
 
-def zip_fixed(levels: Levels, words: Bytes, values: FixedWidthBlock) -> tuple[Bytes, Places]:
+def zip_fixed(levels: Levels, words: Bytes, values: FixedWidthBlock) -> tuple[Bytes, Positions]:
     """Return the items, and the start of each."""
     width = values.bits_per_value // 8
     stride = words.shape[1] + width
@@ -138,7 +139,9 @@ def zip_fixed(levels: Levels, words: Bytes, values: FixedWidthBlock) -> tuple[By
     return items, stops - sizes
 
 
-def zip_variable(levels: Levels, words: Bytes, values: VariableWidthBlock) -> tuple[Bytes, Places]:
+def zip_variable(
+    levels: Levels, words: Bytes, values: VariableWidthBlock
+) -> tuple[Bytes, Positions]:
     """Return the items, and the start of each."""
     has_value = np.ones(levels.num_levels, np.bool_)
     if levels.definition is not None:
@@ -162,7 +165,7 @@ def zip_variable(levels: Levels, words: Bytes, values: VariableWidthBlock) -> tu
     return np.frombuffer(items.buffers()[2], np.uint8)[:stop], starts[: levels.num_levels]
 
 
-def _lengths_and_bytes(levels: Levels, values: VariableWidthBlock) -> tuple[Places, Bytes]:
+def _lengths_and_bytes(levels: Levels, values: VariableWidthBlock) -> tuple[Positions, Bytes]:
     """Return the lengths of the non-null values, and their bytes."""
     lengths = np.diff(values.offsets).astype(np.int64)
     data = values.data[: int(values.offsets[-1])]
@@ -177,7 +180,7 @@ def _lengths_and_bytes(levels: Levels, values: VariableWidthBlock) -> tuple[Plac
     return lengths[valid], data
 
 
-def _binary(offsets: Places, data: Bytes) -> pa.Array:
+def _binary(offsets: Positions, data: Bytes) -> pa.Array:
     return pa.Array.from_buffers(
         pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)], 0
     )
@@ -190,7 +193,7 @@ def word_bytes_of(bits: int) -> int:
     return 1 if bits <= 8 else 2 if bits <= 16 else 4
 
 
-def words_at(data: Bytes, places: Places, width: int) -> npt.NDArray[np.unsignedinteger]:
+def words_at(data: Bytes, places: Positions, width: int) -> npt.NDArray[np.unsignedinteger]:
     """Return the words at some positions in some bytes.
 
     Raises:

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from lance_stream.arrays import Bytes, Positions
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, starts_of
-from lance_stream.file.blocks.data_blocks import Bytes
-from lance_stream.file.v2_1.layouts.levels import Places
 from lance_stream.file.v2_1.layouts.mini_block.chunk_table import ALIGNMENT
 
 MAX_SMALL_CHUNK_BYTES = 32 * 1024
@@ -39,15 +38,15 @@ class PartedChunks(NamedTuple):
         values: The value buffers.
     """
 
-    num_levels: Places
+    num_levels: Positions
     levels: list[ChunkedBuffer]
     values: list[ChunkedBuffer]
 
 
 def part_chunks(
     data: Bytes,
-    starts: Places,
-    sizes: Places,
+    starts: Positions,
+    sizes: Positions,
     *,
     num_level_buffers: int,
     num_value_buffers: int,
@@ -73,7 +72,7 @@ def part_chunks(
     halves = data.view("<u2")
     position = starts // 2
     num_levels = halves[position].astype(np.int64)
-    lengths: list[Places] = []
+    lengths: list[Positions] = []
     for _ in range(num_level_buffers):
         position = position + 1
         lengths.append(halves[position].astype(np.int64))
@@ -95,12 +94,12 @@ def part_chunks(
 
 
 def zip_chunks(
-    num_levels: Places,
+    num_levels: Positions,
     streams: Sequence[ChunkedBuffer],
     values: Sequence[ChunkedBuffer],
     *,
     has_large_chunk: bool,
-) -> tuple[Places, Bytes] | None:
+) -> tuple[Positions, Bytes] | None:
     """Assemble chunks.
 
     Args:
@@ -140,7 +139,7 @@ def zip_chunks(
     return sizes, chunks
 
 
-def _copy_slices(target: Bytes, starts: Places, source: ChunkedBuffer) -> None:
+def _copy_slices(target: Bytes, starts: Positions, source: ChunkedBuffer) -> None:
     """Copy slices of bytes to their positions: evenly spaced ones all at once."""
     even = len(starts) - 1
     if even > 1:

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import Bytes, Positions
 from lance_stream.errors import CorruptDataError
-from lance_stream.file.blocks.data_blocks import Bytes
 from lance_stream.file.v2_1.layouts.leaf_rows import RowSelection, first_of, last_of, spread
-from lance_stream.file.v2_1.layouts.levels import Levels, Places
+from lance_stream.file.v2_1.layouts.levels import Levels
 
 MAX_LOG_VALUES = 15
 """A chunk's number of values is stored as a logarithm in 4 bits."""
@@ -25,7 +25,7 @@ MAX_LOG_VALUES = 15
 ALIGNMENT = 8
 """Chunks, and the buffers in them, start at multiples of this many bytes."""
 
-_NO_POSITIONS: Final[Places] = np.zeros(0, np.int64)
+_NO_POSITIONS: Final[Positions] = np.zeros(0, np.int64)
 
 
 class Chunks(NamedTuple):
@@ -38,12 +38,12 @@ class Chunks(NamedTuple):
         goes_on: Whether the last row of each continues in the next; None if no row does.
     """
 
-    starts: Places
-    values: Places
-    rows: Places
+    starts: Positions
+    values: Positions
+    rows: Positions
     goes_on: npt.NDArray[np.bool_] | None
 
-    def holding(self, rows: RowSelection) -> tuple[Places, Places]:
+    def holding(self, rows: RowSelection) -> tuple[Positions, Positions]:
         """Return the chunks that contain some rows.
 
         Returns:
@@ -79,7 +79,7 @@ def word_bytes(*, has_large_chunk: bool) -> int:
 
 def parse_chunk_table(
     table: Bytes, *, num_values: int, size_bytes: int, has_large_chunk: bool
-) -> tuple[Places, Places]:
+) -> tuple[Positions, Positions]:
     """Return the starts of chunks, and the number of values before each.
 
     Args:
@@ -123,7 +123,7 @@ def parse_chunk_table(
 
 def parse_row_index(
     index: Bytes, *, depth: int, num_chunks: int, num_rows: int
-) -> tuple[Places, npt.NDArray[np.bool_]]:
+) -> tuple[Positions, npt.NDArray[np.bool_]]:
     """Return the rows that start before each chunk, and whether its last one continues in the next.
 
     Args:
@@ -160,7 +160,7 @@ def parse_row_index(
 
 
 def encode_chunk_table(
-    sizes: Places, num_values: Places, *, has_large_chunk: bool
+    sizes: Positions, num_values: Positions, *, has_large_chunk: bool
 ) -> npt.NDArray[Any]:
     """Return the words of chunks, given the bytes and values of each."""
     logs = np.zeros(len(sizes), np.int64)
@@ -170,7 +170,7 @@ def encode_chunk_table(
     return words.astype("<u4" if has_large_chunk else "<u2")
 
 
-def encode_row_index(levels: Levels, starts: Places) -> npt.NDArray[Any]:
+def encode_row_index(levels: Levels, starts: Positions) -> npt.NDArray[Any]:
     """Return, for each chunk, the rows that end in it and the entries after the last of them."""
     row_starts = levels.row_starts()
     row_stops = np.append(row_starts[1:], levels.num_levels)
@@ -181,13 +181,13 @@ def encode_row_index(levels: Levels, starts: Places) -> npt.NDArray[Any]:
     return np.stack([np.diff(rows_before), num_remaining], axis=1).astype("<u8")
 
 
-def _holders(rows: Places, places: Places) -> Places:
+def _holders(rows: Positions, places: Positions) -> Positions:
     """Return the chunk in which each row starts, given the rows that start before each chunk."""
-    holders: Places = rows.searchsorted(places, side="right") - 1
+    holders: Positions = rows.searchsorted(places, side="right") - 1
     return holders
 
 
-def _differs_from_previous(places: Places) -> npt.NDArray[np.bool_]:
+def _differs_from_previous(places: Positions) -> npt.NDArray[np.bool_]:
     """Return which of some positions differ from the one before; the first one does."""
     differs = np.ones(len(places), np.bool_)
     np.not_equal(places[1:], places[:-1], out=differs[1:])

@@ -27,11 +27,12 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
+from lance_stream.arrays import Bytes, Positions
 from lance_stream.byte_ranges import Asking, ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.arrow_blocks import array_from_block, look_up
 from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, starts_of
-from lance_stream.file.blocks.data_blocks import Bytes, DataBlock, FixedWidthBlock
+from lance_stream.file.blocks.data_blocks import DataBlock, FixedWidthBlock
 from lance_stream.file.blocks.scattered_bytes import MAX_GAP_SHARE, read_joined
 from lance_stream.file.metadata.columns import MAX_ITEMS, Page
 from lance_stream.file.v2_1.codecs import (
@@ -60,7 +61,6 @@ from lance_stream.file.v2_1.layouts.level_chunks import (
 from lance_stream.file.v2_1.layouts.levels import (
     LevelArray,
     Levels,
-    Places,
     check_layers,
     checked_levels,
     layers_of,
@@ -208,7 +208,7 @@ class MiniBlockPage:
         )
         return array_from_block(block, arrow_type)
 
-    def measure(self, chosen: Places) -> tuple[Places, Places, Places, int]:
+    def measure(self, chosen: Positions) -> tuple[Positions, Positions, Positions, int]:
         """Return the bytes, values and rows of some chunks, and the first row of the first."""
         chunks = self._loaded_chunks()
         return (
@@ -224,8 +224,8 @@ class MiniBlockPage:
         return self._chunks
 
     def rows_within(
-        self, chosen: Places, rows: Places, slots: Places, num_levels: Places
-    ) -> tuple[RowSelection, Places | None]:
+        self, chosen: Positions, rows: Positions, slots: Positions, num_levels: Positions
+    ) -> tuple[RowSelection, Positions | None]:
         """Return the requested rows among those that start in some chunks.
 
         Args:
@@ -247,7 +247,7 @@ class MiniBlockPage:
         heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
         return as_positions(inside), starts_of(num_levels)[heads]
 
-    def part(self, data: Bytes, starts: Places, sizes: Places) -> "ChunkParts":
+    def part(self, data: Bytes, starts: Positions, sizes: Positions) -> "ChunkParts":
         """Split chunks into their buffers."""
         num_levels, levels, values = part_chunks(
             data,
@@ -268,7 +268,7 @@ class MiniBlockPage:
             values,
         )
 
-    def decode_levels(self, parts: "ChunkParts", counts: Places) -> Levels:
+    def decode_levels(self, parts: "ChunkParts", counts: Positions) -> Levels:
         """Decode the levels of some chunks, given the values of each."""
         if parts.repetition is None and parts.definition is None:
             return Levels(self._layers, None, None, int(counts.sum()))
@@ -295,7 +295,7 @@ class MiniBlockPage:
             )
         return levels
 
-    def decode_values(self, buffers: Sequence[ChunkedBuffer], counts: Places) -> pa.Array:
+    def decode_values(self, buffers: Sequence[ChunkedBuffer], counts: Positions) -> pa.Array:
         """Decode the values of some chunks, or the indices into the dictionary."""
         block = decode_mini_block(self._message.value_compression, buffers, counts)
         stored = self._stored_values(block)
@@ -304,7 +304,7 @@ class MiniBlockPage:
         return stored
 
     def pick_values(
-        self, buffers: Sequence[ChunkedBuffer], counts: Places, places: Places
+        self, buffers: Sequence[ChunkedBuffer], counts: Positions, places: Positions
     ) -> pa.Array | None:
         """Decode some values of some chunks, or indices; None if only all can be decoded."""
         block = pick_mini_block(self._message.value_compression, buffers, counts, places)
@@ -359,17 +359,17 @@ class ReadChunks(NamedTuple):
     """
 
     page: MiniBlockPage
-    chosen: Places
+    chosen: Positions
     data: Bytes
-    starts: Places
+    starts: Positions
     rows: RowSelection
-    slots: Places
+    slots: Positions
 
 
 class ChunkParts(NamedTuple):
     """The buffers of some chunks, and the number of levels of each."""
 
-    num_levels: Places
+    num_levels: Positions
     repetition: ChunkedBuffer | None
     definition: ChunkedBuffer | None
     values: list[ChunkedBuffer]
@@ -455,7 +455,7 @@ def _encode_chunks(
     return EncodedLayout(pb.PageLayout(mini_block_layout=message), tuple(buffers))
 
 
-def _level_starts(levels: Levels, num_values: Places) -> Places:
+def _level_starts(levels: Levels, num_values: Positions) -> Positions:
     """Return the first entry of each chunk: the one after the last value of the previous chunk."""
     starts = starts_of(num_values)
     visible = levels.visible()

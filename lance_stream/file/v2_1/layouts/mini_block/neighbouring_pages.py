@@ -9,6 +9,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
+from lance_stream.arrays import Positions
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, in_one
 from lance_stream.file.v2_1.layouts.leaf_rows import (
@@ -19,7 +20,7 @@ from lance_stream.file.v2_1.layouts.leaf_rows import (
     pick_rows,
     pick_values,
 )
-from lance_stream.file.v2_1.layouts.levels import Levels, Places
+from lance_stream.file.v2_1.layouts.levels import Levels
 from lance_stream.file.v2_1.layouts.mini_block.mini_block import ChunkParts, ReadChunks
 
 SPARSE = 8
@@ -102,9 +103,9 @@ def _levels_in_one(buffers: Sequence[ChunkedBuffer | None]) -> ChunkedBuffer | N
 def _decode_values_of_pages(
     parts: Sequence[ReadChunks],
     chunks: ChunkParts,
-    counts: Places,
+    counts: Positions,
     levels: Levels,
-    stops: Places,
+    stops: Positions,
 ) -> Iterator[pa.Array]:
     """Yield the values of some pages, together for those of one encoding.
 
