@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from lance_stream.version import VERSION
 
 if TYPE_CHECKING:
+    from lance_stream.change_streams.change_stream import ChangeBatch, ChangeStream
     from lance_stream.dataset import (
         Dataset,
         create_dataset,
@@ -70,6 +71,8 @@ __version__ = VERSION
 
 __all__ = [
     "BadDataError",
+    "ChangeBatch",
+    "ChangeStream",
     "ColumnsChangedError",
     "CommitAbortedError",
     "CommitConflictError",
@@ -113,6 +116,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
     _MODULES = {
+        "lance_stream.change_streams.change_stream": ("ChangeBatch", "ChangeStream"),
         "lance_stream.dataset": (
             "Dataset",
             "create_dataset",

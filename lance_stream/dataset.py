@@ -8,10 +8,12 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from lance_stream.arguments import as_names, as_number
+from lance_stream.change_streams.change_stream import BATCH_ROWS, ChangeStream, FollowRules
 from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed import changes, row_counts
-from lance_stream.feed.rules import FeedRules
+from lance_stream.feed.following.positions import Limits
+from lance_stream.feed.rules import NO_DEDUPLICATION, FeedRules
 from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.maintenance import cleanup
 from lance_stream.maintenance.branches import Branches
@@ -416,6 +418,77 @@ class Dataset:
                 ),
             )
         )
+
+    def follow(
+        self,
+        consumer: str | None = None,
+        *,
+        after: int | str | None = None,
+        snapshot: bool = True,
+        wait: bool = True,
+        poll_seconds: float = 1.0,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        max_rows: int = BATCH_ROWS,
+        max_bytes: int | None = None,
+        max_versions: int | None = None,
+        pre_images: bool = True,
+        compute_updates: bool = True,
+        column_backfills: bool = True,
+        fail_on_data_loss: bool = True,
+    ) -> ChangeStream:
+        """Follow the table: its rows, then its changes as versions are committed, in batches.
+
+        The stream is an iterator and an asynchronous iterator. Each batch has its `rows`, with the
+        columns of `changes`, and the `position` after them. The rows, their order and the limits
+        are those of Spark's stream, and a batch may end inside a version.
+
+        A consumer's position is stored with the table when the next batch is requested, so a batch
+        is repeated if the program dies while processing it. For results exactly once, store
+        `batch.position` together with the results, and pass it as `after`.
+
+        Args:
+            consumer: A name. The table stores the position under it, and keeps the versions that
+                have yet to be read. The stream continues from there.
+            after: A batch's position; or a version, whose changes have been processed. It takes
+                precedence over the consumer's position.
+            snapshot: Without a position: whether to begin with the rows of this version, as
+                inserts; otherwise with the changes after it.
+            wait: Whether to wait for new versions; otherwise the stream ends at the newest one.
+            poll_seconds: How often to look for a new version.
+            columns: As in `scan`, of this version; the columns of all batches.
+            filter: A condition in SQL on the table's columns and the change columns.
+            max_rows: The maximum number of rows of a batch.
+            max_bytes: The approximate maximum of a batch, as its share of data files.
+            max_versions: The maximum number of versions of a batch.
+            pre_images: As in `changes`.
+            compute_updates: As in `changes`.
+            column_backfills: As in `changes`.
+            fail_on_data_loss: Whether it is an error if versions have been cleaned up before they
+                were read; otherwise a warning is logged.
+
+        Raises:
+            InvalidInputError: An argument is invalid. While iterating: a later version lacks one of
+                the columns, or has another type for it.
+            NotFoundError: A column does not exist. While iterating: versions are missing, or the
+                table was deleted or re-created.
+            UnsupportedFeatureError: The table has no stable row ids.
+        """
+        if columns is not None and not isinstance(columns, str):
+            columns = as_names(columns, "columns")
+        rules = FollowRules(
+            FeedRules(None, NO_DEDUPLICATION, pre_images, compute_updates, column_backfills),
+            columns,
+            filter,
+            Limits(max_versions, max_rows, max_bytes),
+            consumer,
+            after,
+            snapshot,
+            wait,
+            poll_seconds,
+            fail_on_data_loss,
+        )
+        return ChangeStream(self.table, rules)
 
     # --- writing
 

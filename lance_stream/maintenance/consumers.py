@@ -6,6 +6,9 @@ A consumer is a tag on the last version that it has finished:
     _refs/tags/lance_stream.snapshot.{name}.json      until it has finished the first one: the
                                                       version it starts with
 
+A consumer that follows the table without Spark stores its position in the tag's metadata, too: it
+may be inside of a version, or of a snapshot.
+
 So every program that knows tags sees it. The reference's cleanup keeps only the tagged version;
 ours also keeps all later versions, which the consumer has yet to read.
 
@@ -38,6 +41,9 @@ CONSUMER_PREFIX: Final = f"{RESERVED_PREFIX}consumer."
 
 SNAPSHOT_PREFIX: Final = f"{RESERVED_PREFIX}snapshot."
 """The prefix of tags that protect the version that a consumer starts with."""
+
+_POSITION: Final = "position"
+"""The key of a consumer's position in the metadata of its tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +115,22 @@ def read_progress(refs: Refs, name: str) -> int | None:
     return None if tag is None else tag.version
 
 
+def read_position(refs: Refs, name: str) -> str | None:
+    """Return the position that a consumer has stored; None if it stores versions only, or nothing.
+
+    The arguments and errors are those of `read_progress`.
+    """
+    tag = _find(refs, name, CONSUMER_PREFIX) or _find(refs, name, SNAPSHOT_PREFIX)
+    return None if tag is None else tag.metadata.get(_POSITION)
+
+
 def record_progress(
-    refs: Refs, name: str, version: int, environment: Environment = MACHINE
+    refs: Refs,
+    name: str,
+    version: int,
+    environment: Environment = MACHINE,
+    *,
+    position: str | None = None,
 ) -> None:
     """Record the last version that a consumer has finished; the first call creates the consumer.
 
@@ -121,6 +141,7 @@ def record_progress(
         name: The consumer's.
         version: The version, from 1.
         environment: The clock.
+        position: The exact position, as its reader writes it; None if the version says it all.
 
     Raises:
         InvalidInputError: The name is invalid, or belongs to a consumer of another branch, or the
@@ -128,15 +149,22 @@ def record_progress(
         NotFoundError: The version does not exist (any more); the consumer is unchanged.
         CorruptDataError: The consumer's tag is damaged.
     """
-    _record(refs, name, version, CONSUMER_PREFIX, environment)
+    _record(refs, name, version, CONSUMER_PREFIX, environment, position)
 
 
-def hold_beginning(refs: Refs, name: str, version: int, environment: Environment = MACHINE) -> None:
+def hold_beginning(
+    refs: Refs,
+    name: str,
+    version: int,
+    environment: Environment = MACHINE,
+    *,
+    position: str | None = None,
+) -> None:
     """Protect the version that a consumer starts with, until it has finished one.
 
     The arguments and errors are those of `record_progress`.
     """
-    _record(refs, name, version, SNAPSHOT_PREFIX, environment)
+    _record(refs, name, version, SNAPSHOT_PREFIX, environment, position)
 
 
 def release_beginning(refs: Refs, name: str) -> None:
@@ -146,16 +174,24 @@ def release_beginning(refs: Refs, name: str) -> None:
             tag_files.delete_tag(refs, consumer_tag(name, SNAPSHOT_PREFIX))
 
 
-def _record(refs: Refs, name: str, version: int, prefix: str, environment: Environment) -> None:
+def _record(
+    refs: Refs,
+    name: str,
+    version: int,
+    prefix: str,
+    environment: Environment,
+    position: str | None,
+) -> None:
     if version < 1:
         raise InvalidInputError(f"the progress of a consumer is a version from 1 on, not {version}")
     tag = consumer_tag(name, prefix)
     refs = _home(refs, tag)
     there = _find(refs, name, prefix)
+    metadata = {} if position is None else {_POSITION: position}
     if there is None:
-        tag_files.create_tag(refs, tag, version, environment)
-    elif there.version != version:
-        tag_files.move_tag(refs, tag, version, environment)
+        tag_files.create_tag(refs, tag, version, environment, metadata=metadata)
+    elif there.version != version or there.metadata.get(_POSITION) != position:
+        tag_files.move_tag(refs, tag, version, environment, metadata=metadata)
 
 
 def _find(refs: Refs, name: str, prefix: str) -> Tag | None:

@@ -213,8 +213,22 @@ def create_tag(
     return _as_tag(name, content)
 
 
-def move_tag(refs: Refs, name: str, version: int, environment: Environment = MACHINE) -> Tag:
+def move_tag(
+    refs: Refs,
+    name: str,
+    version: int,
+    environment: Environment = MACHINE,
+    *,
+    metadata: Mapping[str, str] | None = None,
+) -> Tag:
     """Move an existing tag to another version of this branch.
+
+    Args:
+        refs: The references of the branch.
+        name: The tag's name.
+        version: The version.
+        environment: The clock.
+        metadata: What is stored with it from now on; None for what was stored with it before.
 
     Raises:
         NotFoundError: The tag or version does not exist.
@@ -231,6 +245,8 @@ def move_tag(refs: Refs, name: str, version: int, environment: Environment = MAC
         "updatedAt": as_rfc3339(environment.now_nanos()),
         "manifestSize": manifest_size(refs.store, version),
     }
+    if metadata is not None:
+        content["metadata"] = dict(metadata)
     store.write(path, _encode(content))
     _check_is_same_table(refs.store, version, lambda: store.write(path, _encode(before)))
     return _as_tag(name, content)

@@ -216,7 +216,7 @@ class Stream:
 
 def check_advice(error: InvalidInputError) -> None:
     """Only this may stop a stream, and only until it is started again."""
-    assert "have changed since this query was started" in str(error), error
+    assert "have changed since version" in str(error), error
 
 
 def event_of(row: Row) -> Event:

@@ -6,23 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa
-
 from lance_stream.cli.arguments import checkout, parse_version
 from lance_stream.cli.read.writers import Writer
 from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
-from lance_stream.expressions.predicates import (
-    Expression,
-    evaluate_predicate,
-    parse_predicate,
-)
-from lance_stream.feed.change_units import check_names, feed_schema
 from lance_stream.feed.changes import changes
-from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
+from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.rules import NET_CHANGES, NO_DEDUPLICATION, FeedRules
-from lance_stream.feed.value_conversion import show
-from lance_stream.schema.types.extension_types import batch_with_extensions, with_extensions
+from lance_stream.feed.selection import FeedSelection
 from lance_stream.snapshot.opening import newest_of_same
 
 _LONGEST_WAIT: Final = 86400
@@ -78,9 +69,9 @@ def print_changes(
             f"{last}: give --after, too"
         )
     if not request.is_followed:
-        _write(ds, request, after, through, writer, _Selection(ds.checkout(through), request))
+        _write(ds, request, after, through, writer, _selection(ds.checkout(through), request))
     # names refer to the version at which following starts; without names, all columns are printed
-    selection = _Selection(ds, request) if request.columns or request.filter else None
+    selection = _selection(ds, request) if request.columns or request.filter else None
     printed = _version_before(ds, after) if request.is_followed else None
     while request.is_followed and (last is None or after < last):
         newest = _newest(ds, printed)
@@ -88,7 +79,7 @@ def print_changes(
         if through > after:
             printed = newest.checkout(through)
             _write(
-                printed, request, after, through, writer, selection or _Selection(printed, request)
+                printed, request, after, through, writer, selection or _selection(printed, request)
             )
             after = through
         else:
@@ -139,10 +130,10 @@ def _write(
     after: int,
     through: int,
     writer: Writer,
-    selection: "_Selection",
+    selection: FeedSelection,
 ) -> None:
     """Print the changes of an interval that ends at a dataset's version."""
-    selection.check_in(ds)
+    check_columns(selection.columns, ds.table, "Start over after the last version that was printed")
     mode = NET_CHANGES if request.is_net else NO_DEDUPLICATION
     rules = FeedRules(None, mode, pre_images=request.has_pre_images)
     with changes(ds.table, after, through, rules, selection.columns) as reader:
@@ -152,71 +143,6 @@ def _write(
     sys.stdout.flush()
 
 
-class _Selection:
-    """The requested rows and columns, with a condition on table columns and change columns.
-
-    Args:
-        ds: The version that the names refer to.
-        request: What to print.
-
-    Attributes:
-        columns: Of the feed: the requested ones, and those that the condition names.
-
-    Raises:
-        InvalidInputError: The condition is invalid.
-        NotFoundError: A column does not exist.
-    """
-
-    def __init__(self, ds: Dataset, request: Request) -> None:
-        selected = request.columns
-        self._condition: Expression | None = None
-        needed = selected
-        if request.filter is not None:
-            schema = feed_schema(ds.table.arrow_schema)
-            self._condition = parse_predicate(request.filter, schema)
-            if selected is not None:
-                needed = columns_named(ds.table, selected, self._condition)
-        self.columns = FeedColumns(ds.table, needed)
-        check_names(self.columns.data_schema)
-        self._columns, self._sources = self.columns.narrowed(selected)
-
-    def check_in(self, ds: Dataset) -> None:
-        """Raise unless a later version still has the columns, with the types that they had.
-
-        Raises:
-            InvalidInputError: It does not.
-        """
-        as_of = self.columns.as_of
-        if ds.version <= as_of.version:
-            return
-        missing, other = self.columns.missing_in(ds.table), None
-        change = f"no longer has the column {missing!r}, which"
-        if missing is None:
-            pairs = zip(self.columns.data_schema, self.columns.as_in(ds.table), strict=True)
-            other = next((was.name for was, now in pairs if was.type != now.type), None)
-            change = f"has another type for the column {other!r}, which"
-        if missing is not None or other is not None:
-            raise InvalidInputError(
-                f"version {ds.version} of {ds.uri} {change} was requested as of version "
-                f"{as_of.version}; start over after the last version that was printed"
-            )
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns that are printed."""
-        return with_extensions(feed_schema(self._columns))
-
-    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the requested rows and columns of a batch of the feed."""
-        if self._condition is not None:
-            batch = batch.filter(evaluate_predicate(self._condition, batch))
-        columns = [
-            show(batch.column(source.index), source, field.type)
-            for source, field in zip(self._sources, self._columns, strict=True)
-        ]
-        change_columns = batch.columns[len(self.columns.data_schema) :]
-        return batch_with_extensions(
-            pa.RecordBatch.from_arrays(
-                [*columns, *change_columns], schema=feed_schema(self._columns)
-            )
-        )
+def _selection(ds: Dataset, request: Request) -> FeedSelection:
+    """Return the requested rows and columns, by the names of a version."""
+    return FeedSelection(ds.table, request.columns, request.filter)

@@ -7,6 +7,7 @@ planned again.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_expression, parse_predicate
 from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema
 from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
+from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.following.follower import FollowerRules, TableFollower
 from lance_stream.feed.following.positions import Position
 from lance_stream.feed.following.resumed_columns import resumed_columns
@@ -31,6 +33,11 @@ from lance_stream.spark.feed.change_rows import ChangeRows
 from lance_stream.spark.jobs.task_input import TaskInput
 from lance_stream.spark.jobs.work_units import bytes_of, divide
 from lance_stream.spark.session.spark_types import carrier
+
+_RESTART: Final = (
+    "Restart the query with the same checkpoint: it resumes at its position, with the table's "
+    "current columns"
+)
 
 
 def open_for_changes(options: ReaderOptions) -> TableVersion:
@@ -132,7 +139,7 @@ def plan_stream(
     """
 
     def columns_of(last: TableVersion) -> FeedColumns:
-        check_columns(columns, last)
+        check_columns(columns, last, _RESTART, carrier)
         return columns
 
     return tasks_of(follower.units(start, end, columns_of), options, carried)
@@ -206,55 +213,3 @@ def columns_to_read(
     """Return the table's own columns that Spark or the filter needs."""
     condition = None if options.filter is None else parse_expression(options.filter)
     return columns_named(table, options.columns or carried.names, condition) or None
-
-
-def check_columns(columns: FeedColumns, table: TableVersion) -> None:
-    """Raise unless a later version still has the columns that Spark knows.
-
-    It may have more columns, and other columns may have taken their names. Earlier versions are not
-    checked: the query was started with the columns of a later one.
-
-    Raises:
-        InvalidInputError: A column is missing or has another type; the message suggests what to do.
-    """
-    if table.version <= columns.as_of.version:
-        return
-    missing = columns.missing_in(table)
-    if missing is not None:
-        raise _columns_have_changed(table, f"column {missing!r} no longer exists")
-    for expected, field in zip(columns.data_schema, columns.as_in(table), strict=True):
-        now, was = carrier(field.type), carrier(expected.type)
-        if not _fits(now, was):
-            raise _columns_have_changed(table, f"column {expected.name!r} is {now}, and was {was}")
-
-
-def _fits(now: pa.DataType, expected: pa.DataType) -> bool:
-    """Return whether every value of a type fits the type that Spark knows."""
-    if now.equals(expected):
-        return True
-    if pa.types.is_struct(expected):
-        return pa.types.is_struct(now) and all(
-            now.get_field_index(part.name) >= 0
-            and _fits(now.field(now.get_field_index(part.name)).type, part.type)
-            for part in expected
-        )
-    if pa.types.is_map(expected):
-        return (
-            pa.types.is_map(now)
-            and _fits(now.key_type, expected.key_type)
-            and _fits(now.item_type, expected.item_type)
-        )
-    if pa.types.is_list(expected):
-        return pa.types.is_list(now) and _fits(now.value_type, expected.value_type)
-    is_same_kind = (pa.types.is_integer(now) and pa.types.is_integer(expected)) or (
-        pa.types.is_floating(now) and pa.types.is_floating(expected)
-    )
-    return bool(is_same_kind and now.bit_width <= expected.bit_width)
-
-
-def _columns_have_changed(table: TableVersion, change: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"the columns of {table.uri} have changed since this query was started: as of version "
-        f"{table.version} {change}. Restart the query with the same checkpoint: it resumes at its "
-        "position, with the table's current columns"
-    )

@@ -26,17 +26,17 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from lance_stream.change_streams.progress import ConsumerProgress
 from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
 from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.feed.following.follower import TableFollower
+from lance_stream.feed.following.offsets import parse_offset, to_offset
 from lance_stream.feed.following.positions import NO_LIMITS, Limits, Position
 from lance_stream.feed.intervals import first_version_since
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.option_values import LATEST
 from lance_stream.spark.arguments.reader_options import ReaderOptions
-from lance_stream.spark.feed.consumer_progress import ConsumerProgress
-from lance_stream.spark.feed.offsets import parse_offset, to_offset
 from lance_stream.spark.feed.planning import (
     follower_rules,
     plan_stream,

@@ -7,10 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.feed.change_units import read_changes
-from lance_stream.feed.following.follower import FollowerRules, TableFollower
+from lance_stream.change_streams.change_stream import ChangeStream, FollowRules
+from lance_stream.change_streams.progress import parse_position
 from lance_stream.feed.following.positions import Limits, Position
-from lance_stream.feed.rules import FeedRules
 from tests.histories.life import Life, Line, plain_rows
 from tests.histories.model import KEY, State
 from tests.histories.steps import Choices, DoesNotFit, check
@@ -29,44 +28,46 @@ class Replica:
     def __init__(self, line: Line) -> None:
         self.line = line
         self.uri = str(Path(line.life.folder) / f"replica{line.life.number()}")
-        self.position = Position(0, is_snapshot=True)
+        self.position: str | None = None
         self.columns: list[Any] = []
         self.ds: lance_stream.Dataset | None = None
-        self.follower = TableFollower(line.uri, None, FollowerRules(FeedRules()))
 
     def take(self, limits: Limits) -> bool:
-        """Apply one batch; return whether there was one."""
-        start = self.position
-        end = self.follower.advance(start, limits)
-        if end == start:
+        """Apply one batch, as a reader that starts anew; return whether there was one."""
+        rules = FollowRules(limits=limits, after=self.position, wait=False)
+        with ChangeStream(self.line.ours().table, rules) as stream:
+            batch = next(stream, None)
+            self.position = stream.position
+        if batch is None:
             return False
-        units = self.follower.units(start, end)
-        batches = list(read_changes(units))
-        self.position = end
-        if batches:
-            rows = pa.Table.from_batches(batches)
-            if self.ds is None:
-                fields = [field for field in rows.schema if not field.name.startswith("_")]
-                shutil.rmtree(self.uri, ignore_errors=True)
-                schema = pa.schema(fields)
-                self.ds = lance_stream.create_dataset(self.uri, schema, self.line.life.file_version)
-            self.ds = self.ds.apply_changes(rows, on=KEY)
+        if self.ds is None:
+            fields = [field for field in batch.rows.schema if not field.name.startswith("_")]
+            shutil.rmtree(self.uri, ignore_errors=True)
+            schema = pa.schema(fields)
+            self.ds = lance_stream.create_dataset(self.uri, schema, self.line.life.file_version)
+        self.ds = self.ds.apply_changes(batch.rows, on=KEY)
         return True
+
+    @property
+    def reached(self) -> Position:
+        """Where it is."""
+        return Position(0) if self.position is None else parse_position(self.position)
 
     def reads(self) -> int:
         """Return the last version of which something was read."""
-        return self.position.last_version
+        return self.reached.last_version
 
     def check(self) -> None:
         """Check that the replica has the rows of the version that it has reached."""
-        if self.position.num_delivered or self.position.is_snapshot:
+        reached = self.reached
+        if reached.num_delivered or reached.is_snapshot:
             return
-        state = self.line.states[self.position.version]
+        state = self.line.states[reached.version]
         rows = [] if self.ds is None else plain_rows(self.ds.to_table())
         by_key = {row[KEY]: row for row in rows}
         expected = {key: {KEY: key, **state.shown(row)} for key, row in state.rows.items()}
         assert by_key == expected, (
-            f"the replica of version {self.position.version} is wrong: missing "
+            f"the replica of version {reached.version} is wrong: missing "
             f"{sorted(expected.keys() - by_key.keys())}, unexpected "
             f"{sorted(by_key.keys() - expected.keys())}, different "
             f"{[(by_key[k], row) for k, row in expected.items() if by_key.get(k, row) != row]}"
@@ -106,7 +107,7 @@ def replica(life: Life, choose: Choices) -> None:
         return
     while following.take(Limits()):
         pass
-    assert following.position.version == line.newest
+    assert following.reached.version == line.newest
     following.check()
 
 

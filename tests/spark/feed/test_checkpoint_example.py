@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from lance_stream.spark.feed.offsets import parse_offset, to_offset
+from lance_stream.feed.following.offsets import parse_offset, to_offset
 
 PAGE = Path(__file__).parents[3] / "checkpoints" / "README.md"
 

@@ -12,9 +12,9 @@ from pyspark.sql.types import StructType
 import lance_stream
 from lance_stream.arguments import did_you_mean
 from lance_stream.errors import InvalidInputError
+from lance_stream.feed.following.offsets import to_offset
 from lance_stream.feed.following.positions import Position
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.feed.offsets import to_offset
 from lance_stream.spark.session.column_names import (
     find_column,
     names_in_table,

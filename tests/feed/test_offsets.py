@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.feed.following.offsets import parse_offset, to_offset
 from lance_stream.feed.following.positions import Position
-from lance_stream.spark.feed.offsets import parse_offset, to_offset
 
 
 @pytest.mark.parametrize(

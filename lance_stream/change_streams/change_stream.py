@@ -1,0 +1,344 @@
+"""A stream of a table's changes in one process: batches of Arrow rows, each with a position.
+
+    position ── advance, within the limits ──> position ── advance ──> position ...
+                          │
+              units, read by threads: one batch, read while the caller processes the one before
+
+Batches end where Spark's stream would end them with the same limits (`feed.follower`), so a
+position means the same in both, and any batch can be read again from the position before it.
+
+    exactly once     the caller stores `batch.position` together with its output, and passes it as
+                     `after` when it starts again
+    at least once    a consumer: the table stores the position of a batch once the caller asks for
+                     the next one
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from threading import Event
+from types import TracebackType
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from lance_stream.arguments import as_number
+from lance_stream.change_streams.progress import ConsumerProgress, parse_position, position_text
+from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.feed.change_units import read_changes
+from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.feed.expected_columns import check_columns
+from lance_stream.feed.following.follower import FollowerRules, Lag, TableFollower
+from lance_stream.feed.following.positions import Limits, Position
+from lance_stream.feed.following.resumed_columns import resumed_columns
+from lance_stream.feed.rules import FeedRules
+from lance_stream.feed.selection import FeedSelection
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.version_marks import mark_of
+
+BATCH_ROWS: Final = 65536
+"""The maximum number of rows of a batch, if the caller sets none."""
+
+DEFAULT_LIMITS: Final = Limits(rows=BATCH_ROWS)
+
+_LONGEST_WAIT: Final = 86400
+
+_REMEDY: Final = (
+    "Follow the newest version from the position of the last batch: its columns are read from "
+    "there on"
+)
+
+
+@dataclass(frozen=True)
+class FollowRules:
+    """What a caller wants to follow.
+
+    Attributes:
+        feed: What to give of each change.
+        columns: Names or paths; None for all columns of the version that is followed.
+        filter: A condition in SQL on the table's columns and the change columns; None for all rows.
+        limits: The maximum size of a batch.
+        consumer: The name under which the table stores the position; None for none.
+        after: A position, or a version whose changes have been processed; None for the consumer's
+            position, or else the beginning.
+        snapshot: Whether the beginning is before the rows of the followed version, or after them.
+        wait: Whether to wait for new versions when all have been read; otherwise the stream ends.
+        poll_seconds: How often to look for a new version.
+        fail_on_data_loss: Whether missing versions are an error.
+    """
+
+    feed: FeedRules = field(default_factory=FeedRules)
+    columns: Sequence[str] | None = None
+    filter: str | None = None
+    limits: Limits = DEFAULT_LIMITS
+    consumer: str | None = None
+    after: int | str | None = None
+    snapshot: bool = True
+    wait: bool = True
+    poll_seconds: float = 1.0
+    fail_on_data_loss: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            InvalidInputError: One is out of range, or is no number.
+        """
+        limits = {
+            "max_rows": self.limits.rows,
+            "max_bytes": self.limits.size_bytes,
+            "max_versions": self.limits.versions,
+        }
+        for name, limit in limits.items():
+            if limit is not None and (as_number(limit) or 0) < 1:
+                raise InvalidInputError(f"{name} must be a whole number from 1, not {limit!r}")
+        if not 0 < self.poll_seconds <= _LONGEST_WAIT:
+            raise InvalidInputError(
+                f"poll_seconds must be greater than 0 and at most {_LONGEST_WAIT}, not "
+                f"{self.poll_seconds!r}"
+            )
+        if not isinstance(self.after, str | None) and as_number(self.after) is None:
+            raise InvalidInputError(
+                f"after must be the position of a batch, or a version, not {self.after!r:.200}"
+            )
+
+
+@dataclass(frozen=True)
+class ChangeBatch:
+    """Rows of the feed, and the position after them.
+
+    Attributes:
+        rows: The table's columns, then `_change_type`, `_commit_version`, `_commit_timestamp`,
+            `_rowid`, `_row_created_at_version` and `_row_last_updated_at_version`. At least one
+            row.
+        position: A text that `Dataset.follow(after=...)` accepts; at most a few hundred characters
+            unless columns were renamed.
+    """
+
+    rows: pa.Table
+    position: str
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.rows.num_rows)
+
+
+_Read: TypeAlias = tuple[Position, pa.Table]
+"""The end of a batch, and its rows."""
+
+
+class ChangeStream:
+    """An iterator, and an asynchronous iterator, of a table's rows and changes.
+
+    One thread at a time may use it. The next batch is read while the caller processes one.
+
+    Args:
+        table: The version whose columns, and perhaps rows, are followed.
+        rules: What the caller wants.
+
+    Raises:
+        InvalidInputError: A column name, the condition or the position is invalid.
+        NotFoundError: A column does not exist.
+        UnsupportedFeatureError: The table has no stable row ids.
+    """
+
+    def __init__(self, table: TableVersion, rules: FollowRules) -> None:
+        self._rules = rules
+        self._selection = FeedSelection(table, rules.columns, rules.filter)
+        self._follower = TableFollower(
+            table.uri,
+            table.storage_options,
+            FollowerRules(
+                rules.feed,
+                fail_on_data_loss=rules.fail_on_data_loss,
+                is_consumer=rules.consumer is not None,
+            ),
+        )
+        self._refs = self._follower.refs
+        self._progress = ConsumerProgress(rules.consumer, keeps_positions=True)
+        self._position = self._beginning(table)
+        self._columns = self._columns_from(table, self._position)
+        self._unrecorded: Position | None = None  # of the batch that the caller is processing
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="lance-stream-follow")
+        self._next: Future[_Read | None] | None = None
+        self._closed = Event()
+
+    # --- iterating
+
+    def __iter__(self) -> "ChangeStream":
+        """Return the stream."""
+        return self
+
+    def __next__(self) -> ChangeBatch:
+        """Record the previous batch as processed, and return the next one; may wait for it."""
+        while not self._closed.is_set():
+            self._record()
+            was_ahead = self._next is not None
+            request = self._request()
+            wait([request])
+            batch = self._accept(request)
+            if batch is not None:
+                return batch
+            if was_ahead or self._next is not None:
+                continue  # read before this call, or there was no row that meets the condition
+            if not self._rules.wait:
+                break
+            self._closed.wait(self._rules.poll_seconds)
+        raise StopIteration
+
+    def __aiter__(self) -> "ChangeStream":
+        """Return the stream."""
+        return self
+
+    async def __anext__(self) -> ChangeBatch:
+        """Do as `__next__`, while other coroutines run.
+
+        If it is canceled, no batch is lost: the next call returns it.
+        """
+        while not self._closed.is_set():
+            await asyncio.to_thread(self._record)
+            was_ahead = self._next is not None
+            request = self._request()
+            await asyncio.wait([asyncio.wrap_future(request)])
+            batch = self._accept(request)
+            if batch is not None:
+                return batch
+            if was_ahead or self._next is not None:
+                continue
+            if not self._rules.wait:
+                break
+            await asyncio.sleep(self._rules.poll_seconds)
+        raise StopAsyncIteration
+
+    def __enter__(self) -> "ChangeStream":
+        """Return the stream."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the stream; the batch that is being processed is not recorded."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop reading. A caller that waits for the next batch gets none; repeating is harmless."""
+        self._closed.set()
+        self._reader.shutdown(wait=False, cancel_futures=True)
+
+    # --- positions
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of every batch."""
+        return self._selection.schema
+
+    @property
+    def position(self) -> str:
+        """The position after the batch that was returned last; at first, where the stream began."""
+        return position_text(self._position)
+
+    def lag(self) -> Lag:
+        """Return how far that position is behind the newest version."""
+        return self._reader.submit(self._lag).result()
+
+    def _lag(self) -> Lag:
+        self._follower.newest_listed()
+        return self._follower.lag(self._position)
+
+    def commit(self) -> None:
+        """Record the returned batches as processed now, and not when the next one is requested.
+
+        Raises:
+            InvalidInputError: The stream has no consumer.
+        """
+        if self._rules.consumer is None:
+            raise InvalidInputError(
+                "the stream has no consumer to record progress for: pass consumer='name' to "
+                "follow, or store the batch's position with your output and pass it as after=..."
+            )
+        self._record()
+
+    def _record(self) -> None:
+        if self._unrecorded is not None:
+            self._progress.note(self._refs, self._unrecorded)
+            self._unrecorded = None
+
+    def _beginning(self, table: TableVersion) -> Position:
+        rules, after = self._rules, self._rules.after
+        if isinstance(after, str):
+            return parse_position(after)
+        if after is None:
+            stored = self._progress.read_position(self._refs)
+            if stored is not None:
+                return stored
+            after = self._progress.read(self._refs)
+        if after is None and rules.snapshot:
+            mark = mark_of(table.manifest)
+            return Position(table.version, is_snapshot=True, mark=mark)
+        if after is None:
+            after = table.version
+        newest = self._follower.newest_listed()
+        if not 0 <= after <= newest:
+            raise InvalidInputError(
+                f"cannot follow {table.uri} after version {after}: its newest version is {newest}"
+            )
+        return self._follower.after(after)
+
+    def _columns_from(self, table: TableVersion, position: Position) -> FeedColumns:
+        """Return the columns, which a resumed stream follows from where it was."""
+        columns = self._selection.columns
+        if position.columns is None:
+            return columns
+        try:
+            resumed = self._follower.table(max(position.version, 1))
+        except NotFoundError:  # cleaned up
+            return columns
+        return resumed_columns(table, self._selection.needed, resumed, position.columns)
+
+    # --- reading
+
+    def _request(self) -> Future[_Read | None]:
+        """Return the read of the next batch, which may have begun."""
+        if self._next is None:
+            self._next = self._reader.submit(self._read_after, self._position)
+        return self._next
+
+    def _accept(self, request: Future[_Read | None]) -> ChangeBatch | None:
+        """Return the batch of a read; None if nothing is new, or no row meets the condition."""
+        self._next = None
+        read = None if request.cancelled() else request.result()
+        if read is None:
+            return None
+        self._position, rows = read
+        with suppress(RuntimeError):  # the stream has been closed
+            self._request()
+        if rows.num_rows:
+            self._unrecorded = self._position
+            return ChangeBatch(rows, position_text(self._position))
+        self._progress.note(self._refs, self._position)  # there is nothing to process
+        return None
+
+    def _read_after(self, start: Position) -> _Read | None:
+        """Return the end of the batch after a position, and its rows; None if nothing is new."""
+        end = self._follower.advance(start, self._rules.limits)
+        if end == start:
+            return None
+        self._progress.hold(self._refs, start, end)
+        units = self._follower.units(start, end, self._columns_of)
+        batches = [self._selection.rows_of(batch) for batch in read_changes(units)]
+        rows = pa.Table.from_batches(batches, self.schema)
+        return self._with_columns(end), rows
+
+    def _columns_of(self, last: TableVersion) -> FeedColumns:
+        check_columns(self._columns, last, _REMEDY)
+        return self._columns
+
+    def _with_columns(self, position: Position) -> Position:
+        table = self._follower.table(max(position.version, 1))
+        return replace(position, columns=self._columns.names_in(table))

@@ -1,0 +1,113 @@
+"""A reader's progress, stored with the table under the name of a consumer.
+
+The table records the last version that the reader has finished: cleanup keeps it and all later
+ones. Until then, cleanup must also keep the reader's first version: the version of the snapshot, or
+version 1 if the reader starts before it. A tag of another kind holds that version, and is removed
+with the first record (see `maintenance.consumers`).
+
+Spark's streams keep their exact positions in checkpoints. A reader without a checkpoint stores them
+with the table as well.
+"""
+
+import json
+import logging
+from contextlib import suppress
+
+from lance_stream.errors import CorruptDataError, NotFoundError
+from lance_stream.feed.following.offsets import parse_offset, to_offset
+from lance_stream.feed.following.positions import Position
+from lance_stream.maintenance.consumers import (
+    hold_beginning,
+    read_position,
+    read_progress,
+    record_progress,
+    release_beginning,
+)
+from lance_stream.snapshot.references import Refs
+
+_log = logging.getLogger(__name__)
+
+
+def position_text(position: Position) -> str:
+    """Return a position as text."""
+    return json.dumps(to_offset(position))
+
+
+def parse_position(text: str) -> Position:
+    """Parse the text of a position.
+
+    Raises:
+        CorruptDataError: It is not one.
+        UnsupportedFeatureError: A newer release of lance-stream wrote it.
+    """
+    try:
+        stored = json.loads(text)
+    except ValueError:
+        stored = None
+    if not isinstance(stored, dict):
+        raise CorruptDataError(
+            f"{text[:200]!r} is not a position of a change stream. Pass the `position` of a batch"
+        )
+    return parse_offset(stored)
+
+
+class ConsumerProgress:
+    """The progress of one reader.
+
+    Args:
+        consumer: The name; None for a reader whose progress is not stored.
+        keeps_positions: Whether to store exact positions, and not only versions.
+    """
+
+    def __init__(self, consumer: str | None, *, keeps_positions: bool = False) -> None:
+        self._consumer = consumer
+        self._keeps_positions = keeps_positions
+        self._noted: tuple[int, str | None] = (0, None)
+        self._held = 0
+
+    def read(self, refs: Refs) -> int | None:
+        """Return the last version that the consumer has finished; None if there is none."""
+        return None if self._consumer is None else read_progress(refs, self._consumer)
+
+    def read_position(self, refs: Refs) -> Position | None:
+        """Return the position that the consumer has stored; None if there is none."""
+        text = None if self._consumer is None else read_position(refs, self._consumer)
+        return None if text is None else parse_position(text)
+
+    def note(self, refs: Refs, position: Position) -> None:
+        """Record that everything up to a position has been finished."""
+        text = position_text(position) if self._keeps_positions else None
+        progress = (position.version, text)
+        if self._consumer is None or position.version == 0 or progress == self._noted:
+            return
+        if position.is_snapshot:
+            if text is not None:
+                hold_beginning(refs, self._consumer, position.version, position=text)
+                self._held = position.version
+            return
+        try:
+            record_progress(refs, self._consumer, position.version, position=text)
+        except NotFoundError as error:
+            # No data is lost: the reader needs only the versions after it.
+            _log.warning("the progress of the consumer %r is not stored: %s", self._consumer, error)
+        if self._held or not self._noted[0]:
+            release_beginning(refs, self._consumer)
+        self._noted, self._held = progress, 0
+
+    def hold(self, refs: Refs, start: Position, end: Position) -> None:
+        """Protect the version that a batch reads until a first version has been finished.
+
+        Args:
+            refs: The table's, or its branch's.
+            start: The start of the batch.
+            end: Its end; the version of a snapshot.
+        """
+        version = end.version if start.is_snapshot else int(start.version == 0)
+        if self._consumer is None or version in (0, self._held):
+            return
+        # If it is missing already, planning the batch raises the error.
+        is_resumed = self._keeps_positions and start.is_snapshot and start.num_delivered
+        text = position_text(start) if is_resumed else None
+        with suppress(NotFoundError):
+            hold_beginning(refs, self._consumer, version, position=text)
+            self._held = version

@@ -1,0 +1,70 @@
+"""Some rows and columns of the feed: those of a condition, and those that a reader names."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from lance_stream.expressions.predicates import (
+    Expression,
+    evaluate_predicate,
+    parse_predicate,
+)
+from lance_stream.feed.change_units import check_names, feed_schema
+from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
+from lance_stream.feed.value_conversion import show
+from lance_stream.schema.types.extension_types import batch_with_extensions, with_extensions
+from lance_stream.snapshot.table_version import TableVersion
+
+
+class FeedSelection:
+    """The requested rows and columns, with a condition on table columns and change columns.
+
+    Args:
+        table: The version that the names refer to.
+        columns: Names or paths of the table's columns; None for all.
+        filter: The condition, in SQL; None for all rows.
+
+    Attributes:
+        columns: Of the feed: the requested ones, and those that the condition names.
+        needed: Their names; None for all.
+
+    Raises:
+        InvalidInputError: The condition is invalid.
+        NotFoundError: A column does not exist.
+    """
+
+    def __init__(
+        self, table: TableVersion, columns: Sequence[str] | None, filter: str | None
+    ) -> None:
+        self._condition: Expression | None = None
+        self.needed = None if columns is None else list(columns)
+        if filter is not None:
+            schema = feed_schema(table.arrow_schema)
+            self._condition = parse_predicate(filter, schema)
+            if columns is not None:
+                self.needed = columns_named(table, columns, self._condition)
+        self.columns = FeedColumns(table, self.needed)
+        check_names(self.columns.data_schema)
+        self._selected, self._sources = self.columns.narrowed(columns)
+        self._is_all = self._condition is None and columns is None
+        self._feed_schema = feed_schema(self._selected)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The selected columns, then the change columns."""
+        return with_extensions(self._feed_schema)
+
+    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the selected rows and columns of a batch of the feed."""
+        if self._is_all:
+            return batch_with_extensions(batch)
+        if self._condition is not None:
+            batch = batch.filter(evaluate_predicate(self._condition, batch))
+        columns = [
+            show(batch.column(source.index), source, field.type)
+            for source, field in zip(self._sources, self._selected, strict=True)
+        ]
+        change_columns = batch.columns[len(self.columns.data_schema) :]
+        return batch_with_extensions(
+            pa.RecordBatch.from_arrays([*columns, *change_columns], schema=self._feed_schema)
+        )

@@ -1,0 +1,279 @@
+"""Following a table without Spark: batches, positions, consumers."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import threading
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import Dataset
+from lance_stream.change_streams.change_stream import ChangeStream
+from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.maintenance.consumers import list_consumers
+
+
+def rows(*ids: int, value: float = 1.0) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "x": [value] * len(ids)})
+
+
+@pytest.fixture
+def ds() -> Dataset:
+    """Return version 5: inserts, an update that moves rows, a delete, and a compaction."""
+    table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows(*range(10)))
+    table = table.append(rows(10, 11, 12))
+    table = table.upsert(rows(3, 4, 20, value=2.0), on="id")
+    return table.delete("id >= 8 AND id < 11").compact()
+
+
+def changes_after(ds: Dataset, version: int) -> list[dict[str, Any]]:
+    return ds.changes(version).read_all().to_pylist()
+
+
+def read(stream: ChangeStream) -> list[dict[str, Any]]:
+    with stream:
+        return [row for batch in stream for row in batch.rows.to_pylist()]
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 7, 1000])
+def test_batches_add_up_to_the_feed(ds: Dataset, max_rows: int) -> None:
+    """Limits cut the feed into batches, and change neither its rows nor their order."""
+    stream = ds.follow(after=0, wait=False, max_rows=max_rows)
+    batches = [batch.rows for batch in stream]
+    assert max(batch.num_rows for batch in batches) <= max_rows
+    assert pa.concat_tables(batches).to_pylist() == changes_after(ds, 0)
+
+
+def test_a_snapshot_precedes_later_changes(ds: Dataset) -> None:
+    """Without a position the rows of the version come first, and no change is lost after them."""
+    stream = ds.follow(wait=False, max_rows=4)
+    first = next(stream)
+    newer = ds.append(rows(30))
+    batches = [first, *stream]
+    by_id = {row["id"]: row for batch in batches for row in batch.rows.to_pylist()}
+    assert {row["_change_type"] for row in by_id.values()} == {"insert"}
+    assert sorted(by_id) == sorted(newer.to_table()["id"].to_pylist())
+    assert by_id[30]["_commit_version"] == newer.version
+
+
+def test_following_may_begin_after_this_version(ds: Dataset) -> None:
+    """A service that has loaded a version wants what comes after it, and not its rows again."""
+    stream = ds.follow(snapshot=False, wait=False)
+    newer = ds.append(rows(30))
+    assert read(stream) == changes_after(newer, ds.version)
+
+
+def test_every_position_resumes_exactly_there(ds: Dataset) -> None:
+    """A caller that stores positions with its output gets each row once, wherever it stops."""
+    ds = ds.update({"x": "x + 1"})
+    batches = list(ds.follow(wait=False, max_rows=3, after=0))
+    whole = [row for batch in batches for row in batch.rows.to_pylist()]
+    done = 0
+    for batch in batches:
+        done += batch.num_rows
+        assert read(ds.follow(after=batch.position, wait=False)) == whole[done:]
+
+
+def test_positions_survive_later_commits_and_compactions(ds: Dataset) -> None:
+    """Versions do not change, so a position inside one means the same after any later commit."""
+    batches = list(ds.follow(wait=False, max_rows=3, after=0))
+    rest = [row for batch in batches[2:] for row in batch.rows.to_pylist()]
+    newer = ds
+    for number in range(5):
+        newer = newer.append(rows(100 + number)).compact()
+    resumed = read(newer.follow(after=batches[1].position, wait=False))
+    assert resumed == rest + changes_after(newer, ds.version)
+
+
+def test_a_consumer_repeats_an_unfinished_batch(ds: Dataset) -> None:
+    """The batch that was being processed when the program died was perhaps not stored."""
+    with ds.follow("trainer", wait=False, max_rows=4) as stream:
+        next(stream)
+        second = next(stream)
+    with ds.follow("trainer", wait=False, max_rows=4) as stream:
+        assert next(stream) == second
+        stream.commit()
+    rest = read(ds.follow("trainer", wait=False))
+    assert len(rest) == ds.count_rows() - 8
+    assert read(ds.follow("trainer", wait=False)) == []
+
+
+def test_a_consumer_stores_positions_inside_versions(ds: Dataset) -> None:
+    """A large version would otherwise be repeated as a whole after each restart."""
+    ds.follow("trainer", snapshot=False, wait=False).close()
+    with ds.follow("trainer", after=ds.version, wait=False) as stream:
+        assert list(stream) == []
+    newer = ds.update({"x": "x + 1"})
+    with newer.follow("trainer", after=ds.version, wait=False, max_rows=3) as stream:
+        seen = next(stream).rows.to_pylist()
+        stream.commit()
+    rest = read(newer.follow("trainer", wait=False))
+    assert seen + rest == changes_after(newer, ds.version)
+
+
+def test_cleanup_keeps_what_a_consumer_needs(ds: Dataset) -> None:
+    """Versions that a consumer has yet to read must survive a cleanup, the snapshot's too."""
+    with ds.follow("trainer", wait=False, max_rows=2) as stream:
+        next(stream)
+        newer = ds.append(rows(40)).append(rows(41))
+        newer.cleanup(retain_versions=1)
+        assert {ds.version, newer.version} <= {info.version for info in newer.versions()}
+        for _ in stream:
+            pass
+    newer.append(rows(42)).cleanup(retain_versions=1)
+    assert ds.version not in {info.version for info in newer.versions()}
+
+
+def test_missing_versions_are_an_error(ds: Dataset) -> None:
+    """What a version changed is unknown once it has been cleaned up: silence would lose rows."""
+    position = next(ds.follow(wait=False, max_rows=1000)).position
+    newer = ds.append(rows(40)).delete("id = 40").append(rows(41))
+    newer.cleanup(retain_versions=1)
+    with pytest.raises(NotFoundError, match="are needed"):
+        next(newer.follow(after=position, wait=False))
+    lenient = newer.follow(after=position, wait=False, fail_on_data_loss=False)
+    assert read(lenient) == []
+
+
+def test_a_filter_skips_batches_without_matches(ds: Dataset) -> None:
+    """A caller of a selective filter sees matching rows only, and its consumer still advances."""
+    stream = ds.follow(
+        "rare", after=0, wait=False, max_rows=2, columns=["id"], filter="x = 2 AND id < 20"
+    )
+    matches = read(stream)
+    assert [(row["id"], row["_change_type"]) for row in matches] == [
+        (3, "update_postimage"),
+        (4, "update_postimage"),
+    ]
+    assert "x" not in matches[0]
+    (consumer,) = list_consumers(ds.table.refs)
+    assert consumer.version == ds.version
+
+
+def test_lost_columns_stop_the_stream(ds: Dataset) -> None:
+    """A batch cannot have a column that its version lacks; its reader has to know."""
+    with ds.follow(wait=False, snapshot=False) as stream:
+        newer = ds.drop_columns(["x"])
+        newer = newer.append(pa.table({"id": pa.array([50], pa.int64())}))
+        with pytest.raises(InvalidInputError, match="column 'x' no longer exists"):
+            next(stream)
+        position = stream.position
+    resumed = read(newer.follow(after=position, wait=False))
+    assert [(row["id"], row["_change_type"]) for row in resumed] == [(50, "insert")]
+
+
+def test_renamed_columns_are_the_same_after_a_restart(ds: Dataset) -> None:
+    """A position knows its columns, so two that swap names keep their values apart."""
+    ds = ds.rename_columns({"x": "y"})
+    position = next(ds.follow(wait=False)).position
+    newer = ds.add_columns({"x": "CAST(id AS double)"}).rename_columns({"x": "y", "y": "x"})
+    newer = newer.append(pa.table({"id": pa.array([60], pa.int64()), "x": [7.0], "y": [9.0]}))
+    last = read(newer.follow(after=position, wait=False))[-1]
+    assert (last["id"], last["x"], last["y"]) == (60, 7.0, 9.0)
+
+
+def test_the_stream_waits_for_new_versions(ds: Dataset) -> None:
+    """A service follows a table for good: the next version arrives without another call."""
+    stream = ds.follow(snapshot=False, poll_seconds=0.01)
+    timer = threading.Timer(0.1, lambda: ds.append(rows(70)))
+    timer.start()
+    assert next(stream).rows["id"].to_pylist() == [70]
+    closing = threading.Timer(0.1, stream.close)
+    closing.start()
+    assert list(stream) == []
+
+
+def test_asynchronous_waits_may_be_canceled(ds: Dataset) -> None:
+    """`asyncio.wait_for` cancels what takes too long; the batch must not be lost with it."""
+
+    async def collect() -> list[int]:
+        ids: list[int] = []
+        stream = ds.follow(snapshot=False, poll_seconds=0.01, max_rows=1)
+        newer = ds
+        for number in range(5):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(anext(stream), 0.03)
+            newer = newer.append(rows(80 + number))
+            ids += (await anext(stream)).rows["id"].to_pylist()
+        stream.close()
+        return ids
+
+    assert asyncio.run(collect()) == [80, 81, 82, 83, 84]
+
+
+def test_async_iteration_ends_without_waiting(ds: Dataset) -> None:
+    """`async for` gives the same batches as `for`."""
+
+    async def collect() -> list[Any]:
+        return [batch async for batch in ds.follow(wait=False, max_rows=3)]
+
+    assert asyncio.run(collect()) == list(ds.follow(wait=False, max_rows=3))
+
+
+def test_a_recreated_table_is_noticed(ds: Dataset, tmp_path: Any) -> None:
+    """Version numbers start over in a new table: a position of the old one means nothing there."""
+    uri = str(tmp_path / "t")
+    old = lance_stream.create_dataset(uri, rows(1, 2)).append(rows(3))
+    position = next(old.follow(wait=False)).position
+    shutil.rmtree(uri)
+    new = lance_stream.create_dataset(uri, rows(4)).append(rows(5)).append(rows(6))
+    with pytest.raises(NotFoundError, match="deleted and re-created"):
+        next(new.follow(after=position, wait=False))
+
+
+def test_lag_counts_versions_and_rows(ds: Dataset) -> None:
+    """An operator wants to know how far behind a reader is."""
+    stream = ds.follow(snapshot=False, wait=False)
+    assert stream.lag().versions == 0
+    newer = ds.append(rows(90, 91)).append(rows(92))
+    lag = stream.lag()
+    assert (lag.newest, lag.versions, lag.rows) == (newer.version, 2, 3)
+
+
+BAD: list[Any] = [
+    ({"max_rows": 0}, "max_rows must be a whole number"),
+    ({"max_bytes": -1}, "max_bytes must be a whole number"),
+    ({"poll_seconds": 0}, "poll_seconds must be greater than 0"),
+    ({"after": 1.5}, "after must be the position of a batch"),
+    ({"after": 99}, "its newest version is 5"),
+    ({"filter": "y > 1"}, "y"),
+    ({"consumer": "a/b"}, "cannot be the name of a consumer"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_bad_arguments_are_refused_at_once(
+    ds: Dataset, arguments: dict[str, Any], message: str
+) -> None:
+    """A wrong argument shows where it is written, and not when the first batch is read."""
+    with pytest.raises((InvalidInputError, NotFoundError), match=message):
+        ds.follow(**arguments)
+
+
+def test_other_text_is_no_position(ds: Dataset) -> None:
+    """A damaged position must not be taken for the beginning."""
+    with pytest.raises(CorruptDataError, match="is not a position"):
+        ds.follow(after="7")
+
+
+def test_commit_needs_a_consumer(ds: Dataset) -> None:
+    """Without a consumer there is nowhere to store the position."""
+    with pytest.raises(InvalidInputError, match="has no consumer"):
+        ds.follow(wait=False).commit()
+
+
+def test_following_imports_no_spark() -> None:
+    """A trainer or a service has neither Spark nor torch installed."""
+    code = (
+        "import sys, lance_stream, pyarrow as pa\n"
+        "ds = lance_stream.create_dataset('memory://here/t', pa.table({'id': [1]}))\n"
+        "assert next(ds.follow()).num_rows == 1\n"
+        "print({'pyspark', 'torch', 'ray'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
