@@ -85,7 +85,7 @@ def test_values_go_into_a_replaced_column(uri: str) -> None:
 
 @pytest.mark.parametrize("by", ["nullif(id * 100, -1)", "nullif(value, '')"])
 def test_appends_to_replaced_columns_are_refused(uri: str, by: str) -> None:
-    """The given values would otherwise be lost without an error."""
+    """The values of the batch would otherwise be lost without an error."""
 
     def replace_column(table: Any) -> None:
         table.drop_columns(["seq"])
@@ -98,7 +98,7 @@ def test_appends_to_replaced_columns_are_refused(uri: str, by: str) -> None:
 
 
 def test_appends_survive_changes_of_other_columns(uri: str) -> None:
-    """Columns that the append has no values for are added and dropped meanwhile."""
+    """Columns for which the append has no values are added and dropped meanwhile."""
 
     def come_and_go(table: Any) -> None:
         table.add_columns({"twice": "nullif(id * 2, -1)"})

@@ -89,9 +89,8 @@ VERBS: dict[str, tuple[Callable[[Dataset], Dataset], Callable[[Any], Any]]] = {
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.essential
 def test_verbs_survive_cleanup_of_their_version(verb: str) -> None:
-    """The verb's change is in the newest version: it was not published behind it.
-
-    The number that it meant to publish was taken by another writer, and that version was removed.
+    """The number that the verb meant to publish was taken by another writer and then removed, so
+    the verb's version must not end up behind the newest.
     """
     act, meant = VERBS[verb]
     for at in range(100):
@@ -107,7 +106,10 @@ def test_verbs_survive_cleanup_of_their_version(verb: str) -> None:
 
 
 @pytest.mark.parametrize("act", [clean_up, write_and_clean_up])
-def test_a_restore_is_whole_or_refused(act: Callable[[Dataset], None]) -> None:
+def test_restores_are_complete_or_refused(act: Callable[[Dataset], None]) -> None:
+    """A restore names files of an old version, which a cleanup may delete between any two of its
+    steps.
+    """
     restored = refused = 0
     for at in range(100):
         ds = new_table()

@@ -62,7 +62,8 @@ def state(ds: Dataset) -> tuple[bool, pa.Schema, list[dict[str, object]]]:
 
 @pytest.mark.parametrize("name", VERBS)
 @pytest.mark.essential
-def test_a_verb_happens_wholly_or_not(name: str) -> None:
+def test_column_verbs_happen_completely_or_not(name: str) -> None:
+    """A process can die between any two requests, and the next writer must be able to continue."""
     verb = VERBS[name]
     before = state(fresh())
     after = state(verb(fresh()))

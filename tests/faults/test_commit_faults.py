@@ -124,6 +124,9 @@ NUM_CALLS = 7
 
 
 def test_a_micro_batch_makes_the_assumed_calls(tmp_path: Path) -> None:
+    """The tests below kill the writer at each of these calls, so an additional call would be left
+    out.
+    """
     store = LocalStore(str(tmp_path))
     create(3, store=store)
     assert count_calls(lambda watched: take_in(watched, 0), store) == NUM_CALLS
@@ -159,9 +162,12 @@ def test_a_killed_sink_commits_each_batch_once(tmp_path: Path, when: str) -> Non
         ("fsync", 2, True),  # of the folder, after
     ],
 )
-def test_a_kill_within_the_store_tears_nothing(
+def test_kills_within_the_store_leave_nothing_torn(
     tmp_path: Path, name: str, nth: int, landed: bool
 ) -> None:
+    """A local write consists of several system calls, and a half-written manifest must never be
+    visible under its name.
+    """
     store = LocalStore(str(tmp_path))
     create(3, store=store)
 
@@ -188,7 +194,7 @@ def test_a_kill_within_the_store_tears_nothing(
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("number", range(NUM_CALLS))
 def test_an_error_at_any_call_is_harmless(when: str, number: int) -> None:
-    """No row is lost, and none is there twice."""
+    """No row is lost and none is duplicated, whichever call fails."""
     store = create(3).store
 
     def fail() -> None:
@@ -223,7 +229,8 @@ def test_a_lost_reply_amid_rivals_is_ours() -> None:
     assert live_ids(log) == list(range(9))
 
 
-def test_a_request_sent_twice_is_ours() -> None:
+def test_requests_sent_twice_are_ours() -> None:
+    """HTTP clients repeat a request on their own, and the second one finds the name taken."""
     log = create(3)
     store = WatchedStore(log.store)
     real = store.create_once
@@ -239,7 +246,7 @@ def test_a_request_sent_twice_is_ours() -> None:
 
 
 def test_an_error_after_losing_is_a_loss() -> None:
-    """Another writer took the version."""
+    """Another writer has taken the version, so this commit has to be tried again."""
     log = create(3)
     store = WatchedStore(log.store)
 
@@ -273,7 +280,10 @@ def test_an_unresponsive_store_leaves_uncertainty() -> None:
     assert log.versions() == [1]
 
 
-def test_an_unreadable_version_leaves_uncertainty() -> None:
+def test_unreadable_versions_leave_uncertainty() -> None:
+    """Reporting failure would make the caller write the rows again, although they are in the
+    table.
+    """
     log = create(3)
     store = WatchedStore(log.store)
     planned = append(1, 5)
@@ -308,6 +318,9 @@ EXCLUDE_EACH_OTHER = {("delete", "delete"), ("other delete", "other delete"), ("
 @pytest.mark.parametrize("theirs", PLANS)
 @pytest.mark.parametrize("ours", PLANS)
 def test_two_committers_interleave_at_every_step(ours: str, theirs: str) -> None:
+    """Each pair of operations must end as if one came after the other, wherever one interrupts the
+    other.
+    """
     killed = {"delete": [0, 11], "other delete": [1, 2]}
     dead = {*killed.get(ours, []), *killed.get(theirs, [])}
     num_appended = 5 * ((ours == "append") + (theirs == "append"))
@@ -339,7 +352,7 @@ def land(log: ObjectStoreLog, planned: Transaction) -> bool:
 
 
 def test_three_nested_committers_lose_no_row() -> None:
-    """Two more commit within each step of the first."""
+    """Two further writers commit within each step of the first."""
     for first in range(6):
         for second in range(6):
             log = create(10)
@@ -360,9 +373,10 @@ def test_three_nested_committers_lose_no_row() -> None:
             assert log.versions() == list(range(1, log.latest() + 1))
 
 
-def test_a_failed_deletion_file_stops_the_rebase(
+def test_failed_deletion_files_stop_the_rebase(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Publishing a manifest that names a missing deletion file would make the table unreadable."""
     log = create(10)
     ours, theirs = delete(log, 1, [0]), delete(log, 1, [1])
     commit_to(log, theirs)

@@ -89,9 +89,8 @@ CASES = [
 def test_a_crashing_query_delivers_changes_once(
     request: pytest.FixtureRequest, name: str, kind: str
 ) -> None:
-    """A query that dies at any step delivers every change once.
-
-    At the end of each version the replica is equal, too, as its own feed says.
+    """A query that dies at any step delivers every change once, so the replica equals the source
+    at the end of each version.
     """
     dice, options, folder = random.Random(5), OPTIONS[name], folder_on(kind, request)
     is_cut = "maxRowsPerTrigger" in options or "maxBytesPerTrigger" in options

@@ -36,6 +36,9 @@ def sound_file(column: str, shape: str, version: FileVersion) -> bytes:
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_two_thousand_damaged_files_do_no_harm(tmp_path: Path) -> None:
+    """Damage must end in rows or in an error of this package, never in a crash, a hang or an
+    absurd allocation.
+    """
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tests.faults.fuzz_files", "--most", "2000", "--seed", "7"),
@@ -50,7 +53,8 @@ def test_two_thousand_damaged_files_do_no_harm(tmp_path: Path) -> None:
     assert "2000 damaged files read, 0 kinds of findings" in done.stdout
 
 
-def test_the_same_seed_damages_the_same_way() -> None:
+def test_seeds_reproduce_their_damage() -> None:
+    """A finding is useless unless its seed reproduces it."""
     whole = sound_file("list<string>", "some nulls", FileVersion.V2_1)
     once, again = ([Damager(random.Random(3)).damaged(whole) for _ in range(3)] for _ in range(2))
     assert once == again
@@ -59,6 +63,9 @@ def test_the_same_seed_damages_the_same_way() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_rejoined_files_read_as_before(version: FileVersion) -> None:
+    """If taking a file apart and joining it changed the file, every finding
+    could be an artefact.
+    """
     whole = sound_file("list<list<int64>>", "some nulls", version)
     joined = Parts.of(whole).joined()
     assert Parts.of(joined).columns == Parts.of(whole).columns
@@ -110,6 +117,7 @@ FOUND: dict[str, tuple[str, str, FileVersion, Callable[[Parts], None]]] = {
 
 @pytest.mark.parametrize("name", FOUND)
 def test_earlier_findings_do_no_harm(name: str) -> None:
+    """Each row of the table once crashed the reader, hung it or exhausted the memory."""
     column, shape, version, change = FOUND[name]
     parts = Parts.of(sound_file(column, shape, version))
     before = parts.joined()

@@ -159,7 +159,8 @@ def torture(uri: str, rounds: int, seed: int) -> tuple[int, int]:
 @pytest.mark.parametrize("writer", ["we", "pylance"])
 @pytest.mark.parametrize("version", FILE_VERSIONS)
 @pytest.mark.essential
-def test_a_damaged_table_reads_or_is_refused(tmp_path: Path, writer: str, version: str) -> None:
+def test_damaged_tables_read_or_are_refused(tmp_path: Path, writer: str, version: str) -> None:
+    """Whatever file of the table is damaged, no other exception may reach the user."""
     uri = str(tmp_path / "table")
     make_table(uri, writer, version)
     read, refused = torture(uri, rounds=25, seed=1)
@@ -172,7 +173,9 @@ def test_a_damaged_table_reads_or_is_refused(tmp_path: Path, writer: str, versio
 @pytest.mark.parametrize("writer", ["we", "pylance"])
 @pytest.mark.parametrize("version", FILE_VERSIONS)
 def test_damage_costs_neither_time_nor_memory(tmp_path: Path, writer: str, version: str) -> None:
-    """The reader runs in a process with little memory: an absurd size would end in MemoryError."""
+    """The reader runs in a process with little memory, where an absurd size would end in a
+    MemoryError.
+    """
     uri = str(tmp_path / "table")
     make_table(uri, writer, version)
     started = time.monotonic()
@@ -187,6 +190,7 @@ def test_damage_costs_neither_time_nor_memory(tmp_path: Path, writer: str, versi
 
 @pytest.mark.parametrize("version", FILE_VERSIONS)
 def test_strict_prefixes_of_files_are_refused(tmp_path: Path, version: str) -> None:
+    """A copy that broke off must not look like a file with fewer rows."""
     uri = str(tmp_path / "table")
     rows = make_rows(40).select(["id", "some", "word", "list", "vector"])
     lance_stream.create_dataset(uri, rows.schema, file_version=version).append(rows)

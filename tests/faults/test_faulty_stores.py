@@ -72,9 +72,8 @@ def check_whole(uri: str) -> None:
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_retry_after_any_error_commits_once(
-    mode: str, when: str, copy: Callable[[], str]
-) -> None:
+def test_retries_after_any_error_commit_once(mode: str, when: str, copy: Callable[[], str]) -> None:
+    """An error before and one after the effect of a call look the same to the writer."""
     outcomes = set()
     for number in range(count_calls(mode, copy())):
         uri = copy()
@@ -94,7 +93,7 @@ def test_a_retry_after_any_error_commits_once(
 
 @pytest.mark.quick_cases(one_in=2)
 def test_a_store_that_returns_has_batches_once(mode: str, copy: Callable[[], str]) -> None:
-    """The store goes away at any call, and comes back."""
+    """The store goes away at any call and comes back."""
     landed = set()
     for number in range(count_calls(mode, copy())):
         uri = copy()
@@ -131,7 +130,7 @@ class LateStore(WatchedStore):
 
 
 def test_late_publications_are_found_by_successors(mode: str, copy: Callable[[], str]) -> None:
-    """The publication arrives after the driver gave up."""
+    """The publication arrives after the driver has given up."""
     uri = copy()
     late = LateStore(open_store(uri))
     with pytest.raises(CommitUncertainError, match="may or may not have been published"):
@@ -167,8 +166,8 @@ def test_late_publications_during_successors_count_once(mode: str, copy: Callabl
     assert arrived_first == {0, 1}
 
 
-def test_a_late_error_commits_once(mode: str, copy: Callable[[], str]) -> None:
-    """The version is published, two more versions follow, and only then the reply is an error."""
+def test_late_errors_commit_once(mode: str, copy: Callable[[], str]) -> None:
+    """The version is published and two more follow before the reply turns out to be an error."""
     uri = copy()
 
     def move_on(call: str, path: str) -> None:
@@ -186,7 +185,8 @@ def test_a_late_error_commits_once(mode: str, copy: Callable[[], str]) -> None:
     check_sound(uri)
 
 
-def test_a_request_the_client_repeats_counts_once(mode: str, copy: Callable[[], str]) -> None:
+def test_requests_repeated_by_clients_count_once(mode: str, copy: Callable[[], str]) -> None:
+    """The repeated request is refused as taken, although the version is the writer's own."""
     uri = copy()
 
     class Twice(WatchedStore):
@@ -199,6 +199,7 @@ def test_a_request_the_client_repeats_counts_once(mode: str, copy: Callable[[], 
 
 
 def test_undeletable_files_of_losers_are_harmless(mode: str, copy: Callable[[], str]) -> None:
+    """A writer without the permission to delete must not fail or damage the winner's version."""
     uri = copy()
 
     def act(store: Store) -> None:

@@ -48,7 +48,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.mark.parametrize("fault", faulty_workers.FAULTS)
 @pytest.mark.parametrize("mode", faulty_workers.MODES)
-def test_a_retried_task_leaves_no_duplicate(run: Run, mode: str, fault: str) -> None:
+def test_retried_tasks_leave_no_duplicate(run: Run, mode: str, fault: str) -> None:
+    """The first attempt has written complete files before it died, which the
+    commit must not name.
+    """
     name = f"{mode} {fault}"
     assert run.outcomes[name] == "in"
     uri = str(run.folder / name)
@@ -60,7 +63,8 @@ def test_a_retried_task_leaves_no_duplicate(run: Run, mode: str, fault: str) -> 
 
 
 @pytest.mark.parametrize("mode", faulty_workers.MODES)
-def test_a_failing_task_changes_nothing(run: Run, mode: str) -> None:
+def test_failing_tasks_change_nothing(run: Run, mode: str) -> None:
+    """Other tasks of the batch have succeeded, and their rows must not become visible alone."""
     name = f"{mode} fails always"
     assert "the wire is cut" in run.outcomes[name]
     uri = str(run.folder / name)

@@ -48,7 +48,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_a_retried_task_leaves_no_duplicate(run: Run, kind: str) -> None:
+def test_retried_tasks_leave_no_duplicate(run: Run, kind: str) -> None:
+    """Files of the attempts that died may remain on the store, but no manifest names them."""
     name = f"{kind} killed"
     assert run.outcomes[name] == "in"
     table = lance_stream.open_dataset(run.folder / name)
@@ -66,7 +67,8 @@ def test_a_retried_task_leaves_no_duplicate(run: Run, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_a_failing_task_leaves_no_table(run: Run, kind: str) -> None:
+def test_failing_tasks_leave_no_table(run: Run, kind: str) -> None:
+    """A first write that fails must not leave an empty table behind."""
     name = f"{kind} fails always"
     assert "the wire is cut" in run.outcomes[name]
     with pytest.raises(lance_stream.NotFoundError):

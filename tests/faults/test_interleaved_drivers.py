@@ -91,7 +91,7 @@ def test_two_drivers_commit_a_batch_once(mode: str, copy: Callable[[], str]) -> 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(("ours", "theirs"), list(product(MODES, MODES)))
 def test_two_streams_are_serializable(ours: str, theirs: str, copy: Callable[[], str]) -> None:
-    """One commits at any step of the other: the rows are as if one came after the other."""
+    """One commits at any step of the other, and the rows are as if one came after the other."""
     orders = all_orders(
         START, [(ours, batch_for(ours, APP, 0)), (theirs, batch_for(theirs, OTHER_APP, 0))]
     )
@@ -111,9 +111,10 @@ def test_two_streams_are_serializable(ours: str, theirs: str, copy: Callable[[],
 @pytest.mark.parametrize(
     ("ours", "theirs"), [("upsert", "upsert"), ("cdc", "cdc"), ("append", "overwrite")]
 )
-def test_two_streams_interrupting_each_other_are_serializable(
+def test_mutually_interrupted_streams_are_serializable(
     ours: str, theirs: str, copy: Callable[[], str]
 ) -> None:
+    """Each stops at any step of the other, so both plan on versions that the other one replaces."""
     orders = all_orders(
         START, [(ours, batch_for(ours, APP, 0)), (theirs, batch_for(theirs, OTHER_APP, 0))]
     )
@@ -136,7 +137,7 @@ def check_both_in(uri: str, orders: list[list[tuple[int, str, int]]]) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.essential
 def test_a_late_zombie_changes_nothing(mode: str, copy: Callable[[], str]) -> None:
-    """The zombie wakes up after its successor has gone on."""
+    """The zombie wakes up after its successor has continued."""
     for stopped_at in stops(copy, mode):
         uri = copy()
         zombie = driver(uri, mode)
@@ -152,7 +153,7 @@ def test_a_late_zombie_changes_nothing(mode: str, copy: Callable[[], str]) -> No
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_zombie_learns_late_of_its_commit(mode: str, copy: Callable[[], str]) -> None:
-    """The zombie stops just after it has published, and its successor continues from there."""
+    """The zombie stops just after publishing, and its successor continues from there."""
     num_steps = count_steps(copy, mode)
     uri = copy()
     zombie = driver(uri, mode)
@@ -169,6 +170,7 @@ def test_a_zombie_learns_late_of_its_commit(mode: str, copy: Callable[[], str]) 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_three_nested_drivers_commit_a_batch_once(mode: str, copy: Callable[[], str]) -> None:
+    """A cluster manager may start a third driver before the first two are gone."""
     expected = MODES[mode].model(START, batch_for(mode, APP, 0))
     num_steps = count_steps(copy, mode)
     for first in stops(copy, mode):
@@ -185,7 +187,9 @@ def test_three_nested_drivers_commit_a_batch_once(mode: str, copy: Callable[[], 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_an_overtaking_zombie_loses_nothing(mode: str, copy: Callable[[], str]) -> None:
-    """Batch 0 is committed; a zombie repeats it while the successor is in the middle of batch 1."""
+    """Batch 0 is committed, and a zombie repeats it while the successor is in the middle of batch
+    1.
+    """
     batches = [batch_for(mode, APP, batch_id) for batch_id in range(2)]
     expected = MODES[mode].model(MODES[mode].model(START, batches[0]), batches[1])
     for stopped_at in stops(copy, mode):
@@ -202,7 +206,9 @@ def test_an_overtaking_zombie_loses_nothing(mode: str, copy: Callable[[], str]) 
 
 @pytest.mark.parametrize("mode", ["upsert", "cdc"])
 def test_united_deletion_files_are_cleaned_up(mode: str, copy: Callable[[], str]) -> None:
-    """Another row of the fragment is deleted at each step: the batch is rebased or replanned."""
+    """Another row of the fragment is deleted at each step, so the batch is rebased or planned
+    again.
+    """
     expected = [row for row in MODES[mode].model(START, batch_for(mode, APP, 0)) if row[0] != 5]
     for first in stops(copy, mode):
         uri = copy()

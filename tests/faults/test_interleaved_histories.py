@@ -72,7 +72,8 @@ def check(uri: str, *batches: list[Change]) -> None:
 
 @pytest.mark.parametrize("theirs", THEIRS)
 @pytest.mark.essential
-def test_another_writer_may_commit_at_any_step(theirs: str, copy: Callable[[], str]) -> None:
+def test_writers_may_commit_at_any_step(theirs: str, copy: Callable[[], str]) -> None:
+    """Another writer's events change the intervals that the batch has planned to close."""
     alone = driver(copy(), OURS)
     alone.finish()
     for step in some_of(range(alone.num_calls), one_in=2, seed=theirs):
@@ -85,7 +86,8 @@ def test_another_writer_may_commit_at_any_step(theirs: str, copy: Callable[[], s
 
 
 @pytest.mark.essential
-def test_two_drivers_of_a_batch_commit_it_once(copy: Callable[[], str]) -> None:
+def test_two_drivers_commit_a_batch_once(copy: Callable[[], str]) -> None:
+    """A history with an event applied twice would have overlapping intervals."""
     alone = driver(copy(), OURS)
     alone.finish()
     for step in range(alone.num_calls):
@@ -100,7 +102,8 @@ def test_two_drivers_of_a_batch_commit_it_once(copy: Callable[[], str]) -> None:
         check(uri, OURS, THEIRS["the rows of a key"])
 
 
-def test_a_compaction_may_commit_at_any_step(copy: Callable[[], str]) -> None:
+def test_compactions_may_commit_at_any_step(copy: Callable[[], str]) -> None:
+    """Compaction moves the rows whose intervals the batch is about to close."""
     alone = driver(copy(), OURS)
     alone.finish()
     for step in range(alone.num_calls):

@@ -42,6 +42,9 @@ def check(uri: str) -> lance_stream.Dataset:
 def test_killed_compactions_cost_no_row_or_batch(
     tmp_path: Path, every: int | str, config: dict[str, str]
 ) -> None:
+    """A background compaction dies with its stream at any moment, and the next process must
+    neither lose rows nor let fragments pile up.
+    """
     dice, uri = random.Random(1), str(tmp_path / "t")
     start = [sys.executable, str(PROCESS), uri, str(NUM_BATCHES), str(every)]
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.int64())])

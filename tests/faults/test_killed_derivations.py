@@ -93,18 +93,21 @@ def run_kills(folder: Path, num_kills: int, where: str = "process") -> None:
 
 
 @pytest.mark.slow
-def test_values_are_right_after_a_kill_at_any_moment(tmp_path: Path) -> None:
+def test_values_survive_a_kill_at_any_moment(tmp_path: Path) -> None:
+    """A value must belong to its row's current inputs, wherever the process died."""
     run_kills(tmp_path, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_values_are_right_after_fifty_kills(tmp_path: Path) -> None:
+def test_values_survive_fifty_kills(tmp_path: Path) -> None:
+    """Rare moments, such as between the commits of two parts, are only met by many kills."""
     run_kills(tmp_path, 50)
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_values_are_right_after_fifty_kills_of_a_driver_of_spark(tmp_path: Path) -> None:
+def test_values_survive_fifty_driver_kills(tmp_path: Path) -> None:
+    """With Spark the tasks outlive a killed driver for a while and still write files."""
     run_kills(tmp_path, 50, "tasks")

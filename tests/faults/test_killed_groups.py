@@ -89,9 +89,10 @@ def check_is_whole(place: GroupPlace) -> None:
 @pytest.mark.parametrize("table", ["orders", "totals"])
 @pytest.mark.parametrize("step", group_process.STEPS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_process_killed_at_a_step_leaves_all_or_nothing(
+def test_kills_at_any_step_leave_all_or_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, step: str, table: str
 ) -> None:
+    """One request publishes all tables, and a reader has to finish the rest for each of them."""
     place = index_by_id(kind, request, tmp_path)
     place.commit(0)
     with process(group_process.commit_and_stop, place, 1, step, table) as hears:
@@ -190,9 +191,12 @@ def kill_often(place: GroupPlace, num_kills: int, *, with_others: bool) -> tuple
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_others", [False, True], ids=["alone", "with other writers"])
-def test_no_reader_sees_a_part_of_a_batch(
+def test_readers_never_see_partial_batches(
     request: pytest.FixtureRequest, tmp_path: Path, with_others: bool
 ) -> None:
+    """Kills at random moments with concurrent readers find gaps between the steps that are tested
+    one by one.
+    """
     left = NUM_KILLS // 2
     while left > 0:  # on new tables now and then, whose readers are faster
         num_kills = min(left, 50)
@@ -209,8 +213,9 @@ def test_no_reader_sees_a_part_of_a_batch(
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_no_reader_sees_a_part_of_a_batch_on_servers(
+def test_server_readers_never_see_partial_batches(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
+    """PostgreSQL and DynamoDB have transactions and snapshots with rules of their own."""
     place = index_by_id(kind, request, tmp_path)
     assert all(kill_often(place, 5 * NUM_ROUNDS, with_others=True)[:2])

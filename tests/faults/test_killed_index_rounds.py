@@ -32,7 +32,10 @@ STEPS = (
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(("victim", "step"), STEPS)
-def test_searches_are_right_after_a_kill_at_a_step(tmp_path: Path, victim: str, step: str) -> None:
+def test_searches_survive_kills_at_any_step(tmp_path: Path, victim: str, step: str) -> None:
+    """pylance builds the index in a child process, and parent or child may die with the files half
+    written.
+    """
     table = IndexedTable(str(tmp_path / "t"), 9, stable_row_ids=True)
     table.upsert()
     table.append()

@@ -120,7 +120,10 @@ def check_is_finished(place: Place, num_left: int = 0) -> None:
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("step", range(1, NUM_STEPS + 2))
 @pytest.mark.essential
-def test_a_killed_writer_leaves_all_or_nothing(place: Place, step: int) -> None:
+def test_killed_writers_leave_all_or_nothing(place: Place, step: int) -> None:
+    """A version is published by its item, so the directory may lag behind by
+    one version at most.
+    """
     kill_at(place, step, row=1)
     expected = [1] if step > 2 else []
     assert in_directory(place) == ([1] if step > 3 else [])  # up to one version behind
@@ -135,6 +138,7 @@ def test_a_killed_writer_leaves_all_or_nothing(place: Place, step: int) -> None:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.some_cases(one_in=2)
 def test_concurrent_readers_finish_killed_commits(place: Place) -> None:
+    """Several readers complete the same commit at once and must not disturb each other."""
     for row in range(1, 4 if ALL_CASES else 2):
         kill_at(place, 3, row)
         start, seen = threading.Barrier(8), []
@@ -155,9 +159,8 @@ def test_concurrent_readers_finish_killed_commits(place: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.some_cases(one_in=3)
 def test_repeatedly_killed_writers_lose_nothing(place: Place) -> None:
-    """Two write at once: one is killed at a step, and the other continues.
-
-    Nothing is lost, and nothing is there twice.
+    """Two processes write at once, and one of them is killed at a step while
+    the other continues.
     """
     stands = set()
     for number in range(1, NUM_STEPS + 1):
@@ -172,7 +175,8 @@ def test_repeatedly_killed_writers_lose_nothing(place: Place) -> None:
 
 @pytest.mark.slow
 @pytest.mark.some_cases(one_in=3)
-def test_racing_processes_each_publish_once(place: Place) -> None:
+def test_racing_processes_publish_once_each(place: Place) -> None:
+    """Threads share a connection, while separate processes race in the database itself."""
     with ExitStack() as ends:
         writers = [ends.enter_context(Writing(place, 0, row)) for row in range(NUM_WRITERS)]
         assert [writer.said() for writer in writers] == ["done"] * NUM_WRITERS

@@ -46,7 +46,8 @@ def num_batches(folder: Path) -> int:
     return len(ids) // ROWS_PER_FILE
 
 
-def test_a_killed_stream_leaves_no_part_of_a_batch(tmp_path: Path) -> None:
+def test_killed_streams_leave_no_partial_batch(tmp_path: Path) -> None:
+    """Spark's checkpoint and several tables must agree after a kill at any moment."""
     add_files(tmp_path)
     dice = random.Random(NUM_KILLS)
     found = 0

@@ -168,7 +168,7 @@ def check_history(streams: Streams) -> None:
 def test_randomly_killed_streams_lose_nothing(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    """Each kill ends an append and four upserts, somewhere between two of their commits."""
+    """Each kill ends an append and four upserts somewhere between two of their commits."""
     streams = Streams(tmp_path, 7, folder_on(kind, request))
     with ExitStack() as processes:
         spare = processes.enter_context(streams.process())
@@ -190,7 +190,7 @@ def test_randomly_killed_streams_lose_nothing(
 
 @pytest.mark.nightly
 def test_a_paused_zombie_changes_nothing(tmp_path: Path) -> None:
-    """The zombie was stopped while its successor ran."""
+    """The zombie was stopped while its successor ran, and it continues afterwards."""
     streams = Streams(tmp_path, seed=8)
     for _ in range(10):
         streams.add_file()

@@ -128,6 +128,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.mark.parametrize("fault", upkeep_process.FAULTS)
 def test_retried_tasks_leave_no_wrong_row(run: Run, fault: str) -> None:
+    """Two attempts of a task may both write files, of which the compaction must name one."""
     before = run.before[fault]
     assert run.outcomes[fault] == before.version + 1
     deaths = list(Path(before.uri).parent.glob(f"{fault}-death-*"))
@@ -140,7 +141,8 @@ def test_retried_tasks_leave_no_wrong_row(run: Run, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", upkeep_process.DELETIONS)
-def test_deletions_that_are_repeated_do_no_harm(run: Run, fault: str) -> None:
+def test_repeated_deletions_do_no_harm(run: Run, fault: str) -> None:
+    """A task that dies after deleting is repeated by Spark and finds its files gone."""
     before = run.before[fault]
     assert isinstance(run.outcomes[fault], int), run.outcomes[fault]
     assert len(list(Path(before.uri).parent.glob(f"{fault}-death-*"))) == 2
@@ -151,14 +153,18 @@ def test_deletions_that_are_repeated_do_no_harm(run: Run, fault: str) -> None:
     assert files_of_no_version(after) == []
 
 
-def test_a_failing_compaction_changes_nothing(run: Run) -> None:
+def test_failing_compactions_change_nothing(run: Run) -> None:
+    """The error must reach the user, and what the tasks have written must not remain for good."""
     before = run.before[upkeep_process.ALWAYS]
     assert "the wire is cut" in run.outcomes[upkeep_process.ALWAYS]
     assert check_same(before).version == before.version
     check_all_goes(before)
 
 
-def test_a_killed_driver_loses_only_its_last_round(tmp_path: Path) -> None:
+def test_killed_drivers_lose_only_their_last_round(tmp_path: Path) -> None:
+    """A compaction of a large table takes hours, and starting again from the beginning might never
+    end.
+    """
     before = make_table(tmp_path / "driver")
     deadline = time.monotonic() + 300
     with running(tmp_path, "driver") as process:

@@ -135,10 +135,10 @@ def content(rows: pa.Table) -> dict[int, tuple[int, list[float] | None]]:
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_verbs_beside_a_sink_are_killed_at_any_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The snapshot and the feed stay right, each batch is in once, and pylance reads the table."""
+def test_verbs_survive_kills_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshot and feed stay right while a sink writes, each batch counts once, and pylance reads
+    the table.
+    """
     dice, uri = random.Random(7), str(tmp_path / "t")
     use_small_runs(monkeypatch.setattr)
     stays = property(lambda _: dice.random() < 0.5)  # so that rows move, too

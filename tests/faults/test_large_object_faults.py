@@ -105,7 +105,9 @@ def test_faults_of_large_objects_are_overcome(
 def test_an_upload_that_never_begins_is_given_up(
     request: pytest.FixtureRequest, proxies: Proxies, store_name: str
 ) -> None:
-    """Beginning it again takes no longer than the time that all requests have."""
+    """Starting the upload again must not take longer than the time limit of all
+    requests together.
+    """
     place = request.getfixturevalue(store_name)
     bucket = place.new_bucket() if isinstance(place, GoogleFront) else place
     retry_policy: Options = {**QUICK, "client_max_retries": "100", "client_retry_timeout": "2s"}

@@ -151,7 +151,7 @@ def test_lasting_dynamodb_faults_end_clearly(
     action_name: str,
     fault: str,
 ) -> None:
-    """When S3 and DynamoDB fail from any request on, the commit ends in a clear error."""
+    """S3 and DynamoDB fail from any request on, and the commit has to end in a clear error."""
     action, case = ACTIONS[action_name], FOR_EVER[fault]
 
     def place_before(proxy: FaultProxy) -> Place:

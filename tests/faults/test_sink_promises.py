@@ -163,7 +163,7 @@ def once_before(
 
 @every_mode_and_store
 def test_a_replay_changes_nothing(file_stream: Any, uri: str, mode: str) -> None:
-    """The newest entry of the commit log is lost: the same batch comes again."""
+    """The newest entry of the commit log is lost, so the same batch comes again."""
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
     sink = sink_into(uri, **ARGUMENTS[mode])
@@ -184,6 +184,9 @@ def test_a_replay_changes_nothing(file_stream: Any, uri: str, mode: str) -> None
 
 @every_mode_and_store
 def test_crashes_between_two_tables_are_harmless(file_stream: Any, folder: str, mode: str) -> None:
+    """One function writes several tables, and the restart repeats those that have the batch
+    already.
+    """
     uris = [f"{folder}/{name}" for name in ("one", "two", "three")]
     sinks = [sink_into(value, **ARGUMENTS[mode]) for value in uris]
     crashes = {(0, 0), (1, 1), (1, 0), (2, 2)}
@@ -215,6 +218,9 @@ def test_crashes_between_two_tables_are_harmless(file_stream: Any, folder: str, 
 def test_lost_replies_amid_rivals_are_ours(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Another writer's version follows before the error arrives, so the newest version is not the
+    sink's own.
+    """
     lost: list[str] = []
 
     def losing(real: Callable[..., bool]) -> Callable[..., bool]:
@@ -239,9 +245,12 @@ def test_lost_replies_amid_rivals_are_ours(
 
 
 @every_mode_and_store
-def test_an_unnoticed_commit_is_skipped_later(
+def test_unnoticed_commits_are_skipped_later(
     file_stream: Any, uri: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The commit succeeded although the driver could not learn it, and the repeated batch must
+    find it.
+    """
     lost: list[str] = []
 
     def losing(real: Callable[..., bool]) -> Callable[..., bool]:
@@ -333,7 +342,8 @@ def test_concurrent_drivers_commit_batches_once(file_stream: Any, uri: str, mode
 
 @every_mode
 @pytest.mark.essential
-def test_batches_of_removed_versions_are_known(file_stream: Any, uri: str, mode: str) -> None:
+def test_batches_of_removed_versions_are_recognized(file_stream: Any, uri: str, mode: str) -> None:
+    """A cleanup between commit and replay removes the version that held the batch."""
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
     sink = sink_into(uri, **ARGUMENTS[mode])
@@ -349,7 +359,10 @@ def test_batches_of_removed_versions_are_known(file_stream: Any, uri: str, mode:
 
 
 @every_mode
-def test_batches_of_gap_versions_are_known(file_stream: Any, uri: str, mode: str) -> None:
+def test_batches_of_missing_versions_are_recognized(file_stream: Any, uri: str, mode: str) -> None:
+    """Another program's cleanup may leave gaps, and the ledger in the newest
+    version must suffice.
+    """
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
     sink = sink_into(uri, **ARGUMENTS[mode])
@@ -375,6 +388,7 @@ def test_batches_of_gap_versions_are_known(file_stream: Any, uri: str, mode: str
 
 @every_mode
 def test_new_checkpoints_cannot_reuse_app_ids(file_stream: Any, uri: str, mode: str) -> None:
+    """A new checkpoint counts from zero, so its rows would be lost as replays."""
     for batch in PLAIN:
         file_stream.add(as_file(mode, batch))
     file_stream.run(sink_into(uri, app_id="app", **ARGUMENTS[mode]))
@@ -392,7 +406,7 @@ def test_new_checkpoints_cannot_reuse_app_ids(file_stream: Any, uri: str, mode: 
 @every_mode
 @pytest.mark.essential
 def test_replays_with_other_rows_are_refused(spark: Any, uri: str, mode: str) -> None:
-    """They are refused after a restart, too."""
+    """Such a replay would lose rows, also after a restart."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     for batch_id, batch in enumerate(PLAIN[:2]):
         sink(spark.createDataFrame(as_file(mode, batch)), batch_id)
@@ -438,7 +452,7 @@ def test_a_failed_batch_may_return_changed(
 
 @every_mode_and_store
 def test_only_first_empty_batch_makes_a_version(file_stream: Any, uri: str, mode: str) -> None:
-    """The first batch creates the table; an empty overwrite of rows is a change, too."""
+    """The first batch creates the table, and an empty overwrite of rows is a change as well."""
     sink = sink_into(uri, **ARGUMENTS[mode])
 
     def without_some(df: Any, batch_id: int) -> None:
@@ -559,6 +573,7 @@ def test_concurrent_changes_precede_the_batch(
 
 @pytest.mark.parametrize("mode", ["upsert", "cdc"])
 def test_null_keys_are_counted_and_refused(spark: Any, uri: str, mode: str) -> None:
+    """The count shows how bad the batch is, and the refusal must leave neither version nor file."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     sink(spark.createDataFrame(as_file(mode, PLAIN[0])), 0)
     before = versions_of(uri)
@@ -612,7 +627,8 @@ def test_keys_inserted_concurrently_are_merged(
 # --- k
 
 
-def test_a_keys_newest_change_wins(file_stream: Any, uri: str) -> None:
+def test_newest_changes_of_keys_win(file_stream: Any, uri: str) -> None:
+    """A batch holds several changes of a key in any order, deletes included."""
     batches = [
         [Change(1, "a", 1), Change(2, "a", 1), Change(3, "a", 1)],
         [
@@ -637,6 +653,7 @@ def test_a_keys_newest_change_wins(file_stream: Any, uri: str) -> None:
 
 @pytest.mark.essential
 def test_late_changes_across_batches_are_ignored(file_stream: Any, uri: str) -> None:
+    """Kafka delivers partitions independently, so an older change can arrive batches later."""
     batches = [
         [Change(1, "newest", 9), Change(2, "old", 1)],
         [Change(1, "late", 5), Change(2, "newer", 2), Change(3, "", 3, True)],

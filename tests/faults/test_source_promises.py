@@ -153,7 +153,10 @@ def test_each_operation_delivers_its_changes_in_order(
         assert one_by_one.versions == [[row] for row in sorted({record[1] for record in expected})]
 
 
-def test_a_reinserted_row_is_another_row(ds: Dataset) -> None:
+def test_reinserted_rows_are_other_rows(ds: Dataset) -> None:
+    """A consumer that joins changes by row id must not take an insert for an update of the deleted
+    row.
+    """
     feed = ds.delete("id = 2").append(rows(2)).changes(2).read_all()
     deleted_id, inserted_id = feed["_rowid"].to_pylist()
     assert inserted_id > deleted_id
@@ -163,6 +166,7 @@ def test_a_reinserted_row_is_another_row(ds: Dataset) -> None:
 
 
 def test_empty_tables_deliver_later_rows(folder: str) -> None:
+    """A stream often starts before the first row exists, with any kind of start."""
     for number, options in enumerate([{}, {"startingVersion": 0}, {"startingVersion": "latest"}]):
         ds = create_table(f"{folder}/{number}", SCHEMA)
         sink, checkpoint = Batches(), Checkpoint()
@@ -176,6 +180,7 @@ def test_empty_tables_deliver_later_rows(folder: str) -> None:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("limit", [{}, {"maxVersionsPerTrigger": 2}], ids=["all", "two versions"])
 def test_available_now_ends_despite_fast_writers(ds: Dataset, limit: dict[str, Any]) -> None:
+    """A run that follows the newest version would never end while a writer is faster."""
     for number in range(5, 9):
         ds = ds.append(rows(number))
     sink, newest = Batches(), ds.version
@@ -211,6 +216,7 @@ def test_available_now_ends_despite_fast_writers(ds: Dataset, limit: dict[str, A
 def test_limits_hold_across_restarts(
     ds: Dataset, limit: dict[str, int], batches: list[list[int]]
 ) -> None:
+    """A restart in the middle of a version continues at the row where the batch ended."""
     for number in range(5, 9):
         ds = ds.append(rows(number))
     sink, checkpoint = Batches(), Checkpoint()
@@ -232,7 +238,7 @@ def test_limits_hold_across_restarts(
 
 @pytest.mark.skipif(not HAS_READ_LIMITS, reason="PySpark 4.1 takes all in a run's first batch")
 def test_an_interrupted_snapshot_keeps_its_version(ds: Dataset) -> None:
-    """The stream continues half-way, and reads the rest of the snapshot at the same version."""
+    """The stream continues half-way and reads the rest of the snapshot at the same version."""
     sink, checkpoint = Batches(), Checkpoint()
 
     def die(step: str) -> None:
@@ -251,7 +257,8 @@ def test_an_interrupted_snapshot_keeps_its_version(ds: Dataset) -> None:
 # --- versions that are gone, and other tables
 
 
-def test_a_missing_first_version_is_named(ds: Dataset) -> None:
+def test_missing_first_versions_are_named(ds: Dataset) -> None:
+    """The user has to know which version still exists and which option accepts the loss."""
     ds = ds.append(rows(5)).append(rows(6))
     ds.cleanup(retain_versions=2)
     message = r"after version 2 .*oldest existing version is 3.*failOnDataLoss.*startingVersion 4"
@@ -262,7 +269,10 @@ def test_a_missing_first_version_is_named(ds: Dataset) -> None:
         ds.changes(2)
 
 
-def test_a_missing_middle_version_is_named(ds: Dataset) -> None:
+def test_missing_middle_versions_are_named(ds: Dataset) -> None:
+    """A tag preserves an old version, so the range of versions has a gap that must not be skipped
+    silently.
+    """
     ds = ds.append(rows(5)).append(rows(6)).append(rows(7))
     ds.tags.create("kept", 3)
     sink, checkpoint = Batches(), Checkpoint()
@@ -275,7 +285,10 @@ def test_a_missing_middle_version_is_named(ds: Dataset) -> None:
     assert sink.changes == inserted(3, 5) + inserted(4, 6) + inserted(5, 7)
 
 
-def test_a_consumer_keeps_unread_versions(ds: Dataset) -> None:
+def test_consumers_keep_unread_versions(ds: Dataset) -> None:
+    """The promise of a named consumer is that cleanup never outruns it, and releases what it has
+    read.
+    """
     sink, checkpoint = Batches(), Checkpoint()
     options = {"startingVersion": 2, "consumer": "follower"}
     Engine(ds.uri, sink, checkpoint, **options).run()
@@ -306,7 +319,8 @@ def test_vanishing_files_stop_the_batch(ds: Dataset) -> None:
     assert checkpoint.is_unfinished
 
 
-def test_a_recreated_table_is_noticed(ds: Dataset) -> None:
+def test_recreated_tables_are_noticed(ds: Dataset) -> None:
+    """The new table has the same version numbers, so continuing would mix changes of two tables."""
     sink, checkpoint = Batches(), Checkpoint()
     Engine(ds.append(rows(5)).uri, sink, checkpoint, startingVersion=0).run()
     before = sink.changes
@@ -330,6 +344,7 @@ def test_a_recreated_table_is_noticed(ds: Dataset) -> None:
     ],
 )
 def test_foreign_checkpoints_are_refused(ds: Dataset, text: str, error: type[Exception]) -> None:
+    """An offset of another source or a newer release must not be read as a position."""
     sink = Batches()
     with pytest.raises(error, match="the checkpoint holds"):
         Engine(ds.uri, sink, Checkpoint([text], 1), startingVersion=0).run()
@@ -340,6 +355,7 @@ def test_foreign_checkpoints_are_refused(ds: Dataset, text: str, error: type[Exc
 
 @pytest.mark.parametrize("num_committed", [1, 0], ids=["done", "begun"])
 def test_first_release_checkpoints_are_continued(ds: Dataset, num_committed: int) -> None:
+    """Users upgrade with running queries, whose checkpoints have the first format of offsets."""
     ds = ds.append(rows(5))
     recorded = '{"format": 1, "snapshot": false, "version": 2}'
     sink = Batches()
@@ -354,6 +370,7 @@ def test_first_release_checkpoints_are_continued(ds: Dataset, num_committed: int
 
 
 def test_streams_continue_when_columns_are_added(ds: Dataset) -> None:
+    """Adding a column is the most frequent change of a table and must not stop its followers."""
     sink, checkpoint = Batches(), Checkpoint()
 
     def add(step: str) -> None:

@@ -29,10 +29,14 @@ MORE = [
 def test_rows_arrive_once_after_query_failures(
     spark: Any, tmp_path: Path, kind: str, store: str, faults: list[str]
 ) -> None:
+    """Windows, joins and deduplication keep state, which must agree with what the sink has
+    committed.
+    """
     done = run_history(spark, tmp_path, kind, store, 1, faults)
     assert done["replays"] or done["planned again"]
 
 
-def test_the_histories_have_each_kind_and_store() -> None:
+def test_histories_cover_every_kind_and_store() -> None:
+    """A kind of query that is added but never run would seem tested."""
     assert {kind for kind, _, _ in HISTORIES + MORE} == set(KINDS)
     assert {store for _, store, _ in HISTORIES} == set(STORES)

@@ -133,7 +133,9 @@ def test_commits_overcome_single_faults(
 def test_lasting_faults_end_in_clear_errors(
     bucket: Bucket, proxies: Proxies, action_name: str, fault: str
 ) -> None:
-    """The store fails from any request on; the next attempt finds out what became of the commit."""
+    """The store fails from any request on, and the next attempt finds out whether the commit took
+    effect.
+    """
     action, case = ACTIONS[action_name], FOR_EVER[fault]
     at_each_request(
         proxies,

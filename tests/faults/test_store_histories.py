@@ -19,6 +19,9 @@ SECONDS = float(os.environ.get("STORE_HISTORY_SECONDS", "12"))
 def test_tables_hold_what_writers_were_told(
     moto: MotoServer, s3_bucket: Bucket, dynamodb_table: DynamoTable, seed: int
 ) -> None:
+    """Whatever a writer was told of its commit has to be true, over random faults and two
+    implementations.
+    """
     items = dynamodb_table if seed % 2 else None
     done = run_history(s3_bucket, moto.endpoint, seed, SECONDS, items)
     assert done["faults"] > 5

@@ -103,7 +103,7 @@ def test_killed_writers_leave_nothing_unfinished(place: Place, name: str, arrive
 def test_killed_uploads_leave_invisible_parts(
     place: Place,
 ) -> None:
-    """Parts are paid for until the bucket's rule for incomplete uploads deletes them."""
+    """The parts cost money until the bucket's rule for incomplete uploads deletes them."""
     uri = place.new_uri()
     table = create_dataset(uri, LARGE.schema, storage_options=place.direct)
     options = place.through()

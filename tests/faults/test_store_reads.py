@@ -175,6 +175,7 @@ def test_short_responses_give_no_wrong_data(place: Place, uri: str, name: str, s
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize(("store", "name", "fault"), cases(FOR_EVER, [("scan", "503")]))
 def test_readers_soon_report_lasting_faults(place: Place, uri: str, name: str, fault: str) -> None:
+    """A reader that retries for minutes looks as if it hung, and the error must name the server."""
     read, proxy = READS[name], place.proxy
     is_late = isinstance(FOR_EVER[fault], Slow)
     options = place.through({**BRIEF, "request_timeout": "400ms"} if is_late else BRIEF)

@@ -60,10 +60,10 @@ def test_a_dying_sink_commits_batches_once(
     assert versions_of(uri) == 2
 
 
-def test_a_batch_committed_by_rivals_is_skipped(
+def test_batches_committed_by_rivals_are_skipped(
     file_stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two drivers write one batch at once: each has looked at the ledger before either commits."""
+    """Two drivers write one batch at once, and each has read the ledger before either commits."""
     uri = str(tmp_path / "table")
     commit = sinks.append_fragments
     rival = lance_sink(uri, app_id="app")
