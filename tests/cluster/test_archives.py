@@ -46,7 +46,9 @@ def plain_site(
 
 
 def test_workers_import_the_package_from_a_zip(plain_site: Site) -> None:
-    """Its folder in an archive, by `--py-files`: what it needs is on the workers."""
+    """`--py-files` delivers only the package's folder, and its dependencies are installed on the
+    workers.
+    """
     package = plain_site.driver.site_packages / "lance_stream"
     archive = plain_site.driver.folder / "lance_stream"
     shutil.make_archive(str(archive), "zip", package.parent, package.name)
@@ -56,7 +58,7 @@ def test_workers_import_the_package_from_a_zip(plain_site: Site) -> None:
 
 
 def test_workers_run_in_an_environment_from_an_archive(plain_site: Site) -> None:
-    """The environment of the driver has the same relative path there."""
+    """The driver's environment has the same relative path there."""
     archive = shutil.copy(packed_environment("s3"), plain_site.driver.folder)
     (plain_site.driver.folder / "environment").symlink_to("env")
     views = check_all(
@@ -69,7 +71,9 @@ def test_workers_run_in_an_environment_from_an_archive(plain_site: Site) -> None
 
 
 def test_errors_say_that_workers_lack_the_package(plain_site: Site) -> None:
-    """Where this package starts the tasks, it says so; where Spark reads a table, Spark's error."""
+    """Where this package starts the tasks the error says so; where Spark reads a table, only
+    Spark's error appears.
+    """
     folder = plain_site.folder
     ours = [
         {"kind": "write", "table": f"{folder}/rows", "num_rows": 10},

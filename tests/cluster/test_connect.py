@@ -32,7 +32,12 @@ def client(machines: FaultProxy) -> Iterator[Machine]:
         yield machine
 
 
-def test_a_client_streams_reads_and_compacts(site: Site, server: Server, client: Machine) -> None:
+def test_connect_clients_stream_read_and_compact(
+    site: Site, server: Server, client: Machine
+) -> None:
+    """The client has neither the store's libraries nor the outcomes of batches, so all work has to
+    happen on the server.
+    """
     site.add_events(seed=16)
     modes = [mode for mode in MODES if mode != "overwrite"]
     upsert = f"{site.folder}/upsert"

@@ -10,8 +10,10 @@ from tests.servers.store_faults import CutBefore
 pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
 
 
-def test_executors_and_python_workers_are_killed(site: Site) -> None:
-    """Before and after the store has the file that they are writing, or gives what they read."""
+def test_killed_executors_lose_no_rows(site: Site) -> None:
+    """They are killed before and after the store has the file that they write or has sent what
+    they read.
+    """
     site.add_events(seed=2)
     modes = ("append", "upsert")
     deaths: list[tuple[str, int]] = []
@@ -32,7 +34,10 @@ def test_executors_and_python_workers_are_killed(site: Site) -> None:
     site.check(*modes)
 
 
-def test_a_worker_is_lost_for_good(site: Site) -> None:
+def test_lost_workers_cost_no_rows(site: Site) -> None:
+    """Spark has to repeat the tasks of a machine that never returns, along with the files that it
+    has written.
+    """
     site.add_events(seed=4)
     lost: list[Worker] = []
 

@@ -8,7 +8,8 @@ from tests.cluster.jobs import MODES, stream_job
 pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
 
 
-def test_tasks_run_from_the_wheel_of_their_own_machine(site: Site) -> None:
+def test_tasks_use_their_own_machines_wheel(site: Site) -> None:
+    """If tasks could see the driver's files, the cluster tests would prove nothing."""
     hidden = [str(site.driver.folder), __file__]
     said = site.run([{"kind": "look", "num_tasks": 12, "paths": hidden}])
     (views,) = [message["seen"] for message in said if "seen" in message]
@@ -24,6 +25,7 @@ def test_tasks_run_from_the_wheel_of_their_own_machine(site: Site) -> None:
 
 
 def test_every_mode_applies_each_row_once(site: Site) -> None:
+    """Without a shared directory every mode has to pass data through the store or through Spark."""
     site.add_events(seed=1)
     site.run([stream_job(mode, site.folder) for mode in MODES])
     site.check()

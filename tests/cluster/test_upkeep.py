@@ -22,8 +22,10 @@ ROWS_A_FRAGMENT = 10
 SHARED = {"kind": "share_work"}
 
 
-def test_killed_upkeep_is_done_when_it_runs_again(site: Site) -> None:
-    """A compaction in several commits; then a cleanup that removes all that it has replaced."""
+def test_killed_maintenance_completes_when_repeated(site: Site) -> None:
+    """A compaction in several commits is followed by a cleanup that removes everything that it
+    replaced.
+    """
     before = make_table(site, "kept")
     snapshots = {version: site.snapshot("kept", version) for version in range(1, before + 1)}
     compact = {

@@ -27,10 +27,12 @@ ITEMS = {"text": (pa.string(), "z"), "float": (pa.float64(), 1.5), "int": (pa.in
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("item", ITEMS)
 @pytest.mark.parametrize("scalar", SCALARS)
-def test_a_column_is_not_read_as_another_field_that_was_read_before(
+def test_cached_columns_belong_to_one_field(
     scalar: str, item: str, version: str, tmp_path: Path
 ) -> None:
-    """What is known of a column for one field is not used for another; Arrow would abort."""
+    """What is cached of a column for one field must not be used for another, because Arrow would
+    abort the process.
+    """
     arrow, value = ITEMS[item]
     lists = pa.array([[value] * (row % 3) for row in ROWS], pa.list_(arrow))
     made = SCALARS[scalar]
@@ -58,7 +60,7 @@ def test_a_column_is_not_read_as_another_field_that_was_read_before(
 
 
 def test_parts_of_another_type_are_refused() -> None:
-    """Arrow ends the process otherwise."""
+    """Otherwise Arrow ends the process."""
     numbers, offsets = pa.array([1, 2]), pa.array([0, 2], pa.int32()).to_numpy()
     with pytest.raises(CorruptDataError, match="values of int64 were found where string belong"):
         list_array(pa.list_(pa.string()), offsets, numbers, None)

@@ -43,6 +43,7 @@ def make_table(folder: Path) -> lance_stream.Dataset:
 
 
 def test_reads_do_not_block_on_pipes(tmp_path: Path) -> None:
+    """Opening a pipe for reading waits until somebody writes into it, possibly forever."""
     ds = make_table(tmp_path / "t")
     os.mkfifo(tmp_path / "t" / "pipe")
     store = ds.table.store
@@ -66,7 +67,9 @@ def _refused(read: Any, done: threading.Event) -> None:
 
 
 def test_pipes_and_links_are_refused(tmp_path: Path) -> None:
-    """A pipe, a folder and a link take the place of a table's data file."""
+    """A pipe, a folder or a link may take the place of a data file and would block or redirect a
+    reader.
+    """
     ds = make_table(tmp_path / "t")
     (data_file,) = (tmp_path / "t" / "data").iterdir()
     data_file.unlink()
@@ -85,10 +88,10 @@ def test_pipes_and_links_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
 @pytest.mark.parametrize("call", ["write", "fsync", "open", "link"])
-def test_a_refusing_disk_is_believed(
+def test_refusals_of_the_disk_are_final(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:
-    """The commit is not called uncertain: nothing was created, and others can take the version."""
+    """Nothing was created, so the commit is not uncertain and others can take the version."""
     ds = make_table(tmp_path / "t")
     own = getattr(os, call)
 
@@ -109,9 +112,12 @@ def test_a_refusing_disk_is_believed(
     assert ds.append(ROWS).count_rows() == 6
 
 
-def test_a_failing_disk_may_have_created_versions(
+def test_failing_disks_leave_commits_unclear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An input or output error does not tell whether the link was made, so it is neither a refusal
+    nor a success.
+    """
     ds = make_table(tmp_path / "t")
 
     def fail(*_: Any, **__: Any) -> Any:
@@ -127,6 +133,7 @@ def test_a_failing_disk_may_have_created_versions(
 
 
 def test_overlong_names_are_reported(tmp_path: Path) -> None:
+    """The operating system's error about a long name would reach the user as an OSError."""
     ds = make_table(tmp_path / "t")
     for use in (
         lambda: ds.tags.create("x" * 400, 1),
@@ -142,6 +149,7 @@ def test_overlong_names_are_reported(tmp_path: Path) -> None:
 def test_new_folders_are_flushed_in_their_parents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """After a power cut a flushed file is lost if the entry of its folder was not flushed."""
     flushed: list[Path] = []
     monkeypatch.setattr(local_store, "flush_names", flushed.append)
     LocalStore(str(tmp_path / "a" / "t"), durable=True).write("data/x/y", b"1")
@@ -161,7 +169,9 @@ def test_new_folders_are_flushed_in_their_parents(
 
 @pytest.mark.parametrize("folder", ["_versions", "_refs/tags", "_deletions"])
 def test_files_full_of_holes_are_not_read(tmp_path: Path, folder: str) -> None:
-    """A file of any size takes no disk space, if it is one hole."""
+    """A file of any size takes no disk space if it is one hole, but reading it would exhaust the
+    memory.
+    """
     root = tmp_path / "t"
     ds = lance_stream.create_dataset(root, ROWS.schema).append(ROWS).delete("id = 1")
     ds.tags.create("gold", 1)
@@ -180,6 +190,7 @@ def test_files_full_of_holes_are_not_read(tmp_path: Path, folder: str) -> None:
 def test_cleanup_spares_files_behind_links(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The linked folder may hold another table's files, which no version of this one names."""
     theirs = make_table(tmp_path / "theirs")
     ours = make_table(tmp_path / "ours").delete("id = 1")
     data = tmp_path / "ours" / "data"
@@ -198,6 +209,7 @@ def test_cleanup_spares_files_behind_links(
 
 @pytest.mark.parametrize("folder", ["_versions", "_refs"])
 def test_cleanup_refuses_versions_behind_a_link(tmp_path: Path, folder: str) -> None:
+    """Versions or tags of another table would decide which files of this one are deleted."""
     ds = make_table(tmp_path / "t")
     ds.tags.create("x", 1)
     (tmp_path / "t" / folder).rename(tmp_path / "elsewhere")
@@ -208,7 +220,8 @@ def test_cleanup_refuses_versions_behind_a_link(tmp_path: Path, folder: str) -> 
 
 
 @pytest.mark.parametrize("link", ["tree/dev", "tree", "_refs"])
-def test_branches_of_others_behind_links_are_not_deleted(tmp_path: Path, link: str) -> None:
+def test_linked_branches_are_never_deleted(tmp_path: Path, link: str) -> None:
+    """Deleting a branch removes its folder, which a link could lead to another table."""
     ours, theirs = (make_table(tmp_path / name) for name in ("ours", "theirs"))
     for value in (ours, theirs):
         value.branches.create("dev")
@@ -227,7 +240,8 @@ def test_branches_of_others_behind_links_are_not_deleted(tmp_path: Path, link: s
     assert sorted((tmp_path / "theirs").rglob("*")) == before
 
 
-def test_tags_of_others_behind_links_are_not_deleted(tmp_path: Path) -> None:
+def test_linked_tags_are_never_deleted(tmp_path: Path) -> None:
+    """Without its tag the other table's version would be removed by the next cleanup."""
     ours, theirs = (make_table(tmp_path / name) for name in ("ours", "theirs"))
     theirs.tags.create("kept", 1)
     (tmp_path / "ours" / "_refs").symlink_to(tmp_path / "theirs" / "_refs")
@@ -237,7 +251,8 @@ def test_tags_of_others_behind_links_are_not_deleted(tmp_path: Path) -> None:
     assert list(theirs.tags.list()) == ["kept"]
 
 
-def test_versions_and_tags_are_not_written_to_other_tables(tmp_path: Path) -> None:
+def test_linked_tables_receive_no_versions(tmp_path: Path) -> None:
+    """A version of this table among those of another one would make the other unreadable."""
     ours, theirs = (make_table(tmp_path / name) for name in ("ours", "theirs"))
     theirs.tags.create("gold", 1)
     shutil.rmtree(tmp_path / "ours" / "_versions")
@@ -261,6 +276,7 @@ def test_versions_and_tags_are_not_written_to_other_tables(tmp_path: Path) -> No
 
 
 def test_data_may_be_on_another_disk(tmp_path: Path) -> None:
+    """Administrators move large data folders to another disk by a link, which must keep working."""
     ds = make_table(tmp_path / "t")
     (tmp_path / "t" / "data").rename(tmp_path / "disk")
     (tmp_path / "t" / "data").symlink_to(tmp_path / "disk")
@@ -270,7 +286,8 @@ def test_data_may_be_on_another_disk(tmp_path: Path) -> None:
     assert (ds.count_rows(), ds.verify()) == (4, [])
 
 
-def test_a_table_behind_the_link_of_a_branch_is_not_deleted(tmp_path: Path) -> None:
+def test_tables_linked_as_branches_survive_deletion(tmp_path: Path) -> None:
+    """The link makes a whole table look like a branch of this one."""
     ours, theirs = (make_table(tmp_path / name) for name in ("ours", "theirs"))
     ours.branches.create("dev")
     shutil.rmtree(tmp_path / "ours" / "tree" / "dev")
@@ -280,7 +297,8 @@ def test_a_table_behind_the_link_of_a_branch_is_not_deleted(tmp_path: Path) -> N
     assert theirs.to_table() == ROWS
 
 
-def test_manifests_behind_a_link_are_not_renamed(tmp_path: Path) -> None:
+def test_linked_manifests_are_not_renamed(tmp_path: Path) -> None:
+    """Renaming would change the naming scheme of another table."""
     ds = make_table(tmp_path / "t")
     for number, path in enumerate(sorted((tmp_path / "t" / "_versions").glob("*.manifest"))):
         path.rename(path.with_name(f"{2 - number}.manifest"))
@@ -291,7 +309,8 @@ def test_manifests_behind_a_link_are_not_renamed(tmp_path: Path) -> None:
     assert len(list((tmp_path / "elsewhere").glob("?.manifest"))) == 2
 
 
-def test_a_linked_table_is_cleaned_up(tmp_path: Path) -> None:
+def test_linked_tables_are_cleaned_up(tmp_path: Path) -> None:
+    """A link to the whole table is harmless and must not disable maintenance."""
     make_table(tmp_path / "t").delete("id = 1").compact()
     (tmp_path / "link").symlink_to(tmp_path / "t")
     report = lance_stream.open_dataset(tmp_path / "link").cleanup(older_than="0s")
@@ -299,9 +318,12 @@ def test_a_linked_table_is_cleaned_up(tmp_path: Path) -> None:
     assert len(list((tmp_path / "t" / "data").iterdir())) == 1
 
 
-def test_a_fast_clock_deletes_no_unfinished_file(
+def test_fast_clocks_delete_no_unfinished_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A machine whose clock is days ahead would take every file of a running
+    writer for abandoned.
+    """
     ds = make_table(tmp_path / "t")
     (tmp_path / "t" / "data" / "unfinished.lance").write_bytes(b"of a writer at work")
     own = MACHINE.now_nanos
@@ -316,9 +338,8 @@ def test_a_fast_clock_deletes_no_unfinished_file(
     assert not list((tmp_path / "t").rglob("*.tmp"))
 
 
-def test_a_fast_clock_expires_no_tombstones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fast_clocks_expire_no_tombstones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tombstones that expire too early let late rows resurrect deleted ones."""
     schema = pa.schema([("id", pa.int64()), ("seq", pa.int64())])
 
     def rows(*values: tuple[int, int, str]) -> pa.Table:
@@ -347,6 +368,9 @@ def test_a_fast_clock_expires_no_tombstones(
 def test_no_terminal_control_sequences_are_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
+    """Names in a table can contain escape sequences that control the terminal of whoever looks at
+    it.
+    """
     evil = "a\x1b]0;owned\x07\x9b2J\u202eb\x7f"
     rows = pa.table({evil: [1]}, schema=pa.schema([pa.field(evil, pa.int64())]))
     ds = lance_stream.create_dataset(tmp_path / "t", rows.schema, config={evil: evil})

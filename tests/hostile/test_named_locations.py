@@ -88,6 +88,7 @@ def check_refuses(uri: str, options: dict[str, Any], canary: Canary, locations: 
 def test_local_tables_make_no_requests(
     tmp_path: Path, canary: Canary, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The environment holds credentials that a request to a hostile location would reveal."""
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sig=hostile-secret")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hostile-secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hostile-secret")
@@ -96,11 +97,14 @@ def test_local_tables_make_no_requests(
 
 @pytest.mark.parametrize("location", [*LOCATIONS, *LOCAL[:-1]])
 def test_tables_in_memory_make_no_requests(canary: Canary, location: str) -> None:
+    """A table in memory may be a copy of a hostile one, and local files are
+    foreign to it as well.
+    """
     check_refuses(f"memory://named/{abs(hash(location))}", {}, canary, [location])
 
 
 def test_object_store_tables_reach_no_other_host(any_bucket: Bucket, canary: Canary) -> None:
-    """The table names locations on another host."""
+    """The table names locations on another host, which must not receive a request."""
     foreign = [location for location in LOCATIONS if not location.startswith(any_bucket.uri[:3])]
     locations = [*foreign[:5], *foreign[-1:], *LOCAL]
     check_refuses(f"{any_bucket.uri}/t", any_bucket.storage_options, canary, locations)
@@ -108,6 +112,9 @@ def test_object_store_tables_reach_no_other_host(any_bucket: Bucket, canary: Can
 
 @pytest.mark.parametrize("path", ["a%09b", "a%1B%5B2Jb", "a%2F%2Fb"])
 def test_impossible_names_end_in_our_errors(any_bucket: Bucket, path: str) -> None:
+    """The store's client raises errors of its own for such names, with control characters in the
+    message.
+    """
     uri, options = f"{any_bucket.uri}/t", any_bucket.storage_options
     ds = lance_stream.create_dataset(uri, ROWS.schema, storage_options=options).append(ROWS)
     with pytest.raises(LanceStreamError) as raised:
@@ -124,7 +131,8 @@ def test_impossible_names_end_in_our_errors(any_bucket: Bucket, path: str) -> No
         assert str(raised.value).isprintable()
 
 
-def test_another_bucket_of_the_service_is_read(any_bucket: Bucket) -> None:
+def test_other_locations_in_a_bucket_are_read(any_bucket: Bucket) -> None:
+    """A shallow clone names its source in the same bucket, for which no trust has to be stated."""
     options = any_bucket.storage_options
     source = f"{any_bucket.uri}/source"
     uri = f"{any_bucket.uri}/clone"
@@ -139,10 +147,10 @@ def test_another_bucket_of_the_service_is_read(any_bucket: Bucket) -> None:
     assert ds.to_table()["id"].to_pylist() == [1, 2, 3]
 
 
-def test_trusted_locations_can_be_stated_each_way(
+def test_trusted_locations_can_be_stated_everywhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A trusted remote location is requested: here that fails, for there is no service."""
+    """A trusted remote location is requested, which fails here because there is no service."""
     uri = str(tmp_path / "t")
     lance_stream.create_dataset(uri, ROWS.schema).append(ROWS)
     name_base(uri, {}, "webhdfs://127.0.0.1:1/t")
@@ -162,6 +170,7 @@ def test_trusted_locations_can_be_stated_each_way(
 
 @pytest.mark.parametrize("tag", ["x.tmp", "tmp", "a.json", "CON", "x" * 200])
 def test_tags_of_any_name_hold_versions(tmp_path: Path, tag: str) -> None:
+    """A tag whose file looks like a temporary one would not protect its version from cleanup."""
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     ds.tags.create(tag, 1)
     report = ds.append(ROWS).cleanup(older_than="0s", delete_unverified=True)

@@ -53,7 +53,10 @@ def batch(number: int, query: str = "query") -> PendingBatch:
     return PendingBatch.of("app", number, query)
 
 
-def test_a_replayed_micro_batch_changes_nothing(table: TableVersion) -> None:
+def test_replayed_micro_batches_change_nothing(table: TableVersion) -> None:
+    """Spark repeats a batch whose commit it has not recorded, and the answer names the version
+    that has it.
+    """
     first = append(table, rows(1), batch(0))
     assert (first.is_new, first.already_committed_in) == (True, None)
     again = append(table, rows(1), batch(0))
@@ -63,19 +66,21 @@ def test_a_replayed_micro_batch_changes_nothing(table: TableVersion) -> None:
 
 
 def test_older_micro_batches_change_nothing(table: TableVersion) -> None:
+    """A restored checkpoint repeats batches from before the newest one."""
     append(table, rows(1), batch(5))
     assert not append(table, rows(0), batch(3)).is_new
     assert ids_of(table) == [1]
 
 
 def test_app_ids_are_independent(table: TableVersion) -> None:
+    """Two streams into one table use the same batch numbers."""
     append(table, rows(1), batch(0))
     append(table, rows(2), PendingBatch.of("other", 0, "query"))
     assert ids_of(table) == [1, 2]
 
 
 def test_another_querys_old_batch_is_refused(table: TableVersion) -> None:
-    """The error says that the checkpoint was deleted."""
+    """The error says that the checkpoint was deleted, which is the usual cause."""
     append(table, rows(1), batch(4))
     with pytest.raises(InvalidInputError, match="checkpoint was deleted"):
         append(table, rows(2), batch(0, query="another"))
@@ -110,6 +115,9 @@ def test_committed_files_are_not_deleted(tmp_path: Path) -> None:
 
 
 def test_concurrent_drivers_commit_a_batch_once(table: TableVersion) -> None:
+    """Drivers of one query can overlap after a network partition, and all but one must find the
+    batch committed.
+    """
     done: list[Outcome] = []
     gate = threading.Barrier(4)
 
@@ -138,6 +146,9 @@ BETWEEN: dict[str, Callable[[TableVersion], object]] = {
 
 @pytest.mark.parametrize("between", list(BETWEEN))
 def test_concurrent_changes_do_not_stop_a_batch(table: TableVersion, between: str) -> None:
+    """Other writers change the table between plan and commit, and neither the rows nor the entry
+    may be lost.
+    """
     table = append(table, rows(0)).table
     fragments = write(table, 1)
     BETWEEN[between](table)
@@ -146,9 +157,12 @@ def test_concurrent_changes_do_not_stop_a_batch(table: TableVersion, between: st
     assert not append_fragments(table, write(table, 1), batch(0)).is_new
 
 
-def test_a_concurrent_overwrite_stops_plain_appends(
+def test_concurrent_overwrites_stop_plain_appends(
     tmp_path: Path,
 ) -> None:
+    """Without a ledger entry nobody repeats the append, so the caller has to decide, and its file
+    must not remain.
+    """
     table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
     fragments = write(table, 1)
     overwrite(table, rows(5))
@@ -159,9 +173,12 @@ def test_a_concurrent_overwrite_stops_plain_appends(
     assert append(table, rows(6), batch(0)).is_new
 
 
-def test_a_micro_batch_follows_a_concurrent_overwrite(
+def test_micro_batches_follow_concurrent_overwrites(
     table: TableVersion,
 ) -> None:
+    """A stream must go on after an overwrite, which cannot have meant to remove rows that arrived
+    later.
+    """
     fragments = write(table, 1)
     overwrite(table, rows(5))
     assert append_fragments(table, fragments, batch(0)).is_new
@@ -169,6 +186,7 @@ def test_a_micro_batch_follows_a_concurrent_overwrite(
 
 
 def test_overwritten_columns_stop_the_micro_batch(table: TableVersion) -> None:
+    """The files of the batch have columns that the table no longer has."""
     fragments = write(table, 1)
     overwrite(table, pa.table({"other": [1.5]}))
     with pytest.raises(lance_stream.InvalidInputError, match="write them again"):
@@ -177,6 +195,7 @@ def test_overwritten_columns_stop_the_micro_batch(table: TableVersion) -> None:
 
 
 def test_the_ledger_outlives_cleaned_versions(table: TableVersion) -> None:
+    """Cleanup removes the version that held the batch, and the replay may come later."""
     append(table, rows(1), batch(0))
     for number in range(5):
         append(table, rows(10 + number))
@@ -186,14 +205,16 @@ def test_the_ledger_outlives_cleaned_versions(table: TableVersion) -> None:
     assert not append(table, rows(1), batch(0)).is_new
 
 
-def test_an_empty_batch_makes_no_version(table: TableVersion) -> None:
-    """Nor an entry in the ledger."""
+def test_empty_batches_make_no_version(table: TableVersion) -> None:
+    """An empty batch has nothing to commit, not even an entry in the ledger."""
     done = append(table, rows(), batch(0))
     assert (done.is_new, done.table.version) == (False, 1)
     assert batch(0).find_in(done.table) is None
 
 
-def test_a_lost_response_is_found_committed(table: TableVersion) -> None:
+def test_lost_responses_are_found_committed(table: TableVersion) -> None:
+    """The store has published the version although its answer was lost."""
+
     def lose(call: str, path: str) -> None:
         if call == "create_once" and path.startswith("_versions/"):
             raise TimeoutError("the answer was lost")
@@ -206,7 +227,8 @@ def test_a_lost_response_is_found_committed(table: TableVersion) -> None:
     assert not append(table, rows(1), batch(0)).is_new
 
 
-def test_an_uncertain_commit_keeps_its_files(tmp_path: Path) -> None:
+def test_uncertain_commits_keep_their_files(tmp_path: Path) -> None:
+    """The request may still arrive, and its version would name deleted files."""
     table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
 
     def break_down(call: str, path: str) -> None:
@@ -241,6 +263,7 @@ def restore_as_another_program(table: TableVersion, version: int) -> None:
 def test_foreign_restores_keep_replays_out(
     table: TableVersion,
 ) -> None:
+    """Another program's restore takes back the ledger, but the batch must not be written again."""
     append(table, rows(1), batch(0))
     append(table, rows(2), batch(1))
     restore_as_another_program(table, 2)
@@ -254,6 +277,7 @@ def test_foreign_restores_keep_replays_out(
 def test_foreign_restores_keep_first_replays_out(
     table: TableVersion,
 ) -> None:
+    """A restore to before the stream's first batch leaves no entry at all to compare with."""
     append(table, rows(9))
     append(table, rows(1), batch(0))
     restore_as_another_program(table, 2)
@@ -263,7 +287,8 @@ def test_foreign_restores_keep_first_replays_out(
     assert ids_of(table) == [9, 2]
 
 
-def test_a_forgotten_stream_starts_anew(table: TableVersion) -> None:
+def test_forgotten_streams_start_anew(table: TableVersion) -> None:
+    """Removing the entry is the documented way to let a new query use an app id."""
     append(table, rows(1), batch(0))
     append(table, rows(2), batch(1))
     restore_as_another_program(table, 2)
@@ -274,6 +299,7 @@ def test_a_forgotten_stream_starts_anew(table: TableVersion) -> None:
 
 
 def test_our_restores_need_no_history(table: TableVersion) -> None:
+    """A restore by this package keeps the ledger, so that cleaned up versions are not missed."""
     append(table, rows(1), batch(0))
     append(table, rows(2), batch(1))
     restore(table, 2)
@@ -284,6 +310,7 @@ def test_our_restores_need_no_history(table: TableVersion) -> None:
 
 
 def test_new_streams_read_only_the_newest_version(table: TableVersion) -> None:
+    """Searching a long history would delay the first batch of each new stream."""
     for number in range(5):
         append(table, rows(number))
     store = WatchedStore(table.store)
@@ -314,6 +341,7 @@ def test_foreign_versions_are_not_read(table: TableVersion, has_entry: bool) -> 
 
 
 def test_foreign_restores_are_found_far_back(table: TableVersion) -> None:
+    """Many versions may follow the restore before the stream runs again."""
     append(table, rows(0), batch(0))
     append(table, rows(1), batch(1))
     restore_as_another_program(table, 2)
@@ -325,7 +353,10 @@ def test_foreign_restores_are_found_far_back(table: TableVersion) -> None:
     assert 1 not in ids_of(table)
 
 
-def test_a_search_covers_later_batches_only(table: TableVersion) -> None:
+def test_searches_cover_later_batches_only(table: TableVersion) -> None:
+    """The entry settles its own batch and all earlier ones, so only later ones justify reading
+    history.
+    """
     append(table, rows(0), batch(0))
     append(table, rows(1), batch(1))
     restore_as_another_program(table, 2)
@@ -336,7 +367,7 @@ def test_a_search_covers_later_batches_only(table: TableVersion) -> None:
 def test_missing_history_stops_the_stream(
     table: TableVersion,
 ) -> None:
-    """After another program's restore."""
+    """After another program's restore the ledger lacks entries that only older versions have."""
     append(table, rows(1), batch(0))
     append(table, rows(2), batch(1))
     restore_as_another_program(table, 2)
@@ -359,5 +390,7 @@ def test_missing_history_stops_the_stream(
     ],
 )
 def test_only_the_removal_of_its_entry_forgets_a_stream(operation: Any, is_forgotten: bool) -> None:
-    """In the way of any writer; what happens to other keys says nothing of this stream."""
+    """Any writer may remove the entry, while changes of other keys say nothing
+    about this stream.
+    """
     assert forgets(operation, "app") is is_forgotten

@@ -62,6 +62,7 @@ WAYS: dict[str, Take] = {"append": by_append, "overwrite": by_overwrite, "upsert
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_first_version_has_rows_and_ledger(uri: str, way: str) -> None:
+    """An empty first version would let a crash leave a table whose first batch is missing."""
     planned = plan_table(uri, SCHEMA, config={"a": "b"}, primary_key=["id"], file_version="2.1")
     assert planned.store.list() == []
     WAYS[way](planned, rows(1, 2), batch())
@@ -80,14 +81,18 @@ def test_the_first_version_has_rows_and_ledger(uri: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("stable_row_ids", [True, False])
-def test_table_options_are_kept(uri: str, stable_row_ids: bool) -> None:
+def test_table_options_apply_to_first_commits(uri: str, stable_row_ids: bool) -> None:
+    """The options are given when the table is planned, but the table is created
+    by a later commit.
+    """
     planned = plan_table(uri, SCHEMA, stable_row_ids=stable_row_ids)
     by_append(planned, rows(1), batch())
     assert lance_stream.open_dataset(uri).has_stable_row_ids == stable_row_ids
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_failed_first_batch_creates_no_table(tmp_path: Path, way: str) -> None:
+def test_failed_first_batches_create_no_table(tmp_path: Path, way: str) -> None:
+    """The corrected batch may have other types, which a leftover table would refuse."""
     uri = str(tmp_path / "t")
     too_large = pa.table({"id": [1], "at": [1], "gone": ["no bool"]})
     with pytest.raises(InvalidInputError):
@@ -100,8 +105,8 @@ def test_a_failed_first_batch_creates_no_table(tmp_path: Path, way: str) -> None
     assert lance_stream.open_dataset(uri).count_rows() == 1
 
 
-def test_a_first_batch_of_deletes_only(uri: str) -> None:
-    """It creates the table only if deletes are remembered."""
+def test_first_deletes_create_no_plain_table(uri: str) -> None:
+    """Without remembered deletes there is nothing to store, and so no table to create."""
     forgetful = UpsertRules(("id",), sequence_by="at", delete_when="gone")
     assert not upsert(plan_table(uri, SCHEMA), rows(1, gone=True), forgetful, batch()).is_new
     with pytest.raises(lance_stream.NotFoundError):
@@ -118,6 +123,7 @@ def test_a_first_batch_of_deletes_only(uri: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_concurrent_drivers_share_one_table(uri: str, way: str) -> None:
+    """Both have planned a new table, and the later one has to follow the other's version."""
     ours, theirs = plan_table(uri, SCHEMA), plan_table(uri, SCHEMA)
     WAYS[way](theirs, rows(1), PendingBatch.of("theirs", 0, "other"))
     WAYS[way](ours, rows(2), batch())
@@ -129,6 +135,7 @@ def test_concurrent_drivers_share_one_table(uri: str, way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_many_drivers_create_one_table(uri: str, way: str) -> None:
+    """With real threads every driver races to publish version 1."""
     tables = [plan_table(uri, SCHEMA) for _ in range(6)]
     errors: list[BaseException] = []
 
@@ -167,6 +174,7 @@ def test_files_for_other_columns_are_refused(tmp_path: Path, way: str) -> None:
     "kind", [pa.null(), pa.list_(pa.null()), pa.struct([("a", pa.int8()), ("b", pa.null())])]
 )
 def test_untyped_null_columns_create_no_table(uri: str, kind: pa.DataType) -> None:
+    """A column whose type is unknown could never be given values later."""
     schema = pa.schema([("id", pa.int64()), ("x", kind)])
     with pytest.raises(InvalidInputError, match="'x' has the type of nulls"):
         check_column_types(schema)

@@ -29,7 +29,7 @@ def table() -> TableVersion:
 
 @pytest.mark.parametrize("query_id", ["query-1", ""])
 def test_an_entry_covers_its_batch_and_earlier_ones(query_id: str) -> None:
-    """Batch ids ascend within a stream, and may be skipped."""
+    """Batch ids ascend within a stream, and some may be skipped."""
     covered = [has_batch_id(CONFIG, MicroBatch("app", number, query_id)) for number in (0, 41, 42)]
     assert covered == [True, True, False]
     assert not has_batch_id(CONFIG, MicroBatch("another app", 5, query_id))
@@ -47,11 +47,11 @@ def test_other_queries_old_batches_name_the_remedy(batch_id: int) -> None:
 
 
 def test_another_query_may_continue_the_stream() -> None:
-    """Its batch ids go on from those of the first."""
+    """Its batch ids continue those of the first query."""
     assert not has_batch_id(CONFIG, MicroBatch("app", 42, "query-2"))
 
 
-def test_a_version_is_asked_once(table: TableVersion, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_are_searched_once(table: TableVersion, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sink and the first attempt of its commit ask about the same version."""
     lookups: list[int] = []
     original = Lookup.__init__
@@ -74,8 +74,8 @@ def test_a_version_is_asked_once(table: TableVersion, monkeypatch: pytest.Monkey
     assert lookups == [3, 3, 4], "another writer's version is looked at, too"
 
 
-def test_a_later_version_is_searched_from_the_last(table: TableVersion) -> None:
-    """An attempt that lost to another writer reads no version, and lists nothing, twice."""
+def test_later_versions_are_searched_incrementally(table: TableVersion) -> None:
+    """An attempt that lost to another writer must neither read a version nor list files twice."""
     for _ in range(12):
         table = append(table, ROWS).table
     pending = PendingBatch.of("app", 0, "query")

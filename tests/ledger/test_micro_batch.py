@@ -14,14 +14,14 @@ texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
 
 @pytest.mark.parametrize("batch_id", [-1, 1 << 63])
 def test_batch_ids_out_of_range_are_refused(batch_id: int) -> None:
-    """An entry could not store them."""
+    """An entry of the ledger could not store them."""
     with pytest.raises(InvalidInputError, match="batch ids start at 0"):
         MicroBatch("app", batch_id)
 
 
 @given(texts, texts)
 def test_streams_share_no_uuid(one: str, other: str) -> None:
-    """A batch would be taken for another stream's."""
+    """With a shared uuid a batch would be taken for another stream's."""
     assert (derive_uuid(one, 1) == derive_uuid(other, 1)) == (one == other)
     assert derive_uuid("1:app", 1) != derive_uuid("app", 11)
 
@@ -36,7 +36,7 @@ def test_uuids_are_version_5_and_stable() -> None:
 
 @pytest.mark.parametrize("app_id", ["", "\ud800"])
 def test_app_ids_must_be_text(app_id: str) -> None:
-    """They are part of a config key."""
+    """They become part of a config key."""
     with pytest.raises(InvalidInputError, match="app id"):
         derive_uuid(app_id, 1)
 

@@ -48,7 +48,8 @@ def table(tmp_path: Path) -> TableVersion:
     return lance_stream.create_dataset(tmp_path / "t", rows().schema).table
 
 
-def test_an_entry_records_the_rows(table: TableVersion) -> None:
+def test_entries_record_rows_and_rules(table: TableVersion) -> None:
+    """A replay is recognized by exactly these facts, and the order of rows must not matter."""
     done = take_in(table, 3, rows(1, 2))
     entry = ledger_entries.read_entry(done.table.manifest.config, QUERY)
     digest = digest_of(rows(2, 1))
@@ -56,6 +57,9 @@ def test_an_entry_records_the_rows(table: TableVersion) -> None:
 
 
 def test_reordered_rows_are_a_replay(table: TableVersion) -> None:
+    """Spark's tasks finish in any order, so the rows of a repeated batch rarely come in the same
+    order.
+    """
     take_in(table, 0, rows(1, 2))
     again = take_in(table, 0, rows(2, 1))
     assert (again.is_new, again.already_committed_in) == (False, 2)
@@ -63,7 +67,7 @@ def test_reordered_rows_are_a_replay(table: TableVersion) -> None:
 
 
 def test_different_rows_are_an_error(table: TableVersion) -> None:
-    """They arrive under a batch id that is committed already."""
+    """They arrive under a batch id that is already committed, and skipping them would lose them."""
     take_in(table, 0, rows(1, 2))
     for other in (rows(1), rows(1, 3), rows(1, 2, 2)):
         with pytest.raises(OtherBatchError, match="have arrived under the same batch id"):
@@ -72,18 +76,27 @@ def test_different_rows_are_an_error(table: TableVersion) -> None:
     assert lance_stream.open_dataset(table.uri).verify() == []
 
 
-def test_an_empty_replay_is_skipped(table: TableVersion) -> None:
+def test_empty_replays_are_skipped(table: TableVersion) -> None:
+    """A source whose data has expired repeats the batch without rows, which adds nothing to the
+    table.
+    """
     take_in(table, 0, rows(1, 2))
     assert batch(0, rows()).find_in(newest_of_same(table)) is not None
 
 
 def test_nondeterministic_replays_may_differ(table: TableVersion) -> None:
+    """A plan with random values or the current time cannot repeat its rows, and refusing it would
+    stop the query for good.
+    """
     take_in(table, 0, rows(1, 2))
     assert not take_in(table, 0, rows(3), may_differ=True).is_new
     assert ids_of(table) == [1, 2]
 
 
 def test_different_rules_are_an_error(table: TableVersion) -> None:
+    """Another sink of the same query writes other rows under the same batch id, even if its plan
+    is nondeterministic.
+    """
     take_in(table, 0, rows(1, 2))
     for may_differ in (False, True):
         with pytest.raises(OtherBatchError, match="another sink's rules"):
@@ -91,7 +104,7 @@ def test_different_rules_are_an_error(table: TableVersion) -> None:
 
 
 def test_concurrent_batches_are_compared(table: TableVersion) -> None:
-    """Two threads plan on one version; the second has other rows than the first."""
+    """Two threads plan on one version, and the second has other rows than the first."""
     from lance_stream.verbs.append import append_fragments
     from lance_stream.write.fragments import write_fragments, write_target
 
@@ -108,6 +121,7 @@ def test_concurrent_batches_are_compared(table: TableVersion) -> None:
     "back", [1, 5, ledger_entries.MAX_RECENT, ledger_entries.MAX_RECENT + 1, 24]
 )
 def test_older_batches_are_compared(table: TableVersion, back: int) -> None:
+    """An entry lists few recent batches, and older ones have to be looked up in older versions."""
     for number in range(30):
         take_in(table, number, rows(number))
     older = 29 - back
@@ -118,8 +132,8 @@ def test_older_batches_are_compared(table: TableVersion, back: int) -> None:
     assert ids_of(table) == list(range(30))
 
 
-def test_an_unknown_batch_is_an_error(table: TableVersion) -> None:
-    """Its version was cleaned up, and the ledger no longer has it."""
+def test_unknown_batches_are_an_error(table: TableVersion) -> None:
+    """Its version was cleaned up and the ledger no longer has it, so nothing can be compared."""
     for number in range(12):
         take_in(table, number, rows(number))
     lance_stream.open_dataset(table.uri).cleanup(retain_versions=1, older_than="0 seconds")
@@ -171,8 +185,8 @@ def test_two_sinks_resume_an_old_checkpoint(
     assert take_in(table, 1, rows(200), "rules", rules=fingerprint({"mode": "upsert"})).is_new
 
 
-def test_an_unrecorded_batch_id_is_an_error(table: TableVersion) -> None:
-    """The batch had no rows at first, and now has some."""
+def test_unrecorded_batch_ids_are_an_error(table: TableVersion) -> None:
+    """The batch had no rows at first and now has some."""
     take_in(table, 0, rows(0))
     take_in(table, 2, rows(2))  # batch 1 changed nothing
     with pytest.raises(OtherBatchError, match="it is unknown whether"):
@@ -182,6 +196,7 @@ def test_an_unrecorded_batch_id_is_an_error(table: TableVersion) -> None:
 def test_adding_an_app_id_keeps_replays(
     table: TableVersion,
 ) -> None:
+    """A query that is given an app id repeats a batch that is recorded under the query's id."""
     take_in(table, 4, rows(1, 2))
     assert not take_in(table, 4, rows(1, 2), "mine").is_new
     assert take_in(table, 5, rows(3), "mine").is_new
@@ -192,6 +207,7 @@ def test_adding_an_app_id_keeps_replays(
 def test_removing_an_app_id_keeps_replays(
     table: TableVersion,
 ) -> None:
+    """A query without its former app id repeats a batch that is recorded under that id."""
     take_in(table, 4, rows(1, 2), "mine")
     assert not take_in(table, 4, rows(1, 2)).is_new
     assert ids_of(table) == [1, 2]
@@ -200,7 +216,7 @@ def test_removing_an_app_id_keeps_replays(
 def test_claimed_versions_are_not_replays(
     table: TableVersion,
 ) -> None:
-    """They are those of another sink of this query."""
+    """They belong to another sink of this query."""
     done = take_in(table, 4, rows(1, 2))
     version = frozenset([done.table.version])
     assert take_in(table, 4, rows(1, 2), "mine", claimed=version).is_new
@@ -211,7 +227,7 @@ def test_claimed_versions_are_not_replays(
 def test_ambiguous_rows_under_new_names_are_refused(
     table: TableVersion,
 ) -> None:
-    """Where the plan may differ, they could be a replay or another sink's rows."""
+    """If the plan may give different rows, they could be a replay or another sink's rows."""
     take_in(table, 4, rows(1, 2))
     with pytest.raises(OtherBatchError, match="start the query once as it was"):
         take_in(table, 4, rows(3), "mine", may_differ=True)
@@ -220,7 +236,7 @@ def test_ambiguous_rows_under_new_names_are_refused(
 
 
 def test_two_app_ids_write_each_row_once(table: TableVersion) -> None:
-    """The remedy in the error."""
+    """This is the remedy that the error recommends, so it has to work."""
     take_in(table, 0, rows(1))
     with pytest.raises(OtherBatchError, match="give the sink that failed now its own app_id"):
         take_in(table, 0, rows(2))
@@ -231,7 +247,7 @@ def test_two_app_ids_write_each_row_once(table: TableVersion) -> None:
 
 
 def test_replanned_rows_replace_the_old_ones(table: TableVersion) -> None:
-    """The remedy in the error for a restored checkpoint: batches 1 and 2 arrive as one."""
+    """The error for a restored checkpoint recommends this remedy; batches 1 and 2 arrive as one."""
     for number in range(3):
         take_in(table, number, rows(number))
     with pytest.raises(OtherBatchError) as caught:
@@ -245,6 +261,9 @@ def test_replanned_rows_replace_the_old_ones(table: TableVersion) -> None:
 
 
 def test_entries_of_older_releases_compare_ids(table: TableVersion) -> None:
+    """Older entries have no digest, so only the newest batch can be taken for a replay, and the
+    rest must be refused.
+    """
     for number in range(2):
         append(newest_of_same(table), rows(number), PendingBatch.of(QUERY, number, QUERY))
     assert not take_in(table, 1, rows(1)).is_new
@@ -271,6 +290,7 @@ def test_older_batches_survive_foreign_restores(
 
 
 def test_entries_keep_few_recent_batches(table: TableVersion) -> None:
+    """Entries are part of every manifest, so their size has to be bounded."""
     for number in range(ledger_entries.MAX_RECENT + 3):
         take_in(table, number, rows(number))
     entry = ledger_entries.read_entry(newest_of_same(table).manifest.config, QUERY)
@@ -282,6 +302,9 @@ def test_entries_keep_few_recent_batches(table: TableVersion) -> None:
 def test_long_silent_streams_keep_their_batches(
     table: TableVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Entries of silent streams are shortened, but a replay must still be recognized from older
+    versions.
+    """
     monkeypatch.setattr(ledger_entries, "MAX_SILENT_VERSIONS", 3)
     for number in range(4):
         take_in(table, number, rows(number))

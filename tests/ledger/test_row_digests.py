@@ -45,8 +45,8 @@ def table_of_many_types() -> pa.Table:
 
 
 @pytest.mark.floors
-def test_a_digest_never_changes() -> None:
-    """Ledgers and users keep digests: if this fails, the definition was changed."""
+def test_digests_never_change() -> None:
+    """Ledgers and users keep digests, so a failure here means that the definition was changed."""
     found = digest_of(table_of_many_types())
     assert str(found) == "4 rows, b9e75fa3f93d7084d404bf673cc8dc20"
     assert digest(table_of_many_types()) == (4, found.text)
@@ -64,6 +64,9 @@ PLAIN = [each for each in COLUMNS.values() if not any("encoding" in key for key 
 @pytest.mark.floors
 @pytest.mark.parametrize("column", PLAIN, ids=lambda each: each.name)
 def test_digests_match_the_definition(column: Column) -> None:
+    """The vectorized code must agree with the short definition for every type and shape, slices
+    included.
+    """
     shapes = [each for each in SHAPES if column.suits(each)]
     assert shapes
     for shape in shapes:
@@ -74,30 +77,35 @@ def test_digests_match_the_definition(column: Column) -> None:
 
 
 def test_digests_ignore_row_and_column_order() -> None:
+    """A replay may have its rows and columns in another order."""
     table = table_of_many_types()
     others = table.take(pa.array([2, 0, 3, 1])).select(sorted(table.column_names))
     assert digest_of(others) == digest_of(table)
 
 
 def test_digests_of_parts_add_up() -> None:
+    """Tasks digest their own rows, and the driver adds the results in any order."""
     table = table_of_many_types()
     parts = [digest_of(table.slice(start, 1)) for start in range(4)]
     assert add_up(parts) == digest_of(table)
     assert add_up([]) == NO_ROWS == digest_of(table.slice(0, 0))
 
 
-def test_rows_beyond_one_portion_count() -> None:
+def test_rows_beyond_one_chunk_count() -> None:
+    """Long columns are digested in chunks, and the last incomplete one is easily lost."""
     ids = pa.array(range(ROWS_AT_ONCE + 5))
     whole = pa.record_batch([ids], ["id"])
     assert digest_of(whole) == digest_of(whole.slice(0, 7)) + digest_of(whole.slice(7))
 
 
-def test_a_repeated_row_counts_each_time() -> None:
+def test_repeated_rows_count_every_time() -> None:
+    """With XOR instead of a sum two equal rows would cancel out."""
     once, twice = (digest_of(pa.table({"x": [7] * count})) for count in (1, 2))
     assert twice == once + once != once
 
 
 def test_swapped_values_change_the_digest() -> None:
+    """A digest per column or element alone would not notice values that change places."""
     one = pa.table({"x": [1, 2], "y": [3, 4]})
     assert digest_of(pa.table({"x": [2, 1], "y": [3, 4]})) != digest_of(one)
     assert digest_of(pa.table({"x": [3, 2], "y": [1, 4]})) != digest_of(one)
@@ -109,6 +117,9 @@ def test_swapped_values_change_the_digest() -> None:
 
 
 def test_null_columns_equal_missing_ones() -> None:
+    """A column that the stream added later is null in earlier batches, which
+    must remain replays.
+    """
     one = pa.table({"x": [1, 2]})
     for arrow in (pa.null(), pa.string(), pa.list_(pa.int8()), pa.struct([("a", pa.int8())])):
         assert digest_of(one.append_column("y", pa.nulls(2, arrow))) == digest_of(one)
@@ -139,10 +150,12 @@ def test_null_columns_equal_missing_ones() -> None:
     ],
 )
 def test_different_values_have_different_digests(one: list[Any], other: list[Any]) -> None:
+    """Nulls, empty lists, signs, zones and similar types are easily confused in raw bytes."""
     assert digest_of_column(one) != digest_of_column(other)
 
 
-def test_a_name_is_part_of_a_value() -> None:
+def test_names_are_part_of_values() -> None:
+    """Two columns that exchange their names hold other data."""
     assert digest_of_column([1], name="x") != digest_of_column([1], name="y")
     assert digest_of_column([{"x": 1}]) != digest_of_column([{"y": 1}])
 
@@ -230,10 +243,12 @@ SAME_VALUES: dict[str, list[pa.Array]] = {
 @pytest.mark.floors
 @pytest.mark.parametrize("arrays", SAME_VALUES.values(), ids=SAME_VALUES.keys())
 def test_equal_values_digest_alike_across_types(arrays: list[pa.Array]) -> None:
+    """The table may widen a column between a batch and its replay."""
     assert len({digest_of_column(array) for array in arrays}) == 1
 
 
 def test_long_values_match_the_definition() -> None:
+    """Long texts and lists are digested by other code than short ones."""
     lengths = [0, 7, 8, 9, 63, 64, 65, 500, 65_537]
     random = np.random.default_rng(2)
     texts = pa.table({"x": [random.bytes(length) for length in lengths]})
@@ -244,6 +259,7 @@ def test_long_values_match_the_definition() -> None:
 
 
 def test_values_under_nulls_do_not_count() -> None:
+    """Arrow leaves arbitrary bytes where a value is null."""
     hidden = pa.array([1, 2, 3]).to_numpy()
     mask = np.array([False, True, False])
     assert digest_of_column(pa.array(hidden, mask=mask)) == digest_of_column([1, None, 3])
@@ -254,13 +270,17 @@ def test_values_under_nulls_do_not_count() -> None:
 
 
 def test_batches_are_digested_while_they_are_read() -> None:
+    """Reading the rows twice would double the cost of a batch, and they must pass through
+    unchanged.
+    """
     table = table_of_many_types().drop_columns(["value"])  # NaN is not equal to itself
     batches = DigestingBatches(table.to_batches(max_chunksize=3))
     assert pa.Table.from_batches(list(batches)) == table
     assert batches.digest == digest_of(table)
 
 
-def test_a_digest_is_read_from_its_text() -> None:
+def test_digests_are_parsed_from_their_text() -> None:
+    """The text is stored in ledgers, so damaged text must be refused."""
     found = digest_of(table_of_many_types())
     assert RowsDigest.parse(found.num_rows, found.text) == found
     for text in ("", "0" * 31, "G" * 32, "A" * 32):

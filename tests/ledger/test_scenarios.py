@@ -95,7 +95,7 @@ def blocks(text: str) -> list[tuple[list[str], list[str]]]:
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_scenario(path: Path) -> None:
+def test_scenario_has_the_stated_verdicts(path: Path) -> None:
     """Each command has the verdict that the file states, and the commit agrees with it."""
     scenario = Scenario()
     for commands, expected in blocks(path.read_text()):

@@ -26,7 +26,7 @@ MATCH = Match(Standing.NEWEST, "app", ENTRY, ENTRY, (ENTRY,))
 
 
 def test_every_standing_and_contents_has_a_verdict() -> None:
-    """A missing case would be decided by an error, or by nobody."""
+    """A missing case would end in a KeyError in the middle of a stream."""
     assert set(VERDICTS) == set(Standing)
     assert all(set(line) == set(Contents) for line in VERDICTS.values())
 
@@ -37,7 +37,7 @@ def test_every_verdict_occurs() -> None:
 
 
 def test_every_refusal_has_a_message() -> None:
-    """All verdicts but "new" and "replay" stop the stream, and say what to do."""
+    """All verdicts except "new" and "replay" stop the stream and must say what to do."""
     assert set(REFUSALS) == set(Verdict) - {Verdict.NEW, Verdict.REPLAY}
     for standing, line in VERDICTS.items():
         for contents, verdict in line.items():
@@ -61,7 +61,7 @@ def test_known_batch_ids_of_a_stream_are_never_new(standing: Standing) -> None:
 
 
 def test_differing_rows_are_never_skipped_silently() -> None:
-    """Unless the plan may give other rows each time, they would be lost."""
+    """They would be lost, unless the plan may give different rows each time."""
     differing = (Contents.DIFFERENT, Contents.OTHER_RULES)
     for line in VERDICTS.values():
         assert Verdict.REPLAY not in [line[contents] for contents in differing]
@@ -74,7 +74,7 @@ def test_the_same_rows_are_written_once() -> None:
 
 
 def test_a_batch_id_without_an_entry_is_new() -> None:
-    """There is nothing to compare the rows with."""
+    """There is nothing to compare its rows with."""
     assert classify(None, BATCH, ROWS) is Verdict.NEW
     assert classify(None, BATCH, None) is Verdict.NEW
 
@@ -104,7 +104,7 @@ def test_rows_are_compared_with_the_entry(
 
 
 def test_a_forgotten_batch_is_compared_by_rules_only() -> None:
-    """Its rows are not recorded; the stream's newest entry has the rules."""
+    """Its rows are not recorded, but the stream's newest entry has the rules."""
     match = replace(MATCH, standing=Standing.ALIAS_FORGOTTEN, entry=None, since=())
     assert compare(match, BATCH, ROWS) is Contents.UNRECORDED
     assert classify(match, BATCH, ROWS) is Verdict.ELSEWHERE

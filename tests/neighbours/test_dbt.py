@@ -57,7 +57,8 @@ def rows_of_models(project: Path) -> list[list[list[object]]]:
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.recipes
-def test_runs_of_dbt_append_what_changed(project: Path) -> None:
+def test_dbt_runs_append_only_changes(project: Path) -> None:
+    """dbt's incremental models decide by themselves what to read, which only dbt can show."""
     uri = str(project / "tables" / "orders.lance")
     rows = pa.table({"id": [1, 2, 3], "state": ["new", "new", "new"]})
     ds = lance_stream.create_dataset(uri, rows, primary_key=["id"])
@@ -73,7 +74,8 @@ def test_runs_of_dbt_append_what_changed(project: Path) -> None:
     assert now == [[2, "new"], [3, "paid"], [4, "paid"]]
 
 
-def test_the_page_shows_the_project() -> None:
+def test_the_page_shows_the_tested_project() -> None:
+    """Readers copy the files from the page, which must be those that the test runs."""
     page = (ROOT / "docs" / "guides" / "recipes" / "dbt.md").read_text()
     for name in ("models/order_log.sql", "models/orders_now.sql", "profiles.yml"):
         assert (PROJECT / name).read_text() in page, name

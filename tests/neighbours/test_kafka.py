@@ -69,9 +69,12 @@ def last_offsets(checkpoint: Path, topic: str) -> dict[int, int]:
     return {int(name): offset for name, offset in json.loads(text)[topic].items()}
 
 
-def test_each_event_is_in_the_tables_once_though_the_driver_is_killed(
+def test_kafka_events_arrive_once_despite_kills(
     spark_for_kafka: str, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
+    """Kafka's offsets, Spark's checkpoint and the ledger must agree after a kill, including
+    tombstones of keys.
+    """
     variables = environment(spark_for_kafka)
     topic = new_name("events")
     kill_after(driver(kafka, topic, tmp_path, range(600), "forever"), variables, tmp_path, 2)

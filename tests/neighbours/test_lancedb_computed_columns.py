@@ -46,7 +46,8 @@ ALLOWED: dict[str, Callable[[Dataset], Any]] = {
 
 
 @pytest.mark.parametrize("act", ALLOWED.values(), ids=ALLOWED.keys())
-def test_a_refresh_fills_what_we_wrote(table: Any, act: Callable[[Dataset], Any]) -> None:
+def test_refreshes_fill_our_rows(table: Any, act: Callable[[Dataset], Any]) -> None:
+    """LanceDB finds rows to compute by the versions and fragments that a writer leaves."""
     act(open_dataset(table.uri))
     table.checkout_latest()
     table.refresh_column("double")
@@ -55,7 +56,10 @@ def test_a_refresh_fills_what_we_wrote(table: Any, act: Callable[[Dataset], Any]
     assert open_dataset(table.uri).verify() == []
 
 
-def test_both_refuse_the_same(table: Any) -> None:
+def test_both_libraries_refuse_the_same(table: Any) -> None:
+    """Values written into a computed column, or a rename of its input, would make it wrong without
+    notice.
+    """
     ds = open_dataset(table.uri)
     whole = rows([4]).append_column("double", pa.array([99]))
     pairs: list[tuple[Callable[[], Any], Callable[[], Any]]] = [

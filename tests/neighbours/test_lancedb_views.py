@@ -21,7 +21,7 @@ def ids_of(table: Any) -> list[int]:
 
 
 def test_views_count_compacted_rows_once(tmp_path: Path) -> None:
-    """A view takes each fragment that no transaction explains for one of new rows."""
+    """A view takes each fragment that no transaction explains for new rows."""
     lancedb: Any = need("lancedb")
     db = lancedb.connect(tmp_path)
     ds = lance_stream.create_dataset(str(tmp_path / "t.lance"), rows(*range(100)))
@@ -35,7 +35,8 @@ def test_views_count_compacted_rows_once(tmp_path: Path) -> None:
     assert (result.mode, result.rows_written) == ("incremental", 1)
 
 
-def test_views_count_rows_compacted_beside_deletes_once(tmp_path: Path) -> None:
+def test_views_survive_compactions_between_deletes(tmp_path: Path) -> None:
+    """Deletes around a compaction change the fragments whose rows the view has already counted."""
     lancedb: Any = need("lancedb")
     db = lancedb.connect(tmp_path)
     ds = lance_stream.create_dataset(str(tmp_path / "t.lance"), rows(0, 1, 2))

@@ -25,6 +25,7 @@ pytestmark = [
 
 @pytest.mark.usefixtures("spark_for_kafka")
 def test_nothing_is_lost_when_each_part_is_killed(tmp_path: Path) -> None:
+    """The example is what readers build upon, and its promise holds only for all parts together."""
     pytest.importorskip("kafka")
     state = tmp_path / "state"
     command = [sys.executable, "-m", "examples.pipeline", "--kill-each", "--seconds", "30"]

@@ -77,7 +77,8 @@ def rows_of(project: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_runs_of_a_pipeline_merge_changes_and_follow_the_table(project: Path) -> None:
+def test_pipeline_runs_merge_and_follow_changes(project: Path) -> None:
+    """`spark-pipelines` runs flows through Spark Connect, with its own checkpoints and rules."""
     run(project, "dry-run")
     arrive(project, 1, ("c", 1, 1, "Turin"), ("c", 2, 2, "Oslo"))
     run(project, "run")

@@ -93,6 +93,9 @@ def left_in(uri):
 
 
 def test_rows_stay_until_they_fit(uri: str) -> None:
+    """Each replay takes the rows that a fix repairs, and the others must neither get lost nor
+    block them.
+    """
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}, {"id": None, "x": 2}])
     assert rows_of(uri) == [(1, 1)]
     done = lance_stream.replay_quarantine(uri)
@@ -110,14 +113,16 @@ def test_rows_stay_until_they_fit(uri: str) -> None:
     assert lance.dataset(quarantine_uri(uri)).count_rows() == 0
 
 
-def test_rows_are_replayed_once_the_table_has_evolved(uri: str) -> None:
+def test_replays_succeed_after_schema_evolution(uri: str) -> None:
+    """Widening the column is often the fix, and it needs no change of the rows."""
     take_in(uri, 0, [{"id": 1, "x": 300}])
     lance_stream.open_dataset(uri).drop_columns("x").add_columns(pa.field("x", pa.int32()))
     assert lance_stream.replay_quarantine(uri).rows_replayed == 1
     assert rows_of(uri) == [(1, 300)]
 
 
-def test_a_column_that_the_table_has_lost_keeps_rows_in_quarantine(uri: str) -> None:
+def test_dropped_columns_keep_rows_in_quarantine(uri: str) -> None:
+    """Dropping the values silently would lose data that the user may still want."""
     take_in(uri, 0, [{"id": 1, "x": 300}])
     lance_stream.open_dataset(uri).drop_columns("x")
     (problem,) = lance_stream.replay_quarantine(uri).rows_remaining
@@ -127,6 +132,9 @@ def test_a_column_that_the_table_has_lost_keeps_rows_in_quarantine(uri: str) -> 
 
 
 def test_recorded_checks_apply_unless_others_are_given(uri: str) -> None:
+    """A replay must not let a row past the check that refused it, unless the user replaces the
+    checks.
+    """
     take_in(uri, 0, [{"id": 1, "x": 3}, {"id": 2, "x": 2}], expect={"large": "x > 9"})
     assert lance_stream.replay_quarantine(uri).rows_remaining == {"large": 2}
     done = lance_stream.replay_quarantine(uri, expect="x > 2")
@@ -136,6 +144,7 @@ def test_recorded_checks_apply_unless_others_are_given(uri: str) -> None:
 
 
 def test_only_selected_rows_are_replayed(uri: str) -> None:
+    """A fix usually suits the rows of one batch or reason."""
     take_in(uri, 0, [{"id": 1, "x": 1}], expect={"large": "x > 9"})
     take_in(uri, 1, [{"id": 2, "x": 1}], expect={"large": "x > 9"})
     done = lance_stream.replay_quarantine(uri, where="batch_id = 1", expect={})
@@ -143,8 +152,8 @@ def test_only_selected_rows_are_replayed(uri: str) -> None:
     assert rows_of(uri) == [(2, 1)]
 
 
-def test_json_is_mended_as_text_and_checked_by_nulls(tmp_path: Path) -> None:
-    """What is set aside has arrived as text; checks see what the table would store."""
+def test_json_is_fixed_as_text(tmp_path: Path) -> None:
+    """Quarantined values have arrived as text, while checks see what the table would store."""
     uri = str(tmp_path / "json.lance")
     lance_stream.create_dataset(uri, pa.schema([("id", pa.int64()), ("j", pa.json_())]))
     columns = pa.schema([("id", pa.int64()), ("j", pa.string())])
@@ -158,8 +167,10 @@ def test_json_is_mended_as_text_and_checked_by_nulls(tmp_path: Path) -> None:
     assert lance_stream.open_dataset(uri).to_table()["j"].to_pylist() == ["[5]"]
 
 
-def test_rows_of_an_attempt_that_no_commit_named_are_never_replayed(uri: str) -> None:
-    """A sink is killed between its commits, and another one without a quarantine repeats them."""
+def test_rows_of_uncommitted_attempts_are_never_replayed(uri: str) -> None:
+    """A sink is killed between its commits, and another one without a quarantine repeats the
+    batch.
+    """
     take_in(uri, 0, [{"id": 0, "x": 300}])
     rows = [{"id": 1, "x": 1}, {"id": 2, "x": 300}]
     take_in(uri, 1, rows, commits=False)
@@ -186,7 +197,8 @@ def test_rows_of_an_attempt_that_no_commit_named_are_never_replayed(uri: str) ->
     assert left_in(uri) == 1
 
 
-def test_rows_of_a_batch_that_is_not_committed_stay(uri: str) -> None:
+def test_rows_of_uncommitted_batches_stay(uri: str) -> None:
+    """Spark will repeat the batch, and a replayed row would then be in the table twice."""
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}], commits=False)
     assert [value.state for value in lance_stream.list_quarantine(uri)] == ["uncommitted"]
     done = lance_stream.replay_quarantine(uri, fix={"x": "1"})
@@ -197,7 +209,10 @@ def test_rows_of_a_batch_that_is_not_committed_stay(uri: str) -> None:
     assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 1
 
 
-def test_rows_of_an_attempt_that_does_not_count_stay(uri: str) -> None:
+def test_rows_of_stale_attempts_stay(uri: str) -> None:
+    """Every attempt of a batch sets rows aside, and only those of the committed one may be
+    replayed.
+    """
     rows = [{"id": 1, "x": 1}, {"id": 2, "x": 300}]
     take_in(uri, 0, rows, commits=False)
     take_in(uri, 0, rows, expect="x > 1", commits=False)
@@ -213,7 +228,10 @@ def test_rows_of_an_attempt_that_does_not_count_stay(uri: str) -> None:
     assert rows_of(uri) == [(1, 5), (2, 5)]
 
 
-def test_rows_that_left_quarantine_come_back_with_a_forgotten_stream(uri: str) -> None:
+def test_forgotten_streams_quarantine_rows_again(uri: str) -> None:
+    """The user starts the stream from the beginning, so replayed rows have to
+    be set aside again.
+    """
     rows = [{"id": 2, "x": 300}]
     take_in(uri, 0, rows)
     lance_stream.replay_quarantine(uri, fix={"x": "1"})
@@ -234,8 +252,8 @@ def states_of(uri):
 
 
 @pytest.mark.parametrize("batches", [[], [0], [0, 1], [1]])
-def test_rows_of_a_table_that_was_here_before_are_never_replayed(uri, batches):
-    """The table is created anew under the same app id, and its quarantine stays."""
+def test_rows_of_former_tables_are_never_replayed(uri, batches):
+    """The table is re-created under the same app id while its quarantine remains."""
     for number in range(4):
         take_in(uri, number, bad(number + 1), ends=True)
     shutil.rmtree(uri)
@@ -261,7 +279,7 @@ def test_rows_of_a_table_that_was_here_before_are_never_replayed(uri, batches):
     assert left_in(uri) == 4
 
 
-def test_a_commit_deletes_rows_of_other_attempts(uri: str) -> None:
+def test_commits_delete_rows_of_other_attempts(uri: str) -> None:
     """The driver crashed after the first attempt, and the query computed other rows."""
     take_in(uri, 0, bad(1), commits=False)
     take_in(uri, 0, bad(2), ends=True)
@@ -284,7 +302,7 @@ def test_attempts_that_outlive_a_crash_are_never_replayed(uri: str) -> None:
 def test_repeated_batches_keep_the_named_attempt(
     uri: str, committed: str, remaining: list[int]
 ) -> None:
-    """A sink finds that the table has the batch, and cannot tell who has written it."""
+    """A sink finds the batch in the table and cannot tell who has written it."""
     take_in(uri, 0, bad(1), commits=False)
     take_in(uri, 0, bad(2), commits=committed in {"bad", "forgotten"})
     if committed == "good":  # by a sink without a quarantine
@@ -313,8 +331,8 @@ def test_good_batches_delete_no_rows_of_former_tables(uri: str) -> None:
 
 
 @pytest.mark.parametrize("batch", ["bad", "good"])
-def test_the_same_rows_of_a_table_created_anew_count_once(uri, batch):
-    """All is computed again, and some of the old rows had been replayed."""
+def test_rows_of_recreated_tables_count_once(uri, batch):
+    """Everything is computed again, and some of the old rows had been replayed."""
     rows = [{"id": 1, "x": 301}, {"id": 2, "x": 302}]
     take_in(uri, 0, rows, ends=True)
     take_in(uri, 1, bad(5) if batch == "bad" else [{"id": 5, "x": 5}], ends=True)
@@ -331,10 +349,8 @@ def test_the_same_rows_of_a_table_created_anew_count_once(uri, batch):
 @pytest.mark.parametrize("other", ["is idle", "is between its commits", "is ahead of an old table"])
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.some_cases(one_in=6)
-def test_a_driver_that_was_overtaken_leaves_nothing_to_replay(
-    uri, monkeypatch, is_first, other, moment
-):
-    """With other bad rows, at each call of the slower driver, which is killed before its commit."""
+def test_overtaken_drivers_leave_nothing_to_replay(uri, monkeypatch, is_first, other, moment):
+    """The slower driver has other bad rows and is killed at each call before its commit."""
     if other == "is ahead of an old table":
         take_in(uri, 9, bad(1), ends=True)
         shutil.rmtree(uri)
@@ -370,7 +386,8 @@ def test_a_driver_that_was_overtaken_leaves_nothing_to_replay(
     assert {311, 314} <= set(ready)
 
 
-def test_an_upsert_is_replayed_by_its_order(uri: str) -> None:
+def test_replayed_upserts_respect_their_sequence(uri: str) -> None:
+    """Newer changes of the key have arrived in the meantime and must win."""
     lance_stream.open_dataset(uri).add_columns(pa.field("lsn", pa.int64()))
     schema = WIDE.append(pa.field("lsn", pa.int64()))
     by_key = {"schema": schema, "mode": "upsert", "on": ["id"], "sequence_by": "lsn"}
@@ -383,7 +400,7 @@ def test_an_upsert_is_replayed_by_its_order(uri: str) -> None:
 
 
 def test_a_replay_obeys_the_conditions_of_the_upsert(uri: str) -> None:
-    """A row that comes from quarantine is judged like any other."""
+    """A row that comes from the quarantine is judged like any other."""
     by_key = {
         "mode": "upsert",
         "on": ["id"],
@@ -400,7 +417,8 @@ def test_a_replay_obeys_the_conditions_of_the_upsert(uri: str) -> None:
     assert rows_of(uri) == [(1, 2), (2, 1)]
 
 
-def test_an_upsert_without_an_order_replaces_rows_only_on_request(uri: str) -> None:
+def test_unordered_upserts_need_replace_existing(uri: str) -> None:
+    """Without a sequence an old row could overwrite a newer one."""
     by_key = {"mode": "upsert", "on": ["id"]}
     take_in(uri, 0, [{"id": 1, "x": 300}], **by_key)
     take_in(uri, 1, [{"id": 1, "x": 301}], **by_key)
@@ -415,10 +433,12 @@ def test_an_upsert_without_an_order_replaces_rows_only_on_request(uri: str) -> N
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("commits", [1, 2])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_replay_killed_at_any_commit_is_repeated(
+def test_killed_replays_are_repeated_safely(
     uri: str, monkeypatch: pytest.MonkeyPatch, when: str, commits: int, mode: str
 ) -> None:
-    """The process dies before or after each version that a replay publishes; then it runs again."""
+    """The process dies before or after each version that a replay publishes,
+    and then runs again.
+    """
     by_key = {"mode": "upsert", "on": ["id"], "sequence_by": "x"} if mode == "upsert" else {}
     bad = [{"id": number, "x": 300 + number} for number in range(3)]
     publish = LocalStore.create_once
@@ -457,10 +477,12 @@ def test_a_replay_killed_at_any_commit_is_repeated(
     assert left_in(uri) == 0
 
 
-def test_a_replay_that_the_ledger_no_longer_knows_is_not_repeated(
+def test_replays_missing_from_the_ledger_count_once(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One replay dies after its commit, another one commits; then nobody replays for long."""
+    """One replay dies after its commit, another one commits, and then nobody replays for a long
+    time.
+    """
     take_in(uri, 0, [{"id": 1, "x": 300}])
 
     def die(*_args):
@@ -482,10 +504,8 @@ def test_a_replay_that_the_ledger_no_longer_knows_is_not_repeated(
     assert rows_of(uri) == [(1, 1), (9, 9), (9, 9), (9, 9)]
 
 
-def test_a_late_replay_does_not_commit_what_another_has_taken_over(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A replay stops between claim and commit; another one takes over, with another result."""
+def test_late_replays_lose_claimed_rows(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay stops between claim and commit, and another one takes over with another result."""
     take_in(uri, 0, [{"id": 1, "x": 300}, {"id": 2, "x": 301}])
     commit = replaying.append
     calls = []
@@ -504,6 +524,7 @@ def test_a_late_replay_does_not_commit_what_another_has_taken_over(
 
 
 def test_the_command_line_lists_and_replays(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Operators repair rows without writing Python, and scripts rely on output and exit codes."""
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 2}], expect={"large": "x > 9"})
     assert program.main(["quarantine", "list", uri]) == 0
     row = capsys.readouterr().out.splitlines()[1]
@@ -521,9 +542,10 @@ def test_the_command_line_lists_and_replays(uri: str, capsys: pytest.CaptureFixt
     assert program.main(["quarantine", "list", f"{uri}x"]) == 3
 
 
-def test_the_command_line_lists_those_of_a_branch(
+def test_the_command_line_lists_branch_quarantines(
     uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A branch has its own quarantine, which the main table's listing does not show."""
     lance_stream.open_dataset(uri).branches.create("dev")
     branch = lance_stream.open_dataset(uri, branch="dev")
     take_in(branch.uri, 0, [{"id": 1, "x": 300}])
@@ -533,7 +555,8 @@ def test_the_command_line_lists_those_of_a_branch(
     assert json.loads(capsys.readouterr().out)["num_rows"] == 1
 
 
-def test_nothing_in_quarantine_is_nothing_to_do(uri: str) -> None:
+def test_missing_quarantines_need_no_replay(uri: str) -> None:
+    """A scheduled replay runs before the first bad row has created the quarantine."""
     assert lance_stream.list_quarantine(uri) == []
     assert lance_stream.replay_quarantine(uri) == lance_stream.Replayed()
 
@@ -542,7 +565,8 @@ def test_nothing_in_quarantine_is_nothing_to_do(uri: str) -> None:
     ("name", "problem"),
     [("a", "'app_id' is missing"), ("app_id", "'app_id' has another type")],
 )
-def test_another_table_is_no_quarantine(uri: str, name: str, problem: str) -> None:
+def test_other_tables_are_no_quarantine(uri: str, name: str, problem: str) -> None:
+    """A table that happens to have the name must not be read or deleted from."""
     lance_stream.create_dataset(quarantine_uri(uri), pa.schema([(name, pa.int64())]))
     for act in (lance_stream.list_quarantine, lance_stream.replay_quarantine):
         with pytest.raises(InvalidInputError, match=f"is not a quarantine: the column {problem}"):
@@ -556,14 +580,18 @@ def test_few_columns_of_a_quarantine_may_be_null(uri: str) -> None:
     assert {field.name for field in schema if field.nullable} == {"column", "replay"}
 
 
-def test_the_quarantine_itself_names_its_table(uri: str) -> None:
+def test_quarantines_name_their_own_table(uri: str) -> None:
+    """Passing the quarantine's location instead of the table's is a likely mistake."""
     take_in(uri, 0, [{"id": 1, "x": 300}])
     for act in (lance_stream.list_quarantine, lance_stream.replay_quarantine):
         with pytest.raises(InvalidInputError, match=r"is itself the quarantine of '.*t\.lance'"):
             act(quarantine_uri(uri))
 
 
-def test_a_named_quarantine_belongs_to_one_table(uri: str, tmp_path: Path) -> None:
+def test_quarantines_belong_to_one_table(uri: str, tmp_path: Path) -> None:
+    """Rows of another table must never be replayed into this one, even if
+    default names coincide.
+    """
     take_in(uri, 0, [{"id": 1, "x": 300}])
     other = str(tmp_path / "other.lance")
     lance_stream.create_dataset(other, COLUMNS)
@@ -576,7 +604,8 @@ def test_a_named_quarantine_belongs_to_one_table(uri: str, tmp_path: Path) -> No
         lance_stream.list_quarantine(twin)
 
 
-def test_a_quarantine_moves_with_its_table(uri: str, tmp_path: Path) -> None:
+def test_quarantines_move_with_their_table(uri: str, tmp_path: Path) -> None:
+    """Tables are moved along with the folder that holds their quarantine."""
     take_in(uri, 0, [{"id": 1, "x": 300}])
     moved = tmp_path / "moved"
     moved.mkdir()
@@ -610,7 +639,10 @@ def test_a_quarantine_moves_with_its_table(uri: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_damaged_rows_are_refused(uri: str, values: dict[str, str]) -> None:
+def test_damaged_quarantine_rows_are_refused(uri: str, values: dict[str, str]) -> None:
+    """Rows, types and rules are stored as text that anything could have changed, and a guess would
+    store wrong values.
+    """
     take_in(uri, 0, [{"id": 1, "x": 300}])
     lance_stream.open_dataset(quarantine_uri(uri)).update(values)
     with pytest.raises(CorruptDataError, match="quarantine"):
@@ -618,7 +650,8 @@ def test_damaged_rows_are_refused(uri: str, values: dict[str, str]) -> None:
     assert rows_of(uri) == []
 
 
-def test_rows_of_no_stream_are_listed_and_left(uri: str) -> None:
+def test_rows_without_stream_are_never_replayed(uri: str) -> None:
+    """Without a stream the ledger cannot prove that the batch was committed."""
     take_in(uri, 0, [{"id": 1, "x": 300}])
     lance_stream.open_dataset(quarantine_uri(uri)).update({"app_id": "''"})
     assert [value.state for value in lance_stream.list_quarantine(uri)] == ["stale"]
@@ -626,14 +659,16 @@ def test_rows_of_no_stream_are_listed_and_left(uri: str) -> None:
     assert left_in(uri) == 1
 
 
-def test_rows_whose_key_was_mended_away_stay(uri: str) -> None:
+def test_fixes_that_drop_keys_change_nothing(uri: str) -> None:
+    """An upsert without its key would have to guess which row to update."""
     take_in(uri, 0, [{"id": 1, "x": 300}], mode="upsert", on=["id"], sequence_by="id")
     done = lance_stream.replay_quarantine(uri, fix=lambda rows: rows.drop_columns(["id"]))
     assert done.rows_remaining == {"they have no column 'id', which an upsert needs": 1}
     assert (rows_of(uri), left_in(uri)) == ([], 1)
 
 
-def test_invalid_arguments_are_refused(uri: str) -> None:
+def test_invalid_replay_arguments_are_refused(uri: str) -> None:
+    """A mistake in a fix or a selection must not be applied to any row."""
     take_in(uri, 0, [{"id": 1, "x": 300}])
     for arguments, problem in (
         ({"where": "nothing = 1"}, "nothing"),

@@ -283,9 +283,12 @@ def pairs(*names: str) -> list[Any]:
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.oracle
 @pytest.mark.parametrize(("story", "line"), pairs(*STORY_OF))
-def test_pairs(
+def test_pairs_end_as_the_story_says(
     story: Story, line: Line, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The stories document which operations exclude each other, for us and for pylance, so they
+    have to be true.
+    """
     player = request.getfixturevalue("key_player" if story.by_primary_key else "player")
     monkeypatch.setattr(committer, "check", player.check)
     assert player.play(story.ours, line.theirs) == line.answer
@@ -295,9 +298,10 @@ def test_pairs(
 @pytest.mark.oracle
 @pytest.mark.slow
 @pytest.mark.parametrize(("story", "line"), pairs("append", "delete", "upsert", "compact"))
-def test_pairs_where_rows_have_no_stable_ids(
+def test_pairs_without_stable_row_ids_agree(
     story: Story, line: Line, address_player: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without stable row ids moved rows cannot be followed, so some pairs need a retry."""
     monkeypatch.setattr(committer, "check", address_player.check)
     end = address_player.we_follow(story.ours, line.theirs)
     answer = line.answer.split("    pylance:")[0]

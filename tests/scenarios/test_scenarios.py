@@ -304,7 +304,10 @@ def blocks(text: str) -> list[tuple[list[str], str]]:
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda each: each.stem)
-def test_story(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_story_prints_its_stated_answers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stories are read as documentation of concurrent commits, so each line has to be what
+    really happens.
+    """
     real = committer.check
 
     def check(ours: Transaction, theirs: Transaction | None, version: int) -> Any:
@@ -325,7 +328,8 @@ def test_story(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "\n".join(answers) == expected, commands
 
 
-def test_there_are_stories() -> None:
+def test_enough_stories_are_found() -> None:
+    """A wrong path would find no story, and the test above would pass without a case."""
     assert len(STORIES) >= 8
     assert all(path.read_text().startswith("# ") for path in STORIES)
     assert all(blocks(path.read_text()) for path in STORIES)

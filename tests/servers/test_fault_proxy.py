@@ -101,6 +101,7 @@ def put_once(proxy: FaultProxy, body: bytes = b"mine", timeout: float = 10) -> i
 def test_unmatched_requests_are_forwarded_and_counted(
     proxy: FaultProxy, files: dict[str, bytes]
 ) -> None:
+    """Tests derive the number of faults to inject from these counts."""
     assert ask(proxy, "PUT", "/b/t/one", b"x" * 600_000).status == 200
     assert ask(proxy, "GET", "/b/t/one").read() == b"x" * 600_000
     assert ask(proxy, "HEAD", "/b/t/one").headers["Content-Length"] == "600000"
@@ -116,7 +117,7 @@ def test_unmatched_requests_are_forwarded_and_counted(
 def test_connections_and_locations_stay_at_the_proxy(
     proxy: FaultProxy,
 ) -> None:
-    """One connection carries many requests, and a redirect leads back to the proxy."""
+    """One connection carries many requests, and a redirect must lead back to the proxy."""
     connection = http.client.HTTPConnection(urlsplit(proxy.url).netloc)
     for number in range(3):
         connection.request("PUT", f"/b/{number}", b"x")
@@ -126,6 +127,8 @@ def test_connections_and_locations_stay_at_the_proxy(
 
 
 def test_concurrent_clients_get_their_own_responses(proxy: FaultProxy) -> None:
+    """Mixed responses in the proxy would look like faults of the stores under test."""
+
     def there_and_back(number: int) -> bytes:
         ask(proxy, "PUT", f"/b/{number}", b"%d" % number)
         return ask(proxy, "GET", f"/b/{number}").read()
@@ -151,6 +154,9 @@ def test_cuts_lose_the_request_or_response(
 
 
 def test_responses_are_cut_or_shortened(proxy: FaultProxy) -> None:
+    """A cut body announces more bytes than it has, while a shortened one claims to be complete,
+    and readers must survive both.
+    """
     ask(proxy, "PUT", "/b/k", b"0123456789")
     proxy.add(CutBody(0.3), kind="get")
     with pytest.raises(http.client.IncompleteRead) as caught:
@@ -167,6 +173,7 @@ def test_responses_are_cut_or_shortened(proxy: FaultProxy) -> None:
 def test_held_requests_arrive_after_clients_leave(
     proxy: FaultProxy, files: dict[str, bytes]
 ) -> None:
+    """This is how a commit takes effect after its writer has given up."""
     proxy.add(Hold(0.3))
     with pytest.raises(TimeoutError):
         put_once(proxy, timeout=0.1)
@@ -178,13 +185,15 @@ def test_held_requests_arrive_after_clients_leave(
 def test_slow_responses_follow_immediate_processing(
     proxy: FaultProxy, files: dict[str, bytes]
 ) -> None:
+    """The client times out although the server has done its work."""
     proxy.add(Slow(0.3))
     with pytest.raises(TimeoutError):
         put_once(proxy, timeout=0.1)
     assert files == {"/b/k": b"mine"}
 
 
-def test_a_repeated_request_meets_itself(proxy: FaultProxy) -> None:
+def test_repeated_requests_meet_themselves(proxy: FaultProxy) -> None:
+    """Clients and proxies repeat requests, and the second one finds the object created."""
     proxy.add(Repeat())
     assert put_once(proxy) == 412
     assert ask(proxy, "GET", "/b/k").read() == b"mine"
@@ -193,6 +202,7 @@ def test_a_repeated_request_meets_itself(proxy: FaultProxy) -> None:
 def test_forged_responses_replace_or_follow_the_servers(
     proxy: FaultProxy, files: dict[str, bytes]
 ) -> None:
+    """An error may come instead of or after the effect, and tests need to choose."""
     proxy.add(Forge(503), times=2)
     assert [put_once(proxy), put_once(proxy), put_once(proxy)] == [503, 503, 200]
     assert files.pop("/b/k") == b"mine"
@@ -218,7 +228,9 @@ def test_rules_count_matches_and_first_wins(
     assert len(proxy.requests) == 9
 
 
-def test_an_act_precedes_the_request(proxy: FaultProxy, files: dict[str, bytes]) -> None:
+def test_acts_precede_their_request(proxy: FaultProxy, files: dict[str, bytes]) -> None:
+    """A test lets another writer act exactly before a request arrives."""
+
     def act(request: StoreRequest) -> None:
         files["/b/k"] = request.kind.encode()
 
@@ -233,6 +245,7 @@ def test_an_act_precedes_the_request(proxy: FaultProxy, files: dict[str, bytes])
 def test_latency_delays_requests_in_parallel(
     proxy: FaultProxy,
 ) -> None:
+    """Delays one after the other would make concurrent reads look slow."""
     proxy.latency_seconds = 0.1
     started = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
@@ -311,7 +324,8 @@ UPLOAD = "/upload/storage/v1/b/bk/o?name=t/k"
         ("POST", "/", D, b'{"TableName": "T"}', ("dynamodb", "PutItem", "T")),
     ],
 )
-def test_requests_are_named_alike_by_service(
+def test_requests_have_one_name_per_action(
     method: str, target: str, headers: dict[str, str], body: bytes, expected: tuple[str, ...]
 ) -> None:
+    """A fault is described once, and must hit the same action of every service."""
     assert describe(method, target, headers, body) == expected

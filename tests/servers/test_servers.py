@@ -21,6 +21,9 @@ from tests.servers.server import HOST, Server, ServerError, ask
 
 
 def test_bucket_objects_are_created_only_once(any_bucket: Bucket) -> None:
+    """Commits rely on conditional writes, so an emulator without them would make every test of
+    them meaningless.
+    """
     store = open_store(f"{any_bucket.uri}/a b%20c", any_bucket.storage_options)
     assert store.create_once("1.manifest", b"first")
     assert not store.create_once("1.manifest", b"second")
@@ -28,6 +31,7 @@ def test_bucket_objects_are_created_only_once(any_bucket: Bucket) -> None:
 
 
 def test_buckets_show_no_secrets(any_bucket: Bucket) -> None:
+    """Fixtures appear in the output of failing tests."""
     for secret in ("test-secret-of-s3", KEY, "test-token"):
         assert secret not in repr(any_bucket)
 
@@ -39,7 +43,8 @@ def test_buckets_show_no_secrets(any_bucket: Bucket) -> None:
         pytest.param("dynamodb_local_table", marks=pytest.mark.server("dynamodb_local")),
     ],
 )
-def test_an_item_is_put_once(table_fixture: str, request: pytest.FixtureRequest) -> None:
+def test_items_are_put_once(table_fixture: str, request: pytest.FixtureRequest) -> None:
+    """An emulator that ignores the condition would hide lost versions."""
     import botocore.session
 
     table: DynamoTable = request.getfixturevalue(table_fixture)
@@ -52,7 +57,8 @@ def test_an_item_is_put_once(table_fixture: str, request: pytest.FixtureRequest)
         client.put_item(**put)
 
 
-def test_each_test_has_an_empty_database(postgresql: Any, postgresql_url: str) -> None:
+def test_every_test_gets_an_empty_database(postgresql: Any, postgresql_url: str) -> None:
+    """Tests that share tables depend on their order."""
     import psycopg
 
     with closing(psycopg.connect(postgresql_url, autocommit=True)) as connection:
@@ -67,6 +73,7 @@ def test_each_test_has_an_empty_database(postgresql: Any, postgresql_url: str) -
     "name", [pytest.param(server, marks=pytest.mark.server(server)) for server in SERVERS]
 )
 def test_servers_listen_only_on_loopback(name: str, request: pytest.FixtureRequest) -> None:
+    """Test servers have known passwords and must not be reachable from the network."""
     server: Server = request.getfixturevalue(name)
     listening = Path("/proc/net/tcp")
     if not listening.exists():
@@ -98,6 +105,7 @@ time.sleep(600)
     "name", [pytest.param(server, marks=pytest.mark.server(server)) for server in SERVERS]
 )
 def test_servers_end_when_their_starter_dies(name: str) -> None:
+    """Interrupted test runs would otherwise fill the machine with servers."""
     root = Path(__file__).parents[2]
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, name], cwd=root, stdout=subprocess.PIPE, text=True
@@ -137,6 +145,7 @@ class BrokenServer(MotoServer):
 
 
 def test_servers_that_fail_to_start_say_why() -> None:
+    """A server's own message is the only hint when it fails on another machine."""
     server = BrokenServer()
     with pytest.raises(ServerError, match="the disk is full"):
         server.start()
@@ -144,6 +153,7 @@ def test_servers_that_fail_to_start_say_why() -> None:
 
 @pytest.mark.server("moto")
 def test_stopped_servers_leave_nothing_behind() -> None:
+    """Leftover processes and folders accumulate over many runs."""
     with MotoServer() as server:
         folder, process = server.folder, server.process_id
         assert ask("GET", f"{server.endpoint}/moto-api/") == 200
@@ -153,6 +163,7 @@ def test_stopped_servers_leave_nothing_behind() -> None:
 
 
 def test_the_machines_credentials_are_hidden() -> None:
+    """A test must not reach a developer's real account by accident."""
     environment = {
         "AWS_SECRET_ACCESS_KEY": "s",
         "AWS_PROFILE": "work",
@@ -169,5 +180,6 @@ def test_the_machines_credentials_are_hidden() -> None:
 
 
 def test_tests_run_without_credentials() -> None:
+    """The function above has to be called before any client is made."""
     assert os.environ["AWS_EC2_METADATA_DISABLED"] == "true"
     assert "AWS_ACCESS_KEY_ID" not in os.environ
