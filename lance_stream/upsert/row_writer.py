@@ -21,7 +21,7 @@ from lance_stream.arrays import Positions, RowAddresses
 from lance_stream.file.type_support import holds_only_nulls
 from lance_stream.keys.batch_keys import hash_keys
 from lance_stream.keys.bounds.key_bounds import FileBounds, bounds_of_written, key_fields
-from lance_stream.keys.matching import THREADS, Workers
+from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.row_updates.changed_rows import read_rows, row_ids_of
 from lance_stream.row_updates.in_place import (
     columns_that_may_stay,

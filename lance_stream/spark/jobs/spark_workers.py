@@ -12,10 +12,12 @@ from pyspark.sql import SparkSession
 
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.batch_keys import KeyLookup
-from lance_stream.keys.matching import THREADS, Matches, Workers, find_matches
+from lance_stream.keys.matches import Matches, find_matches
+from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import WorkUnit, sizes_of
 from lance_stream.row_updates.in_place import ColumnsJob, write_all_columns
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import driver_is_alone, run_in_tasks
 from lance_stream.spark.jobs.work_units import number_of_tasks, pack
 from lance_stream.table.fragments.fragment import Fragment
@@ -38,12 +40,28 @@ class SparkTasks:
         self._spark = spark
 
     def find(
-        self, units: Sequence[WorkUnit], lookup: KeyLookup, num_keys: int
+        self,
+        table: TableVersion,  # noqa: ARG002  # only workers that keep keys need it
+        on: Sequence[str],
+        lookup: KeyLookup,
+        units: Sequence[WorkUnit],
+        *,
+        was_looked_up: bool,  # noqa: ARG002
     ) -> Sequence[Matches]:
         """Return the matches of each unit; see `find_matches`."""
-        find = partial(_find_all, lookup=lookup, num_keys=num_keys)
+        find = partial(_find_all, lookup=lookup, num_keys=len(on))
         results = run_in_tasks(self._spark, _task_inputs(units), find)
         return [match for group in results for match in group]
+
+    def remember(
+        self,
+        table: TableVersion,
+        on: Sequence[str],
+        sequence_by: str | None,
+        fragments: Sequence[Fragment],
+        rows: pa.RecordBatch,
+    ) -> None:
+        """Note nothing: the driver of a cluster never reads data files."""
 
     def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of units, in order."""

@@ -30,7 +30,9 @@ from lance_stream.keys.batch_keys import (
     show_key,
 )
 from lance_stream.keys.comparing import check_can_order, dense_ranks, same_rows, show_value
-from lance_stream.keys.matching import THREADS, KeyMatcher, Matches, Workers
+from lance_stream.keys.matches import Matches
+from lance_stream.keys.matching import KeyMatcher
+from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.row_updates.changed_rows import read_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store

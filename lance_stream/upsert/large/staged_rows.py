@@ -32,7 +32,7 @@ from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.batch_keys import without_dictionary
 from lance_stream.keys.index.memtable import first_words
-from lance_stream.keys.matching import THREADS, Workers
+from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.row_updates.staged_files import (
     ALL_WORDS,

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.keys.index.shared_index import index_keys, merge_runs, shared_index
-from lance_stream.keys.matching import THREADS, Workers
+from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.row_updates import staged_files
 from lance_stream.row_updates.staged_files import WordRange
