@@ -36,13 +36,14 @@ from lance_stream.keys.index.column_cache import clear_columns
 from lance_stream.keys.index.memtable import (
     Collector,
     Memtable,
-    are_merged,
     new_seeds,
+    split_rows,
     words_of,
 )
 from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
 from lance_stream.keys.index.run_format import U32, Covered, FileKey, KeyColumns, RunFooter, joined
 from lance_stream.keys.index.run_merging import Part, groups_to_merge, merged, planned_parts
+from lance_stream.keys.index.sorted_words import spread
 from lance_stream.keys.key_filter import KeyWords, are_exact
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field, Schema
@@ -72,6 +73,11 @@ MOST_MERGED_KEYS: Final = 16 << 20
 
 LOOKUPS_BEFORE_RETRY: Final = 16
 """After a run could not be written, so many lookups pass before the next attempt."""
+
+# Runs in memory are merged up to this many keys: merging takes several times their memory.
+_MOST_MERGED_IN_MEMORY: Final = 2 << 20
+# Smaller runs in memory are of one tier.
+_LEAST_IN_MEMORY: Final = 1 << 14
 
 _SEARCHING_THREADS: Final = 2
 
@@ -162,14 +168,10 @@ class _HashedKeys(NamedTuple):
         return cls(words.words[order], others, order)
 
     def in_memory(self, run: Memtable) -> RowMatches:
-        first = np.searchsorted(run.words, self.words, "left")
-        counts = np.searchsorted(run.words, self.words, "right") - first
-        which = np.repeat(np.arange(len(self.words)), counts)
-        ends = np.cumsum(counts)
-        at = np.arange(len(which)) - np.repeat(ends - counts, counts) + first[which]
+        at, which = spread(*run.search.equal_to(self.words))
         same = self._same(None if run.others is None else run.others[at], which)
-        matches = Memtable(run.words[at[same]], None, run.rows[at[same]])
-        return RowMatches(matches.files, matches.offsets, self.numbers[which[same]])
+        files, offsets = split_rows(run.rows[at[same]])
+        return RowMatches(files, offsets, self.numbers[which[same]])
 
     def in_index(self, run: IndexRun, store: Store) -> RowMatches:
         """Return the rows of a run with one of the keys.
@@ -380,11 +382,20 @@ class KeyIndex:
         return number
 
     def _insert(self, run: Memtable) -> None:
-        """Add a run, merged with those that are not much larger: few remain, and few are merged."""
-        self._runs.sort(key=lambda run: -len(run.words))
-        while self._runs and are_merged(len(self._runs[-1].words), len(run.words)):
-            run = self._runs.pop().merged_with(run)
+        """Add a run, and merge those of a similar size."""
         self._runs.append(run)
+        while group := self._similar_runs():
+            others = [run for run in self._runs if all(run is not one for one in group)]
+            self._runs = [*others, Memtable.merged(group)]
+
+    def _similar_runs(self) -> tuple[Memtable, ...] | None:
+        """Return runs in memory that are better one; None if there are none."""
+        groups = groups_to_merge(
+            [(run, len(run.words)) for run in self._runs],
+            least_keys=_LEAST_IN_MEMORY,
+            most_keys=_MOST_MERGED_IN_MEMORY,
+        )
+        return next((group for group in groups if len(group) > 1), None)
 
     def _forget_unused(self, num_fragments: int) -> None:
         """Forget the files that were asked for longest ago, once they are as many as the others."""

@@ -9,6 +9,8 @@ taken for another of a billion with a chance below 10^-15.
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,10 +21,9 @@ import pyarrow.compute as pc
 from lance_stream.arrays import Positions
 from lance_stream.keys.batch_keys import hash_keys, without_dictionary
 from lance_stream.keys.index.run_format import U32, FileKey, Keys
+from lance_stream.keys.index.sorted_words import SortedWords
 from lance_stream.keys.key_filter import KeyWords, are_exact, key_words
 
-# Runs are merged up to this many rows: merging takes several times their memory for a moment.
-_MOST_MERGED: Final = 2 << 20
 _OFFSET_BITS: Final = np.uint64(32)
 _OFFSET_MASK: Final = np.uint64((1 << 32) - 1)
 
@@ -126,7 +127,8 @@ class Collector:
         )
 
 
-class Memtable(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Memtable:
     """Keys of some files.
 
     Attributes:
@@ -159,15 +161,15 @@ class Memtable(NamedTuple):
         others = 0 if self.others is None else self.others.nbytes
         return self.words.nbytes + others + self.rows.nbytes
 
+    @cached_property
+    def search(self) -> SortedWords:
+        """The search of the words."""
+        return SortedWords(self.words)
+
     @property
     def files(self) -> Positions:
         """(n,) i64, the number of each row's file."""
-        return (self.rows >> _OFFSET_BITS).astype(np.int64)
-
-    @property
-    def offsets(self) -> npt.NDArray[np.uint64]:
-        """(n,) u64 row offsets."""
-        return self.rows & _OFFSET_MASK
+        return split_rows(self.rows)[0]
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "Memtable":
         """Return some of the keys.
@@ -178,14 +180,17 @@ class Memtable(NamedTuple):
         others = None if self.others is None else self.others[mask]
         return Memtable(self.words[mask], others, self.rows[mask])
 
-    def merged_with(self, other: "Memtable") -> "Memtable":
-        """Return the keys of both runs."""
-        words = np.concatenate([self.words, other.words])
+    @classmethod
+    def merged(cls, runs: Sequence["Memtable"]) -> "Memtable":
+        """Return the keys of several runs."""
+        words = np.concatenate([run.words for run in runs])
         order = np.argsort(words, kind="stable")  # which takes advantage of the order that there is
-        others = None
-        if self.others is not None and other.others is not None:
-            others = np.concatenate([self.others, other.others])[order]
-        return Memtable(words[order], others, np.concatenate([self.rows, other.rows])[order])
+        others = [run.others for run in runs if run.others is not None]
+        return cls(
+            words[order],
+            np.concatenate(others)[order] if others else None,
+            np.concatenate([run.rows for run in runs])[order],
+        )
 
     def numbered(self, start_of: Positions) -> Keys:
         """Return the keys of some files, with their rows numbered through all of those.
@@ -193,14 +198,19 @@ class Memtable(NamedTuple):
         Args:
             start_of: By the number of a file, the number of its first row; -1 for other files.
         """
-        starts = start_of[self.files]
+        files, offsets = split_rows(self.rows)
+        starts = start_of[files]
         keys = self
         if bool((starts < 0).any()):
-            keys, starts = self.where(starts >= 0), starts[starts >= 0]
-        rows = starts + keys.offsets.astype(np.int64)
+            keys, offsets, starts = (
+                self.where(starts >= 0),
+                offsets[starts >= 0],
+                starts[starts >= 0],
+            )
+        rows = starts + offsets.astype(np.int64)
         return Keys(keys.words, keys.others, rows.astype(np.uint32))
 
 
-def are_merged(one: int, other: int) -> bool:
-    """Return whether two runs of so many keys are better merged; the first one is the larger."""
-    return 2 * other >= one and one + other <= _MOST_MERGED
+def split_rows(rows: npt.NDArray[np.uint64]) -> tuple[Positions, npt.NDArray[np.uint64]]:
+    """Return the number of each row's file, and the row's offset in it; see `Memtable.rows`."""
+    return (rows >> _OFFSET_BITS).astype(np.int64), rows & _OFFSET_MASK

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -40,7 +40,7 @@ from lance_stream.keys.index.run_format import (
     footer_bytes,
 )
 from lance_stream.keys.index.run_merging import Part, merged
-from lance_stream.keys.index.sorted_words import SortedWords
+from lance_stream.keys.index.sorted_words import SortedWords, spread
 from lance_stream.storage.store import Store
 from lance_stream.table.paths import KEY_INDEX_DIRECTORY, key_index_path, parse_key_index_name
 
@@ -177,83 +177,53 @@ class IndexRun:
             RunUnavailableError: Chunks that are needed cannot be read; or more keys than
                 `MAX_HITS` have one of the words.
         """
-        if len(self._is_local) and bool(self._is_local.all()):
-            return self._find_in_copy(targets)
+        hits: list[Hits] = []
+        num_hits = 0
+        for search, keys, begin, end in self._parts(store, targets):
+            firsts, counts = search.equal_to(targets[begin:end])
+            num_hits += int(counts.sum())
+            if num_hits > MAX_HITS:
+                raise RunUnavailableError(self, is_damaged=False)
+            positions, which = spread(firsts, counts)
+            others = None if keys.others is None else keys.others[positions]
+            hits.append(Hits(which + begin, others, keys.rows[positions]))
+        return _joined(hits)
+
+    def _parts(self, store: Store, targets: U64) -> Iterator[tuple[SortedWords, Keys, int, int]]:
+        """Yield parts of the run to search, their keys, and which words may be in each.
+
+        The parts are the whole run if this process has a copy of it, else some of its chunks.
+        """
+        if bool(self._is_local.all()):
+            yield self._search, Keys(self.words, self.others, self.rows), 0, len(targets)
+            return
         firsts = self.footer.firsts
         # Equal words may begin at the end of a chunk, and go on in the next ones.
-        first = np.maximum(np.searchsorted(firsts, targets, "left") - 1, 0)
-        stop = np.searchsorted(firsts, targets, "right")
-        candidates = np.flatnonzero(stop > first)
-        edges = np.zeros(len(firsts) + 1, np.int64)
-        np.add.at(edges, first[candidates], 1)
-        np.add.at(edges, stop[candidates], -1)
-        chunks = np.flatnonzero(np.cumsum(edges[:-1]) > 0)
+        begins = np.searchsorted(targets, firsts, "left")
+        ends = np.append(np.searchsorted(targets, firsts[1:], "right"), len(targets))
+        chunks = np.flatnonzero(ends > begins)
         is_first, self._was_searched = not self._was_searched, True
         num_missing = int((~self._is_local[chunks]).sum())
         if is_first and num_missing >= _MANY_CHUNKS and store.bytes_per_request <= _NEAR_BYTES:
-            return self._find_in_passing(store, targets, chunks)
-        self._fetch(store, chunks)
-        low = first[candidates] * CHUNK_ROWS
-        high = np.minimum(stop[candidates] * CHUNK_ROWS, self.footer.num_keys)
-        return self._hits(
-            targets, candidates, _lower_bound(self.words, targets[candidates], low, high), high
-        )
+            parts = self._read_in_passing(store, chunks)
+        else:
+            self._fetch(store, chunks)
+            parts = ((chunk, self._chunk(chunk)) for chunk in chunks.tolist())
+        for chunk, keys in parts:
+            yield SortedWords(keys.words), keys, int(begins[chunk]), int(ends[chunk])
 
-    def _find_in_passing(self, store: Store, targets: U64, chunks: Positions) -> Hits:
-        """Return the keys with one of some words; keeps none of the chunks."""
-        firsts = self.footer.firsts
-        begins = np.searchsorted(targets, firsts, "left")
-        ends = np.append(np.searchsorted(targets, firsts[1:], "right"), len(targets))
-        hits_by_chunk: list[Hits] = []
-        num_hits = 0
+    def _read_in_passing(self, store: Store, chunks: Positions) -> Iterator[tuple[int, Keys]]:
+        """Yield the keys of some chunks; copies none of them."""
         for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
             some = chunks[start : start + _CHUNKS_AT_ONCE].tolist()
-            for chunk, _, keys in self._read(store, some):
-                targets_of_chunk = targets[begins[chunk] : ends[chunk]]
-                at = np.searchsorted(keys.words, targets_of_chunk, "left")
-                sizes = np.searchsorted(keys.words, targets_of_chunk, "right") - at
-                num_hits += int(sizes.sum())
-                if num_hits > MAX_HITS:
-                    raise RunUnavailableError(self, is_damaged=False)
-                places, which = _spread(at, sizes)
-                others = None if keys.others is None else keys.others[places]
-                hits_by_chunk.append(Hits(which + begins[chunk], others, keys.rows[places]))
-        all_others = [hits.others for hits in hits_by_chunk if hits.others is not None]
-        return Hits(
-            np.concatenate([hits.which for hits in hits_by_chunk]),
-            np.concatenate(all_others) if all_others else None,
-            np.concatenate([hits.rows for hits in hits_by_chunk]),
+            yield from ((chunk, keys) for chunk, _, keys in self._read(store, some))
+
+    def _chunk(self, chunk: int) -> Keys:
+        """Return the keys of a chunk that is copied."""
+        part = slice(chunk * CHUNK_ROWS, (chunk + 1) * CHUNK_ROWS)
+        return Keys(
+            self.words[part], None if self.others is None else self.others[part], self.rows[part]
         )
-
-    def _find_in_copy(self, targets: U64) -> Hits:
-        """Return the keys with one of some words, all chunks being copied."""
-        at = self._search.first_at_least(targets)
-        high = np.full(len(targets), self.footer.num_keys)
-        return self._hits(targets, np.arange(len(targets)), at, high)
-
-    def _hits(self, targets: U64, candidates: Positions, at: Positions, high: Positions) -> Hits:
-        """Return the keys with one of some words, in chunks that are copied.
-
-        Args:
-            targets: (n,) u64, ascending.
-            candidates: (m,) i64, which of them may be in the run.
-            at: (m,) i64, the place of the first word that is no less.
-            high: (m,) i64, one past the last place at which each may be.
-        """
-        count = self.footer.num_keys
-        hits = np.flatnonzero(self.words[np.minimum(at, max(count - 1, 0))] == targets[candidates])
-        hits = hits[at[hits] < high[hits]]
-        at, which = at[hits], candidates[hits]
-        one_more = np.minimum(at + 1, count - 1)
-        stops = at + 1
-        many = np.flatnonzero((stops < high[hits]) & (self.words[one_more] == targets[which]))
-        stops[many] = _upper_bound(self.words, targets[which[many]], stops[many], high[hits[many]])
-        sizes = stops - at
-        if int(sizes.sum()) > MAX_HITS:
-            raise RunUnavailableError(self, is_damaged=False)
-        places, of_hit = _spread(at, sizes)
-        others = None if self.others is None else self.others[places]
-        return Hits(which[of_hit], others, self.rows[places])
 
     def _fetch(self, store: Store, chunks: Positions) -> None:
         with self._lock:
@@ -277,16 +247,16 @@ class IndexRun:
             raise RunUnavailableError(self, is_damaged=False) from error
 
 
-def _spread(firsts: Positions, sizes: Positions) -> tuple[Positions, Positions]:
-    """Return the places of ranges, and the number of the range that each belongs to.
-
-    Args:
-        firsts: (n,) i64, where each range begins.
-        sizes: (n,) i64, how many places it has.
-    """
-    which = np.repeat(np.arange(len(sizes)), sizes)
-    ends = np.cumsum(sizes)
-    return np.arange(len(which)) - (ends - sizes)[which] + firsts[which], which
+def _joined(hits: Sequence[Hits]) -> Hits:
+    """Return the hits in all parts of a run."""
+    if len(hits) == 1:
+        return hits[0]
+    others = [part.others for part in hits if part.others is not None]
+    return Hits(
+        np.concatenate([part.which for part in hits] or [np.empty(0, np.int64)]),
+        np.concatenate(others) if others else None,
+        np.concatenate([part.rows for part in hits] or [np.empty(0, np.uint32)]),
+    )
 
 
 def _sections(width: int, count: int) -> list[tuple[int, int]]:
@@ -300,30 +270,6 @@ def _write_at(file: int, data: memoryview, position: int) -> None:
     while data:
         done = os.pwrite(file, data, position)
         data, position = data[done:], position + done
-
-
-def _lower_bound(words: U64, targets: U64, low: Positions, high: Positions) -> Positions:
-    """Return the first place from `low` on with at least a word; `high` if there is none."""
-    last = max(len(words) - 1, 0)
-    low, high = low.copy(), high.copy()
-    while bool((active := low < high).any()):
-        middle = (low + high) >> 1
-        is_less = (words[np.minimum(middle, last)] < targets) & active
-        low = np.where(is_less, middle + 1, low)
-        high = np.where(is_less | ~active, high, middle)
-    return low
-
-
-def _upper_bound(words: U64, targets: U64, low: Positions, high: Positions) -> Positions:
-    """Return the first place from `low` on with more than a word; `high` if there is none."""
-    last = max(len(words) - 1, 0)
-    low, high = low.copy(), high.copy()
-    while bool((active := low < high).any()):
-        middle = (low + high) >> 1
-        is_no_more = (words[np.minimum(middle, last)] <= targets) & active
-        low = np.where(is_no_more, middle + 1, low)
-        high = np.where(is_no_more | ~active, high, middle)
-    return low
 
 
 def write_run(

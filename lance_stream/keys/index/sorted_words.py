@@ -1,4 +1,4 @@
-"""Long ascending arrays of words, in which many words are looked for at once.
+"""The search of a run: ascending words, in which many words are looked for at once.
 
 A binary search of 16 million words jumps through 128 MB: most of its time, it waits for memory. The
 words of hashes are spread evenly, and so are most numbers. So the range of words is divided into
@@ -40,6 +40,30 @@ class SortedWords:
         self.words = words
         self._begins: npt.NDArray[np.uint32] | None = None
         self._shift = np.uint64(0)
+
+    def equal_to(self, targets: U64) -> tuple[Positions, Positions]:
+        """Return where the words are that equal each of some words.
+
+        Args:
+            targets: (m,) u64, ascending.
+
+        Returns:
+            (m,) i64, the position of the first equal word, and (m,) i64, how many are equal. Where
+            none is equal, the position means nothing.
+        """
+        words = self.words
+        firsts = self.first_at_least(targets)
+        counts = np.zeros(len(targets), np.int64)
+        if not len(words):
+            return firsts, counts
+        hits = np.flatnonzero(words.take(firsts, mode="clip") == targets)
+        stops = firsts[hits] + 1
+        # Few words occur more than once: only the ends of those are searched for.
+        has_more = words.take(stops, mode="clip") == targets[hits]
+        many = np.flatnonzero(has_more & (stops < len(words)))
+        stops[many] = np.searchsorted(words, targets[hits[many]], "right")
+        counts[hits] = stops - firsts[hits]
+        return firsts, counts
 
     def first_at_least(self, targets: U64) -> Positions:
         """Return the place of the first word that is no less than each of some words.
@@ -88,3 +112,15 @@ class SortedWords:
         begins = np.searchsorted(self.words, bounds, "left")
         self._begins = np.append(begins, len(self.words)).astype(np.uint32)
         return self._begins
+
+
+def spread(firsts: Positions, counts: Positions) -> tuple[Positions, Positions]:
+    """Return the positions of ranges, and the number of the range that each belongs to.
+
+    Args:
+        firsts: (n,) i64, where each range begins.
+        counts: (n,) i64, how many positions it has.
+    """
+    which = np.repeat(np.arange(len(counts)), counts)
+    ends = np.cumsum(counts)
+    return np.arange(len(which)) - (ends - counts)[which] + firsts[which], which

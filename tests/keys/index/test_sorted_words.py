@@ -38,6 +38,20 @@ def test_positions_equal_those_of_numpy(spread: str, monkeypatch: pytest.MonkeyP
         assert np.array_equal(found, np.searchsorted(words, wanted, "left"))
 
 
+@pytest.mark.parametrize("words", SPREADS.values(), ids=list(SPREADS))
+def test_all_equal_words_are_found(words: U64) -> None:
+    """A key may be in several files, and two keys may have one word."""
+    words = np.sort(words)
+    targets = np.unique(np.concatenate([words[::7], words[::11] + np.uint64(1)]))
+    positions, which = sorted_words.spread(*SortedWords(words).equal_to(targets))
+    expected = [np.flatnonzero(words == target) for target in targets[:200]]
+    head = which < 200
+    assert positions[head].tolist() == np.concatenate(expected).tolist()
+    assert np.array_equal(words[positions], targets[which])
+    assert len(positions) == np.isin(words, targets).sum()
+    assert len(SortedWords(words[:0]).equal_to(targets)[1].nonzero()[0]) == 0
+
+
 def test_few_words_have_no_parts() -> None:
     """For few words the table of parts costs more than the search."""
     words = np.arange(10, dtype=np.uint64)
