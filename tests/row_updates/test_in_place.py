@@ -437,7 +437,7 @@ COSTS = FragmentCosts(
     num_changed=50_000,
     num_runs=50_000,
     num_columns=1,
-    own_bytes=8_000_000,
+    changed_bytes=8_000_000,
     other_bytes=3_000_000_000,
 )
 
@@ -449,7 +449,7 @@ COSTS = FragmentCosts(
         ({"num_changed": 100, "num_runs": 100}, False),
         ({"other_bytes": 8_000_000}, False),  # narrow rows
         ({"other_bytes": 8_000_000, "num_changed": 1_000_000, "num_runs": 1}, True),
-        ({"own_bytes": 3_000_000_000}, False),  # as wide as the others
+        ({"changed_bytes": 3_000_000_000}, False),  # as wide as the others
         ({"num_changed": 100, "num_runs": 100, "other_bytes": 10**12}, True),  # blobs
         ({"num_changed": 2_000, "num_runs": 2_000, "other_bytes": 0, "num_side_blobs": 1}, True),
     ],
