@@ -19,7 +19,7 @@ from lance_stream.byte_ranges import ByteRange
 from lance_stream.caches import Cache
 from lance_stream.errors import BadDataError, CorruptDataError
 from lance_stream.storage.store import Store
-from lance_stream.table.manifest import Manifest, decode_manifest, own_marks
+from lance_stream.table.manifest import Manifest, decode_manifest, unique_parts
 
 TAIL_BYTES: Final = 64 << 10
 """How many bytes at a file's end are compared."""
@@ -70,7 +70,7 @@ class ManifestCache:
             etag: Their ETag in a listing; empty if unknown.
         """
         tail = data[-TAIL_BYTES:]
-        marks = own_marks(manifest)
+        marks = unique_parts(manifest)
         if len(data) > self._max_bytes or not marks or any(mark not in tail for mark in marks):
             return
         new = _Cached(path, manifest, len(data), tail, etag)

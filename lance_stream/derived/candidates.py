@@ -110,7 +110,7 @@ def changed_since(
         fragment_id: older.manifest.fragments.raw(index)
         for index, fragment_id in enumerate(older.manifest.fragments.ids)
     }
-    places = older.manifest.fragments.index_by_id
+    excluded_offsets = older.manifest.fragments.index_by_id
     untouched: list[int] = []
     others: list[Rows] = []
     for index, fragment_id in enumerate(table.manifest.fragments.ids):
@@ -119,7 +119,7 @@ def changed_since(
             continue
         fragment = table.manifest.fragments[index]
         if fragment_id in before:
-            then = older.manifest.fragments[places[fragment_id]]
+            then = older.manifest.fragments[excluded_offsets[fragment_id]]
             if is_restored_with and files_of(then, field_ids) == files_of(fragment, field_ids):
                 untouched.append(fragment_id)
                 continue
@@ -239,7 +239,7 @@ def _sources(table: TableVersion, changed: Changed) -> Iterator[_Source]:
         if fragments.ids[index] in changed.untouched:
             continue
         most = _NO_LIMIT
-        if lineage.first_row_ids.is_known[index]:
+        if lineage.first_row_ids.is_constant[index]:
             first, num_rows = lineage.first_row_ids.values[index], lineage.physical_rows[index]
             most = int(first) + max(int(num_rows), 1) - 1
         if pending_range.below is not None:
@@ -308,13 +308,13 @@ def _cut(candidates: list[Rows], limit: int) -> list[Rows]:
 
 def _excluding(candidates: list[Rows], excluded: list[Rows]) -> list[Rows]:
     """Return rows without those that another pending range has already returned."""
-    places: dict[int, list[npt.NDArray[np.uint32]]] = {}
+    excluded_offsets: dict[int, list[npt.NDArray[np.uint32]]] = {}
     for rows in excluded:
-        places.setdefault(rows.fragment_index, []).append(rows.offsets)
+        excluded_offsets.setdefault(rows.fragment_index, []).append(rows.offsets)
     results: list[Rows] = []
     for rows in candidates:
-        if rows.fragment_index in places:
-            is_new = ~np.isin(rows.offsets, np.concatenate(places[rows.fragment_index]))
+        if rows.fragment_index in excluded_offsets:
+            is_new = ~np.isin(rows.offsets, np.concatenate(excluded_offsets[rows.fragment_index]))
             rows = Rows(rows.fragment_index, rows.offsets[is_new], rows.row_ids[is_new])
         if len(rows.offsets):
             results.append(rows)

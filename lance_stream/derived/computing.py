@@ -347,8 +347,8 @@ class _Run:
 def _states_of(ids: RowIds, stored_ids: RowIds, states: npt.NDArray[np.int64]) -> pa.Array:
     if not len(stored_ids):
         return pa.nulls(len(ids), pa.int64())
-    places = np.minimum(np.searchsorted(stored_ids, ids), len(stored_ids) - 1)
-    return pa.array(states[places], mask=stored_ids[places] != ids)
+    positions = np.minimum(np.searchsorted(stored_ids, ids), len(stored_ids) - 1)
+    return pa.array(states[positions], mask=stored_ids[positions] != ids)
 
 
 def _nulls(schema: pa.Schema, count: int) -> pa.RecordBatch:
@@ -474,5 +474,5 @@ class StagedValues:
                     ids.append(rows_of_file[mine])
         read_ids = np.concatenate(ids)
         order = np.argsort(read_ids)
-        places = order[np.searchsorted(read_ids, row_ids, sorter=order)]
-        return one_batch_of(pa.Table.from_batches(rows)).take(pa.array(places))
+        positions = order[np.searchsorted(read_ids, row_ids, sorter=order)]
+        return one_batch_of(pa.Table.from_batches(rows)).take(pa.array(positions))

@@ -133,14 +133,14 @@ def _have_same_inputs(
         then = read.manifest.fragments.by_id(fragment_id)
         if then is None or now is None or files_of(now, inputs) != files_of(then, inputs):
             same[part] = False
-    places = np.flatnonzero(~same)
-    if len(places):
+    positions = np.flatnonzero(~same)
+    if len(positions):
         columns = [quote_path((column,)) for column in declaration.read_columns]
         actual = [
             fingerprints_of(row.select(list(declaration.read_columns)), declaration.fingerprint)
-            for row in read_rows(table, addresses[places], columns)
+            for row in read_rows(table, addresses[positions], columns)
         ]
-        same[places] = np.concatenate(actual) == expected[places]
+        same[positions] = np.concatenate(actual) == expected[positions]
     checked: npt.NDArray[np.bool_] = same
     return checked
 

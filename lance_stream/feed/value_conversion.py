@@ -95,9 +95,9 @@ def _show_list(array: pa.Array, source: Source, target: Any) -> pa.Array:
     if is_null.all():
         return pa.nulls(len(array), target)
     starts = np.cumsum(lengths) - lengths
-    places = starts[:, None] + np.arange(target.list_size)
+    positions = starts[:, None] + np.arange(target.list_size)
     chosen = pa.array(
-        np.where(is_null[:, None], 0, places).ravel(),
+        np.where(is_null[:, None], 0, positions).ravel(),
         mask=np.repeat(is_null, target.list_size),
     )
     return pa.FixedSizeListArray.from_arrays(
@@ -141,13 +141,13 @@ def _entries_of(
     rows = _rows_of(array)
     first = array.offsets.to_numpy(zero_copy_only=False)[:-1]
     starts = np.cumsum(_lengths_of(array)) - _lengths_of(array)
-    places = pa.array(first[rows] + np.arange(len(rows)) - starts[rows], pa.int64())
+    positions = pa.array(first[rows] + np.arange(len(rows)) - starts[rows], pa.int64())
     parts = source.parts or (Source(0), Source(1))
     types = (target.key_type, target.item_type)
     return tuple(
-        pa.nulls(len(places), kind)
+        pa.nulls(len(positions), kind)
         if part is None
-        else show(array.values.field(index).take(places), part, kind)
+        else show(array.values.field(index).take(positions), part, kind)
         for index, (part, kind) in enumerate(zip(parts, types, strict=True))
     )
 
@@ -210,9 +210,9 @@ def _show_leaf(array: pa.Array, _source: Source, target: pa.DataType) -> pa.Arra
 def _encoded(values: pa.Array, target: pa.DictionaryType) -> pa.Array:
     encoded = values.dictionary_encode()
     most = np.iinfo(target.index_type.to_pandas_dtype()).max
-    places = encoded.indices.to_numpy(zero_copy_only=False)
-    mask = np.asarray(encoded.is_null()) | (places > most)
-    indices = pa.array(np.where(mask, 0, places).astype(np.int64), mask=mask)
+    positions = encoded.indices.to_numpy(zero_copy_only=False)
+    mask = np.asarray(encoded.is_null()) | (positions > most)
+    indices = pa.array(np.where(mask, 0, positions).astype(np.int64), mask=mask)
     return pa.DictionaryArray.from_arrays(
         indices.cast(target.index_type), encoded.dictionary, ordered=target.ordered
     )

@@ -136,10 +136,12 @@ class FileReader:
                 f"row offset {int(offsets[-1])} was requested, but the file has "
                 f"{self.metadata.num_rows} rows"
             )
-        places = offsets.astype(np.int64)
-        if len(places) and (int(places[0]) < 0 or not bool((places[1:] > places[:-1]).all())):
+        positions = offsets.astype(np.int64)
+        if len(positions) and (
+            int(positions[0]) < 0 or not bool((positions[1:] > positions[:-1]).all())
+        ):
             raise InvalidInputError("row offsets must be ascending, each once")
-        return self._cached.answering(self._content.read(fields, column_of, Rows.of(places)))
+        return self._cached.answering(self._content.read(fields, column_of, Rows.of(positions)))
 
     def page_starts(
         self, fields: Sequence[Field], column_of: Mapping[int, int]

@@ -168,9 +168,9 @@ class KeyLookup:
             numbers = self._numbers(taken)
             hits = numbers >= 0
             return rows[hits], numbers[hits]
-        places = np.minimum(np.searchsorted(search.words, words), self.num_keys - 1)
-        hits = search.words[places] == words
-        rows, numbers = rows[hits], search.numbers[places[hits]]
+        nearest = np.minimum(np.searchsorted(search.words, words), self.num_keys - 1)
+        hits = search.words[nearest] == words
+        rows, numbers = rows[hits], search.numbers[nearest[hits]]
         same = _are_same(columns, search.columns, rows, numbers)
         return rows[same], numbers[same]
 
@@ -292,18 +292,18 @@ def _hash_column(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
     first, stop = int(starts[0]), int(starts[-1] + sizes[-1])
     padded = np.concatenate([data[first:stop], np.zeros(8, np.uint8)])
     eights = np.ndarray((stop - first + 1,), "<u8", padded, strides=(1,))  # from each byte on
-    places = starts - first
+    key_starts = starts - first
     hashes = sizes.astype(np.uint64)
     if seed:  # otherwise a size and the word after it may differ so that both cancel out
         hashes = _mixed(hashes + seed)
     shortest = int(sizes.min())
     for position in range(0, int(sizes.max()), 8):
         if position + 8 <= shortest:  # eight bytes of every value
-            hashes = _mixed(hashes ^ (eights[places + position] + seed))
+            hashes = _mixed(hashes ^ (eights[key_starts + position] + seed))
             continue
         active = np.flatnonzero(sizes > position)
         num_remaining = np.minimum(sizes[active] - position, 8)
-        words = eights[places[active] + position] & _FIRST_BYTES[num_remaining]
+        words = eights[key_starts[active] + position] & _FIRST_BYTES[num_remaining]
         hashes[active] = _mixed(hashes[active] ^ (words + seed))
     return hashes
 
@@ -471,8 +471,8 @@ def _index_in(values: pa.Array, distinct: pa.Array) -> Positions:
     indices = pc.fill_null(pc.index_in(values, value_set=distinct), NO_MATCH)
     if values.null_count:
         indices = pc.if_else(pc.is_null(values), NO_MATCH, indices)
-    places: Positions = indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return places
+    numbers: Positions = indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
 
 
 def show_key(names: Sequence[str], keys: Sequence[pa.Array], row: int) -> str:

@@ -176,8 +176,8 @@ def _ranks_of_leaves(values: pa.Array) -> Ranks:
     present = values.drop_null()
     if pa.types.is_floating(present.type):
         # numpy orders as Spark does: all NaN are equal, after all numbers; -0.0 is 0.0
-        _, places = np.unique(present.to_numpy(zero_copy_only=False), return_inverse=True)
-        ranks[valid] = places.reshape(-1) + 1
+        _, positions = np.unique(present.to_numpy(zero_copy_only=False), return_inverse=True)
+        ranks[valid] = positions.reshape(-1) + 1
         return ranks
     distinct = pc.unique(present)
     order = distinct.take(pc.sort_indices(distinct))
@@ -192,9 +192,9 @@ def _refined(ranks: Ranks, then: Ranks) -> Ranks:
 
 def _from_one(numbers: Ranks) -> Ranks:
     """Return the ranks of numbers among the distinct ones, from 1; 0 for negative ones."""
-    distinct, places = np.unique(numbers, return_inverse=True)
+    distinct, positions = np.unique(numbers, return_inverse=True)
     is_null_there = bool(len(distinct)) and distinct[0] < 0
-    ranks: Ranks = places.reshape(-1).astype(np.int64) + (0 if is_null_there else 1)
+    ranks: Ranks = positions.reshape(-1).astype(np.int64) + (0 if is_null_there else 1)
     return ranks
 
 

@@ -75,35 +75,35 @@ def chance_of(path: str) -> bytes | None:
 
 
 def file_columns(
-    fragments: FragmentList, places: Positions, field_id: int
+    fragments: FragmentList, positions: Positions, field_id: int
 ) -> list[FileColumn | None]:
     """Return what `file_column` returns for some fragments, of which few are decoded.
 
     Args:
         fragments: The fragments of a version.
-        places: (n,) which of them.
+        positions: (n,) which of them.
         field_id: The field.
 
     Raises:
         CorruptDataError: A fragment that is decoded is damaged.
     """
-    columns: list[FileColumn | None] = [None] * len(places)
-    remaining = np.arange(len(places))
-    if len(places) > _FEW:
-        raws = [fragments.raws[index] for index in places.tolist()]
+    columns: list[FileColumn | None] = [None] * len(positions)
+    remaining = np.arange(len(positions))
+    if len(positions) > _FEW:
+        raws = [fragments.raws[index] for index in positions.tolist()]
         files = _PlainFiles.of(raws)
         for _ in range(_MOST_KINDS):
             if not len(files.owners):
                 break
             is_alike = files.are_like_first()
-            first = file_column(fragments[places[files.owners[0]]], field_id)
+            first = file_column(fragments[positions[files.owners[0]]], field_id)
             alike = files.where(is_alike)
             for at, chance in zip(alike.owners.tolist(), alike.chances(), strict=True):
                 columns[at] = None if first is None else FileColumn(chance, first.column)
             remaining = np.setdiff1d(remaining, alike.owners, assume_unique=True)
             files = files.where(~is_alike)
     for at in remaining.tolist():
-        columns[at] = file_column(fragments[places[at]], field_id)
+        columns[at] = file_column(fragments[positions[at]], field_id)
     return columns
 
 

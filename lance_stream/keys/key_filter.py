@@ -60,11 +60,11 @@ class KeyFilter:
         offsets, word_parts = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
         for start in range(0, num_rows, _ROWS_AT_ONCE):
             words = key_words([key.slice(start, _ROWS_AT_ONCE) for key in keys])
-            places = scratch[: len(words)]
-            np.multiply(words, _ODD, out=places)
-            np.right_shift(places, self._shift, out=places)
+            positions = scratch[: len(words)]
+            np.multiply(words, _ODD, out=positions)
+            np.right_shift(positions, self._shift, out=positions)
             # as signed numbers, which numpy uses as indices directly
-            rows = np.flatnonzero(self._is_there[places.view(np.int64)])
+            rows = np.flatnonzero(self._is_there[positions.view(np.int64)])
             if not len(rows):
                 continue
             # accidental hits seldom occur twice

@@ -73,14 +73,14 @@ class KeyMatcher:
         ):  # the first call, or others: renamed columns have other ids
             self._fields_read, self._matches_of = fields_read, {}
         valid: list[Matches] = []
-        places: list[int] = []
+        positions: list[int] = []
         fragments = table.manifest.fragments
         bounds = key_bounds(table, incoming.on)
         for index in np.flatnonzero(bounds.may_hold(fragments, incoming.lookup)).tolist():
             cached = self._matches_of.get(fragments.ids[index])
             still_valid = None if cached is None else _still(table, index, *cached)
             if still_valid is None:
-                places.append(index)
+                positions.append(index)
             else:
                 valid.append(still_valid)
         are_unknown = bounds.are_unknown(fragments)
@@ -92,13 +92,13 @@ class KeyMatcher:
                 system_columns=(ROW_ADDRESS,),
                 include_deleted=bool(are_unknown[index]),
             )
-            for index in places
+            for index in positions
         ]
         was_looked_up = any(column.saved_work for column in bounds.columns)
         results = self._workers.find(
             table, incoming.on, incoming.lookup, units, was_looked_up=was_looked_up
         )
-        for index, unit, result in zip(places, units, results, strict=True):
+        for index, unit, result in zip(positions, units, results, strict=True):
             self._matches_of[fragments.ids[index]] = (unit.fragment, result)
         bounds.add_bounds(file_bounds for result in results for file_bounds in result.file_bounds)
         save_key_bounds(table, bounds)

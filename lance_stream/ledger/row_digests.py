@@ -546,10 +546,10 @@ def _add_long(sums: U64, words: Any, starts: Any, lengths: Any) -> None:
         num_remaining = lengths[which] - section * _TABLE * 8
         counts = np.minimum(-(-num_remaining // 8), _TABLE)
         for some in _slices(counts):
-            places = _numbers_within(counts[some])
-            at = np.repeat(begin[some], counts[some]) + 8 * places
-            rest = np.repeat(num_remaining[some], counts[some]) - 8 * places
-            weighted = _read_words(words, at, rest) * _K[:, places]
+            positions = _numbers_within(counts[some])
+            at = np.repeat(begin[some], counts[some]) + 8 * positions
+            rest = np.repeat(num_remaining[some], counts[some]) - 8 * positions
+            weighted = _read_words(words, at, rest) * _K[:, positions]
             section_sums = _segment_sums(weighted, counts[some])
             sums[:, which[some]] += section_sums * _factors(section)
         which = which[num_remaining > _TABLE * 8]
@@ -655,9 +655,9 @@ def _add_items(sums: U64, values: U64, starts: Any, lengths: Any) -> None:
         num_remaining = lengths[which] - section * _TABLE
         counts = np.minimum(num_remaining, _TABLE)
         for some in _slices(counts):
-            places = _numbers_within(counts[some])
-            at = np.repeat(begin[some], counts[some]) + places
-            section_sums = _segment_sums(values[:, at] * _K[:, places], counts[some])
+            positions = _numbers_within(counts[some])
+            at = np.repeat(begin[some], counts[some]) + positions
+            section_sums = _segment_sums(values[:, at] * _K[:, positions], counts[some])
             sums[:, which[some]] += section_sums * _factors(section)
         which = which[num_remaining > _TABLE]
         section += 1

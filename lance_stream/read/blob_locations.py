@@ -120,41 +120,41 @@ def blob_locations(
                 str(uris[row]) if kind == EXTERNAL else "",
             )
             file_of[row] = keys[key]
-    places = BlobSpans(valid, files, file_of, positions, sizes)
-    _check(places, kinds)
-    return places
+    spans = BlobSpans(valid, files, file_of, positions, sizes)
+    _check(spans, kinds)
+    return spans
 
 
-def read_blobs(places: BlobSpans) -> pa.Array:
+def read_blobs(spans: BlobSpans) -> pa.Array:
     """Return the bytes of blobs, as large_binary."""
-    offsets = np.zeros(len(places.valid) + 1, np.int64)
-    np.cumsum(places.sizes, out=offsets[1:])
+    offsets = np.zeros(len(spans.valid) + 1, np.int64)
+    np.cumsum(spans.sizes, out=offsets[1:])
     data = np.empty(int(offsets[-1]), np.uint8)
     target = data.data
-    for which, file in enumerate(places.files):
-        rows = np.flatnonzero((places.file_of == which) & (places.sizes > 0))
-        rows = rows[np.argsort(places.positions[rows], kind="stable")]
-        runs = list(_runs(places.positions[rows], places.sizes[rows]))
+    for which, file in enumerate(spans.files):
+        rows = np.flatnonzero((spans.file_of == which) & (spans.sizes > 0))
+        rows = rows[np.argsort(spans.positions[rows], kind="stable")]
+        runs = list(_runs(spans.positions[rows], spans.sizes[rows]))
         buffers = _read(file, [run for run, _ in runs])
         done = 0
         for (run, num_rows), buffer in zip(runs, buffers, strict=True):
             inside = rows[done : done + num_rows]
             done += num_rows
             first, stop = int(offsets[inside[0]]), int(offsets[inside[-1] + 1])
-            if stop - first == run.size_bytes == int(places.sizes[inside].sum()) and bool(
+            if stop - first == run.size_bytes == int(spans.sizes[inside].sum()) and bool(
                 (inside[1:] > inside[:-1]).all()
             ):
                 target[first:stop] = buffer  # as our own writer stores them
                 continue
             for row in inside.tolist():
-                start, size = int(places.positions[row]) - run.start, int(places.sizes[row])
+                start, size = int(spans.positions[row]) - run.start, int(spans.sizes[row])
                 at = int(offsets[row])
                 target[at : at + size] = buffer[start : start + size]
-    missing = int(np.count_nonzero(~places.valid))
-    bitmap = pa.py_buffer(np.packbits(places.valid, bitorder="little")) if missing else None
+    missing = int(np.count_nonzero(~spans.valid))
+    bitmap = pa.py_buffer(np.packbits(spans.valid, bitorder="little")) if missing else None
     return pa.Array.from_buffers(
         pa.large_binary(),
-        len(places.valid),
+        len(spans.valid),
         [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)],
         missing,
     )
@@ -265,31 +265,31 @@ def _external(base_id: int, uri: str, open_files: OpenFiles) -> tuple[Store, str
     return store, name
 
 
-def _check(places: BlobSpans, kinds: npt.NDArray[np.int64]) -> None:
+def _check(spans: BlobSpans, kinds: npt.NDArray[np.int64]) -> None:
     """Raise unless all blobs are inside their files, and the table's own do not overlap."""
-    for which, file in enumerate(places.files):
-        rows = np.flatnonzero(places.file_of == which)
+    for which, file in enumerate(spans.files):
+        rows = np.flatnonzero(spans.file_of == which)
         kind = int(kinds[rows[0]])
         if kind == EXTERNAL:
-            whole = rows[places.sizes[rows] == 0]
-            places.sizes[whole] = file.size_bytes - places.positions[whole]
-        stops = places.positions[rows] + places.sizes[rows]
-        if (stops > file.size_bytes).any() or (places.sizes[rows] < 0).any():
+            whole = rows[spans.sizes[rows] == 0]
+            spans.sizes[whole] = file.size_bytes - spans.positions[whole]
+        stops = spans.positions[rows] + spans.sizes[rows]
+        if (stops > file.size_bytes).any() or (spans.sizes[rows] < 0).any():
             raise CorruptDataError(
                 f"a blob should end at byte {stops.max()} of {file.path!r}, which has "
                 f"{file.size_bytes} bytes"
             )
         if (
             kind == DEDICATED
-            and ((places.positions[rows] != 0) | (places.sizes[rows] != file.size_bytes)).any()
+            and ((spans.positions[rows] != 0) | (spans.sizes[rows] != file.size_bytes)).any()
         ):
             raise CorruptDataError(
-                f"a blob should be {places.sizes[rows].max()} bytes, all of {file.path!r}, "
+                f"a blob should be {spans.sizes[rows].max()} bytes, all of {file.path!r}, "
                 f"which has {file.size_bytes}"
             )
-        if kind != EXTERNAL and int(places.sizes[rows].sum()) > file.size_bytes:
+        if kind != EXTERNAL and int(spans.sizes[rows].sum()) > file.size_bytes:
             raise CorruptDataError(
-                f"blobs of {places.sizes[rows].sum()} bytes together should be in "
+                f"blobs of {spans.sizes[rows].sum()} bytes together should be in "
                 f"{file.path!r}, which has {file.size_bytes}"
             )
 

@@ -157,17 +157,17 @@ def _of_fragment(
         (descriptions,) = table.files.take(file, [described(narrowed(path))], offsets)
         for _ in path[1:]:
             descriptions = pc.struct_field(descriptions, 0)  # null where the struct is
-        places = blob_locations(descriptions, file, table.files)
+        spans = blob_locations(descriptions, file, table.files)
     except BadDataError as error:
         error.add_note(f"column {field.name!r} of the data file {file.path!r}")
         raise
     return [
-        (places.files[which] if which >= 0 else None, start, size) if valid else None
+        (spans.files[which] if which >= 0 else None, start, size) if valid else None
         for valid, which, start, size in zip(
-            places.valid.tolist(),
-            places.file_of.tolist(),
-            places.positions.tolist(),
-            places.sizes.tolist(),
+            spans.valid.tolist(),
+            spans.file_of.tolist(),
+            spans.positions.tolist(),
+            spans.sizes.tolist(),
             strict=True,
         )
     ]

@@ -70,7 +70,7 @@ class _Part:
     """A part of a page that was fetched, or is being fetched."""
 
     def __init__(self, span: ByteRange) -> None:
-        self.place = span
+        self.span = span
         self.is_done = threading.Event()
         self.data: Buffer | None = None
 
@@ -136,7 +136,7 @@ class PageCache:
         answers: Sequence[Any] = ()
         try:
             if mine or more:
-                answers = read_ranges([*(part.place for part in mine), *more])
+                answers = read_ranges([*(part.span for part in mine), *more])
             for part, data in zip(mine, answers, strict=False):
                 part.data = memoryview(data)
         finally:
@@ -153,10 +153,10 @@ class PageCache:
     def _finish(self, owner: object, parts: Sequence[_Part]) -> None:
         with self._lock:
             for part in parts:
-                key = (owner, part.place.start)
+                key = (owner, part.span.start)
                 if part.data is None and self._parts.get(key) is part:
                     del self._parts[key]
-                    self._num_bytes -= part.place.size_bytes
+                    self._num_bytes -= part.span.size_bytes
         for part in parts:
             part.is_done.set()
 
@@ -164,19 +164,19 @@ class PageCache:
         while self._finished:
             owner = self._finished.popleft()
             for key in [part_key for part_key in self._parts if part_key[0] is owner]:
-                self._num_bytes -= self._parts.pop(key).place.size_bytes
+                self._num_bytes -= self._parts.pop(key).span.size_bytes
         for key, part in list(self._parts.items()):
             if self._num_bytes <= self._room:
                 return
             if part.is_done.is_set():
                 del self._parts[key]
-                self._num_bytes -= part.place.size_bytes
+                self._num_bytes -= part.span.size_bytes
 
     @staticmethod
     def _bytes_of(part: _Part, read_ranges: ReadRanges) -> Buffer:
         part.is_done.wait()
         if part.data is None:  # the thread that fetched it has failed; its error is its own
-            (data,) = read_ranges([part.place])
+            (data,) = read_ranges([part.span])
             return memoryview(data)
         return part.data
 
@@ -238,12 +238,12 @@ class PagesOfFile:
             rows_apart: How far the rows lie apart for which they are; 1 if no row is left out.
         """
         needed = [self._parts_for(span, rows_apart) for span in ranges]
-        places = dict.fromkeys(part for parts in needed for part in parts)
+        positions = dict.fromkeys(part for parts in needed for part in parts)
         more = [span for span, parts in zip(ranges, needed, strict=True) if not parts]
-        if not places:
+        if not positions:
             return self._read_ranges(ranges)
-        fetched, rest = self._cache.fetch(self.name, list(places), more, self._read_ranges)
-        data_of = dict(zip(places, fetched, strict=True))
+        fetched, rest = self._cache.fetch(self.name, list(positions), more, self._read_ranges)
+        data_of = dict(zip(positions, fetched, strict=True))
         others = iter(rest)
         return [
             _cut(target, [(part, data_of[part]) for part in parts]) if parts else next(others)

@@ -59,7 +59,7 @@ def _hits(table: TableVersion, row_ids: RowIds) -> Iterator[tuple[int, Positions
     for index in np.flatnonzero(begins < ends).tolist():
         some = np.arange(begins[index], ends[index])
         yield index, some, (row_ids[some] - ranges.values[index]).astype(np.int64)
-    for index in np.flatnonzero(~ranges.is_known).tolist() if len(row_ids) else ():
+    for index in np.flatnonzero(~ranges.is_constant).tolist() if len(row_ids) else ():
         yield index, *_matches_in(table.row_ids(fragments[index]), row_ids)
 
 

@@ -113,16 +113,16 @@ def _numbers(numbers: Numbers, name: str) -> npt.NDArray[np.uint64]:
     return array.astype(np.uint64)
 
 
-def _addresses_at(table: TableVersion, places: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _addresses_at(table: TableVersion, positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Return the addresses of rows by their position among the live rows, in scan order."""
     fragments, counts = table.manifest.fragments, table.row_counts.live
     stops = counts.cumsum()
     num_rows = int(stops[-1]) if len(stops) else 0
-    if len(places) and int(places.max()) >= num_rows:
+    if len(positions) and int(positions.max()) >= num_rows:
         raise NotFoundError(
-            f"there is no row {int(places.max())}: version {table.version} has {num_rows} rows"
+            f"there is no row {int(positions.max())}: version {table.version} has {num_rows} rows"
         )
-    alive = places.astype(np.int64)
+    alive = positions.astype(np.int64)
     which = stops.searchsorted(alive, side="right")
     alive -= (stops - counts)[which]
     numbers = fragments.numbers
@@ -136,10 +136,10 @@ def _addresses_at(table: TableVersion, places: npt.NDArray[np.uint64]) -> npt.ND
     return pack_addresses(numbers.ids[which], alive)
 
 
-def _are_among(places: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.bool_]:
+def _are_among(positions: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.bool_]:
     """Return which of the numbers below `count` are among some of them."""
     are_among = np.zeros(count, np.bool_)
-    are_among[places] = True
+    are_among[positions] = True
     return are_among
 
 
@@ -178,7 +178,7 @@ def _is_worth_an_index(table: TableVersion, num_ids: int) -> bool:
     num_rows = int(rows.sum())
     if len(fragments) <= FEW_FRAGMENTS and num_rows <= MOST_INDEXED_ROWS:
         return True
-    num_listed = int(rows[~fragments.lineage.first_row_ids.is_known].sum())
+    num_listed = int(rows[~fragments.lineage.first_row_ids.is_constant].sum())
     return num_listed > MOST_INDEXED_ROWS and num_rows <= MAX_MATERIALIZED
 
 

@@ -56,9 +56,9 @@ def read_rows(
         columns: The columns wanted.
         read: Yields the rows of work units, in order.
     """
-    places = table.manifest.fragments.index_by_id
+    positions = table.manifest.fragments.index_by_id
     units = [
-        unit_of(table, places[fragment_id], columns=tuple(columns), offsets=offsets)
+        unit_of(table, positions[fragment_id], columns=tuple(columns), offsets=offsets)
         for fragment_id, offsets in by_fragment(addresses)
     ]
     # The order of fragments may differ from that of their ids: read one at a time, by address.
@@ -83,9 +83,9 @@ class MovedLineage(NamedTuple):
 
 def row_ids_of(table: TableVersion, addresses: RowAddresses) -> RowIds:
     """Return the stable row ids of rows, in the order of their addresses, which ascend."""
-    places = table.manifest.fragments.index_by_id
+    positions = table.manifest.fragments.index_by_id
     parts = [
-        table.row_ids_at(table.manifest.fragments[places[fragment_id]], offsets)
+        table.row_ids_at(table.manifest.fragments[positions[fragment_id]], offsets)
         for fragment_id, offsets in by_fragment(addresses)
     ]
     return np.concatenate([np.empty(0, np.uint64), *parts])
@@ -93,10 +93,10 @@ def row_ids_of(table: TableVersion, addresses: RowAddresses) -> RowIds:
 
 def moved_lineage(table: TableVersion, addresses: RowAddresses) -> MovedLineage:
     """Return the lineage of rows, in the order of their addresses, which ascend."""
-    places = table.manifest.fragments.index_by_id
+    positions = table.manifest.fragments.index_by_id
     created = [np.empty(0, np.uint64)]
     for fragment_id, offsets in by_fragment(addresses):
-        fragment = table.manifest.fragments[places[fragment_id]]
+        fragment = table.manifest.fragments[positions[fragment_id]]
         created.append(table.row_versions_at(fragment, fragment.created_at_versions, offsets))
     return MovedLineage(row_ids_of(table, addresses), np.concatenate(created))
 
@@ -128,11 +128,11 @@ def without_rows(
     version before. Their sequences are left out: those of a table that has lived would make each
     transaction, and the copy of it in the manifest, as large as what the table says of all rows.
     """
-    places = table.manifest.fragments.index_by_id
+    positions = table.manifest.fragments.index_by_id
     dying: list[tuple[Fragment, npt.NDArray[np.uint32]]] = []
     removed: list[int] = []
     chosen = list(by_fragment(addresses))
-    fragments = [table.manifest.fragments[places[fragment_id]] for fragment_id, _ in chosen]
+    fragments = [table.manifest.fragments[positions[fragment_id]] for fragment_id, _ in chosen]
     before = table.deleted_offsets_of(fragments)
     for fragment, died, (fragment_id, offsets) in zip(fragments, before, chosen, strict=True):
         num_rows = table.physical_rows(fragment)

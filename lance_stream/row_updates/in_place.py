@@ -146,13 +146,13 @@ def fragments_that_stay(
         return stays
     limit = limit_of(table)
     most_lineage = sys.maxsize if limit is None else limit
-    places = table.manifest.fragments.index_by_id
+    positions = table.manifest.fragments.index_by_id
     candidates: list[tuple[slice, Fragment, FragmentCosts]] = []
     done = 0
     for fragment_id, offsets in by_fragment(changed):
         part = slice(done, done + len(offsets))
         done = part.stop
-        fragment = table.manifest.fragments[places[fragment_id]]
+        fragment = table.manifest.fragments[positions[fragment_id]]
         if not _may_stay(table, fragment):
             continue
         if at_any_cost:
@@ -343,11 +343,11 @@ def _values(
 def _with_new_values(
     stored: pa.RecordBatch, at: npt.NDArray[np.int64], new: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """Return stored rows with new values at some places.
+    """Return stored rows with new values at some positions.
 
     Args:
         stored: (n,) rows.
-        at: (m,) ascending places.
+        at: (m,) ascending positions.
         new: (m,) the new values of the same columns.
     """
     order = np.arange(stored.num_rows)
@@ -372,10 +372,10 @@ def with_new_columns(
         updated: The fragments with new deletion files, as `changed_rows.without_rows` returns them.
         written: The fragments with new columns, from `write_columns`; they may be among the first.
     """
-    places = table.manifest.fragments.index_by_id
+    positions = table.manifest.fragments.index_by_id
     changed = {fragment.id: fragment for fragment in updated}
     for fragment in written:
-        now = changed.get(fragment.id) or table.manifest.fragments[places[fragment.id]]
+        now = changed.get(fragment.id) or table.manifest.fragments[positions[fragment.id]]
         (file,) = fragment.files
         changed[fragment.id] = replace(
             now,

@@ -41,9 +41,9 @@ def arriving_parts(column: pa.Field, incoming: pa.DataType) -> pa.Field:
         incoming = incoming.storage_type
     if not (pa.types.is_struct(column.type) and pa.types.is_struct(incoming)):
         return column
-    places = [(part, incoming.get_field_index(part.name)) for part in column.type]
+    positions = [(part, incoming.get_field_index(part.name)) for part in column.type]
     parts = [
-        arriving_parts(part, incoming.field(index).type) for part, index in places if index >= 0
+        arriving_parts(part, incoming.field(index).type) for part, index in positions if index >= 0
     ]
     return column.with_type(pa.struct(parts))
 

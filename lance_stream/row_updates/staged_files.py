@@ -6,7 +6,7 @@
 
 A word is a number that the caller gives each row: one made from its key, or its address. Whoever
 reads a range of words gets all rows of it from a few adjacent bundles of each portion, without the
-others. The places of bundles, and the smallest and largest word of each, travel with the path.
+others. The positions of bundles, and the smallest and largest word of each, travel with the path.
 
 No version ever names such a file. One that a killed process or a lost attempt at a task has left
 behind is removed by a cleanup, like every old file without a version.
@@ -58,7 +58,7 @@ ALL_WORDS: Final = WordRange()
 
 @dataclass(frozen=True)
 class SortedRows:
-    """Rows in a file, or in memory, with their places; picklable.
+    """Rows in a file, or in memory, with their positions; picklable.
 
     Attributes:
         path: The file; empty if there is none.
@@ -125,11 +125,11 @@ def sort_rows(batches: Iterable[tuple[pa.RecordBatch, Words]]) -> SortedRows:
         batches: Rows, and their words; each is sorted by itself.
     """
     data: list[bytes] = []
-    places = _BundleIndex()
+    bundles = _BundleIndex()
     for bundle, num_rows, first, last in _bundles(batches):
         data.append(bundle)
-        places.add(num_rows, len(bundle), first, last)
-    return places.to_rows(data=b"".join(data))
+        bundles.add(num_rows, len(bundle), first, last)
+    return bundles.to_rows(data=b"".join(data))
 
 
 def write_sorted(batches: Iterable[tuple[pa.RecordBatch, Words]], store: Store) -> SortedRows:
@@ -140,12 +140,12 @@ def write_sorted(batches: Iterable[tuple[pa.RecordBatch, Words]], store: Store) 
         store: The table's.
     """
     path = staged_rows_path(secrets.token_bytes(16))
-    places = _BundleIndex()
+    bundles = _BundleIndex()
     with store.open_writer(path) as file:
         for bundle, num_rows, first, last in _bundles(batches):
             file.write(bundle)
-            places.add(num_rows, len(bundle), first, last)
-    return places.to_rows(path=path)
+            bundles.add(num_rows, len(bundle), first, last)
+    return bundles.to_rows(path=path)
 
 
 def discard_files(store: Store, files: Iterable[SortedRows]) -> None:

@@ -14,7 +14,7 @@ from lance_stream.storage.store import Store
 from lance_stream.table.changes.row_counts import RowCounts, count_changed_rows
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations.operation import KnownOperation, operation_name
+from lance_stream.table.operations.operation import SupportedOperation, operation_name
 from lance_stream.table.operations.transaction import (
     Transaction,
     decode_transaction,
@@ -155,7 +155,7 @@ def read_transaction(store: Store, manifest: Manifest) -> Transaction | None:
     return _decoded(store, manifest, decode_transaction)
 
 
-def read_operation_kind(store: Store, manifest: Manifest) -> type[KnownOperation] | None:
+def read_operation_kind(store: Store, manifest: Manifest) -> type[SupportedOperation] | None:
     """Return the kind of operation that committed a version; None if it is unknown.
 
     Raises:

@@ -417,5 +417,5 @@ def _folders_with_versions(root: Store) -> set[str]:
     """Return the folders below `tree` that contain manifests."""
     mark = f"/{VERSIONS_DIRECTORY}/"
     start = len(TREE_DIRECTORY) + 1
-    places = ((file.path, file.path.rfind(mark)) for file in root.list(TREE_DIRECTORY))
-    return {path[start:stop] for path, stop in places if stop > start}
+    branch_ends = ((file.path, file.path.rfind(mark)) for file in root.list(TREE_DIRECTORY))
+    return {path[start:stop] for path, stop in branch_ends if stop > start}

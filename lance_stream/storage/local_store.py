@@ -291,7 +291,7 @@ class LocalStore:
         try:
             file = os.open(self._path(path), _TO_READ)
         except OSError:
-            with _missing_is_not_found(self, path):
+            with _convert_not_found(self, path):
                 raise
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -424,7 +424,7 @@ def _raise_unless_missing(error: OSError) -> None:
 
 
 @contextmanager
-def _missing_is_not_found(store: LocalStore, path: str) -> Iterator[None]:
+def _convert_not_found(store: LocalStore, path: str) -> Iterator[None]:
     try:
         with _convert_errors(store.root, path):
             yield

@@ -85,7 +85,7 @@ class MemoryStore:
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
         requests = _JOINING.plan(ranges)
-        with self._missing_is_not_found(path):
+        with self._convert_not_found(path):
             if not requests:
                 self.size(path)
                 return [memoryview(b"")] * len(ranges)
@@ -99,7 +99,7 @@ class MemoryStore:
 
     def read(self, path: str) -> bytes:
         """Return a whole file; see `Store.read`."""
-        with self._missing_is_not_found(path):
+        with self._convert_not_found(path):
             return bytes(self._filesystem().cat_file(self._path(path)))
 
     def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
@@ -109,7 +109,7 @@ class MemoryStore:
 
     def size(self, path: str) -> int:
         """Return the size of a file; see `Store.size`."""
-        with self._missing_is_not_found(path):
+        with self._convert_not_found(path):
             info = self._filesystem().info(self._path(path))
             if info["type"] != "file":
                 raise IsADirectoryError(path)
@@ -193,7 +193,7 @@ class MemoryStore:
         return fsspec.filesystem("memory", skip_instance_cache=True)
 
     @contextmanager
-    def _missing_is_not_found(self, path: str) -> Iterator[None]:
+    def _convert_not_found(self, path: str) -> Iterator[None]:
         try:
             yield
         except (FileNotFoundError, IsADirectoryError) as error:

@@ -303,7 +303,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return b"".join(parts)
 
 
-def own_marks(manifest: Manifest) -> tuple[bytes, ...]:
+def unique_parts(manifest: Manifest) -> tuple[bytes, ...]:
     """Return byte strings that together occur in this version's message only.
 
     They are the time of its creation and the name of its transaction file, as every serializer

@@ -191,7 +191,7 @@ def _index(path: str) -> Nameable | None:
     return Nameable(FileKind.INDEX, folder) if is_one else None
 
 
-def _own(kind: FileKind) -> Callable[[str], Nameable | None]:
+def _parser_of(kind: FileKind) -> Callable[[str], Nameable | None]:
     """Return the parser for the files of a folder of ours, which has no folders."""
     return lambda path: Nameable(kind, path) if _depth(path) == 2 else None
 
@@ -212,8 +212,8 @@ _FOLDERS: Final[Mapping[str, Callable[[str], Nameable | None]]] = {
     paths.DELETIONS_DIRECTORY: _deletions,
     paths.TRANSACTIONS_DIRECTORY: _transaction,
     paths.INDICES_DIRECTORY: _index,
-    paths.TOMBSTONES_DIRECTORY: _own(FileKind.REMEMBERED_DELETES),
-    paths.KEY_BOUNDS_DIRECTORY: _own(FileKind.KEY_BOUNDS),
+    paths.TOMBSTONES_DIRECTORY: _parser_of(FileKind.REMEMBERED_DELETES),
+    paths.KEY_BOUNDS_DIRECTORY: _parser_of(FileKind.KEY_BOUNDS),
     paths.KEY_INDEX_DIRECTORY: _key_index,
     paths.STAGED_ROWS_DIRECTORY: _staged_rows,
     paths.VERSIONS_DIRECTORY: _version,

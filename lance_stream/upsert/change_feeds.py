@@ -93,14 +93,14 @@ def last_changes(
 def _brings(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     types = _column(batch, CHANGE_TYPE, pa.string())
     change_types = pa.array(list(BRINGS))
-    places = pc.index_in(types, value_set=change_types)
-    if places.null_count:
-        unknown = types.filter(pc.is_null(places))[0].as_py()
+    positions = pc.index_in(types, value_set=change_types)
+    if positions.null_count:
+        unknown = types.filter(pc.is_null(positions))[0].as_py()
         raise InvalidInputError(
             f"{unknown!r} is not a change type that can be applied: they are "
             f"{', '.join(map(repr, BRINGS))}. Omit other rows from the batch"
         )
-    brings: npt.NDArray[np.bool_] = np.array(list(BRINGS.values()))[places.to_numpy()]
+    brings: npt.NDArray[np.bool_] = np.array(list(BRINGS.values()))[positions.to_numpy()]
     return brings
 
 

@@ -150,8 +150,8 @@ def _are_in(
 ) -> npt.NDArray[np.bool_]:
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
-    places = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    is_member: npt.NDArray[np.bool_] = ascending[places] == values
+    positions = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    is_member: npt.NDArray[np.bool_] = ascending[positions] == values
     return is_member
 
 

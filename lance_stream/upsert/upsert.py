@@ -226,7 +226,7 @@ def _refuse_bad_rows(
 
 def _files_of(table: TableVersion, fragment_ids: set[int]) -> dict[int, object]:
     fragments = table.manifest.fragments
-    places = [
+    positions = [
         index for index, fragment_id in enumerate(fragments.ids) if fragment_id in fragment_ids
     ]
-    return {fragments.ids[index]: fragments[index].files for index in places}
+    return {fragments.ids[index]: fragments[index].files for index in positions}

@@ -254,8 +254,8 @@ class _Column:
 
     def of_rows(self, rows: npt.NDArray[np.int64]) -> "_Column":
         """Return the values of some of the rows."""
-        places = rows if self.rows is None else np.searchsorted(self.rows, rows)
-        return _Column(rows, self.values.take(pa.array(places)))
+        positions = rows if self.rows is None else np.searchsorted(self.rows, rows)
+        return _Column(rows, self.values.take(pa.array(positions)))
 
 
 class _Judging:
@@ -334,11 +334,11 @@ class _Judging:
             return _Column(rows, _fitted(values, target))
         except InvalidInputError:
             bad = dict(_unfit(values, target))
-        places = np.array(sorted(bad), np.int64)
-        for index in places.tolist():
+        positions = np.array(sorted(bad), np.int64)
+        for index in positions.tolist():
             row = index if rows is None else int(rows[index])
             self._mark([row], *bad[index])
-        good_rows = np.delete(np.arange(len(values)), places)
+        good_rows = np.delete(np.arange(len(values)), positions)
         values = values.take(pa.array(good_rows))
         return _Column(good_rows if rows is None else rows[good_rows], _fitted(values, target))
 
@@ -397,7 +397,7 @@ def _holds_text(arrow: pa.DataType) -> bool:
 
 
 def _unfit(values: pa.Array, target: pa.Field) -> Iterator[tuple[int, tuple[str, str | None, str]]]:
-    """Yield the places of values that do not fit, and why: by halving what does not fit."""
+    """Yield the positions of values that do not fit, and why: by halving what does not fit."""
     pending = [(0, len(values))]
     while pending:
         start, stop = pending.pop()

@@ -26,7 +26,7 @@ from lance_stream.table.messages import wire
 from lance_stream.table.operations.columns import DataOverlay, DataReplacement, Merge, Project
 from lance_stream.table.operations.config import UpdateConfig
 from lance_stream.table.operations.moved_rows import ReserveFragments, Rewrite
-from lance_stream.table.operations.operation import FIELD_NAMES, OPERATIONS, KnownOperation
+from lance_stream.table.operations.operation import FIELD_NAMES, OPERATIONS, SupportedOperation
 from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update
 from lance_stream.table.operations.versions import (
     Clone,
@@ -82,7 +82,7 @@ DIFFERENCES: Mapping[str, str] = {
 }
 """What differs on purpose, and why."""
 
-NOT_COMMITTED: Mapping[type[KnownOperation], str] = {
+NOT_COMMITTED: Mapping[type[SupportedOperation], str] = {
     ReserveFragments: "a compaction states ids that are free when it commits",
     DataReplacement: "an Update states which rows changed; this does not",
     UpdateMemWalState: "we do not write to write-ahead logs",
@@ -137,7 +137,7 @@ class Case:
         differs: The paths of the fields that differ, by their reason in DIFFERENCES.
     """
 
-    operation: type[KnownOperation]
+    operation: type[SupportedOperation]
     name: str
     ours: Act
     theirs: Act

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lance_stream.schema.fields import Schema
-from lance_stream.table.manifest import FragmentList, own_marks
+from lance_stream.table.manifest import FragmentList, unique_parts
 from lance_stream.table.version_marks import is_same_version, mark_of, may_derive_from
 from tests.commit.tables import new_fragment
 from tests.table.apply.test_next_version import table
@@ -17,8 +17,8 @@ MADE = replace(table(3, 2), timestamp_nanos=5, transaction_file="1-x.txn")
 def test_without_time_or_transaction_the_content_decides(changes: dict[str, object]) -> None:
     """The same number alone says nothing: the table may have been made anew."""
     old = replace(MADE, **changes)  # type: ignore[arg-type]
-    assert own_marks(MADE) != ()
-    assert own_marks(old) == ()
+    assert unique_parts(MADE) != ()
+    assert unique_parts(old) == ()
     assert is_same_version(old, old)
     assert is_same_version(old, replace(old))
     assert not is_same_version(old, replace(old, fragments=FragmentList.of([new_fragment(3)])))

@@ -18,7 +18,7 @@ _INSERT: Final = (
 _UPDATE: Final = "UPDATE {table} SET path = ?, size = ? WHERE base_uri = ? AND version = ?"
 _SELECT: Final = "SELECT version, path, size FROM {table} WHERE base_uri = ?"
 _LATEST_OF_ALL: Final = (
-    "SELECT base_uri, version, path, size FROM {{table}} AS newest WHERE base_uri IN ({places}) "
+    "SELECT base_uri, version, path, size FROM {{table}} AS newest WHERE base_uri IN ({marks}) "
     "AND version = (SELECT max(version) FROM {{table}} WHERE base_uri = newest.base_uri)"
 )
 _DELETE: Final = "DELETE FROM {table} WHERE base_uri = ? AND version = ?"
@@ -106,7 +106,7 @@ class SqlManifests(ManifestStore):
 
     def latest_of_all(self, base_uris: Sequence[str]) -> dict[str, ManifestItem]:
         """Return the newest items at one moment; see `ManifestStore.latest_of_all`."""
-        statement = _LATEST_OF_ALL.format(places=", ".join("?" * len(base_uris)))
+        statement = _LATEST_OF_ALL.format(marks=", ".join("?" * len(base_uris)))
         answer = self.execute(
             f"the newest items of {len(base_uris)} tables", statement, [base_uris]
         )

@@ -302,9 +302,9 @@ def _array_from_strings(block: VariableWidthBlock, arrow_type: pa.DataType) -> p
     if arrow_type in _TEXT_TYPES:
         check_text(offsets, data)
     width = np.int64 if arrow_type in _LARGE_TYPES else np.int32
-    places = _aligned(np.ascontiguousarray(offsets, width).view(np.uint8))
+    positions = _aligned(np.ascontiguousarray(offsets, width).view(np.uint8))
     return pa.Array.from_buffers(
-        arrow_type, block.num_values, [None, pa.py_buffer(places), pa.py_buffer(data)], 0
+        arrow_type, block.num_values, [None, pa.py_buffer(positions), pa.py_buffer(data)], 0
     )
 
 
@@ -362,30 +362,30 @@ def look_up(
         CorruptDataError: An index points outside of the items.
         InvalidInputError: The values do not fit into one Arrow array.
     """
-    places = np.frombuffer(indices.buffers()[1] or b"", _numpy_dtype(indices.type))
-    places = places[indices.offset : indices.offset + len(indices)]
-    if len(places) and int(places.max()) >= len(items):
-        outside = places >= len(items)
+    positions = np.frombuffer(indices.buffers()[1] or b"", _numpy_dtype(indices.type))
+    positions = positions[indices.offset : indices.offset + len(indices)]
+    if len(positions) and int(positions.max()) >= len(items):
+        outside = positions >= len(items)
         if valid is None or bool((outside & valid).any()):
             raise CorruptDataError(
-                f"the index {places.max()} points outside of a dictionary of {len(items)} items"
+                f"the index {positions.max()} points outside of a dictionary of {len(items)} items"
             )
-        places = np.where(outside, 0, places).astype(places.dtype)
+        positions = np.where(outside, 0, positions).astype(positions.dtype)
     if pa.types.is_dictionary(arrow_type):
         index_type = arrow_type.index_type
         index_dtype = _numpy_dtype(index_type)
-        if len(places) and int(places.max()) > np.iinfo(index_dtype).max:
-            raise CorruptDataError(f"the index {places.max()} does not fit into {index_type}")
-        plain = array_from_numpy(places.astype(index_dtype, copy=False), index_type)
+        if len(positions) and int(positions.max()) > np.iinfo(index_dtype).max:
+            raise CorruptDataError(f"the index {positions.max()} does not fit into {index_type}")
+        plain = array_from_numpy(positions.astype(index_dtype, copy=False), index_type)
         return pa.DictionaryArray.from_arrays(plain, items, safe=False)
     if len(items) == 0:
-        return nulls(len(places), arrow_type)
+        return nulls(len(positions), arrow_type)
     if is_variable_width(arrow_type):
         sizes = np.diff(_offsets_of(items)).astype(np.int64)
-        if len(places) * int(sizes.max()) > MAX_OFFSET:
-            counts = np.bincount(places, minlength=len(items)).astype(np.int64)
+        if len(positions) * int(sizes.max()) > MAX_OFFSET:
+            counts = np.bincount(positions, minlength=len(items)).astype(np.int64)
             _check_offsets_fit(int(counts @ sizes), arrow_type)
-    return items.take(pa.array(places))
+    return items.take(pa.array(positions))
 
 
 def array_from_numpy(values: npt.NDArray[np.generic], arrow_type: pa.DataType) -> pa.Array:

@@ -67,9 +67,9 @@ def _unsigned(numbers: Counts) -> npt.NDArray[np.uint64]:
     return numbers.astype(np.int64, copy=False).view(np.uint64)
 
 
-def chosen(buffer: ChunkedBuffer, places: npt.NDArray[np.intp]) -> ChunkedBuffer:
+def chosen(buffer: ChunkedBuffer, positions: npt.NDArray[np.intp]) -> ChunkedBuffer:
     """Return some of the chunks."""
-    return ChunkedBuffer(buffer.data, buffer.starts[places], buffer.sizes[places])
+    return ChunkedBuffer(buffer.data, buffer.starts[positions], buffer.sizes[positions])
 
 
 def one_by_one(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
@@ -82,16 +82,16 @@ def one_by_one(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
     ]
 
 
-def holders(num_values: Counts, places: Counts) -> tuple[Counts, Counts]:
+def holders(num_values: Counts, positions: Counts) -> tuple[Counts, Counts]:
     """Return the chunk of each of some values, and the value's position in it.
 
     Args:
         num_values: (num_chunks,) the values of each chunk.
-        places: Values, counted over all chunks.
+        positions: Values, counted over all chunks.
     """
     firsts = starts_of(num_values)
-    chunks: Counts = firsts.searchsorted(places, side="right") - 1
-    return chunks, places - firsts[chunks]
+    chunks: Counts = firsts.searchsorted(positions, side="right") - 1
+    return chunks, positions - firsts[chunks]
 
 
 def words_at(data: Bytes, starts: Counts, word: np.dtype[np.unsignedinteger]) -> Words:
@@ -130,8 +130,8 @@ def slices_joined(data: Bytes, starts: Counts, stops: Counts) -> Bytes:
     num_regular = _num_regular(starts, sizes)
     source = data.data
     if num_regular < len(starts) // 2 and num_bytes < LEAST_BYTES_FOR_HUGE_PAGES:
-        places = zip(starts.tolist(), stops.tolist(), strict=True)
-        return np.frombuffer(b"".join([source[start:stop] for start, stop in places]), np.uint8)
+        positions = zip(starts.tolist(), stops.tolist(), strict=True)
+        return np.frombuffer(b"".join([source[start:stop] for start, stop in positions]), np.uint8)
     whole = np.empty(num_bytes, dtype=np.uint8)
     _fill(whole, data, starts, stops, num_regular)
     return whole

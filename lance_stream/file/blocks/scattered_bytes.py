@@ -83,8 +83,8 @@ def read_joined(starts: Positions, stops: Positions) -> Asking[tuple[Bytes, Posi
     parts = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
     ends = sizes.cumsum()
     counts = np.diff(np.append(heads, len(starts)))
-    places = starts + np.repeat(ends - sizes - begins, counts)
-    return parts[0] if len(parts) == 1 else np.concatenate(parts), places
+    positions = starts + np.repeat(ends - sizes - begins, counts)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts), positions
 
 
 def gather(data: Bytes, starts: Positions, stops: Positions) -> tuple[Offsets, Bytes]:

@@ -88,7 +88,7 @@ def pick(
     words: Words,
     starts: npt.NDArray[np.int64],
     bits_per_packed: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
 ) -> Words:
     """Unpack single values of blocks of any widths; arguments are broadcast.
 
@@ -96,7 +96,7 @@ def pick(
         words: Words of T bits that hold all blocks.
         starts: The first word of the block that each value is in.
         bits_per_packed: The width of that block.
-        places: The position of each in its block, below 1,024.
+        positions: The position of each in its block, below 1,024.
 
     Returns:
         A word of T bits for each value.
@@ -104,9 +104,9 @@ def pick(
     word = words.dtype
     word_bits = word.itemsize * 8
     lanes = VALUES // word_bits
-    bits = _rows_of_values(word_bits)[places] * bits_per_packed
+    bits = _rows_of_values(word_bits)[positions] * bits_per_packed
     shifts = bits & (word_bits - 1)  # word_bits and lanes are powers of two
-    at = starts + (bits >> word_bits.bit_length() - 1) * lanes + (places & (lanes - 1))
+    at = starts + (bits >> word_bits.bit_length() - 1) * lanes + (positions & (lanes - 1))
     # a block of width 0 has no words, and a value may end in the word in which it begins
     last = at + np.where(shifts + bits_per_packed > word_bits, lanes, 0)
     has_words = bits_per_packed > 0

@@ -146,12 +146,12 @@ def _sample(bounds: Positions, data: Bytes) -> tuple[LaidOut, int]:
     """Return about `SAMPLE_BYTES` of pieces from the whole page, and their terminator."""
     num_pieces = len(bounds) - 1
     num_samples = max(1, num_pieces * SAMPLE_BYTES // int(bounds[-1]))
-    places = np.unique(np.arange(min(num_samples, num_pieces)) * _STRIDE % num_pieces)
-    sizes = bounds[places + 1] - bounds[places]
-    places = places[: 1 + int(np.searchsorted(np.cumsum(sizes), 2 * SAMPLE_BYTES))]
-    offsets = np.zeros(len(places) + 1, np.int64)
-    np.cumsum(bounds[places + 1] - bounds[places], out=offsets[1:])
-    bytes_of = slices_joined(data, bounds[places], bounds[places + 1])
+    positions = np.unique(np.arange(min(num_samples, num_pieces)) * _STRIDE % num_pieces)
+    sizes = bounds[positions + 1] - bounds[positions]
+    positions = positions[: 1 + int(np.searchsorted(np.cumsum(sizes), 2 * SAMPLE_BYTES))]
+    offsets = np.zeros(len(positions) + 1, np.int64)
+    np.cumsum(bounds[positions + 1] - bounds[positions], out=offsets[1:])
+    bytes_of = slices_joined(data, bounds[positions], bounds[positions + 1])
     terminator = int(np.argmin(np.bincount(bytes_of, minlength=256)))
     return lay_out(offsets, bytes_of, terminator), terminator
 
@@ -226,16 +226,16 @@ def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:
     is_large = len(codes) * MAX_SYMBOL_BYTES > INT32_MAX
     if len(codes) < LEAST_CODES_FOR_PAIRS or is_large:
         ends, data = _looked_up(codes, _single_codes(table, is_large=is_large))
-        offsets, places = ends.take(block.offsets), ends.take(escapes)
+        offsets, positions = ends.take(block.offsets), ends.take(escapes)
     else:
         pairs = np.append(codes, np.uint8(ESCAPE)) if len(codes) % 2 else codes
         ends, data = _looked_up(pairs.view("<u2"), _pairs_of_codes(table))
-        offsets, places = (
+        offsets, positions = (
             ends.take(array >> 1) + _first_of_pair(codes, array, table)
             for array in (block.offsets, escapes)
         )
     if num_before is not None:
-        data = _with_literals(data[: int(offsets[-1])], places, literals)
+        data = _with_literals(data[: int(offsets[-1])], positions, literals)
         offsets = offsets + num_before
     if block.offsets.dtype == np.int64 or offsets[-1] <= INT32_MAX:
         offsets = offsets.astype(block.offsets.dtype, copy=False)
@@ -276,25 +276,25 @@ def _symbol_arrays(table: SymbolTable) -> tuple[Bytes, Bytes]:
 
 
 def _escapes(codes: Bytes) -> Positions:
-    """Return the places of the escapes: the first, third, ... of each run of 255s."""
-    places: Positions = np.flatnonzero(codes == ESCAPE)
-    if len(places) == 0:
-        return places
-    order = np.arange(len(places))
-    begins_run = np.append(True, places[1:] != places[:-1] + 1)
+    """Return the positions of the escapes: the first, third, ... of each run of 255s."""
+    positions: Positions = np.flatnonzero(codes == ESCAPE)
+    if len(positions) == 0:
+        return positions
+    order = np.arange(len(positions))
+    begins_run = np.append(True, positions[1:] != positions[:-1] + 1)
     first_of_run = np.maximum.accumulate(np.where(begins_run, order, 0))
     is_first_of_pair = (order - first_of_run) % 2 == 0
-    return np.compress(is_first_of_pair, places)
+    return np.compress(is_first_of_pair, positions)
 
 
-def _with_literals(data: Bytes, places: Positions, literals: Bytes) -> Bytes:
+def _with_literals(data: Bytes, positions: Positions, literals: Bytes) -> Bytes:
     """Insert bytes before others: slice by slice if they are few."""
-    if len(places) * LEAST_SLICE_BYTES > len(data):
-        return np.insert(data, places, literals)
+    if len(positions) * LEAST_SLICE_BYTES > len(data):
+        return np.insert(data, positions, literals)
     source, single = data.data, literals.data
-    bounds = [0, *places.tolist(), len(data)]
+    bounds = [0, *positions.tolist(), len(data)]
     pieces = [source[: bounds[1]]]
-    for position in range(len(places)):
+    for position in range(len(positions)):
         pieces += (
             single[position : position + 1],
             source[bounds[position + 1] : bounds[position + 2]],

@@ -47,15 +47,15 @@ def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Positions, int]:
     best, least = (symbols, sizes), 2 * len(sample.data)
     for least_count in (*LEAST_COUNTS, None):
         entries = Matcher(symbols, sizes).match(sample)
-        places = np.flatnonzero(entries)
-        entries = entries[places]
+        positions = np.flatnonzero(entries)
+        entries = entries[positions]
         num_bytes = len(entries) + int(np.count_nonzero(entries & 0xFF == ESCAPE))
         if num_bytes < least:
             best, least = (symbols, sizes), num_bytes
         if least_count is not None:
             lengths = (entries >> 8).astype(np.int64)
             symbols, sizes = _best(
-                *_candidates(sample, places, lengths, joins=least_count > 0),
+                *_candidates(sample, positions, lengths, joins=least_count > 0),
                 terminator,
                 least_count,
             )
@@ -63,16 +63,16 @@ def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Positions, int]:
 
 
 def _candidates(
-    sample: LaidOut, places: Positions, sizes: Positions, *, joins: bool
+    sample: LaidOut, positions: Positions, sizes: Positions, *, joins: bool
 ) -> tuple[Symbols, Positions]:
     """Return the symbols that were found, the first bytes of them, and adjacent symbols joined."""
-    words = prefixes(words_of(sample.data)[places], sizes)
+    words = prefixes(words_of(sample.data)[positions], sizes)
     is_long = sizes > 1
     firsts = words & _BYTE
     candidates = [words, firsts[is_long]]
     num_bytes = [sizes, np.ones(int(is_long.sum()), np.int64)]
     if joins:
-        strings = np.searchsorted(sample.starts, places, side="right")
+        strings = np.searchsorted(sample.starts, positions, side="right")
         repeats = np.flatnonzero(strings[1:] == strings[:-1])
         repeats = repeats[sizes[repeats] < MAX_SYMBOL_BYTES]
         singles = np.ones(len(sizes), np.int64)

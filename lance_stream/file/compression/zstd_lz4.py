@@ -248,9 +248,9 @@ def _check_sizes(
 
 def _heads(buffer: ChunkedBuffer, num_bytes: int) -> Bytes:
     """Return the (num_pieces, num_bytes) first bytes of pieces; zeros where a piece ends before."""
-    places = np.arange(num_bytes)
-    inside = places < buffer.sizes[:, None]
-    indices = np.minimum(buffer.starts[:, None] + places, max(len(buffer.data) - 1, 0))
+    positions = np.arange(num_bytes)
+    inside = positions < buffer.sizes[:, None]
+    indices = np.minimum(buffer.starts[:, None] + positions, max(len(buffer.data) - 1, 0))
     if len(buffer.data) == 0:
         return np.zeros(inside.shape, dtype=np.uint8)
     return np.where(inside, buffer.data[indices], 0).astype(np.uint8, copy=False)

@@ -69,8 +69,8 @@ def ranges_from(starts: Positions, lengths: Positions) -> Positions:
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     shifts = starts - (ends - lengths)
-    places: Positions = np.arange(total) + np.repeat(shifts, lengths)
-    return places
+    positions: Positions = np.arange(total) + np.repeat(shifts, lengths)
+    return positions
 
 
 def _without_empty(batch: Positions, start: Positions, stop: Positions) -> Runs:

@@ -83,18 +83,18 @@ class Dictionaries:
             )
         if array.null_count:
             # a null of a dictionary is a null value
-            places = array.indices.fill_null(len(incoming))
+            positions = array.indices.fill_null(len(incoming))
             incoming = pa.concat_arrays([incoming, pa.nulls(1, incoming.type)])
         else:
-            places = array.indices
+            positions = array.indices
         if incoming.null_count and not is_byte_string(incoming.type):
             raise _no_nulls(field, incoming.type, array.null_count)
         dictionary = self.values.get(field.id)
         if dictionary is None:
             dictionary = self.values[field.id] = incoming
         elif dictionary.equals(incoming):
-            return places
-        used = pc.unique(places)
+            return positions
+        used = pc.unique(positions)
         where = pc.index_in(incoming, value_set=dictionary)
         is_missing = pc.and_(
             pc.is_null(where),
@@ -111,7 +111,7 @@ class Dictionaries:
             dictionary = self.values[field.id] = pa.concat_arrays([dictionary, missing])
             where = pc.index_in(incoming, value_set=dictionary)
         try:
-            return where.take(places).cast(array.type.index_type)
+            return where.take(positions).cast(array.type.index_type)
         except pa.ArrowInvalid:
             raise InvalidInputError(
                 f"the column {field.name!r} has more different values than indices of "

@@ -157,7 +157,7 @@ class V01FileWriter:
         return StatisticsLocation(columns, self._append_table(of_bounds.pages, 0, last_id, 1))
 
     def _append_dictionaries(self) -> dict[int, DictionaryLocation]:
-        places: dict[int, DictionaryLocation] = {}
+        positions: dict[int, DictionaryLocation] = {}
         for field in self._schema.walk():
             if not field.logical_type.startswith("dict:"):
                 continue
@@ -166,8 +166,8 @@ class V01FileWriter:
                 values = pa.array([], field_to_arrow(field).type.value_type)
             data, start = encode_dictionary(values, self._appended.position)
             self._appended.add(data)
-            places[field.id] = DictionaryLocation(start, len(values))
-        return places
+            positions[field.id] = DictionaryLocation(start, len(values))
+        return positions
 
 
 def _statistics_arrays(arrow: pa.DataType, noted: list[BatchStatistics]) -> list[pa.Array]:

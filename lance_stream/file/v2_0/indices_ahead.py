@@ -82,14 +82,14 @@ def has_indices(field: Field) -> bool:
 
 
 def indices_below(
-    lists: pa.Array, field: Field, places: npt.NDArray[np.int64] | None = None
+    lists: pa.Array, field: Field, positions: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.int64] | None:
     """Return the number of end offsets below the lists before some positions, without their own.
 
     Args:
         lists: Values of a field of lists.
         field: The field.
-        places: (n,) ascending, up to the number of lists; None: all of them.
+        positions: (n,) ascending, up to the number of lists; None: all of them.
 
     Returns:
         (n,) counts; None if there are no end offsets.
@@ -97,26 +97,26 @@ def indices_below(
     offsets = offsets_of(lists)
     first = int(offsets[0])
     items = lists.values.slice(first, int(offsets[-1]) - first)
-    at = (offsets if places is None else offsets[places]).astype(np.int64)
+    at = (offsets if positions is None else offsets[positions]).astype(np.int64)
     if first:
         at -= first
     return _indices_before(items, field.children[0], at)
 
 
 def _indices_before(
-    array: pa.Array, field: Field, places: npt.NDArray[np.int64]
+    array: pa.Array, field: Field, positions: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64] | None:
     """Return the same for values of any field, including those of the field itself."""
     if not has_indices(field):
         return None
     if field.is_leaf:
-        return places
+        return positions
     if field.logical_type != STRUCT:
-        below = indices_below(array, field, places)
-        return places if below is None else places + below
-    counts = np.zeros(len(places), np.int64)
+        below = indices_below(array, field, positions)
+        return positions if below is None else positions + below
+    counts = np.zeros(len(positions), np.int64)
     for index, child in enumerate(field.children):
-        of_child = _indices_before(array.field(index), child, places)
+        of_child = _indices_before(array.field(index), child, positions)
         if of_child is not None:
             counts += of_child
     return counts

@@ -229,11 +229,11 @@ class ColumnBounds:
             old: The fragments with the old files; if one of them is unknown, nothing is derived.
             new: Fragments with the new files.
         """
-        places = [file_column(fragment, self.field.id) for fragment in old]
+        positions = [file_column(fragment, self.field.id) for fragment in old]
         with self._lock:
             rows = [
                 self._row_of_file.get(position, UNKNOWN) if position else UNKNOWN
-                for position in places
+                for position in positions
             ]
             lows, highs = _as_bytes(self._lows[rows]), _as_bytes(self._highs[rows])
         if not rows or UNKNOWN in rows:
@@ -269,9 +269,9 @@ class ColumnBounds:
             raws = fragments.raws
             cached_rows = map(self._row_of_fragment.get, raws, repeat(UNKNOWN))
             rows = np.fromiter(cached_rows, np.int64, len(raws))
-            places = np.flatnonzero(rows == UNKNOWN)
-            columns = file_columns(fragments, places, self.field.id)
-            for index, column in zip(places.tolist(), columns, strict=True):
+            positions = np.flatnonzero(rows == UNKNOWN)
+            columns = file_columns(fragments, positions, self.field.id)
+            for index, column in zip(positions.tolist(), columns, strict=True):
                 row = ANYWHERE if column is None else self._row_of_file.get(column, UNKNOWN)
                 if row != UNKNOWN:
                     self._row_of_fragment[raws[index]] = rows[index] = row
@@ -385,8 +385,8 @@ class _Bounds(NamedTuple):
     lows: Words
     highs: Words
 
-    def at(self, places: Positions) -> "_Bounds":
-        return _Bounds(self.lows[places], self.highs[places])
+    def at(self, positions: Positions) -> "_Bounds":
+        return _Bounds(self.lows[positions], self.highs[positions])
 
 
 def _hold_a_key(bounds: Sequence[_Bounds], keys: Sequence[pa.Array]) -> Mask:
@@ -407,8 +407,8 @@ def _hold_a_key(bounds: Sequence[_Bounds], keys: Sequence[pa.Array]) -> Mask:
         may &= firsts < stops
         sides.append(_Side(firsts, stops, order))
     if len(sides) > 1:
-        places = np.flatnonzero(may)
-        may[places] = _hold_a_key_in_all(sides, places)
+        positions = np.flatnonzero(may)
+        may[positions] = _hold_a_key_in_all(sides, positions)
     return may
 
 
@@ -426,14 +426,14 @@ class _Side(NamedTuple):
     order: Positions
 
 
-def _hold_a_key_in_all(sides: Sequence[_Side], places: Positions) -> Mask:
+def _hold_a_key_in_all(sides: Sequence[_Side], positions: Positions) -> Mask:
     """Return which boxes contain a key: one within each side.
 
     For each box, the keys within its narrowest side are checked, unless there are too many.
     """
-    sizes = np.stack([(side.stops - side.firsts)[places] for side in sides])
+    sizes = np.stack([(side.stops - side.firsts)[positions] for side in sides])
     narrowest = np.argmin(sizes, axis=0)
-    may = np.ones(len(places), np.bool_)
+    may = np.ones(len(positions), np.bool_)
     ranks = [_ranks(side.order) for side in sides]
     pairs_remaining = _MOST_PAIRS
     for at, side in enumerate(sides):
@@ -451,13 +451,13 @@ def _hold_a_key_in_all(sides: Sequence[_Side], places: Positions) -> Mask:
             counts = sizes[at][part]
             box = np.repeat(np.arange(len(part)), counts)
             within = np.arange(num_pairs) - np.repeat(np.cumsum(counts) - counts, counts)
-            keys = side.order[side.firsts[places[part]][box] + within]
+            keys = side.order[side.firsts[positions[part]][box] + within]
             inside = np.ones(num_pairs, np.bool_)
             for other, rank in zip(sides, ranks, strict=True):
                 if other is not side:
                     of_key = rank[keys]
-                    inside &= of_key >= other.firsts[places[part]][box]
-                    inside &= of_key < other.stops[places[part]][box]
+                    inside &= of_key >= other.firsts[positions[part]][box]
+                    inside &= of_key < other.stops[positions[part]][box]
             may[part] = np.bincount(box[inside], minlength=len(part)) > 0
             start = stop
     return may

@@ -75,13 +75,13 @@ class RewrittenFiles(NamedTuple):
         for row in self.rows:
             is_written[start + row.deleted.astype(np.int64)] = False
             start += row.physical_rows
-        places = np.arange(first, first + self.num_written, dtype=np.uint32)
+        positions = np.arange(first, first + self.num_written, dtype=np.uint32)
         if self.order is not None:
-            written = places
-            places = np.empty_like(written)
-            places[self.order] = written
+            written = positions
+            positions = np.empty_like(written)
+            positions[self.order] = written
         numbers = np.full(len(is_written), REMOVED, np.uint32)
-        numbers[is_written] = places
+        numbers[is_written] = positions
         return numbers
 
 

@@ -86,7 +86,7 @@ class Hits(NamedTuple):
     """Keys of a run that have one of some words.
 
     Attributes:
-        which: (n,) i64, the places of their words among those that were wanted.
+        which: (n,) i64, the positions of their words among those that were wanted.
         others: (n,) u32, further bits of the keys; None if words are exact.
         rows: (n,) u32, the numbers of their rows.
     """

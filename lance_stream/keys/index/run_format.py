@@ -239,7 +239,7 @@ def encode_footer(footer: RunFooter) -> bytes:
             "files": len(footer.files),
         }
     ).encode()
-    places = b"".join(
+    positions = b"".join(
         column.file + struct.pack("<i", column.column)
         for file in footer.files
         for column in file.file
@@ -251,7 +251,7 @@ def encode_footer(footer: RunFooter) -> bytes:
             footer.firsts.astype("<u8").tobytes(),
             footer.checks.astype("<u4").tobytes(),
             np.array([file.num_rows for file in footer.files], "<u4").tobytes(),
-            places,
+            positions,
         ]
     )
 
@@ -328,12 +328,12 @@ def _parsed(data: bytes) -> RunFooter:
     counts = np.frombuffer(data, "<u4", num_files, 4 + size + 12 * num_chunks).tolist()
     if not bool((firsts[1:] >= firsts[:-1]).all()):
         raise ValueError("its chunks are not in order")
-    places = [
+    positions = [
         FileColumn(data[at : at + _FILE_BYTES], struct.unpack_from("<i", data, at + _FILE_BYTES)[0])
         for at in range(first_location, len(data), location_bytes)
     ]
     files = tuple(
-        Covered(tuple(places[at * width : (at + 1) * width]), count)
+        Covered(tuple(positions[at * width : (at + 1) * width]), count)
         for at, count in enumerate(counts)
     )
     return RunFooter(columns, num_keys, files, firsts, checks)

@@ -110,7 +110,7 @@ _footers: Final[Cache[tuple[str, str], RunFooter]] = Cache(
 
 
 def index_keys(
-    table: TableVersion, on: Sequence[str], seeds: tuple[int, int], places: Sequence[int]
+    table: TableVersion, on: Sequence[str], seeds: tuple[int, int], positions: Sequence[int]
 ) -> None:
     """Read the keys of some fragments, and write them as one run of the index; best effort.
 
@@ -118,13 +118,13 @@ def index_keys(
         table: The version.
         on: Names of the key columns.
         seeds: The seeds of the index.
-        places: The fragments, by their place in the version; `MOST_SAVED_ROWS` together.
+        positions: The fragments, by their place in the version; `MOST_SAVED_ROWS` together.
 
     Raises:
         BadDataError: Keys cannot be read.
     """
     keys = KeyIndex(key_fields(table.schema, on), seeds)
-    for index in places:
+    for index in positions:
         fragment = table.manifest.fragments[index]
         file = keys.file_of(fragment)
         if file is None:

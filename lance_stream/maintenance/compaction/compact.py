@@ -267,7 +267,7 @@ def _still_there(
 ) -> tuple[tuple[Fragment, ...], tuple[Fragment, ...], list[RowOffsets]]:
     """Return a group's replaceable old fragments, the new ones, and their deleted rows."""
     old: list[Fragment] = []
-    places = []
+    positions = []
     for planned, rows in zip(group.old, group.rows, strict=True):
         now = newest.manifest.fragments.by_id(planned.id)
         same = now is not None and replace(now, deletion_file=planned.deletion_file) == planned
@@ -276,9 +276,9 @@ def _still_there(
         )
         if now is not None and killed is not None:
             old.append(_without_lineage(now))
-        places.append(killed_since(rows, None) if killed is None else killed)
+        positions.append(killed_since(rows, None) if killed is None else killed)
     deleted = by_new_fragment(
-        [position for position in places if position is not None],
+        [position for position in positions if position is not None],
         [row.num_written for row in group.rows],
         [fragment.physical_rows for fragment in group.new],
         group.order,

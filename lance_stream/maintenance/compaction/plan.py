@@ -140,13 +140,15 @@ def _candidates(table: TableVersion, rules: CompactionRules) -> Iterator[_Candid
     is_candidate = (live < rules.target_rows) | pays_alone
     if rules.newest_fragment is not None:
         is_candidate &= fragments.numbers.ids <= rules.newest_fragment
-    places = np.flatnonzero(is_candidate)
+    positions = np.flatnonzero(is_candidate)
     columns = (live, pays_alone, physical - live, stored_bytes_of(table))
-    yield from map(_Candidate, places.tolist(), *(column[places].tolist() for column in columns))
+    yield from map(
+        _Candidate, positions.tolist(), *(column[positions].tolist() for column in columns)
+    )
 
 
 def _misplaced(table: TableVersion) -> list[int]:
-    """Return the places of the fragments whose lineage is not where the table's config wants it."""
+    """Return the positions of fragments whose lineage is not where the table's config wants it."""
     fragments, limit = table.manifest.fragments, limit_of(table)
     if limit is None:
         return np.flatnonzero(fragments.numbers.has_hidden_lineage).tolist()

@@ -169,18 +169,18 @@ def prepare(
     )
     tasks = [
         RewriteTask(
-            tuple(unit_of(table, index, columns=tuple(table.schema.names)) for index in places),
+            tuple(unit_of(table, index, columns=tuple(table.schema.names)) for index in positions),
             target,
         )
-        for places in planned
+        for positions in planned
     ]
     groups: list[PreparedGroup] = []
     written: list[Fragment] = []
     num_carried = 0
     try:
-        for places, task, new in zip(planned, tasks, write(tasks) if tasks else (), strict=True):
+        for positions, task, new in zip(planned, tasks, write(tasks) if tasks else (), strict=True):
             written += new
-            groups.append(_group(table, places, task, new))
+            groups.append(_group(table, positions, task, new))
             if _num_written(groups[num_carried:]) >= MOST_SAVED_ROWS:
                 remap_keys(table, [group.rewritten_files for group in groups[num_carried:]])
                 num_carried = len(groups)
@@ -198,9 +198,9 @@ def _num_written(groups: Sequence[PreparedGroup]) -> int:
 
 
 def _group(
-    table: TableVersion, places: Sequence[int], task: RewriteTask, new: Sequence[Fragment]
+    table: TableVersion, positions: Sequence[int], task: RewriteTask, new: Sequence[Fragment]
 ) -> PreparedGroup:
-    old = tuple(table.manifest.fragments[index] for index in places)
+    old = tuple(table.manifest.fragments[index] for index in positions)
     inherit_key_bounds(table, old, new)
     deleted_by_fragment = table.deleted_offsets_of(old)
     rows = tuple(

@@ -74,9 +74,9 @@ class Lineage:
     created: Numbers
     updated: Numbers
 
-    def take(self, places: Positions) -> "Lineage":
-        """Return the lineage of the rows at some places, in their order."""
-        return Lineage(self.row_ids[places], self.created[places], self.updated[places])
+    def take(self, positions: Positions) -> "Lineage":
+        """Return the lineage of the rows at some positions, in their order."""
+        return Lineage(self.row_ids[positions], self.created[positions], self.updated[positions])
 
     @property
     def num_parts(self) -> int:
@@ -193,7 +193,7 @@ def reordered(batches: Iterable[pa.RecordBatch], order: Positions) -> Iterator[p
     """Yield the rows of batches in another order, each as early as possible.
 
     Args:
-        batches: Rows, as many as the order has places.
+        batches: Rows, as many as the order has positions.
         order: See `best_order`.
     """
     last_needed = np.maximum.accumulate(order)

@@ -381,8 +381,8 @@ def _row_ids(table: TableVersion) -> Broken:
         return
     ranges = fragments.lineage.first_row_ids
     ends = ranges.values + fragments.numbers.physical_rows
-    largest = int(ends[ranges.is_known].max(initial=0)) - 1
-    for index in np.flatnonzero(~ranges.is_known).tolist():
+    largest = int(ends[ranges.is_constant].max(initial=0)) - 1
+    for index in np.flatnonzero(~ranges.is_constant).tolist():
         where = f"fragment {fragments.ids[index]}"
         try:
             ids = np.sort(table.row_ids(fragments[index]).to_array())
@@ -403,7 +403,7 @@ def _row_ids_across_fragments(table: TableVersion) -> Broken:
     """Index the rows of fragments that may share ids, which finds two live rows with one id."""
     if table.has_stable_row_ids:
         fragments = table.manifest.fragments
-        is_alone = fragments.lineage.first_row_ids.is_known.copy()
+        is_alone = fragments.lineage.first_row_ids.is_constant.copy()
         others = [
             table.row_ids(fragments[index]).to_array()
             for index in np.flatnonzero(~is_alone).tolist()

@@ -71,14 +71,14 @@ class Bitmap:
 
     def plan(self, condition: ColumnCondition, num_rows: int) -> tuple[Positions, int]:
         """Return which keys match, and about how many of some rows have them."""
-        places = np.flatnonzero(where_true(condition, self._keys))
-        return places, num_rows * len(places) // max(len(self._keys), 1)
+        positions = np.flatnonzero(where_true(condition, self._keys))
+        return positions, num_rows * len(positions) // max(len(self._keys), 1)
 
-    def search(self, places: Positions, part: PartOfIndex, most: int) -> RowIds | None:
+    def search(self, positions: Positions, part: PartOfIndex, most: int) -> RowIds | None:
         """Return the ids of the rows that have some keys; None if they are more than `most`.
 
         Args:
-            places: From `plan`.
+            positions: From `plan`.
             part: Opens the index's files.
             most: How many ids are worth having.
 
@@ -87,7 +87,7 @@ class Bitmap:
         """
         matches: list[RowIds] = [np.empty(0, np.uint64)]
         num_ids = 0
-        groups = self._file.groups(part.ranges_of(LOOKUP), places, BYTES_AT_ONCE, "bitmaps")
+        groups = self._file.groups(part.ranges_of(LOOKUP), positions, BYTES_AT_ONCE, "bitmaps")
         for bitmap in (bitmap for (bitmaps,) in groups for bitmap in bitmaps):
             ids = decode_row_set(bitmap.as_py(), most - num_ids)
             if ids is None:

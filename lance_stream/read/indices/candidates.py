@@ -165,7 +165,7 @@ def _cost(planned: _Planned) -> int:
 def _search(table: TableVersion, planned: _Planned, most: int) -> RowAddresses | None:
     """Return the addresses of rows in the fragments covered; None if they are more than `most`."""
     matches: list[RowAddresses] = [np.empty(0, np.uint64)]
-    places = _IndexOf(table.manifest.fragments.numbers.ids)
+    positions = _IndexOf(table.manifest.fragments.numbers.ids)
     num_matches = 0
     for plan in (plan_needed for plans in planned.needed for plan_needed in plans):
         ids = plan.search(most - num_matches)
@@ -177,7 +177,9 @@ def _search(table: TableVersion, planned: _Planned, most: int) -> RowAddresses |
             addresses, is_there = find_rows(table, ids)
             ids = addresses[is_there]
         # An entry of a row that moved since is of a fragment that the segment does not cover.
-        matches.append(ids[places.among(unpack_addresses(ids)[0], plan.covered & planned.covered)])
+        matches.append(
+            ids[positions.among(unpack_addresses(ids)[0], plan.covered & planned.covered)]
+        )
     return distinct(np.concatenate(matches))
 
 
@@ -194,10 +196,10 @@ class _IndexOf:
 
     def among(self, ids: npt.NDArray[np.uint32], chosen: Mask) -> Mask:
         """Return which ids are those of chosen fragments."""
-        places = np.searchsorted(self._ids, ids)
-        places[places == len(self._ids)] = 0
-        is_there = self._ids[places] == ids
-        return np.asarray(is_there & chosen[self._order[places]])
+        positions = np.searchsorted(self._ids, ids)
+        positions[positions == len(self._ids)] = 0
+        is_there = self._ids[positions] == ids
+        return np.asarray(is_there & chosen[self._order[positions]])
 
 
 def _by_fragment(table: TableVersion, covered: Mask, addresses: RowAddresses) -> Candidates:
@@ -205,10 +207,10 @@ def _by_fragment(table: TableVersion, covered: Mask, addresses: RowAddresses) ->
     ids, offsets = unpack_addresses(addresses)
     starts = np.flatnonzero(np.diff(ids, prepend=np.uint32(0xFFFFFFFF)))
     parts = np.split(offsets.astype(np.int64), starts[1:])
-    places = [fragments.index_by_id[fragment_id] for fragment_id in ids[starts].tolist()]
-    deleted_by_fragment = table.deleted_offsets_of([fragments[index] for index in places])
+    positions = [fragments.index_by_id[fragment_id] for fragment_id in ids[starts].tolist()]
+    deleted_by_fragment = table.deleted_offsets_of([fragments[index] for index in positions])
     offsets_by_fragment: dict[int, Positions] = {}
-    for index, part, deleted in zip(places, parts, deleted_by_fragment, strict=False):
+    for index, part, deleted in zip(positions, parts, deleted_by_fragment, strict=False):
         if part[-1] >= physical[index]:
             raise CorruptDataError(
                 f"an index has the row {part[-1]} of fragment {fragments[index].id}, which has "

@@ -209,7 +209,7 @@ class Plan:
         index: The segment, open.
         part: What reads its files.
         covered: (num_fragments,) which fragments of the version it covers.
-        places: What of the index has to be read.
+        positions: What of the index has to be read.
         num_rows: How many entries that is, about.
     """
 
@@ -218,7 +218,7 @@ class Plan:
     index: BTree | Bitmap
     part: PartOfIndex
     covered: Mask
-    places: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
     num_rows: int
 
     @property
@@ -233,9 +233,9 @@ class Plan:
             BadDataError: The index is damaged.
         """
         if isinstance(self.index, BTree):
-            ids = self.index.search(self.condition, self.places, self.part)
+            ids = self.index.search(self.condition, self.positions, self.part)
         else:
-            matches = self.index.search(self.places, self.part, most)
+            matches = self.index.search(self.positions, self.part, most)
             if matches is None:
                 return None
             ids = matches
@@ -271,14 +271,14 @@ def plan_index(
                     f"the index {segment.metadata.name!r} has {index.num_entries} entries for "
                     f"{live} rows"
                 )
-            places, num_rows = index.plan(condition)
+            positions, num_rows = index.plan(condition)
         else:
             if live and not index.num_keys:
                 raise CorruptDataError(
                     f"the index {segment.metadata.name!r} has no key of {live} rows"
                 )
-            places, num_rows = index.plan(condition, live)
-        plans.append(Plan(segment, condition, index, part, covered, places, num_rows))
+            positions, num_rows = index.plan(condition, live)
+        plans.append(Plan(segment, condition, index, part, covered, positions, num_rows))
     return plans
 
 

@@ -180,11 +180,11 @@ def fragments_that_may_match(
         None for its end.
     """
     names = lineage_columns_of(predicate)
-    is_left, matches = _uniform_that_may_match(
+    is_candidate, matches = _uniform_that_may_match(
         predicate, names, fragments, has_stable_row_ids=has_stable_row_ids
     )
     undecided: list[tuple[int, Positions, dict[str, tuple[U64s, U64s]]]] = []
-    for index in np.flatnonzero(is_left).tolist():
+    for index in np.flatnonzero(is_candidate).tolist():
         try:
             fragment = fragments[index]
             pieces = _pieces_of(
@@ -218,7 +218,7 @@ def _uniform_that_may_match(
         (num_fragments,) which are not of this kind; and the matches among those that are.
     """
     lineage = fragments.lineage
-    is_known = lineage.is_plain.copy()
+    is_constant = lineage.is_plain.copy()
     bounds: dict[str, tuple[U64s, U64s]] = {}
     for name in names:
         if name == ROW_ADDRESS or (name == ROW_ID and not has_stable_row_ids):
@@ -227,13 +227,13 @@ def _uniform_that_may_match(
         elif name == ROW_ID:
             first = lineage.first_row_ids.values
             bounds[name] = first, first + lineage.physical_rows - np.uint64(1)
-            is_known &= lineage.first_row_ids.is_known
+            is_constant &= lineage.first_row_ids.is_constant
         else:
             stamps = lineage.created if name == ROW_CREATED_AT_VERSION else lineage.last_updated
             bounds[name] = stamps.values, stamps.values
-            is_known &= stamps.is_known
+            is_constant &= stamps.is_constant
     mask = _may_match(predicate, bounds, len(fragments))
-    return ~is_known, [(index, 0, None) for index in np.flatnonzero(is_known & mask).tolist()]
+    return ~is_constant, [(index, 0, None) for index in np.flatnonzero(is_constant & mask).tolist()]
 
 
 def _chosen(

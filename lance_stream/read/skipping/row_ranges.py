@@ -34,8 +34,8 @@ class RowRanges:
     def of_pages(cls, starts: npt.NDArray[np.int64], chosen: Mask) -> "RowRanges":
         """Return the rows of chosen pages; `starts` has one past the last row, too."""
         edges = np.flatnonzero(np.diff(np.concatenate(([0], chosen.astype(np.int8), [0]))))
-        places = starts[edges].reshape(-1, 2).tolist()
-        return cls(tuple((start, stop) for start, stop in places if stop > start))
+        positions = starts[edges].reshape(-1, 2).tolist()
+        return cls(tuple((start, stop) for start, stop in positions if stop > start))
 
     def within(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Return the ranges within `start` to `stop`, cut there."""

@@ -115,8 +115,8 @@ def _by_tasks(
             for index in batch.column(0).to_pylist():
                 yield from inputs[index].read()
 
-    places = spark.range(0, len(inputs), 1, max(1, len(inputs)))
-    return map_in_arrow(places, read, spark_schema(carried))
+    task_numbers = spark.range(0, len(inputs), 1, max(1, len(inputs)))
+    return map_in_arrow(task_numbers, read, spark_schema(carried))
 
 
 def _reader_options(

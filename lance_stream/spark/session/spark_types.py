@@ -137,11 +137,11 @@ def to_spark(batch: pa.RecordBatch, carried: pa.Schema) -> pa.RecordBatch:
     columns = []
     batch = with_text(batch)
     for field in carried:
-        places = batch.schema.get_all_field_indices(field.name)
-        if len(places) > 1:
+        matches = batch.schema.get_all_field_indices(field.name)
+        if len(matches) > 1:
             raise InvalidInputError(f"two columns have the same name {field.name!r}")
-        if places:
-            columns.append(_carry(batch.column(places[0]), field.type, field.name))
+        if matches:
+            columns.append(_carry(batch.column(matches[0]), field.type, field.name))
         else:
             columns.append(pa.nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=carried)

@@ -160,7 +160,7 @@ class ObjectStore:
             )
             return await _all_or_none(reads)
 
-        with self._missing_is_not_found(path):
+        with self._convert_not_found(path):
             answers = self._client.ask(read)
         return cut_answers(ranges, requests, answers)
 
@@ -179,7 +179,7 @@ class ObjectStore:
             rest = await self._fetch(driver, key, path, PIECE_BYTES, info.size_bytes)
             return b"".join((begin, rest))
 
-        with self._missing_is_not_found(path):
+        with self._convert_not_found(path):
             return self._client.ask(read)
 
     def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
@@ -312,7 +312,7 @@ class ObjectStore:
     ) -> T:
         """Return the answer to one request about a file."""
         key = self._key(path)
-        with self._missing_is_not_found(path):
+        with self._convert_not_found(path):
             return self._client.ask(
                 lambda driver: self._client.with_retries(
                     lambda _: request(driver, key), what, num_bytes=num_bytes
@@ -372,7 +372,7 @@ class ObjectStore:
         return key
 
     @contextmanager
-    def _missing_is_not_found(self, path: str) -> Iterator[None]:
+    def _convert_not_found(self, path: str) -> Iterator[None]:
         try:
             yield
         except MissingError as error:

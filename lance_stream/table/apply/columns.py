@@ -96,17 +96,17 @@ def data_replacement(start: Manifest, operation: DataReplacement) -> Manifest:
     """
     if len({file.field_ids for _, file in operation.replacements}) > 1:
         raise InvalidInputError("all files of a data replacement must hold the same columns")
-    places = start.fragments.index_by_id
+    positions = start.fragments.index_by_id
     changes: dict[int, Fragment | None] = {}
     rewritten: dict[int, Collection[int]] = defaultdict(set)
     for fragment_id, file in operation.replacements:
-        if fragment_id not in places:
+        if fragment_id not in positions:
             raise InvalidInputError(
                 f"columns of fragment {fragment_id} are to be replaced, but version "
                 f"{start.version - 1} has no such fragment"
             )
         check_file_version(start, file)
-        at = places[fragment_id]
+        at = positions[fragment_id]
         old = changes.get(at) or start.fragments[at]
         now = replace(old, files=_replaced(old, file, start.schema))
         if has_stable_row_ids(start):
@@ -144,10 +144,10 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
 def _without(file: DataFile, field_ids: Collection[int]) -> DataFile:
     if set(file.field_ids).isdisjoint(field_ids):
         return file
-    field_ids_left = tuple(
+    remaining_ids = tuple(
         TOMBSTONED_ID if field_id in field_ids else field_id for field_id in file.field_ids
     )
-    return replace(file, field_ids=field_ids_left)
+    return replace(file, field_ids=remaining_ids)
 
 
 def _refiled(old: Fragment, now: Fragment) -> set[int]:

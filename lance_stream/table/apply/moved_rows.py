@@ -45,18 +45,18 @@ def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
             or lacks its row ids and row versions, or a group does not have as many rows as before.
     """
     groups = operation.groups or _one_group(operation)
-    places = start.fragments.index_by_id
+    positions = start.fragments.index_by_id
     changes: dict[int, Fragment | None] = {}
     for old in (fragment for group in groups for fragment in group.old_fragments):
-        if old.id not in places:
+        if old.id not in positions:
             raise IncompatibleConflictError(
                 f"fragment {old.id} is to be rewritten, but version {start.version - 1} has no "
                 "such fragment",
                 start.version - 1,
             )
-        if places[old.id] in changes:
+        if positions[old.id] in changes:
             raise InvalidInputError(f"fragment {old.id} is rewritten twice")
-        changes[places[old.id]] = None
+        changes[positions[old.id]] = None
     new = [fragment for group in groups for fragment in group.new_fragments]
     _check_ids(start, new)
     for group in groups:

@@ -250,7 +250,7 @@ def _created_at(
         _stated(start, fragment, len(ids)) for fragment, ids in zip(fragments, moved, strict=True)
     ]
     unknown = [ids for ids, stamps in zip(moved, stated, strict=True) if stamps is None]
-    from_sources = _found_created_at(
+    from_sources = _stored_created_at(
         start, np.concatenate([np.empty(0, np.uint64), *unknown]), sources
     )
     created: list[RowVersions] = []
@@ -279,7 +279,7 @@ def _stated(start: Manifest, fragment: Fragment, num_moved: int) -> RowVersions 
     return versions
 
 
-def _found_created_at(start: Manifest, ids: RowIds, sources: Sequence[Fragment]) -> RowVersions:
+def _stored_created_at(start: Manifest, ids: RowIds, sources: Sequence[Fragment]) -> RowVersions:
     """Return the created-at version of some rows, (n,) u64.
 
     A row that no fragment has counts as created now, as in the reference.

@@ -44,10 +44,10 @@ def largest_row_id(fragments: FragmentList) -> int:
     if not len(fragments):
         return -1
     lineage = fragments.lineage
-    is_known = lineage.first_row_ids.is_known
+    is_constant = lineage.first_row_ids.is_constant
     last = lineage.first_row_ids.values + lineage.physical_rows - np.uint64(1)
-    largest = int(last[is_known].max()) if is_known.any() else -1
-    for index in np.flatnonzero(~is_known).tolist():
+    largest = int(last[is_constant].max()) if is_constant.any() else -1
+    for index in np.flatnonzero(~is_constant).tolist():
         stored = fragments[index].row_ids
         if isinstance(stored, bytes):
             largest = max(largest, decode_row_ids(stored).largest)

@@ -44,8 +44,8 @@ from lance_stream.table.operations.columns import DataReplacement, Merge, Projec
 from lance_stream.table.operations.config import UpdateConfig
 from lance_stream.table.operations.moved_rows import ReserveFragments, Rewrite
 from lance_stream.table.operations.operation import (
-    KnownOperation,
     Operation,
+    SupportedOperation,
     UnknownOperation,
     operation_name,
 )
@@ -125,7 +125,7 @@ def apply(
     else:
         check_may_write(manifest)
         start = manifest.successor()
-    following = APPLY[type(operation)](start, operation, _Given(creation, restored))
+    following = APPLY[type(operation)](start, operation, _Inputs(creation, restored))
     if any(map(field_twice.may_have_field_twice, (manifest, restored))):
         following = field_twice.with_fields_once(following)
     _check_rows_in_log(manifest, following)
@@ -203,29 +203,29 @@ def _later(timestamp_nanos: int, before: Manifest | None) -> int:
     return max(timestamp_nanos, before.timestamp_nanos + 1)
 
 
-Applier: TypeAlias = Callable[[Manifest, Any, "_Given"], Manifest]
+Applier: TypeAlias = Callable[[Manifest, Any, "_Inputs"], Manifest]
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Inputs:
     """What some operations need in addition to the version."""
 
     creation: Creation | None
     restored: Manifest | None
 
 
-def _overwrite(start: Manifest, operation: Overwrite, inputs: _Given) -> Manifest:
+def _overwrite(start: Manifest, operation: Overwrite, inputs: _Inputs) -> Manifest:
     data_format = inputs.creation.data_format if inputs.creation else None
     return rows.overwrite(start, operation, data_format)
 
 
-def _merge(start: Manifest, operation: Merge, inputs: _Given) -> Manifest:
+def _merge(start: Manifest, operation: Merge, inputs: _Inputs) -> Manifest:
     if inputs.creation and inputs.creation.stable_row_ids and not has_stable_row_ids(start):
         return stable_row_ids.activate(start, operation)
     return columns.merge(start, operation)
 
 
-def _restore(start: Manifest, operation: Restore, inputs: _Given) -> Manifest:
+def _restore(start: Manifest, operation: Restore, inputs: _Inputs) -> Manifest:
     return versions.restore(start, operation, inputs.restored)
 
 
@@ -233,7 +233,7 @@ def _plain(applier: Callable[[Manifest, Any], Manifest]) -> Applier:
     return lambda start, operation, _: applier(start, operation)
 
 
-APPLY: Mapping[type[KnownOperation], Applier] = MappingProxyType(
+APPLY: Mapping[type[SupportedOperation], Applier] = MappingProxyType(
     {
         Append: _plain(rows.append),
         Delete: _plain(rows.delete),

@@ -118,11 +118,11 @@ def _sources(start: Manifest, operation: Update) -> list[Fragment]:
     """Return the fragments from which rows are moved, as they are."""
     touched = {fragment.id for fragment in operation.updated_fragments}
     touched.update(operation.removed_fragment_ids)
-    places = start.fragments.index_by_id if touched else {}
+    positions = start.fragments.index_by_id if touched else {}
     return [
-        start.fragments[places[fragment_id]]
+        start.fragments[positions[fragment_id]]
         for fragment_id in sorted(touched)
-        if fragment_id in places
+        if fragment_id in positions
     ]
 
 
@@ -142,16 +142,16 @@ def _changes(
     removed: Iterable[int],
     change: Callable[[Fragment, Fragment], Fragment],
 ) -> dict[int, Fragment | None]:
-    """Return the new fragments by their places in the list of fragments."""
-    places = start.fragments.index_by_id
+    """Return the new fragments by their positions in the list of fragments."""
+    positions = start.fragments.index_by_id
 
     def index_of(fragment_id: int) -> int:
-        if fragment_id not in places:
+        if fragment_id not in positions:
             raise InvalidInputError(
                 f"rows of fragment {fragment_id} are to be deleted or changed, but version "
                 f"{start.version - 1} has no such fragment"
             )
-        return places[fragment_id]
+        return positions[fragment_id]
 
     changes: dict[int, Fragment | None] = {}
     for planned in updated:

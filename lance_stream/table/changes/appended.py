@@ -134,11 +134,11 @@ def _have_same_values(was: Fragment, now: Fragment, fields: set[int]) -> bool:
     """Return whether the values of some fields are stored where they were."""
     if was.files == now.files:
         return True
-    places = _places(was), _places(now)
-    return all(places[0].get(field) == places[1].get(field) for field in fields)
+    locations = _locations(was), _locations(now)
+    return all(locations[0].get(field) == locations[1].get(field) for field in fields)
 
 
-def _places(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
+def _locations(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
     """Return the file and column of each field. Files of version 0.1 have no columns."""
     return {
         field_id: (file.path, file.base_id, file.column_indices[at] if file.column_indices else -1)

@@ -115,7 +115,7 @@ class TableChanges:
         updates: Rows to read in the newer version; their pre-images in the older one.
         inserts: Rows to read in the newer version.
         unstamped: (n,) u64, ids of the updated rows that kept their row versions.
-        has_doubts: Whether rows with their old row versions are in other places than before.
+        has_doubts: Whether rows with their old row versions are in other positions than before.
     """
 
     version: int
@@ -429,19 +429,19 @@ def _only_in_one(
     before, after = older.fragments.raws, newer.fragments.raws
     num_both = min(len(before), len(after))
     differ = [*compress(range(num_both), map(ne, before, after))]
-    places_before = [*differ, *range(num_both, len(before))]
-    places_after = [*differ, *range(num_both, len(after))]
-    by_start = {after[index][:_START_BYTES]: index for index in places_after}
+    indices_before = [*differ, *range(num_both, len(before))]
+    indices_after = [*differ, *range(num_both, len(after))]
+    by_start = {after[index][:_START_BYTES]: index for index in indices_after}
     moved = {
         old_index: other
-        for old_index in places_before
+        for old_index in indices_before
         if (other := by_start.get(before[old_index][:_START_BYTES])) is not None
         and before[old_index] == after[other]
     }
     moved_to = set(moved.values())
     return (
-        _fragments_at(older, [index for index in places_before if index not in moved]),
-        _fragments_at(newer, [index for index in places_after if index not in moved_to]),
+        _fragments_at(older, [index for index in indices_before if index not in moved]),
+        _fragments_at(newer, [index for index in indices_after if index not in moved_to]),
     )
 
 
@@ -450,9 +450,11 @@ _START_BYTES: Final = 128
 bytes would take longer than comparing them with those that begin alike."""
 
 
-def _fragments_at(manifest: Manifest, places: Sequence[int]) -> dict[int, Fragment]:
+def _fragments_at(manifest: Manifest, positions: Sequence[int]) -> dict[int, Fragment]:
     return {
-        fragment.id: fragment for position in places for fragment in (manifest.fragments[position],)
+        fragment.id: fragment
+        for position in positions
+        for fragment in (manifest.fragments[position],)
     }
 
 
@@ -489,7 +491,7 @@ class _Judge:
             field_id for field_id in self._plan.field_ids if then.get(field_id) != now.get(field_id)
         }
 
-    def in_place(
+    def updated_in_place(
         self, replaced: Set[int], silent: Mask, stamped: Mask, row_ids: Callable[[], U64s]
     ) -> Mask:
         """Return which rows of a fragment that kept its id and its rows were updated.
@@ -565,7 +567,7 @@ def _compare(
     stamped = np.zeros(len(in_both), np.bool_)
     if not same_stamps:
         stamped = in_both & (read.stamps(before).to_array() != read.stamps(after).to_array())
-    changed = judge.in_place(
+    changed = judge.updated_in_place(
         replaced, in_both & ~stamped, stamped, lambda: read.row_ids(after).to_array()
     )
     return killed, revived, np.flatnonzero(changed).astype(np.uint32)
@@ -587,9 +589,9 @@ def _match(
     removed = [rows for rows in removed if len(rows.offsets)]
     added = [rows for rows in added if len(rows.offsets)]
     removed_ids, added_ids = _row_ids_of(removed, read), _row_ids_of(added, read)
-    places, is_known = _find(removed_ids, added_ids)
+    positions, is_match = _find(removed_ids, added_ids)
     is_moved = np.zeros(len(removed_ids), np.bool_)
-    is_moved[places[is_known]] = True
+    is_moved[positions[is_match]] = True
     deletes = [
         RowsOfFragment(rows.fragment, rows.offsets[part])
         for rows, part in zip(removed, _cut(~is_moved, removed), strict=True)
@@ -597,17 +599,17 @@ def _match(
     ]
     inserts = [
         RowsOfFragment(rows.fragment, rows.offsets[part])
-        for rows, part in zip(added, _cut(~is_known, added), strict=True)
+        for rows, part in zip(added, _cut(~is_match, added), strict=True)
         if part.any()
     ]
-    if not is_known.any():
+    if not is_match.any():
         return deletes, [], inserts
     stamps_before = np.zeros(len(added_ids), np.uint64)
-    stamps_before[is_known] = _stamps_of(removed, read)[places[is_known]]
-    is_stamped = is_known & (stamps_before != _stamps_of(added, read))
-    is_updated = judge.moved(added, is_known & ~is_stamped, is_stamped, added_ids)
+    stamps_before[is_match] = _stamps_of(removed, read)[positions[is_match]]
+    is_stamped = is_match & (stamps_before != _stamps_of(added, read))
+    is_updated = judge.moved(added, is_match & ~is_stamped, is_stamped, added_ids)
     addresses = np.zeros(len(added_ids), np.uint64)
-    addresses[is_known] = _addresses_of(removed)[places[is_known]]
+    addresses[is_match] = _addresses_of(removed)[positions[is_match]]
     updates = [
         UpdatedRows(rows.fragment, rows.offsets[part], before[part])
         for rows, part, before in zip(
@@ -624,12 +626,12 @@ def _find(row_ids: U64s, targets: U64s) -> tuple[npt.NDArray[np.int64], Mask]:
     if np.array_equal(row_ids, targets):  # a compaction leaves all rows in their order
         return np.arange(len(row_ids)), np.ones(len(row_ids), np.bool_)
     _sorted(targets)
-    places = np.searchsorted(sorted_ids, targets)
+    positions = np.searchsorted(sorted_ids, targets)
     if not len(row_ids):
-        return places, np.zeros(len(targets), np.bool_)
-    places[places == len(row_ids)] = 0
-    is_known = sorted_ids[places] == targets
-    return (places if order is None else order[places]), is_known
+        return positions, np.zeros(len(targets), np.bool_)
+    positions[positions == len(row_ids)] = 0
+    is_match = sorted_ids[positions] == targets
+    return (positions if order is None else order[positions]), is_match
 
 
 def _sorted(row_ids: U64s) -> tuple[npt.NDArray[np.int64] | None, U64s]:

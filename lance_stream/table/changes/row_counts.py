@@ -112,12 +112,12 @@ def _by_row_ids(plan: DiffPlan, older: Manifest, operation: Operation | None) ->
     after = _live_rows([*plan.added, *(newer for _, newer in plan.common)])
     if not plan.removed and not plan.common:
         return None if after is None else RowCounts(inserted=after)
-    is_known = isinstance(operation, _NEVER_BRING_BACK_ROWS)
+    never_revives = isinstance(operation, _NEVER_BRING_BACK_ROWS)
     if not plan.sequences and not plan.deletion_files_of and _physical_rows(plan) <= MAX_ROWS:
         changed = diff(plan)
-        return RowCounts.of(changed) if is_known or not changed.has_doubts else None
+        return RowCounts.of(changed) if never_revives or not changed.has_doubts else None
     before = _live_rows([*plan.removed, *(older for older, _ in plan.common)])
-    if before is None or after is None or not is_known or not _is_countable(plan):
+    if before is None or after is None or not never_revives or not _is_countable(plan):
         return None
     inserted = updated = 0
     for fragment in plan.added:

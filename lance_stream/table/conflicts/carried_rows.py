@@ -49,8 +49,8 @@ def killed_since(
         deleted_now: (n,) u32, ascending: its deleted rows now; None if all count as deleted.
 
     Returns:
-        (n,) i64, ascending: their places among the rewritten rows; None if a row is live now that
-        was deleted, and so was not written.
+        (n,) i64, ascending: their positions among the rewritten rows; None if a row is live now
+        that was deleted, and so was not written.
     """
     if deleted_now is None:
         return np.arange(rows.num_written, dtype=np.int64)
@@ -61,7 +61,7 @@ def killed_since(
 
 
 def by_new_fragment(
-    places: Sequence[npt.NDArray[np.int64]],
+    positions: Sequence[npt.NDArray[np.int64]],
     num_written: Sequence[int],
     new_rows: Sequence[int],
     order: npt.NDArray[np.int64] | None = None,
@@ -69,7 +69,7 @@ def by_new_fragment(
     """Return the deleted rows of each new fragment.
 
     Args:
-        places: The deleted rows among each old fragment's rewritten rows; see `killed_since`.
+        positions: The deleted rows among each old fragment's rewritten rows; see `killed_since`.
         num_written: How many rows of each old fragment were rewritten.
         new_rows: How many rows each new fragment has; as many in total as were rewritten.
         order: (n,) for each row that was written, its place among all rewritten rows; None if
@@ -82,7 +82,7 @@ def by_new_fragment(
     deleted = np.concatenate(
         [
             np.empty(0, np.int64),
-            *(position + first for position, first in zip(places, firsts, strict=True)),
+            *(position + first for position, first in zip(positions, firsts, strict=True)),
         ]
     )
     if order is not None and len(deleted):

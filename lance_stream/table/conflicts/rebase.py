@@ -186,7 +186,11 @@ def _rebased_index(index: IndexMetadata, read: Manifest, newest: Manifest) -> In
     changed_ids = BitMap()
     for fragment_id in covered:
         before, now = (manifest.fragments.by_id(fragment_id) for manifest in (read, newest))
-        if before is not None and now is not None and _places(before, parts) != _places(now, parts):
+        if (
+            before is not None
+            and now is not None
+            and _locations(before, parts) != _locations(now, parts)
+        ):
             changed_ids.add(fragment_id)
     if changed_ids and has_zones(index):
         raise RetryableConflictError(
@@ -202,7 +206,7 @@ def _rebased_index(index: IndexMetadata, read: Manifest, newest: Manifest) -> In
     )
 
 
-def _places(fragment: Fragment, field_ids: Collection[int]) -> set[tuple[int, str, int | None]]:
+def _locations(fragment: Fragment, field_ids: Collection[int]) -> set[tuple[int, str, int | None]]:
     """Return in which file of a fragment each of some columns is stored."""
     return {
         (field_id, file.path, file.base_id)

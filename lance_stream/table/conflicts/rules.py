@@ -61,8 +61,8 @@ from lance_stream.table.operations.config import UpdateConfig
 from lance_stream.table.operations.moved_rows import ReserveFragments, Rewrite
 from lance_stream.table.operations.operation import (
     OPERATIONS,
-    KnownOperation,
     Operation,
+    SupportedOperation,
     UnknownOperation,
     operation_name,
 )
@@ -159,8 +159,8 @@ def no(_ours: Any, _theirs: Any) -> Verdict:
 
 
 def usually(
-    default: Rule, exceptions: Mapping[type[KnownOperation], Rule] = MappingProxyType({})
-) -> Mapping[type[KnownOperation], Rule]:
+    default: Rule, exceptions: Mapping[type[SupportedOperation], Rule] = MappingProxyType({})
+) -> Mapping[type[SupportedOperation], Rule]:
     """Return the rules for one of our operations after each of theirs.
 
     Args:
@@ -201,186 +201,190 @@ _deletes_rows = first(
     (same_fragments, Verdict.REBASE),
 )
 
-RULES: Mapping[type[KnownOperation], Mapping[type[KnownOperation], Rule]] = MappingProxyType(
-    {
-        # ours: after theirs
-        Append: usually(
-            yes,
-            {
-                Overwrite: no,
-                Restore: no,
-                UpdateMemWalState: no,
-            },
-        ),
-        Delete: usually(
-            yes,
-            {
-                Delete: _deletes_rows,
-                Overwrite: no,
-                Rewrite: retry_if(same_fragments),
-                Merge: retry,
-                Restore: no,
-                Update: _deletes_rows,
-                DataReplacement: retry_if(same_fragments),
-                UpdateMemWalState: no,
-            },
-        ),
-        Overwrite: usually(
-            yes,
-            {
-                Overwrite: first((same_config_keys, Verdict.NO), (lambda *_: True, Verdict.RETRY)),
-                UpdateConfig: no_if(same_config_keys),
-                UpdateMemWalState: no,
-            },
-        ),
-        CreateIndex: usually(
-            yes,
-            {
-                Overwrite: no,
-                CreateIndex: retry_if(changes_same_index),
-                Rewrite: retry_if(indexes_moved_rows),
-                Merge: retry_if(has_log_index),
-                Restore: no,
-                Update: first(
-                    (rewrites_uncertain_index, Verdict.RETRY),
-                    (rewrites_indexed_fragments, Verdict.REBASE),
-                ),
-                Project: retry_if(drops_indexed_field),
-                DataReplacement: retry_if(replaces_indexed_field),
-                UpdateMemWalState: no,
-            },
-        ),
-        Rewrite: usually(
-            yes,
-            {
-                Delete: retry_if(same_fragments),
-                Overwrite: no,
-                CreateIndex: retry_if(rewrites_indices_beside),
-                Rewrite: retry_if(same_fragments),
-                Merge: retry,
-                Restore: no,
-                Update: retry_if(same_fragments),
-                DataReplacement: retry_if(same_fragments),
-                DataOverlay: retry_if(same_fragments),
-            },
-        ),
-        Merge: usually(
-            yes,
-            {
-                Append: retry,
-                Delete: retry,
-                Overwrite: no,
-                CreateIndex: retry_if(has_log_index),
-                Rewrite: retry,
-                Merge: retry,
-                Restore: no,
-                Update: retry,
-                Project: no,
-                DataReplacement: retry,
-                UpdateMemWalState: no,
-                DataOverlay: retry,
-            },
-        ),
-        Restore: usually(
-            yes,
-            {
-                UpdateMemWalState: no,
-            },
-        ),
-        ReserveFragments: usually(
-            yes,
-            {
-                Overwrite: no,
-                Restore: no,
-            },
-        ),
-        Update: usually(
-            yes,
-            {
-                Append: retry_if(inserts_unique_keys),
-                Delete: _deletes_rows,
-                Overwrite: no,
-                Rewrite: retry_if(same_fragments),
-                Merge: retry,
-                Restore: no,
-                Update: first(
-                    (may_insert_same_keys, Verdict.RETRY),
-                    (more_than_rows_died, Verdict.RETRY),
-                    (same_fragments, Verdict.REBASE),
-                ),
-                Project: retry_if(drops_modified_field),
-                DataReplacement: retry_if(same_fragments),
-                UpdateMemWalState: no_if(compacts_the_log),
-                DataOverlay: retry_if(same_fragments),
-            },
-        ),
-        Project: usually(
-            yes,
-            {
-                Overwrite: no,
-                Merge: retry,
-                Restore: no,
-                Project: retry,
-                UpdateMemWalState: no,
-            },
-        ),
-        UpdateConfig: usually(
-            yes,
-            {
-                Overwrite: no_if(config_is_overwritten),
-                UpdateConfig: no_if(same_config_or_metadata),
-            },
-        ),
-        DataReplacement: usually(
-            yes,
-            {
-                Delete: no_if(removes_ours),
-                Overwrite: no,
-                CreateIndex: retry_if(indexes_replaced_field),
-                Rewrite: retry_if(same_fragments),
-                Merge: retry,
-                Restore: no,
-                Update: first(
-                    (removes_ours, Verdict.NO),
-                    (moves_rows_of_ours, Verdict.RETRY),
-                    (rewrites_replaced_field, Verdict.RETRY),
-                ),
-                Project: no_if(drops_replaced_field),
-                DataReplacement: retry_if(replaces_same_field),
-                UpdateMemWalState: no,
-            },
-        ),
-        UpdateMemWalState: usually(
-            no,
-            {
-                CreateIndex: retry_if(has_log_index),
-                Rewrite: yes,
-                ReserveFragments: yes,
-                Update: retry_if(compacts_the_log),
-                UpdateConfig: yes,
-                UpdateMemWalState: retry,
-                UpdateBases: yes,
-            },
-        ),
-        Clone: usually(no),
-        UpdateBases: usually(
-            yes,
-            {
-                UpdateBases: no_if(same_bases),
-            },
-        ),
-        DataOverlay: usually(
-            yes,
-            {
-                Delete: retry_if(removes_ours),
-                Overwrite: no,
-                Rewrite: retry_if(same_fragments),
-                Merge: retry,
-                Restore: no,
-                Update: retry_if(removes_ours, moves_rows_of_ours),
-                UpdateMemWalState: no,
-            },
-        ),
-    }
+RULES: Mapping[type[SupportedOperation], Mapping[type[SupportedOperation], Rule]] = (
+    MappingProxyType(
+        {
+            # ours: after theirs
+            Append: usually(
+                yes,
+                {
+                    Overwrite: no,
+                    Restore: no,
+                    UpdateMemWalState: no,
+                },
+            ),
+            Delete: usually(
+                yes,
+                {
+                    Delete: _deletes_rows,
+                    Overwrite: no,
+                    Rewrite: retry_if(same_fragments),
+                    Merge: retry,
+                    Restore: no,
+                    Update: _deletes_rows,
+                    DataReplacement: retry_if(same_fragments),
+                    UpdateMemWalState: no,
+                },
+            ),
+            Overwrite: usually(
+                yes,
+                {
+                    Overwrite: first(
+                        (same_config_keys, Verdict.NO), (lambda *_: True, Verdict.RETRY)
+                    ),
+                    UpdateConfig: no_if(same_config_keys),
+                    UpdateMemWalState: no,
+                },
+            ),
+            CreateIndex: usually(
+                yes,
+                {
+                    Overwrite: no,
+                    CreateIndex: retry_if(changes_same_index),
+                    Rewrite: retry_if(indexes_moved_rows),
+                    Merge: retry_if(has_log_index),
+                    Restore: no,
+                    Update: first(
+                        (rewrites_uncertain_index, Verdict.RETRY),
+                        (rewrites_indexed_fragments, Verdict.REBASE),
+                    ),
+                    Project: retry_if(drops_indexed_field),
+                    DataReplacement: retry_if(replaces_indexed_field),
+                    UpdateMemWalState: no,
+                },
+            ),
+            Rewrite: usually(
+                yes,
+                {
+                    Delete: retry_if(same_fragments),
+                    Overwrite: no,
+                    CreateIndex: retry_if(rewrites_indices_beside),
+                    Rewrite: retry_if(same_fragments),
+                    Merge: retry,
+                    Restore: no,
+                    Update: retry_if(same_fragments),
+                    DataReplacement: retry_if(same_fragments),
+                    DataOverlay: retry_if(same_fragments),
+                },
+            ),
+            Merge: usually(
+                yes,
+                {
+                    Append: retry,
+                    Delete: retry,
+                    Overwrite: no,
+                    CreateIndex: retry_if(has_log_index),
+                    Rewrite: retry,
+                    Merge: retry,
+                    Restore: no,
+                    Update: retry,
+                    Project: no,
+                    DataReplacement: retry,
+                    UpdateMemWalState: no,
+                    DataOverlay: retry,
+                },
+            ),
+            Restore: usually(
+                yes,
+                {
+                    UpdateMemWalState: no,
+                },
+            ),
+            ReserveFragments: usually(
+                yes,
+                {
+                    Overwrite: no,
+                    Restore: no,
+                },
+            ),
+            Update: usually(
+                yes,
+                {
+                    Append: retry_if(inserts_unique_keys),
+                    Delete: _deletes_rows,
+                    Overwrite: no,
+                    Rewrite: retry_if(same_fragments),
+                    Merge: retry,
+                    Restore: no,
+                    Update: first(
+                        (may_insert_same_keys, Verdict.RETRY),
+                        (more_than_rows_died, Verdict.RETRY),
+                        (same_fragments, Verdict.REBASE),
+                    ),
+                    Project: retry_if(drops_modified_field),
+                    DataReplacement: retry_if(same_fragments),
+                    UpdateMemWalState: no_if(compacts_the_log),
+                    DataOverlay: retry_if(same_fragments),
+                },
+            ),
+            Project: usually(
+                yes,
+                {
+                    Overwrite: no,
+                    Merge: retry,
+                    Restore: no,
+                    Project: retry,
+                    UpdateMemWalState: no,
+                },
+            ),
+            UpdateConfig: usually(
+                yes,
+                {
+                    Overwrite: no_if(config_is_overwritten),
+                    UpdateConfig: no_if(same_config_or_metadata),
+                },
+            ),
+            DataReplacement: usually(
+                yes,
+                {
+                    Delete: no_if(removes_ours),
+                    Overwrite: no,
+                    CreateIndex: retry_if(indexes_replaced_field),
+                    Rewrite: retry_if(same_fragments),
+                    Merge: retry,
+                    Restore: no,
+                    Update: first(
+                        (removes_ours, Verdict.NO),
+                        (moves_rows_of_ours, Verdict.RETRY),
+                        (rewrites_replaced_field, Verdict.RETRY),
+                    ),
+                    Project: no_if(drops_replaced_field),
+                    DataReplacement: retry_if(replaces_same_field),
+                    UpdateMemWalState: no,
+                },
+            ),
+            UpdateMemWalState: usually(
+                no,
+                {
+                    CreateIndex: retry_if(has_log_index),
+                    Rewrite: yes,
+                    ReserveFragments: yes,
+                    Update: retry_if(compacts_the_log),
+                    UpdateConfig: yes,
+                    UpdateMemWalState: retry,
+                    UpdateBases: yes,
+                },
+            ),
+            Clone: usually(no),
+            UpdateBases: usually(
+                yes,
+                {
+                    UpdateBases: no_if(same_bases),
+                },
+            ),
+            DataOverlay: usually(
+                yes,
+                {
+                    Delete: retry_if(removes_ours),
+                    Overwrite: no,
+                    Rewrite: retry_if(same_fragments),
+                    Merge: retry,
+                    Restore: no,
+                    Update: retry_if(removes_ours, moves_rows_of_ours),
+                    UpdateMemWalState: no,
+                },
+            ),
+        }
+    )
 )
 """What becomes of our operation (first key) after theirs (second key)."""

@@ -287,8 +287,8 @@ def _containers(
             the bytes.
     """
     position = headers.start
-    each_of = (headers.keys.tolist(), headers.counts.tolist(), headers.is_run.tolist())
-    for key, count, run_coded in zip(*each_of, strict=True):
+    parts = (headers.keys.tolist(), headers.counts.tolist(), headers.is_run.tolist())
+    for key, count, run_coded in zip(*parts, strict=True):
         if high_halves is not None and key not in high_halves:
             position += _container_bytes(data, position, count, is_run=run_coded)
             continue

@@ -71,7 +71,7 @@ class DataFile:
             if first == TOMBSTONED_ID:
                 raise UnsupportedFeatureError(
                     f"the first column of the data file {self.path!r} of version 0.1 is no longer "
-                    "used, so the places of the others are unknown; compact the table with "
+                    "used, so the positions of the others are unknown; compact the table with "
                     "another writer"
                 )
             return {
@@ -424,11 +424,11 @@ def decode_fragment(data: bytes) -> Fragment:
     Raises:
         BadDataError: As `fragment_from_proto`, or the bytes are no message.
     """
-    rest, places = without_sequences(data)
+    rest, positions = without_sequences(data)
     fragment = fragment_from_proto(wire.parse_message(table_pb2.DataFragment, rest))
-    if not places:
+    if not positions:
         return fragment
-    sequences = {name: data[position] for name, position in places.items()}
+    sequences = {name: data[position] for name, position in positions.items()}
     return replace(
         fragment,
         row_ids=sequences.get("row_ids"),

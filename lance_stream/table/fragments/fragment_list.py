@@ -52,8 +52,8 @@ class StatedRows(NamedTuple):
     Attributes:
         physical: (n,) i64, the rows in their files, deleted ones included. Read-only.
         live: (n,) i64, the others. Read-only.
-        odd: The places of fragments whose bytes do not state this, or contradict themselves: both
-            numbers are 0.
+        odd: The positions of fragments whose bytes do not state this, or contradict themselves:
+            both numbers are 0.
     """
 
     physical: npt.NDArray[np.int64]
@@ -141,19 +141,19 @@ class FragmentNumbers:
             np.array([fragment.has_hidden_lineage for fragment in fragments], np.bool_),
         )
 
-    def _with(self, places: Positions, others: "FragmentNumbers") -> "FragmentNumbers":
-        """Return the numbers with other fragments at some places."""
-        if not len(places):
+    def _with(self, positions: Positions, others: "FragmentNumbers") -> "FragmentNumbers":
+        """Return the numbers with other fragments at some positions."""
+        if not len(positions):
             return self
         result = self.take(np.arange(len(self.ids)))
         for mine, theirs in zip(result._columns(), others._columns(), strict=True):
-            mine[places] = theirs
+            mine[positions] = theirs
         return result
 
     def replaced(self, changes: Mapping[int, Fragment]) -> "FragmentNumbers":
-        """Return the numbers of the list with other fragments at some places."""
-        places = np.array(list(changes), np.intp)
-        return self._with(places, FragmentNumbers.of_decoded(list(changes.values())))
+        """Return the numbers of the list with other fragments at some positions."""
+        positions = np.array(list(changes), np.intp)
+        return self._with(positions, FragmentNumbers.of_decoded(list(changes.values())))
 
     def _columns(self) -> tuple[Numbers, Numbers, Numbers, Mask, Mask]:
         return (
@@ -178,14 +178,14 @@ class FragmentNumbers:
             np.concatenate(is_hidden),
         )
 
-    def take(self, places: Positions) -> "FragmentNumbers":
+    def take(self, positions: Positions) -> "FragmentNumbers":
         """Return the numbers of some of the fragments."""
         return FragmentNumbers(
-            self.ids[places],
-            self.physical_rows[places],
-            self.num_deleted_rows[places],
-            self.has_deletion_file[places],
-            self.has_hidden_lineage[places],
+            self.ids[positions],
+            self.physical_rows[positions],
+            self.num_deleted_rows[positions],
+            self.has_deletion_file[positions],
+            self.has_hidden_lineage[positions],
         )
 
 
@@ -223,7 +223,7 @@ class FragmentList(Sequence[Fragment]):
         result._decoded.update((len(self) + at, fragment) for at, fragment in more._decoded.items())
         if "numbers" in self.__dict__:
             result.numbers = FragmentNumbers.joined([self.numbers, more.numbers])
-        result._lineage_before = self._known_lineage
+        result._lineage_before = self._cached_lineage
         if "framed" in self.__dict__:
             result.framed = self.framed + more.framed
         if "index_by_id" in self.__dict__ and self.index_by_id.keys().isdisjoint(more.ids):
@@ -250,16 +250,16 @@ class FragmentList(Sequence[Fragment]):
         result._decoded = {**self._decoded, **instead}
         if "numbers" in self.__dict__:
             result.numbers = self.numbers.replaced(instead)
-        result._lineage_before = self._known_lineage
+        result._lineage_before = self._cached_lineage
         if len(instead) == len(changes):
             if "index_by_id" in self.__dict__ and all(
                 self.index_by_id.get(fragment.id) == index for index, fragment in instead.items()
             ):
                 result.index_by_id = self.index_by_id
             return result
-        is_left = np.ones(len(raws), np.bool_)
-        is_left[[index for index, change in changes.items() if change is None]] = False
-        return result._take(np.flatnonzero(is_left))
+        is_unchanged = np.ones(len(raws), np.bool_)
+        is_unchanged[[index for index, change in changes.items() if change is None]] = False
+        return result._take(np.flatnonzero(is_unchanged))
 
     def sorted_by_id(self) -> "FragmentList":
         """Return the list in the order of the fragments' ids; the same object if it is sorted.
@@ -320,13 +320,13 @@ class FragmentList(Sequence[Fragment]):
         num_both = min(len(raws), len(self.raws))
         differ = np.ones(len(self.raws), np.bool_)
         differ[:num_both] = np.fromiter(map(is_not, raws, self.raws), np.bool_, num_both)
-        places = np.flatnonzero(differ)
+        positions = np.flatnonzero(differ)
         self._lineage_before = None
-        new = constant_lineage([self.raws[index] for index in places.tolist()])
-        return lineage.replaced(len(self.raws), places, new)
+        new = constant_lineage([self.raws[index] for index in positions.tolist()])
+        return lineage.replaced(len(self.raws), positions, new)
 
     @property
-    def _known_lineage(self) -> tuple[tuple[bytes, ...], ConstantLineage] | None:
+    def _cached_lineage(self) -> tuple[tuple[bytes, ...], ConstantLineage] | None:
         return (self.raws, self.lineage) if "lineage" in self.__dict__ else self._lineage_before
 
     @cached_property
@@ -367,10 +367,10 @@ class FragmentList(Sequence[Fragment]):
         Raises:
             CorruptDataError: Two fragments have the same id.
         """
-        places = dict(zip(self.ids, range(len(self.raws)), strict=True))
-        if len(places) != len(self.ids):
+        positions = dict(zip(self.ids, range(len(self.raws)), strict=True))
+        if len(positions) != len(self.ids):
             raise CorruptDataError("two fragments of one version have the same id")
-        return places
+        return positions
 
     def by_id(self, fragment_id: int) -> Fragment | None:
         """Return the fragment with an id, or None."""
@@ -456,16 +456,18 @@ class FragmentList(Sequence[Fragment]):
             decoded = self._decoded[index] = decode_fragment(self.raws[index])
         return decoded
 
-    def _take(self, places: Positions) -> "FragmentList":
-        """Return the list of the fragments at some places, with their cached values."""
-        result = FragmentList(map(self.raws.__getitem__, places.tolist()))
+    def _take(self, positions: Positions) -> "FragmentList":
+        """Return the list of the fragments at some positions, with their cached values."""
+        result = FragmentList(map(self.raws.__getitem__, positions.tolist()))
         if self._decoded:
             decoded = self._decoded
             result._decoded = {
-                at: decoded[index] for at, index in enumerate(places.tolist()) if index in decoded
+                at: decoded[index]
+                for at, index in enumerate(positions.tolist())
+                if index in decoded
             }
         if "numbers" in self.__dict__:
-            result.numbers = self.numbers.take(places)
+            result.numbers = self.numbers.take(positions)
         return result
 
     def __iter__(self) -> Iterator[Fragment]:

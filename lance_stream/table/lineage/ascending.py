@@ -51,8 +51,8 @@ def are_among(
     if not len(others):
         return np.zeros(len(numbers), np.bool_)
     values = numbers.astype(others.dtype, copy=False)
-    places = np.minimum(np.searchsorted(others, values), len(others) - 1)
-    is_member: npt.NDArray[np.bool_] = others[places] == values
+    positions = np.minimum(np.searchsorted(others, values), len(others) - 1)
+    is_member: npt.NDArray[np.bool_] = others[positions] == values
     return is_member
 
 

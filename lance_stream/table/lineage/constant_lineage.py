@@ -36,24 +36,24 @@ _START, _END = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class OneForAll:
+class ConstantValues:
     """A value that is the same for all rows of each of n fragments, or increases by one per row.
 
     Attributes:
         values: (n,) u64: the version of all rows; or the row id of the first one.
-        is_known: (n,) whether the fragment has such a value.
+        is_constant: (n,) whether the fragment has such a value.
     """
 
     values: Numbers
-    is_known: Mask
+    is_constant: Mask
 
     def replaced(
-        self, count: int, places: npt.NDArray[np.intp], others: "OneForAll"
-    ) -> "OneForAll":
-        """Return the values with others at some places; see `ConstantLineage.replaced`."""
-        return OneForAll(
-            _replaced(self.values, count, places, others.values),
-            _replaced(self.is_known, count, places, others.is_known),
+        self, count: int, positions: npt.NDArray[np.intp], others: "ConstantValues"
+    ) -> "ConstantValues":
+        """Return the values with others at some positions; see `ConstantLineage.replaced`."""
+        return ConstantValues(
+            _replaced(self.values, count, positions, others.values),
+            _replaced(self.is_constant, count, positions, others.is_constant),
         )
 
 
@@ -73,27 +73,27 @@ class ConstantLineage:
     ids: Numbers
     physical_rows: Numbers
     is_plain: Mask
-    first_row_ids: OneForAll
-    last_updated: OneForAll
-    created: OneForAll
+    first_row_ids: ConstantValues
+    last_updated: ConstantValues
+    created: ConstantValues
 
     def replaced(
-        self, count: int, places: npt.NDArray[np.intp], others: "ConstantLineage"
+        self, count: int, positions: npt.NDArray[np.intp], others: "ConstantLineage"
     ) -> "ConstantLineage":
         """Return the values of another list of fragments.
 
         Args:
             count: How many fragments it has.
-            places: (n,) which of them are not at the same place of this list.
+            positions: (n,) which of them are not at the same place of this list.
             others: Their values.
         """
         return ConstantLineage(
-            _replaced(self.ids, count, places, others.ids),
-            _replaced(self.physical_rows, count, places, others.physical_rows),
-            _replaced(self.is_plain, count, places, others.is_plain),
-            self.first_row_ids.replaced(count, places, others.first_row_ids),
-            self.last_updated.replaced(count, places, others.last_updated),
-            self.created.replaced(count, places, others.created),
+            _replaced(self.ids, count, positions, others.ids),
+            _replaced(self.physical_rows, count, positions, others.physical_rows),
+            _replaced(self.is_plain, count, positions, others.is_plain),
+            self.first_row_ids.replaced(count, positions, others.first_row_ids),
+            self.last_updated.replaced(count, positions, others.last_updated),
+            self.created.replaced(count, positions, others.created),
         )
 
     def ids_within(self, row_ids: Numbers) -> tuple[Positions, Positions]:
@@ -106,10 +106,10 @@ class ConstantLineage:
             (num_fragments,) where its ids begin among these, and where they end; the same where
             it has none, and where `first_row_ids` are not known.
         """
-        first, is_known = self.first_row_ids.values, self.first_row_ids.is_known
+        first, is_constant = self.first_row_ids.values, self.first_row_ids.is_constant
         begins = np.searchsorted(row_ids, first)
         ends = np.searchsorted(row_ids, first + self.physical_rows)
-        return begins, np.where(is_known, ends, begins)
+        return begins, np.where(is_constant, ends, begins)
 
     def share_no_row_id(self, others: Numbers) -> Mask:
         """Return which fragments have ids that neither `others` nor another range contains.
@@ -117,15 +117,15 @@ class ConstantLineage:
         Args:
             others: (n,) u64, ascending: the ids of the fragments that have no range.
         """
-        places = np.flatnonzero(self.first_row_ids.is_known)
-        places = places[np.argsort(self.first_row_ids.values[places], kind="stable")]
-        first = self.first_row_ids.values[places]
-        stop = first + self.physical_rows[places]
+        positions = np.flatnonzero(self.first_row_ids.is_constant)
+        positions = positions[np.argsort(self.first_row_ids.values[positions], kind="stable")]
+        first = self.first_row_ids.values[positions]
+        stop = first + self.physical_rows[positions]
         is_alone = np.searchsorted(others, first) == np.searchsorted(others, stop)
         is_alone[1:] &= np.maximum.accumulate(stop)[:-1] <= first[1:]
         is_alone[:-1] &= stop[:-1] <= first[1:]
         is_distinct = np.zeros(len(self.ids), np.bool_)
-        is_distinct[places] = is_alone
+        is_distinct[positions] = is_alone
         return is_distinct
 
 
@@ -144,10 +144,10 @@ def constant_lineage(raws: Sequence[bytes]) -> ConstantLineage:
     is_plain = ~walked.is_odd & (num_rows > 0)
     inline = {}
     for field, others in _ELSEWHERE.items():
-        is_here = is_plain.copy()
+        is_present = is_plain.copy()
         for other in others:
-            is_here &= walked.spans[other].starts < 0
-        inline[field] = is_here
+            is_present &= walked.spans[other].starts < 0
+        inline[field] = is_present
     return ConstantLineage(
         walked.numbers[_ID],
         num_rows,
@@ -158,30 +158,32 @@ def constant_lineage(raws: Sequence[bytes]) -> ConstantLineage:
     )
 
 
-def _versions(data: Bytes, sequences: Spans, is_here: Mask, num_rows: Numbers) -> OneForAll:
+def _versions(data: Bytes, sequences: Spans, is_present: Mask, num_rows: Numbers) -> ConstantValues:
     versions = np.full(len(num_rows), FIRST_VERSION, np.uint64)
-    is_known = is_here & (sequences.starts < 0)
-    some, runs = _only_part(data, sequences, np.flatnonzero(is_here & ~is_known))
+    is_constant = is_present & (sequences.starts < 0)
+    some, runs = _only_part(data, sequences, np.flatnonzero(is_present & ~is_constant))
     walked = walk(data, runs, (_VERSION,), (_FIRST,))
     good = ~walked.is_odd & (walked.spans[_FIRST].starts >= 0)
     some, spans = some[good], _chosen(walked.spans[_FIRST], good)
     owners, _, lengths = _ranges(data, some, spans)
     fits = lengths == num_rows[owners]
-    is_known[owners[fits]] = True
+    is_constant[owners[fits]] = True
     of_run = np.zeros(len(num_rows), np.uint64)
     of_run[some] = walked.numbers[_VERSION][good]
     versions[owners] = of_run[owners]
-    return OneForAll(versions, is_known)
+    return ConstantValues(versions, is_constant)
 
 
-def _row_ids(data: Bytes, sequences: Spans, is_here: Mask, num_rows: Numbers) -> OneForAll:
+def _row_ids(data: Bytes, sequences: Spans, is_present: Mask, num_rows: Numbers) -> ConstantValues:
     first = np.zeros(len(num_rows), np.uint64)
-    is_known = np.zeros(len(num_rows), np.bool_)
-    some, segments = _only_part(data, sequences, np.flatnonzero(is_here & (sequences.starts >= 0)))
+    is_constant = np.zeros(len(num_rows), np.bool_)
+    some, segments = _only_part(
+        data, sequences, np.flatnonzero(is_present & (sequences.starts >= 0))
+    )
     owners, starts, lengths = _ranges(data, some, segments)
     first[owners] = starts
-    is_known[owners[lengths == num_rows[owners]]] = True
-    return OneForAll(first, is_known)
+    is_constant[owners[lengths == num_rows[owners]]] = True
+    return ConstantValues(first, is_constant)
 
 
 def _only_part(
@@ -211,13 +213,13 @@ _Value = TypeVar("_Value", np.uint64, np.bool_)
 def _replaced(
     values: npt.NDArray[_Value],
     count: int,
-    places: npt.NDArray[np.intp],
+    positions: npt.NDArray[np.intp],
     others: npt.NDArray[_Value],
 ) -> npt.NDArray[_Value]:
     result = np.empty(count, values.dtype)
     num_both = min(count, len(values))
     result[:num_both] = values[:num_both]
-    result[places] = others
+    result[positions] = others
     return result
 
 

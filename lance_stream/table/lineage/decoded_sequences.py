@@ -31,7 +31,7 @@ class DecodedSequences(Generic[S]):
 
     def __init__(self, size_of: Callable[[S], int], room_bytes: int) -> None:
         self._size_of = size_of
-        self._known = Cache[tuple[int, bytes], _Decoded[S]](
+        self._cache = Cache[tuple[int, bytes], _Decoded[S]](
             room_bytes, lambda decoded: decoded.size
         )
 
@@ -47,13 +47,13 @@ class DecodedSequences(Generic[S]):
         # Hashing all of the bytes would take longer than comparing them with the likely ones.
         middle = len(data) // 2
         key = len(data), data[:_SAMPLE] + data[middle : middle + _SAMPLE] + data[-_SAMPLE:]
-        cached = self._known.get(key)
+        cached = self._cache.get(key)
         if cached is not None and cached.data == data:
             return cached.sequence
         sequence = decode(data)
-        self._known.put(key, _Decoded(data, sequence, len(data) + self._size_of(sequence)))
+        self._cache.put(key, _Decoded(data, sequence, len(data) + self._size_of(sequence)))
         return sequence
 
     def clear(self) -> None:
         """Forget all sequences."""
-        self._known.clear()
+        self._cache.clear()

@@ -24,8 +24,8 @@ NO_ADDRESS = np.uint64((1 << 64) - 1)
 
 _OFFSET_BITS = np.uint64(32)
 _OFFSET_MASK = np.uint64((1 << 32) - 1)
-# A table with a place for every id of the span is used up to this many places per row.
-_MAX_PLACES_PER_ROW = 2
+# A table with a place for every id of the span is used up to this many positions per row.
+_MAX_SLOTS_PER_ROW = 2
 
 
 def pack_addresses(fragment_ids: int | RowIds, offsets: npt.ArrayLike) -> RowAddresses:
@@ -106,7 +106,7 @@ class RowIdIndex:
             return
         first, last = int(ids.min()), int(ids.max())
         span = last - first + 1
-        if span <= _MAX_PLACES_PER_ROW * len(ids):
+        if span <= _MAX_SLOTS_PER_ROW * len(ids):
             self._first = first
             self._addresses = np.full(span, NO_ADDRESS, np.uint64)
             self._addresses[(ids - np.uint64(first)).astype(np.int64)] = addresses
@@ -140,19 +140,19 @@ class RowIdIndex:
             not, the address is `NO_ADDRESS`.
         """
         targets = np.asarray(row_ids, np.uint64)
-        places: npt.NDArray[np.int64]
+        positions: npt.NDArray[np.int64]
         if self._ids is None:
             # Modulo 2^64: an id below the first becomes a place far after the last.
             shifted = targets - np.uint64(self._first)
             is_there = shifted < np.uint64(len(self._addresses))
-            places = np.where(is_there, shifted, np.uint64(0)).astype(np.int64)
+            positions = np.where(is_there, shifted, np.uint64(0)).astype(np.int64)
         else:
-            places = np.searchsorted(self._ids, targets)
-            places[places == len(self._ids)] = 0
-            is_there = self._ids[places] == targets
+            positions = np.searchsorted(self._ids, targets)
+            positions[positions == len(self._ids)] = 0
+            is_there = self._ids[positions] == targets
         if not len(self._addresses):
             return np.full(len(targets), NO_ADDRESS), np.zeros(len(targets), np.bool_)
-        addresses = np.where(is_there, self._addresses[places], NO_ADDRESS)
+        addresses = np.where(is_there, self._addresses[positions], NO_ADDRESS)
         return addresses, addresses != NO_ADDRESS
 
     def __len__(self) -> int:

@@ -130,9 +130,9 @@ class RangeWithHoles:
         """Return the ids at some offsets of the segment."""
         # The number of ids before each hole; ascending, like the holes.
         before = self.holes - np.uint64(self.start) - np.arange(len(self.holes), dtype=np.uint64)
-        places = offsets.astype(np.uint64)
-        passed = np.searchsorted(before, places, side="right").astype(np.uint64)
-        return np.uint64(self.start) + places + passed
+        positions = offsets.astype(np.uint64)
+        passed = np.searchsorted(before, positions, side="right").astype(np.uint64)
+        return np.uint64(self.start) + positions + passed
 
     def to_array(self) -> RowIds:
         """Return all ids."""
@@ -145,8 +145,8 @@ class RangeWithHoles:
         if len(self.holes):
             is_hole = self.holes[np.minimum(before, len(self.holes) - 1)] == ids
         is_there = (ids >= np.uint64(self.start)) & (ids < np.uint64(self.stop)) & ~is_hole
-        places = np.where(is_there, ids, np.uint64(self.start)) - np.uint64(self.start)
-        offsets: Positions = np.where(is_there, places.astype(np.int64) - before, -1)
+        positions = np.where(is_there, ids, np.uint64(self.start)) - np.uint64(self.start)
+        offsets: Positions = np.where(is_there, positions.astype(np.int64) - before, -1)
         return offsets
 
 
@@ -371,7 +371,7 @@ def decode_row_ids(data: bytes, num_rows: int | None = None) -> RowIdSequence:
         CorruptDataError: The bytes are not such a message, a segment breaks a rule of its kind,
             or there is not one id per row.
     """
-    sequence = _KNOWN.get_or_decode(bytes(data), _decode)
+    sequence = _CACHE.get_or_decode(bytes(data), _decode)
     if num_rows is not None and sequence.num_ids != num_rows:
         raise CorruptDataError(
             f"a fragment of {num_rows} rows has {sequence.num_ids} row ids: one for each is needed"
@@ -394,14 +394,14 @@ def _decode(data: bytes) -> RowIdSequence:
     return sequence
 
 
-_KNOWN: Final = DecodedSequences[RowIdSequence](
+_CACHE: Final = DecodedSequences[RowIdSequence](
     lambda sequence: sum(map(_size_of, sequence.segments)), room_bytes=256 << 20
 )
 
 
 def forget_row_ids() -> None:
     """Forget the sequences that were decoded, as a new process would."""
-    _KNOWN.clear()
+    _CACHE.clear()
 
 
 def _largest_in(segment: Segment) -> int:
@@ -486,7 +486,7 @@ def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
 
 
 def _ends_of_spans(values: RowIds) -> Positions:
-    """Return where ids pass a multiple of 2^16: between two such places, they fit in 16 bits."""
+    """Return where ids pass a multiple of 2^16: between two such positions, they fit in 16 bits."""
     spans = values >> np.uint64(16)
     return np.flatnonzero(spans[1:] != spans[:-1]) + 1
 
@@ -570,8 +570,8 @@ def _frame(segment: rowids_pb2.U64Segment) -> bytes:
 
 
 def _find_among(values: RowIds, targets: RowIds, order: Positions | None) -> Positions:
-    places = np.searchsorted(values, targets, sorter=order)
-    near = np.minimum(places, len(values) - 1)
+    positions = np.searchsorted(values, targets, sorter=order)
+    near = np.minimum(positions, len(values) - 1)
     offsets: Positions = near if order is None else order[near]
     return np.where(values[offsets] == targets, offsets, -1)
 

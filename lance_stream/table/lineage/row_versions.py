@@ -154,7 +154,7 @@ def decode_row_versions(data: bytes | None, num_rows: int) -> RowVersionSequence
     """
     if data is None:
         return RowVersionSequence.uniform(num_rows, FIRST_VERSION)
-    sequence, total = _KNOWN.get_or_decode(bytes(data), _decode)
+    sequence, total = _CACHE.get_or_decode(bytes(data), _decode)
     if sequence is None or total != num_rows or num_rows > MAX_PHYSICAL_ROWS:
         raise CorruptDataError(
             f"a fragment of {num_rows} rows has {total} row versions: one for each is needed"
@@ -205,7 +205,7 @@ _LONG_BYTES: Final = 2048
 _RUNS, _RUN_SPAN, _RUN_VERSION, _SPAN_RANGE, _RANGE_START, _RANGE_END = 1, 1, 2, 1, 1, 2
 """Numbers of fields: of a sequence, a run, its span, and the span's range."""
 
-_KNOWN: Final = DecodedSequences[tuple[RowVersionSequence | None, int]](
+_CACHE: Final = DecodedSequences[tuple[RowVersionSequence | None, int]](
     lambda decoded: 0 if decoded[0] is None else 3 * decoded[0].lengths.nbytes,
     room_bytes=64 << 20,
 )
@@ -220,7 +220,7 @@ def encode_row_versions(sequence: RowVersionSequence) -> bytes:
     if len(sequence.lengths) >= _MANY_RUNS and bool(sequence.versions.all()):
         data = _encode_runs(sequence.lengths.astype(np.uint64), sequence.versions)
         # The next change decodes it, or a reader of this one does.
-        _KNOWN.get_or_decode(data, lambda _: (sequence, sequence.num_rows))
+        _CACHE.get_or_decode(data, lambda _: (sequence, sequence.num_rows))
         return data
     message = rowids_pb2.RowDatasetVersionSequence()
     add = message.runs.add

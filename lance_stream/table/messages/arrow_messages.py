@@ -138,20 +138,20 @@ def parse_batch_header(metadata: bytes) -> BatchHeader:
         batch = _pointer(metadata, message, _HEADER)
         if batch is None:
             raise CorruptDataError("a message of an Arrow file has no header")
-        at = _place_of(metadata, batch, _LENGTH)
+        at = _value_position(metadata, batch, _LENGTH)
         num_rows = 0 if at is None else _I64.unpack_from(metadata, at)[0]
         start = _pointer(metadata, batch, _BUFFERS)
         count = 0 if start is None else _U32.unpack_from(metadata, start)[0]
         if start is None or count * _BUFFER_BYTES > len(metadata):
             raise CorruptDataError(f"a batch of an Arrow file claims {count} buffers")
         pairs = struct.iter_unpack("<qq", metadata[start + 4 : start + 4 + count * _BUFFER_BYTES])
-        is_compressed = _place_of(metadata, batch, _COMPRESSION) is not None
+        is_compressed = _value_position(metadata, batch, _COMPRESSION) is not None
         return BatchHeader(num_rows, list(pairs), is_compressed)
     except struct.error as error:
         raise CorruptDataError(f"the header of an Arrow batch is cut short: {error}") from error
 
 
-def _place_of(data: bytes, table: int, field: int) -> int | None:
+def _value_position(data: bytes, table: int, field: int) -> int | None:
     """Return where the value of a table's field is; None if it has none."""
     vtable = table - _I32.unpack_from(data, table)[0]
     if vtable < 0:
@@ -166,7 +166,7 @@ def _place_of(data: bytes, table: int, field: int) -> int | None:
 
 def _pointer(data: bytes, table: int, field: int) -> int | None:
     """Return the place that a field of a table points to."""
-    at = _place_of(data, table, field)
+    at = _value_position(data, table, field)
     return None if at is None else at + _U32.unpack_from(data, at)[0]
 
 

@@ -87,15 +87,15 @@ def walk(
     is_odd = np.zeros(count, np.bool_)
     # Reading past the end finds a varint that does not end.
     data = np.concatenate([data, np.full(MAX_VARINT_BYTES + 1, 0xFF, np.uint8)])
-    places, stops = messages.starts.copy(), messages.stops
+    positions, stops = messages.starts.copy(), messages.stops
     for _ in range(_MAX_STEPS):
-        tags = np.where(places < stops, data[places], _NONE)
+        tags = np.where(positions < stops, data[positions], _NONE)
         tag = int(tags.min(initial=_NONE))
         if tag == _NONE:
             return Walked(numbers, spans, is_odd)
         which = np.flatnonzero(tags == tag)
         number, wire_type = tag >> 3, tag & 7
-        begins, good = places[which] + 1, np.ones(len(which), np.bool_)
+        begins, good = positions[which] + 1, np.ones(len(which), np.bool_)
         behind = begins
         if wire_type in (VARINT, LENGTH_DELIMITED):
             values, begins, good = _read_varints(data, begins)
@@ -116,8 +116,8 @@ def walk(
         if tag >= 0x80 or not number:
             good[:] = False
         is_odd[which] = ~good
-        places[which] = np.where(good, behind, stops[which])
-    is_odd |= places < stops
+        positions[which] = np.where(good, behind, stops[which])
+    is_odd |= positions < stops
     return Walked(numbers, spans, is_odd)
 
 
@@ -162,20 +162,20 @@ def encode_varints(values: Numbers) -> tuple[npt.NDArray[np.uint8], Positions]:
 
 
 def _read_varints(
-    data: npt.NDArray[np.uint8], places: Positions
+    data: npt.NDArray[np.uint8], positions: Positions
 ) -> tuple[Numbers, Positions, Mask]:
-    """Return the varints at some places, the places after them, and which are valid."""
-    first = data[places]
+    """Return the varints at some positions, the positions after them, and which are valid."""
+    first = data[positions]
     values = (first & 0x7F).astype(np.uint64)
-    behind = places + 1
+    behind = positions + 1
     good = first < 0x80
     which = np.flatnonzero(~good)
     for step in range(1, MAX_VARINT_BYTES):
         if not len(which):
             break
-        here = data[places[which] + step]
+        here = data[positions[which] + step]
         values[which] |= (here & 0x7F).astype(np.uint64) << np.uint64(7 * step)
-        behind[which] = places[which] + step + 1
+        behind[which] = positions[which] + step + 1
         # The last byte has room for one bit.
         good[which] = here < (0x80 if step < MAX_VARINT_BYTES - 1 else 2)
         which = which[here >= 0x80]

@@ -46,7 +46,7 @@ class UnknownOperation:
     unknown: ClassVar[bytes] = b""
 
 
-KnownOperation: TypeAlias = (
+SupportedOperation: TypeAlias = (
     Append
     | Delete
     | Overwrite
@@ -66,10 +66,10 @@ KnownOperation: TypeAlias = (
 )
 
 
-Operation: TypeAlias = KnownOperation | UnknownOperation
+Operation: TypeAlias = SupportedOperation | UnknownOperation
 
 
-OPERATIONS: Mapping[str, type[KnownOperation]] = MappingProxyType(
+OPERATIONS: Mapping[str, type[SupportedOperation]] = MappingProxyType(
     {
         "append": Append,
         "delete": Delete,
@@ -92,7 +92,7 @@ OPERATIONS: Mapping[str, type[KnownOperation]] = MappingProxyType(
 """Every operation of the format, by its field name in the transaction message."""
 
 
-FIELD_NAMES: Mapping[type[KnownOperation], str] = MappingProxyType(
+FIELD_NAMES: Mapping[type[SupportedOperation], str] = MappingProxyType(
     {operation: name for name, operation in OPERATIONS.items()}
 )
 
@@ -113,7 +113,7 @@ def new_fragments(operation: Operation) -> tuple[Fragment, ...]:
     return ()
 
 
-def operation_from_proto(name: str, message: Any) -> KnownOperation:
+def operation_from_proto(name: str, message: Any) -> SupportedOperation:
     """Return the operation that a message describes.
 
     Args:
@@ -123,7 +123,7 @@ def operation_from_proto(name: str, message: Any) -> KnownOperation:
     Raises:
         BadDataError: A part of it is invalid or unknown.
     """
-    make: Callable[[Any], KnownOperation] = OPERATIONS[name].from_proto
+    make: Callable[[Any], SupportedOperation] = OPERATIONS[name].from_proto
     operation = make(message)
     unknown = wire.unknown_fields(message)
     if unknown:

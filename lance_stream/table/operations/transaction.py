@@ -19,8 +19,8 @@ from lance_stream.table.messages import wire
 from lance_stream.table.operations.operation import (
     FIELD_NAMES,
     OPERATIONS,
-    KnownOperation,
     Operation,
+    SupportedOperation,
     UnknownOperation,
     operation_from_proto,
 )
@@ -107,7 +107,7 @@ def decode_transaction(data: bytes | bytearray | memoryview) -> Transaction:
     )
 
 
-def operation_kind(data: bytes) -> type[KnownOperation] | None:
+def operation_kind(data: bytes) -> type[SupportedOperation] | None:
     """Return the class of a transaction's operation without decoding it.
 
     Decoding is costly: an upsert's operation lists the row ids of all rows that it changed.

@@ -195,9 +195,9 @@ def _cast_rows(
 ) -> pa.RecordBatch:
     """Return rows in the table's types; of rows that delete, only keys have to fit."""
     stores = ~deletes
-    places = np.cumsum(stores) - 1
+    positions = np.cumsum(stores) - 1
     cast = cast_batch(batch.filter(pa.array(stores)), target)
-    taken = pa.array(places, mask=deletes)
+    taken = pa.array(positions, mask=deletes)
     keys = cast_batch(
         batch.select([field.name for field in target if field.name in on]),
         pa.schema([field for field in target if field.name in on]),
@@ -288,7 +288,7 @@ def merge_history(
     deletes = new_shadowed_events(
         remembered,
         [key.take(pa.array(hidden.keys)) for key in events.keys],
-        versions_of_keys.sequences.take(pa.array(hidden.places)),
+        versions_of_keys.sequences.take(pa.array(hidden.positions)),
         ~hidden.deletes,
         _rows_at(versions_of_keys.values, hidden.rows),
     )
@@ -416,7 +416,7 @@ def _check_histories(
     if bad != NONE:
         key_text = show_key(events.rules.on, events.keys, int(rows.keys[bad]))
         start, end = (
-            sequences[int(places[bad])] for places in (rows.start_indices, rows.end_indices)
+            sequences[int(positions[bad])] for positions in (rows.start_indices, rows.end_indices)
         )
         raise BadDataError(
             f"the table holds no history of {key_text}: its row from {show_value(start)} to "
@@ -454,8 +454,8 @@ def _shadowed_values(
             data_type = batch.schema.field(value_name).type
             values = _as_stored(deletes.rows.column(name).take(pa.array(chosen)), data_type)
             if name in deletes.missing:
-                places = np.arange(len(chosen)) + len(chosen) * deletes.missing[name][chosen]
-                values = pa.concat_arrays([values, taken[value_name]]).take(pa.array(places))
+                positions = np.arange(len(chosen)) + len(chosen) * deletes.missing[name][chosen]
+                values = pa.concat_arrays([values, taken[value_name]]).take(pa.array(positions))
             taken[value_name] = values
     return pa.RecordBatch.from_arrays(list(taken.values()), schema=batch.schema)
 

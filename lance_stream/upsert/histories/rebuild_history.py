@@ -75,14 +75,14 @@ class Events(NamedTuple):
         ranks: (n,) i64, the rank of its sequence.
         deletes: (n,) whether it deletes; otherwise it stores.
         rows: (n,) i64, the row of its values among all values.
-        places: (n,) i64, the place of its sequence among all sequences.
+        positions: (n,) i64, the place of its sequence among all sequences.
     """
 
     keys: Positions
     ranks: Positions
     deletes: Mask
     rows: Positions
-    places: Positions
+    positions: Positions
 
     def take(self, chosen: Positions | Mask) -> "Events":
         """Return some of them."""
@@ -91,7 +91,7 @@ class Events(NamedTuple):
             self.ranks[chosen],
             self.deletes[chosen],
             self.rows[chosen],
-            self.places[chosen],
+            self.positions[chosen],
         )
 
 
@@ -213,8 +213,8 @@ def rebuild_history(
     heads, tails = np.flatnonzero(is_head), np.flatnonzero(is_tail)
     after = np.minimum(tails + 1, len(stores) - 1)
     ends_there = (tails + 1 < len(stores)) & follows[after] if len(tails) else tails > 0
-    starts = events.places[heads]
-    ends = np.where(ends_there, events.places[after], NONE) if len(tails) else tails
+    starts = events.positions[heads]
+    ends = np.where(ends_there, events.positions[after], NONE) if len(tails) else tails
     end_ranks = np.where(ends_there, events.ranks[after], OPEN) if len(tails) else tails
     # The last event before each one of which such values are known, within its run.
     knows = np.where(is_head | (source_rows != NONE), np.arange(len(stores)), 0)
@@ -279,7 +279,7 @@ def _joined(*parts: Events) -> Events:
         np.concatenate([part.ranks for part in parts]),
         np.concatenate([part.deletes for part in parts]),
         np.concatenate([part.rows for part in parts]),
-        np.concatenate([part.places for part in parts]),
+        np.concatenate([part.positions for part in parts]),
     )
 
 

@@ -165,6 +165,6 @@ def new_shadowed_events(
         column = values.column(name)
         if isinstance(column, pa.ExtensionArray):
             column = column.storage
-        places = pa.array(np.arange(len(stores)), mask=~stores)
-        columns.append(plain_values(column).take(places).cast(data_type))
+        positions = pa.array(np.arange(len(stores)), mask=~stores)
+        columns.append(plain_values(column).take(positions).cast(data_type))
     return Deletes(pa.RecordBatch.from_arrays(columns, schema=remembered.schema))

@@ -208,14 +208,14 @@ def _compute(
     new: _Computed, rows: pa.RecordBatch, is_live: npt.NDArray[np.bool_]
 ) -> pa.RecordBatch:
     """Return the new columns, which are null in deleted rows."""
-    live, places = rows, None
+    live, positions = rows, None
     if not is_live.all():
         live = rows.filter(pa.array(is_live))
-        places = pa.array(np.cumsum(is_live) - 1, mask=~is_live)
+        positions = pa.array(np.cumsum(is_live) - 1, mask=~is_live)
     values = {}
     for field_id, expression in new.expressions.items():
         computed = evaluate(expression, live)
-        values[field_id] = computed if places is None else computed.take(places)
+        values[field_id] = computed if positions is None else computed.take(positions)
     columns = [
         values[field.id] if field.id in values else _within(rows.column(field.name), field, values)
         for field in new.schema.fields

@@ -16,7 +16,7 @@ from lance_stream.table.fragments.fragment import (
     encode_fragment,
 )
 from lance_stream.table.fragments.fragment_list import FragmentList
-from lance_stream.table.lineage.constant_lineage import OneForAll, constant_lineage
+from lance_stream.table.lineage.constant_lineage import ConstantValues, constant_lineage
 from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
 from lance_stream.table.lineage.row_versions import (
     RowVersionSequence,
@@ -94,9 +94,9 @@ def ids_of(stored: StoredSequence | None) -> list[int] | None:
         return None
 
 
-def check(lineage: OneForAll, place: int, found: list[int] | None, step: int) -> None:
+def check(lineage: ConstantValues, place: int, found: list[int] | None, step: int) -> None:
     """What is said to be known of a fragment's rows is so."""
-    if lineage.is_known[place]:
+    if lineage.is_constant[place]:
         first = int(lineage.values[place])
         assert found == [first + step * number for number in range(NUM_ROWS)]
 
@@ -170,8 +170,8 @@ def test_lineage_is_carried_from_list_to_list(
         (found.last_updated, expected.last_updated),
         (found.first_row_ids, expected.first_row_ids),
     ):
-        assert one.is_known.tolist() == two.is_known.tolist()
-        assert one.values[one.is_known].tolist() == two.values[two.is_known].tolist()
+        assert one.is_constant.tolist() == two.is_constant.tolist()
+        assert one.values[one.is_constant].tolist() == two.values[two.is_constant].tolist()
 
 
 def test_a_split_run_is_not_known() -> None:
@@ -180,8 +180,8 @@ def test_a_split_run_is_not_known() -> None:
     made = Fragment(0, (DataFile("a.lance", (0,), (0,), (2, 2)),), NUM_ROWS)
     lineage = constant_lineage([encode_fragment(replace(made, created_at_versions=twice))])
     assert decode_row_versions(twice, NUM_ROWS).to_array().tolist() == [4] * NUM_ROWS
-    assert not lineage.created.is_known[0]
-    assert lineage.last_updated.is_known[0]  # there is none, which stands for version 1
+    assert not lineage.created.is_constant[0]
+    assert lineage.last_updated.is_constant[0]  # there is none, which stands for version 1
 
 
 def test_fragments_without_row_counts_are_unknown() -> None:
@@ -210,6 +210,6 @@ def test_lineage_of_appended_tables_is_known() -> None:
     ]
     lineage = constant_lineage([encode_fragment(value) for value in made])
     for one in (lineage.created, lineage.last_updated, lineage.first_row_ids):
-        assert one.is_known.all()
+        assert one.is_constant.all()
     assert lineage.created.values.tolist() == list(range(1, 301))
     assert lineage.first_row_ids.values.tolist() == [number * NUM_ROWS for number in range(300)]

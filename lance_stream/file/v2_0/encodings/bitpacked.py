@@ -56,9 +56,9 @@ def decode_bitpacked(
         raise CorruptDataError(
             f"{rows.stop} values of {width} bits do not fit into {buffer.size_bytes} bytes"
         )
-    groups, places = _groups_of(rows, 8)
+    groups, positions = _groups_of(rows, 8)
     packed = yield from _read_groups(buffer, groups, width)
-    values = _unpack(packed, width, is_signed=encoding.signed)[places]
+    values = _unpack(packed, width, is_signed=encoding.signed)[positions]
     return _to_array(arrow, values.astype(word, copy=False))
 
 
@@ -78,11 +78,11 @@ def decode_bitpacked_for_non_neg(
     del decode  # no nested encoding
     width = encoding.compressed_bits_per_value
     word = _word(arrow, width, encoding.uncompressed_bits_per_value)
-    blocks, places = _groups_of(rows, fastlanes.VALUES)
+    blocks, positions = _groups_of(rows, fastlanes.VALUES)
     block_bytes = _BYTES_PER_BLOCK_AND_BIT * width
     data = yield from read_values(page.find(encoding.buffer), block_bytes, blocks)
     words = np.frombuffer(data, word).reshape(len(blocks), block_bytes // word.itemsize)
-    return _to_array(arrow, fastlanes.unpack(words, width).reshape(-1)[places])
+    return _to_array(arrow, fastlanes.unpack(words, width).reshape(-1)[positions])
 
 
 def _word(arrow: pa.DataType, width: int, word_bits: int) -> np.dtype[np.unsignedinteger]:

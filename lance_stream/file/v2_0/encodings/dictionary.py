@@ -65,16 +65,16 @@ def decode_dictionary(
     )
     if indices.null_count:
         raise CorruptDataError("an index into a dictionary is null")
-    places = indices.to_numpy()
+    positions = indices.to_numpy()
     first = 0 if is_dictionary else 1
-    if len(places) and (int(places.min()) < 0 or int(places.max()) - first >= len(items)):
+    if len(positions) and (int(positions.min()) < 0 or int(positions.max()) - first >= len(items)):
         raise CorruptDataError(
-            f"a dictionary has {len(items)} items, but an index of {int(places.max())} or "
-            f"{int(places.min())} refers to none of them"
+            f"a dictionary has {len(items)} items, but an index of {int(positions.max())} or "
+            f"{int(positions.min())} refers to none of them"
         )
     if is_dictionary:
         return _to_dictionary_array(indices, items)
-    return _to_plain_array(places, items)
+    return _to_plain_array(positions, items)
 
 
 def encode_dictionary(
@@ -124,8 +124,8 @@ def encode_distinct_texts(
     codes = np.empty(sum(len(index) for index in indices), np.uint8)
     done = 0
     for index in indices:
-        places = index.fill_null(-1).to_numpy()
-        np.add(places, 1, out=codes[done : done + len(index)], casting="unsafe")
+        positions = index.fill_null(-1).to_numpy()
+        np.add(positions, 1, out=codes[done : done + len(index)], casting="unsafe")
         done += len(index)
     return pb.ArrayEncoding(
         dictionary=pb.Dictionary(
@@ -160,23 +160,23 @@ def _to_dictionary_array(indices: pa.Array, items: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(indices, items, safe=False)
 
 
-def _to_plain_array(places: npt.NDArray[np.unsignedinteger], items: pa.Array) -> pa.Array:
+def _to_plain_array(positions: npt.NDArray[np.unsignedinteger], items: pa.Array) -> pa.Array:
     if is_binary_like(items.type) and not has_wide_offsets(items.type) and len(items):
-        _check_total_bytes(places, items)
-    if len(places) and int(places.min()) > 0:
-        return pc.take(items, pa.array(places - 1), boundscheck=False)
+        _check_total_bytes(positions, items)
+    if len(positions) and int(positions.min()) > 0:
+        return pc.take(items, pa.array(positions - 1), boundscheck=False)
     with_null = pa.concat_arrays([pa.nulls(1, items.type), items])
-    return pc.take(with_null, pa.array(places), boundscheck=False)
+    return pc.take(with_null, pa.array(positions), boundscheck=False)
 
 
-def _check_total_bytes(places: npt.NDArray[np.unsignedinteger], items: pa.Array) -> None:
+def _check_total_bytes(positions: npt.NDArray[np.unsignedinteger], items: pa.Array) -> None:
     lengths = np.append(0, np.diff(offsets_of(items)))
-    if len(places) * int(lengths.max()) <= MAX_INT32_OFFSET:
+    if len(positions) * int(lengths.max()) <= MAX_INT32_OFFSET:
         return
-    total = int(lengths[places].sum())
+    total = int(lengths[positions].sum())
     if total > MAX_INT32_OFFSET:
         raise InvalidInputError(
-            f"{len(places)} rows hold {total} bytes, more than one array of {items.type} can "
+            f"{len(positions)} rows hold {total} bytes, more than one array of {items.type} can "
             f"hold ({MAX_INT32_OFFSET}); read fewer rows at a time"
         )
 

@@ -138,11 +138,11 @@ def read_spans(
             is_null = None if is_null is None else is_null[1:]
         starts = None
     else:
-        places = np.searchsorted(_offsets_of(needed), rows.offsets)
-        starts = np.where(rows.offsets == 0, 0, stops[places - 1])
-        stops = stops[places]
+        positions = np.searchsorted(_offsets_of(needed), rows.offsets)
+        starts = np.where(rows.offsets == 0, 0, stops[positions - 1])
+        stops = stops[positions]
         first = int(starts[0])
-        is_null = None if is_null is None else is_null[places]
+        is_null = None if is_null is None else is_null[positions]
     if is_null is not None and not bool(is_null.any()):
         is_null = None
     return Spans(first, stops, starts, is_null)

@@ -103,28 +103,28 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
         by_width, counts = np.unique(widths, return_counts=True)
         rare = by_width[counts <= _FEW_CHUNKS] if _is_aligned(buffer, word) else by_width[:0]
         if len(rare) > 1:
-            places = np.flatnonzero(np.isin(widths, rare))
-            values[places] = fastlanes.pick(
+            positions = np.flatnonzero(np.isin(widths, rare))
+            values[positions] = fastlanes.pick(
                 buffer.data.view(word),
-                (buffer.starts[places] // word.itemsize + 1)[:, None],
-                widths[places].astype(np.int64)[:, None],
+                (buffer.starts[positions] // word.itemsize + 1)[:, None],
+                widths[positions].astype(np.int64)[:, None],
                 np.arange(VALUES)[None],
             )
             by_width = by_width[counts > _FEW_CHUNKS]
         for width in by_width.tolist():
-            places = np.flatnonzero(widths == width)
-            first, stop = int(places[0]), int(places[-1]) + 1
+            positions = np.flatnonzero(widths == width)
+            first, stop = int(positions[0]), int(positions[-1]) + 1
             words_per_chunk = 1 + VALUES * width // self.bits_per_word
-            words = joined(chosen(buffer, places)).view(word)
-            words = words.reshape(len(places), words_per_chunk)[:, 1:]
-            if stop - first == len(places):
+            words = joined(chosen(buffer, positions)).view(word)
+            words = words.reshape(len(positions), words_per_chunk)[:, 1:]
+            if stop - first == len(positions):
                 fastlanes.unpack(words, width, values[first:stop])
             else:
-                values[places] = fastlanes.unpack(words, width)
+                values[positions] = fastlanes.unpack(words, width)
         return _block(_without_padding(values, num_values), self.bits_per_word)
 
     def pick(
-        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, positions: Counts
     ) -> FixedWidthBlock | None:
         """Decode single values; None if words are not aligned to their size."""
         (buffer,) = buffers
@@ -132,7 +132,7 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
         widths = _widths(buffer, num_values, word).astype(np.int64)
         if not _is_aligned(buffer, word):
             return None
-        chunks, inside = holders(num_values, places)
+        chunks, inside = holders(num_values, positions)
         words = fastlanes.pick(
             buffer.data.view(word),
             buffer.starts[chunks] // word.itemsize + 1,
@@ -263,9 +263,9 @@ def _pack_by_width(words: Words, heads: Counts, widths: Counts, packed: Words) -
     else:
         filled = _filled(words)
         for width in np.unique(widths).tolist():
-            places = np.flatnonzero(widths == width)
-            words_of_width = fastlanes.pack(filled[places], width)
-            to = heads[places][:, None] + np.arange(1, 1 + words_of_width.shape[1])
+            positions = np.flatnonzero(widths == width)
+            words_of_width = fastlanes.pack(filled[positions], width)
+            to = heads[positions][:, None] + np.arange(1, 1 + words_of_width.shape[1])
             packed[to] = words_of_width
 
 

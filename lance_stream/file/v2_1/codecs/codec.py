@@ -82,14 +82,14 @@ class MiniBlockCodec(Codec):
         self,
         buffers: Sequence[ChunkedBuffer],  # noqa: ARG002  # for codecs that can
         num_values: Counts,  # noqa: ARG002  # for codecs that can
-        places: Counts,  # noqa: ARG002  # for codecs that can
+        positions: Counts,  # noqa: ARG002  # for codecs that can
     ) -> DataBlock | None:
         """Decode single values of the chosen chunks of a page.
 
         Args:
             buffers: As in `decode_mini_block`.
             num_values: As in `decode_mini_block`.
-            places: Which values, counted over all chunks; ascending.
+            positions: Which values, counted over all chunks; ascending.
 
         Returns:
             None if decoding whole chunks is the fastest way.

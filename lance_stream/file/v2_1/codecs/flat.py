@@ -86,14 +86,14 @@ class Flat(MiniBlockCodec, BlockCodec, PerValueCodec):
         return FixedWidthBlock(self.bits_per_value, total, data)
 
     def pick(
-        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, positions: Counts
     ) -> FixedWidthBlock | None:
         (buffer,) = buffers
         self._checked_bits(buffer, num_values)
         if self.bits_per_value not in WORDS:
             return None
         word = word_of(self.bits_per_value)
-        chunks, inside = holders(num_values, places)
+        chunks, inside = holders(num_values, positions)
         words = words_at(buffer.data, buffer.starts[chunks] + inside * word.itemsize, word)
         return FixedWidthBlock(self.bits_per_value, len(words), words.view(np.uint8))
 

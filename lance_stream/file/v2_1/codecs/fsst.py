@@ -67,9 +67,9 @@ class Fsst(MiniBlockCodec, PerValueCodec):
         return fsst.decode(self.values.decode_mini_block(buffers, num_values), self.table)
 
     def pick(
-        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, positions: Counts
     ) -> VariableWidthBlock:
-        return fsst.decode(self.values.pick(buffers, num_values, places), self.table)
+        return fsst.decode(self.values.pick(buffers, num_values, positions), self.table)
 
     def decode_per_value(self, block: ValueBlock) -> VariableWidthBlock:
         return fsst.decode(self.values.decode_per_value(block), self.table)

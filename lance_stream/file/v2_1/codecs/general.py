@@ -92,12 +92,12 @@ class General(MiniBlockCodec, BlockCodec, PerValueCodec):
         return in_mini_block(self.values).decode_mini_block(self._raw(buffers), num_values)
 
     def pick(
-        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, positions: Counts
     ) -> DataBlock | None:
         values = in_mini_block(self.values)
         if not values.always_picks:
             return None  # the chunks might be decompressed twice
-        return values.pick(self._raw(buffers), num_values, places)
+        return values.pick(self._raw(buffers), num_values, positions)
 
     def _raw(self, buffers: Sequence[ChunkedBuffer]) -> list[ChunkedBuffer]:
         """Return the value buffers with the first one decompressed."""

@@ -370,24 +370,24 @@ def _longest(rows: VariableWidthBlock) -> int:
     return int(np.diff(rows.offsets).max())
 
 
-def _bytes_at(data: Bytes, places: Positions, stops: Positions, width: int) -> Bytes:
-    """Return (len(places), width) bytes.
+def _bytes_at(data: Bytes, positions: Positions, stops: Positions, width: int) -> Bytes:
+    """Return (len(positions), width) bytes.
 
     Raises:
         CorruptDataError: They extend past their values.
     """
-    if (stops - places < width).any():
+    if (stops - positions < width).any():
         raise CorruptDataError(f"a part of {width} bytes reaches past its packed struct")
-    if len(places) == 0:
+    if len(positions) == 0:
         return np.zeros((0, width), np.uint8)
     windows = np.ndarray((len(data) - width + 1,), np.dtype((np.void, width)), data, 0, (1,))
-    return windows[places].view(np.uint8).reshape(len(places), width)
+    return windows[positions].view(np.uint8).reshape(len(positions), width)
 
 
 def _words_at(
-    data: Bytes, places: Positions, stops: Positions, width: int
+    data: Bytes, positions: Positions, stops: Positions, width: int
 ) -> npt.NDArray[np.uint64]:
-    words = _bytes_at(data, places, stops, width)
+    words = _bytes_at(data, positions, stops, width)
     return np.ascontiguousarray(words).reshape(-1).view(f"<u{width}").astype(np.uint64)
 
 

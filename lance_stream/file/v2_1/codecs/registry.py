@@ -128,7 +128,7 @@ def pick_mini_block(
     encoding: CompressiveEncoding,
     buffers: Sequence[ChunkedBuffer],
     num_values: Counts,
-    places: Counts,
+    positions: Counts,
 ) -> DataBlock | None:
     """Decode single values of the chosen chunks of a mini-block page.
 
@@ -136,7 +136,7 @@ def pick_mini_block(
         encoding: As in `decode_mini_block`.
         buffers: As in `decode_mini_block`.
         num_values: As in `decode_mini_block`.
-        places: Which values, counted over all chunks.
+        positions: Which values, counted over all chunks.
 
     Returns:
         None if decoding whole chunks is the codec's fastest way.
@@ -149,7 +149,7 @@ def pick_mini_block(
     if len(buffers) != codec.num_buffers:
         return None
     check_chunks(buffers, num_values)
-    return codec.pick(buffers, num_values, places)
+    return codec.pick(buffers, num_values, positions)
 
 
 def decode_block(

@@ -115,10 +115,10 @@ class Rle(MiniBlockCodec, BlockCodec):
         )
 
     def pick(
-        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, positions: Counts
     ) -> FixedWidthBlock | None:
         if isinstance(self.values, Flat) and isinstance(self.run_lengths, Flat):
-            return _pick_chunks(*self._flat_runs(buffers), num_values, places)
+            return _pick_chunks(*self._flat_runs(buffers), num_values, positions)
         return None
 
     def decode_block(self, buffer: Bytes, num_values: int) -> FixedWidthBlock:
@@ -294,13 +294,13 @@ def _pick_chunks(
     lengths: FixedWidthBlock,
     num_runs: Counts,
     num_values: Counts,
-    places: Counts,
+    positions: Counts,
 ) -> FixedWidthBlock:
     """Decode single values of chunks; arguments and errors as in `decode_chunks`."""
     stops, sums = _stops_of(values, lengths, num_runs, num_values)
     firsts = starts_of(num_values)
-    chunks = np.searchsorted(firsts + num_values, places, side="right")
-    at = starts_of(sums)[chunks] + places - firsts[chunks]
+    chunks = np.searchsorted(firsts + num_values, positions, side="right")
+    at = starts_of(sums)[chunks] + positions - firsts[chunks]
     picked = values.words()[np.searchsorted(stops, at, side="right")]
     return FixedWidthBlock(values.bits_per_value, len(picked), picked.view(np.uint8))
 

@@ -114,13 +114,13 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
                 f"an offset of {offsets.max()} leaves its chunk of at most "
                 f"{buffer.sizes.max()} bytes"
             )
-        places = starts_of(num_values + 1)
-        firsts = offsets[places].astype(np.int64)
-        lasts = offsets[places + num_values].astype(np.int64)
+        positions = starts_of(num_values + 1)
+        firsts = offsets[positions].astype(np.int64)
+        lasts = offsets[positions + num_values].astype(np.int64)
         if (firsts < head_bytes).any() or (lasts > buffer.sizes).any():
             raise CorruptDataError("a chunk's values lie over its offsets or leave the chunk")
         lengths = np.diff(_signed(offsets))
-        lengths = np.delete(lengths, places[1:] - 1)
+        lengths = np.delete(lengths, positions[1:] - 1)
         if len(lengths) and lengths.min() < 0:
             raise CorruptDataError("a chunk's offsets fall")
         num_bytes = int((lasts - firsts).sum())
@@ -131,12 +131,12 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
         )
 
     def pick(
-        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, places: Counts
+        self, buffers: Sequence[ChunkedBuffer], num_values: Counts, positions: Counts
     ) -> VariableWidthBlock:
         (buffer,) = buffers
         width, head_bytes = _checked_heads(buffer, num_values, self.bits_per_offset)
         word = word_of(self.bits_per_offset)
-        chunks, inside = holders(num_values, places)
+        chunks, inside = holders(num_values, positions)
         at = buffer.starts[chunks] + inside * width
         firsts, lasts = (
             words_at(buffer.data, index, word).astype(np.int64) for index in (at, at + width)
@@ -153,7 +153,9 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
             raise CorruptDataError("the values of a chunk overlap")
         _, data = gather(buffer.data, starts, stops)
         as_int32 = width == 4 and len(data) <= INT32_MAX
-        return VariableWidthBlock(len(places), offsets_of(lasts - firsts, as_int32=as_int32), data)
+        return VariableWidthBlock(
+            len(positions), offsets_of(lasts - firsts, as_int32=as_int32), data
+        )
 
     def decode_block(self, buffer: Bytes, num_values: int) -> VariableWidthBlock:
         check_bits_per_offset(self.bits_per_offset)
@@ -194,8 +196,8 @@ def encode_mini_block(
     sizes = -(-used // width) * width
 
     shifts = np.repeat((head_bytes - firsts).astype(block.offsets.dtype), num_values + 1)
-    places = np.arange(len(shifts)) - np.repeat(np.arange(len(starts)), num_values + 1)
-    heads = (block.offsets[places] + shifts).view(np.uint8).data
+    positions = np.arange(len(shifts)) - np.repeat(np.arange(len(starts)), num_values + 1)
+    heads = (block.offsets[positions] + shifts).view(np.uint8).data
     head_stops = np.cumsum(head_bytes)
 
     values = block.data.data

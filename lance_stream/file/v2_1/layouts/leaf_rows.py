@@ -69,12 +69,12 @@ def within(rows: RowSelection, start: int, stop: int) -> RowSelection:
     return as_range(rows[low:high] - start)
 
 
-def as_range(places: Positions) -> RowSelection:
+def as_range(positions: Positions) -> RowSelection:
     """Return ascending positions as a range, if there is no gap between them."""
-    if len(places) == 0:
+    if len(positions) == 0:
         return range(0)
-    first, last = int(places[0]), int(places[-1])
-    return range(first, last + 1) if last - first + 1 == len(places) else places
+    first, last = int(positions[0]), int(positions[-1])
+    return range(first, last + 1) if last - first + 1 == len(positions) else positions
 
 
 def as_positions(rows: RowSelection) -> Positions:
@@ -157,11 +157,11 @@ def pick_rows(
     if breaks is not None:
         next_breaks = np.append(breaks, levels.num_levels)
         stops = np.minimum(stops, next_breaks[np.searchsorted(breaks, firsts, side="right")])
-    places = spread(firsts, stops)
+    positions = spread(firsts, stops)
     if visible is None:
-        return places, places
+        return positions, positions
     hidden = np.flatnonzero(~visible)
-    return places, spread(
+    return positions, spread(
         firsts - np.searchsorted(hidden, firsts), stops - np.searchsorted(hidden, stops)
     )
 

@@ -182,13 +182,13 @@ class Levels:
             stop - start,
         )
 
-    def take(self, places: Positions) -> "Levels":
+    def take(self, positions: Positions) -> "Levels":
         """Return the entries at some positions."""
         return Levels(
             self.layers,
-            None if self.repetition is None else self.repetition[places],
-            None if self.definition is None else self.definition[places],
-            len(places),
+            None if self.repetition is None else self.repetition[positions],
+            None if self.definition is None else self.definition[positions],
+            len(positions),
         )
 
 

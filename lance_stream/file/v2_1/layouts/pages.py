@@ -134,40 +134,40 @@ class PagesOfColumn:
         # Another field may name the same column, in a manifest that is forged or damaged.
         opened = self._open.setdefault(leaf, {})
         first, last = self.row_starts.searchsorted((first_of(rows), last_of(rows)), side="right")
-        places, askings = [], []
+        positions, askings = [], []
         for index in range(int(first) - 1, int(last)):
             start = int(self.row_starts[index])
             inside = within(rows, start, int(self.row_starts[index + 1]))
             if len(inside):
-                places.append(index)
+                positions.append(index)
                 askings.append(self._read_page(index, leaf, opened, inside))
         parts = yield from together(askings)
-        return join_leaf_rows(self._decoded(places, parts))
+        return join_leaf_rows(self._decoded(positions, parts))
 
     def _decoded(
-        self, places: Sequence[int], parts: Sequence[LeafRows | ReadChunks]
+        self, positions: Sequence[int], parts: Sequence[LeafRows | ReadChunks]
     ) -> list[LeafRows]:
         """Decode pages that were only read, as many adjacent ones together as possible."""
         rows: list[LeafRows] = []
         run: list[ReadChunks] = []
         for end, part in enumerate(parts):
             if run and not (isinstance(part, ReadChunks) and fit_together(run[-1], part)):
-                rows.append(self._decoded_run(places[end - len(run) : end], run))
+                rows.append(self._decoded_run(positions[end - len(run) : end], run))
                 run = []
             if isinstance(part, ReadChunks):
                 run.append(part)
             else:
                 rows.append(part)
         if run:
-            rows.append(self._decoded_run(places[-len(run) :], run))
+            rows.append(self._decoded_run(positions[-len(run) :], run))
         return rows
 
-    def _decoded_run(self, places: Sequence[int], run: Sequence[ReadChunks]) -> LeafRows:
+    def _decoded_run(self, positions: Sequence[int], run: Sequence[ReadChunks]) -> LeafRows:
         try:
             return decode_pages(run)
         except BadDataError as error:
             # One of them is damaged; decoding them separately shows which.
-            for index, page in zip(places, run, strict=True):
+            for index, page in zip(positions, run, strict=True):
                 with self._noting(index):
                     decode_pages([page])
             raise error from None

@@ -268,6 +268,6 @@ def _assemble_leaf(field: Field, rows: LeafRows) -> _Assembled:
 def _assemble_list(arrow_type: pa.DataType, child: _Assembled) -> _Assembled:
     if pa.types.is_map(arrow_type) and (child.array.null_count or child.array.field(0).null_count):
         raise CorruptDataError("an entry of a map, or its key, is null")
-    places, valid = child.layers.lists()
-    offsets = arrow_offsets(places, wide=pa.types.is_large_list(arrow_type))
+    positions, valid = child.layers.lists()
+    offsets = arrow_offsets(positions, wide=pa.types.is_large_list(arrow_type))
     return _Assembled(list_array(arrow_type, offsets, child.array, valid), child.layers)

@@ -232,9 +232,9 @@ def _filled_forward(words: Words, live: Mask) -> Words:
     first = words[int(np.argmax(live))]
     if bool(((words == first) | ~live).all()):
         return np.full(len(words), first)
-    places = np.where(live, np.arange(len(words), dtype=np.int64), 0)
-    places[: int(np.argmax(live))] = int(np.argmax(live))
-    return words[np.maximum.accumulate(places)]
+    positions = np.where(live, np.arange(len(words), dtype=np.int64), 0)
+    positions[: int(np.argmax(live))] = int(np.argmax(live))
+    return words[np.maximum.accumulate(positions)]
 
 
 def _filled_with_zeros(words: Words, live: Mask) -> Words:

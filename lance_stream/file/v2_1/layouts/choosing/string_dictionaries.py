@@ -128,8 +128,8 @@ def _distinct_values(values: pa.Array, num_bytes: int) -> float:
     count = len(values)
     most = max(_MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, _SAMPLE_BYTES * count // max(1, num_bytes)))
     if count > most:
-        places = np.arange(most, dtype=np.int64) * _STRIDE % count
-        values = values.take(pa.array(places))
+        positions = np.arange(most, dtype=np.int64) * _STRIDE % count
+        values = values.take(pa.array(positions))
     size = len(values) - values.null_count
     seen = len(values.drop_null().unique())
     if size == count:

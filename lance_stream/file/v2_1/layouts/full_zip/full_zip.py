@@ -154,22 +154,22 @@ class FullZipPage:
             starts: (num_rows,) where each row's items start.
             stops: (num_rows,) where each row's items end.
         """
-        places = self._shape.walk(data, starts, stops) if self._bits_rep else starts
-        words = words_at(data, places, self._shape.word_bytes)
+        positions = self._shape.walk(data, starts, stops) if self._bits_rep else starts
+        words = words_at(data, positions, self._shape.word_bytes)
         definition: LevelArray | None = None
         repetition: LevelArray | None = None
         if self._bits_def:
             definition = _levels(words & ((1 << self._bits_def) - 1))
         if self._bits_rep:
             repetition = _levels(words >> self._bits_def)
-        levels = checked_levels(Levels(self._layers, repetition, definition, len(places)))
-        if repetition is not None and not np.array_equal(places[levels.row_starts()], starts):
+        levels = checked_levels(Levels(self._layers, repetition, definition, len(positions)))
+        if repetition is not None and not np.array_equal(positions[levels.row_starts()], starts):
             raise CorruptDataError("rows of a full-zip page do not start where its index says")
         visible = levels.visible()
-        seen = places if visible is None else places[visible]
+        seen = positions if visible is None else positions[visible]
         if self._shape.is_fixed:
             return LeafRows(levels, self._fixed_values(data, seen))
-        ends = stops if not self._bits_rep else np.append(places[1:], len(data))
+        ends = stops if not self._bits_rep else np.append(positions[1:], len(data))
         if visible is not None:
             ends = ends[visible]
         valid = None
@@ -177,12 +177,12 @@ class FullZipPage:
             valid = (definition if visible is None else definition[visible]) == 0
         return LeafRows(levels, self._variable_values(data, seen, ends, valid))
 
-    def _fixed_values(self, data: Bytes, places: Positions) -> pa.Array:
-        starts = places + self._shape.word_bytes
+    def _fixed_values(self, data: Bytes, positions: Positions) -> pa.Array:
+        starts = positions + self._shape.word_bytes
         if len(starts) and int(starts[-1]) + self._shape.width > len(data):
             raise CorruptDataError("the last value of a full-zip page is cut short")
         values = gather(data, starts, starts + self._shape.width)[1]
-        return self._values_of_width(values, len(places))
+        return self._values_of_width(values, len(positions))
 
     def _values_of_width(self, data: Bytes, count: int) -> pa.Array:
         block = FixedWidthBlock(8 * self._shape.width, count, data)
@@ -191,12 +191,16 @@ class FullZipPage:
         )
 
     def _variable_values(
-        self, data: Bytes, places: Positions, ends: Positions, valid: npt.NDArray[np.bool_] | None
+        self,
+        data: Bytes,
+        positions: Positions,
+        ends: Positions,
+        valid: npt.NDArray[np.bool_] | None,
     ) -> pa.Array:
-        if len(places) == 0:
+        if len(positions) == 0:
             return nulls(0, self._leaf.arrow_type)
         filled = slice(None) if valid is None else valid
-        heads = places[filled] + self._shape.word_bytes
+        heads = positions[filled] + self._shape.word_bytes
         lengths = self._shape.lengths_at(data, heads)
         starts = heads + self._shape.width
         stops = starts + lengths
@@ -204,11 +208,11 @@ class FullZipPage:
             raise CorruptDataError("a value of a full-zip page is not as long as its item")
         offsets, values = gather(data, starts, stops)
         if valid is not None:
-            sizes = np.zeros(len(places) + 1, np.int64)
+            sizes = np.zeros(len(positions) + 1, np.int64)
             sizes[1:][valid] = lengths
             np.cumsum(sizes, out=sizes)
             offsets = sizes.astype(offsets.dtype, copy=False)
-        block = VariableWidthBlock(len(places), offsets, values)
+        block = VariableWidthBlock(len(positions), offsets, values)
         return array_from_block(
             decode_per_value(self._message.value_compression, block), self._leaf.arrow_type
         )

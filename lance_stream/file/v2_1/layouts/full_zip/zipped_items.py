@@ -75,9 +75,9 @@ class ItemShape:
         mask = (1 << self.bits_def) - 1
         limit = self.max_visible if self.bits_def else 0
         fixed = self.is_fixed
-        places = []
+        positions = []
         while start < stop:
-            places.append(start)
+            positions.append(start)
             definition = int.from_bytes(view[start : start + word], "little") & mask
             start += word
             if fixed:
@@ -86,22 +86,24 @@ class ItemShape:
                 start += width + int.from_bytes(view[start : start + width], "little")
         if start != stop:
             raise CorruptDataError("an item of a full-zip page is longer than its row")
-        return np.array(places, np.int64)
+        return np.array(positions, np.int64)
 
-    def _item_bytes(self, data: Bytes, places: Positions) -> Positions:
-        words = words_at(data, places, self.word_bytes).astype(np.int64)
+    def _item_bytes(self, data: Bytes, positions: Positions) -> Positions:
+        words = words_at(data, positions, self.word_bytes).astype(np.int64)
         definition = words & ((1 << self.bits_def) - 1)
-        sizes = np.full(len(places), self.word_bytes, np.int64)
+        sizes = np.full(len(positions), self.word_bytes, np.int64)
         if self.is_fixed:
             sizes[definition <= self.max_visible] += self.width
             return sizes
         has_value = definition == 0
-        sizes[has_value] += self.width + self.lengths_at(data, places[has_value] + self.word_bytes)
+        sizes[has_value] += self.width + self.lengths_at(
+            data, positions[has_value] + self.word_bytes
+        )
         return sizes
 
-    def lengths_at(self, data: Bytes, places: Positions) -> Positions:
+    def lengths_at(self, data: Bytes, positions: Positions) -> Positions:
         """Return the lengths at some positions, after checking that such values fit."""
-        lengths = words_at(data, places, self.width)
+        lengths = words_at(data, positions, self.width)
         if len(lengths) and int(lengths.max()) > len(data):
             raise CorruptDataError(
                 f"a value of {lengths.max()} bytes does not fit into {len(data)} bytes"
@@ -193,17 +195,17 @@ def word_bytes_of(bits: int) -> int:
     return 1 if bits <= 8 else 2 if bits <= 16 else 4
 
 
-def words_at(data: Bytes, places: Positions, width: int) -> npt.NDArray[np.unsignedinteger]:
+def words_at(data: Bytes, positions: Positions, width: int) -> npt.NDArray[np.unsignedinteger]:
     """Return the words at some positions in some bytes.
 
     Raises:
         CorruptDataError: A word extends past the end.
     """
-    if len(places) and int(places.max()) + width > len(data):
+    if len(positions) and int(positions.max()) + width > len(data):
         raise CorruptDataError("an item of a full-zip page is cut short")
     if width == 1:
-        return data[places]
-    words = np.zeros(len(places), f"<u{max(width, 1)}")
+        return data[positions]
+    words = np.zeros(len(positions), f"<u{max(width, 1)}")
     for byte in range(width):
-        words |= data[places + byte].astype(words.dtype) << words.dtype.type(8 * byte)
+        words |= data[positions + byte].astype(words.dtype) << words.dtype.type(8 * byte)
     return words

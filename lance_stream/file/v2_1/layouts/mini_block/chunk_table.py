@@ -58,11 +58,11 @@ class Chunks(NamedTuple):
             is_first = _differs_from_previous(firsts)
             return firsts[is_first], is_first.cumsum() - 1
         first = int(_holders(self.rows, np.array([first_of(rows)]))[0])
-        places = np.array([last_of(rows)]) if isinstance(rows, range) else rows
-        firsts = _holders(self.rows, places)
+        positions = np.array([last_of(rows)]) if isinstance(rows, range) else rows
+        firsts = _holders(self.rows, positions)
         # A continued row ends where another one starts, or where none continues.
         ends = np.flatnonzero((np.diff(self.rows) > 0) | ~self.goes_on)
-        goes_on = self.goes_on[firsts] & (places == self.rows[firsts + 1] - 1)
+        goes_on = self.goes_on[firsts] & (positions == self.rows[firsts + 1] - 1)
         after = np.minimum(np.searchsorted(ends, firsts, side="right"), len(ends) - 1)
         lasts = np.where(goes_on, ends[after], firsts)
         if isinstance(rows, range):
@@ -181,14 +181,14 @@ def encode_row_index(levels: Levels, starts: Positions) -> npt.NDArray[Any]:
     return np.stack([np.diff(rows_before), num_remaining], axis=1).astype("<u8")
 
 
-def _holders(rows: Positions, places: Positions) -> Positions:
+def _holders(rows: Positions, positions: Positions) -> Positions:
     """Return the chunk in which each row starts, given the rows that start before each chunk."""
-    holders: Positions = rows.searchsorted(places, side="right") - 1
+    holders: Positions = rows.searchsorted(positions, side="right") - 1
     return holders
 
 
-def _differs_from_previous(places: Positions) -> npt.NDArray[np.bool_]:
+def _differs_from_previous(positions: Positions) -> npt.NDArray[np.bool_]:
     """Return which of some positions differ from the one before; the first one does."""
-    differs = np.ones(len(places), np.bool_)
-    np.not_equal(places[1:], places[:-1], out=differs[1:])
+    differs = np.ones(len(positions), np.bool_)
+    np.not_equal(positions[1:], positions[:-1], out=differs[1:])
     return differs

@@ -304,10 +304,10 @@ class MiniBlockPage:
         return stored
 
     def pick_values(
-        self, buffers: Sequence[ChunkedBuffer], counts: Positions, places: Positions
+        self, buffers: Sequence[ChunkedBuffer], counts: Positions, positions: Positions
     ) -> pa.Array | None:
         """Decode some values of some chunks, or indices; None if only all can be decoded."""
-        block = pick_mini_block(self._message.value_compression, buffers, counts, places)
+        block = pick_mini_block(self._message.value_compression, buffers, counts, positions)
         return None if block is None else self._stored_values(block)
 
     def _stored_values(self, block: DataBlock) -> pa.Array:

@@ -71,15 +71,15 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
         inside: RowSelection = range(start, start + sum(len(part.rows) for part in parts))
     else:
         inside, breaks = first.rows_within(parts[0].chosen, rows, parts[0].slots, chunks.num_levels)
-    entries, places = pick_rows(levels, inside, breaks)
-    if len(parts) == 1 and len(places) * SPARSE < int(counts.sum()):
-        picked = first.pick_values(chunks.values, counts, as_positions(places))
+    entries, positions = pick_rows(levels, inside, breaks)
+    if len(parts) == 1 and len(positions) * SPARSE < int(counts.sum()):
+        picked = first.pick_values(chunks.values, counts, as_positions(positions))
         if picked is not None:
             levels = pick_levels(levels, entries)
             return LeafRows(levels, first.finished(picked, levels))
     stops = np.cumsum([len(part.chosen) for part in parts])
     values = _join(_decode_values_of_pages(parts, chunks, counts, levels, stops))
-    return LeafRows(pick_levels(levels, entries), pick_values(values, places))
+    return LeafRows(pick_levels(levels, entries), pick_values(values, positions))
 
 
 def _side_by_side(pages: Sequence[ChunkParts]) -> ChunkParts:
@@ -119,8 +119,8 @@ def _decode_values_of_pages(
     entries = np.append(0, np.cumsum(chunks.num_levels if levels.has_streams() else counts))
     start = 0
     for key, run in groupby(enumerate(parts), lambda numbered: numbered[1].page.key_of_values()):
-        places = [index for index, _ in run]
-        for some in [places] if key is not None else [[index] for index in places]:
+        positions = [index for index, _ in run]
+        for some in [positions] if key is not None else [[index] for index in positions]:
             stop = int(stops[some[-1]])
             page, here = parts[some[0]].page, slice(start, stop)
             buffers = [
