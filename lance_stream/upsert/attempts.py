@@ -1,12 +1,12 @@
-"""The attempts at one upsert: each plans it on a version, and commits one Update.
+"""The retry loop of an upsert: every attempt plans on one version and commits one Update.
 
-    choose    a version: the newest one; there is nothing to do if it has the micro-batch
-    write     what the upsert does to each row, in new files: a `Strategy`
+    choose    the newest version; done if it already contains the micro-batch
+    write     the new and changed rows to new files: a `Strategy`
     plan      deletion files and one Update
-    commit    if that changes anything; after a conflict, the next attempt
+    commit    if anything changes; a conflict starts the next attempt
 
-How rows are applied is the strategy's: as rows by one process (`upsert`), as events of histories
-(`histories`), or in parts by many workers (`large`).
+The strategy determines how rows are applied: as rows in one process (`upsert`), as events of
+histories (`histories`), or in parts by many workers (`large`).
 """
 
 from collections.abc import Callable, Sequence
@@ -36,22 +36,23 @@ class Upserted:
     """The outcome of an upsert.
 
     Attributes:
-        table: The committed version; the newest one if none was committed.
+        table: The committed version; the newest one if nothing was committed.
         is_new: Whether a version was committed.
-        already_committed_in: The version that had already applied the micro-batch; None if none
-            had, or if unknown.
-        attempts: The number of commit attempts of all plans.
-        num_rows: How many rows came in.
-        num_inserted: How many rows are new.
-        num_updated: How many rows of the table have new values.
-        num_deleted: How many rows of the table were deleted.
-        num_unchanged: How many rows would not have changed and were left untouched.
-        num_late: How many incoming rows are older than others, of the batch or the table, or
-            than a delete that the table remembers.
-        num_ignored: How many updates and inserts the rules left out.
-        num_remembered: How many deletes of this batch the table remembers.
+        already_committed_in: The version that had already applied the micro-batch; None if there is
+            no such version, or if it is unknown.
+        attempts: The number of commit attempts over all plans.
+        num_rows: The number of incoming rows.
+        num_inserted: The number of new rows.
+        num_updated: The number of rows of the table that have new values.
+        num_deleted: The number of rows of the table that were deleted.
+        num_unchanged: The number of rows left untouched because their values would not change.
+        num_late: The number of incoming rows that are older than another row of the batch, than
+            the stored row, or than a remembered delete.
+        num_ignored: The number of updates and inserts that the rules excluded.
+        num_remembered: The number of deletes of this batch that the table remembers.
         fragments: The new fragments as they were written.
-        was_already_committed: Whether the table already had the micro-batch; nothing was done.
+        was_already_committed: Whether the table already contained the micro-batch, so that nothing
+            was done.
     """
 
     table: TableVersion
@@ -71,13 +72,13 @@ class Upserted:
 
 
 class Work(NamedTuple):
-    """What a strategy has written for a version.
+    """What a strategy wrote for a version.
 
     Attributes:
         parts: The outcomes of all parts; at most one of them touches each row of the table.
         stored: The incoming columns that are stored.
-        remembered: The deletes, or shadowed events, that the version remembers; None if the upsert
-            remembers none.
+        remembered: The deletes, or shadowed events, that the version remembers; None if there are
+            none to honor and none to add.
     """
 
     parts: Sequence[Part]
@@ -96,7 +97,7 @@ class Strategy(Protocol):
     def write(self, table: TableVersion, phases: Phases) -> Work:
         """Apply the rows to a version, and write the new rows to files.
 
-        Called for each attempt. Files of the attempt before may be used again, or are deleted.
+        Called once per attempt, which reuses or deletes the files of the previous attempt.
 
         Raises:
             InvalidInputError: The rows do not fit the rules or the table.
@@ -104,7 +105,7 @@ class Strategy(Protocol):
         ...
 
     def discard(self) -> None:
-        """Delete the files of the last attempt, which no version names; best effort."""
+        """Delete the files of the last attempt, which no version references; best effort."""
         ...
 
 
@@ -124,19 +125,19 @@ def upsert_by(
     Args:
         strategy: How the rows are applied.
         table: Any version; the newest one is changed.
-        micro_batch: Which micro-batch they are, if they come from a stream. If the table already
-            has it, nothing is done.
+        micro_batch: The micro-batch, if the rows come from a stream. If the table already contains
+            it, nothing is done.
         is_current: Whether the version was opened for this upsert. Then the first attempt plans on
             it, without a request for a newer one.
-        phases: Receives the durations of the steps, of "write" and "commit" among them.
+        phases: Receives the durations of the steps, including "write" and "commit".
         environment: The clock and randomness; sleeps between two attempts.
         config_entries: See `write.planning.commit_planned`.
-        check: Likewise.
+        check: See `write.planning.commit_planned`.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table, or the batch id belongs to
             another query's batch; nothing is changed.
-        CommitError: It was not committed, or the outcome is unknown.
+        CommitError: The commit failed, or its outcome is unknown.
     """
     phases = phases or Phases()
     planned_on = table
@@ -173,7 +174,7 @@ def upsert_by(
         result = planning_again(attempt, micro_batch, environment)
     except CommitUncertainError:
         raise
-    except LanceStreamError:  # known to have failed
+    except LanceStreamError:  # the commit certainly failed
         strategy.discard()
         raise
     if result.was_already_committed:
@@ -195,11 +196,11 @@ def _commit(
     Args:
         table: The version that was planned on.
         plan: The operation.
-        result: The outcome as far as it is known before the commit.
+        result: The outcome as known before the commit.
         micro_batch: The micro-batch.
         environment: The clock and randomness.
-        config_entries: Config entries of the caller.
-        check: A check of the newest version before each attempt, by the caller.
+        config_entries: The caller's config entries.
+        check: The caller's check of the newest version, called before each attempt.
     """
     tombstones = plan.tombstones
     are_untouched = check_untouched(table, plan.untouched)

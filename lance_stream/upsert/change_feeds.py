@@ -1,19 +1,19 @@
-"""Applies the changes of a change feed to another table: which change of a key counts.
+"""Applies a change feed to another table: chooses the last change of each key.
 
     _commit_version  _change_type        key        effect on the key
     7                delete              a          removes it
-    7                insert              a          adds it back: same version, another row
+    7                insert              a          adds it back: same version, different row
     8                update_preimage     b          removes it
     8                update_postimage    b          adds it back
-    8                update_preimage     c          removes it: the update has changed the key
+    8                update_preimage     c          removes it: the update changed the key
     8                update_postimage    d          adds it
 
-In each version a key has at most one row. So the changes of a key are ordered by version, and
-within a version by their effect: removals come before additions. The last change decides the fate
-of the key. That a pre-image removes its key matters if the update changes the key, or if the feed
-is filtered and the row no longer matches the filter.
+A key has at most one row in each version. Changes of a key are therefore ordered by version, and
+within a version removals come before additions. The last change decides whether the key exists.
+A pre-image must remove its key for two cases: the update changes the key, or the feed is filtered
+and the updated row no longer matches the filter.
 
-Delta's change feed and Spark's own have the same columns and types.
+Delta's change feed and Spark's have the same columns and change types.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ BRINGS: Final[Mapping[str, bool]] = {
     "update_postimage": True,
     "insert": True,
 }
-"""For each change type, whether its row exists afterwards."""
+"""For each change type, whether the row exists after the change."""
 
 
 def is_change_column(name: str) -> bool:
@@ -55,14 +55,14 @@ def check_has_changes(columns: Sequence[str]) -> None:
             raise InvalidInputError(
                 f"changes are applied in the order of {COMMIT_VERSION!r} and {CHANGE_TYPE!r}, but "
                 f"the data has no column {name!r}; it has: {', '.join(columns)}. Read the changes "
-                "with the option readChangeFeed, or by changes()"
+                "with the option readChangeFeed, or with changes()"
             )
 
 
 def last_changes(
     batch: pa.RecordBatch, names: Sequence[str], lookup: KeyLookup
 ) -> tuple[Positions, npt.NDArray[np.bool_]]:
-    """Return the change of each key that counts.
+    """Return the last change of each key.
 
     Args:
         batch: The changes, in any order, with the change columns.
@@ -71,18 +71,20 @@ def last_changes(
 
     Returns:
         (num_keys,) i64, for each key the row of its last change; and (num_keys,) whether that
-        change removes it.
+        change removes the key.
 
     Raises:
         InvalidInputError: A change column is missing, is null, or has an unknown change type; or
-            a version does the same to two rows of one key.
+            two changes of one key have the same effect in one version.
     """
     check_has_changes(batch.schema.names)
     brings = _brings(batch)
+    # By version; within a version, removals (0) before additions (1).
     order = (_versions(batch) << 1) | brings
     by_key = np.lexsort((order, lookup.key_of_row))
     keys, order = lookup.key_of_row[by_key], order[by_key]
     is_last = np.append(keys[1:] != keys[:-1], True) if len(keys) else np.empty(0, np.bool_)
+    # Neighbors of one key with the same version and effect: their order is ambiguous.
     twins = np.flatnonzero(~is_last[:-1] & (order[1:] == order[:-1]))
     if len(twins):
         raise _not_a_key(batch, names, int(by_key[twins[0]]), len(distinct(keys[twins])))
@@ -97,8 +99,8 @@ def _brings(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     if positions.null_count:
         unknown = types.filter(pc.is_null(positions))[0].as_py()
         raise InvalidInputError(
-            f"{unknown!r} is not a change type that can be applied: they are "
-            f"{', '.join(map(repr, BRINGS))}. Omit other rows from the batch"
+            f"the change type {unknown!r} cannot be applied. Supported change types: "
+            f"{', '.join(map(repr, BRINGS))}. Remove rows with other change types from the batch"
         )
     brings: npt.NDArray[np.bool_] = np.array(list(BRINGS.values()))[positions.to_numpy()]
     return brings
@@ -114,10 +116,12 @@ def _column(batch: pa.RecordBatch, name: str, arrow_type: pa.DataType) -> pa.Arr
     try:
         column = column.cast(arrow_type)
     except pa.ArrowInvalid as error:
-        raise InvalidInputError(f"the column {name!r} is not a change feed's: {error}") from None
+        raise InvalidInputError(
+            f"the column {name!r} does not have the change feed's type {arrow_type}: {error}"
+        ) from None
     if column.null_count:
         raise InvalidInputError(
-            f"{column.null_count} rows have no {name!r}: they are not changes of a change feed"
+            f"{column.null_count} rows have a null {name!r}, so they do not come from a change feed"
         )
     return column
 
@@ -130,7 +134,7 @@ def _not_a_key(
     version = batch.column(COMMIT_VERSION)[row].as_py()
     return InvalidInputError(
         f"{num_keys} keys have two changes with the same effect in one version, for example {key}, "
-        f"which has a second {change!r} or equivalent in version {version}: which row counts is "
+        f"which has a second {change!r} or equivalent in version {version}: their order is "
         f"ambiguous. Either on={list(names)} is not a key of the source table, or the same changes "
-        "occur twice. Name all columns of its key; or append the changes as they are"
+        "occur twice. Name all columns of its key; or append the changes without applying them"
     )

@@ -1,13 +1,14 @@
-"""Changes of a source applied as a slowly changing dimension: arguments, and the rules they make.
+"""Slowly changing dimensions: the user's arguments, and the upsert rules derived from them.
 
     type 1      the table has the current row of each key; an upsert that remembers deletes
-    type 2      the table has the history of each key, with a start and an end (`rebuild_history`)
+    type 2      the table has the history of each key: rows with a start and an end
+                (`rebuild_history`)
 
 The arguments have the names and meanings of Spark's AUTO CDC (`create_auto_cdc_flow`).
 
-The sequence of changes is one column, or several, compared one after the other. Type 1 compares
-incoming rows with the stored sequence. If it is not stored as one column already, because there are
-several, or because the user leaves it out, the table has it in the column `__SEQUENCE`.
+The sequence of changes is one column, or several columns compared in order. Type 1 compares
+incoming rows with the stored sequence. If the sequence consists of several columns, or the user
+excludes its column from the table, it is stored in the column `__SEQUENCE`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,14 +38,14 @@ class ChangeRules:
         is_history: Whether the dimension is of type 2.
         keys: The key columns.
         sequence_by: The columns that order the changes of a key.
-        apply_as_deletes: A condition on a row: whether it deletes; None if none does.
-        column_list: The columns that are stored; None for all but `except_column_list`.
+        apply_as_deletes: A condition, true for rows that delete; None if no row deletes.
+        column_list: The columns to store; None for all except `except_column_list`.
         except_column_list: The columns that are not stored.
-        track_history_column_list: For type 2: the columns of which each change begins another row;
-            None for all but `track_history_except_column_list`.
-        track_history_except_column_list: For type 2: the columns whose changes are stored in the
+        track_history_column_list: For type 2: the columns whose changes start a new row; None for
+            all except `track_history_except_column_list`.
+        track_history_except_column_list: For type 2: the columns whose changes overwrite the
             current row.
-        tombstones: For how long hidden events and deletes are remembered; None for good.
+        tombstones: How long shadowed events and deletes are remembered; None for forever.
     """
 
     is_history: bool
@@ -71,10 +72,10 @@ class ChangeRules:
         track_history_except_column_list: object = None,
         tombstones: str | timedelta | None = None,
     ) -> "ChangeRules":
-        """Return the rules, given the arguments as a user writes them.
+        """Return the rules for the arguments as a user writes them.
 
         Raises:
-            InvalidInputError: One is invalid, or two do not fit together.
+            InvalidInputError: An argument is invalid, or two arguments exclude each other.
         """
         if apply_as_deletes is not None and not _is_text(apply_as_deletes):
             raise InvalidInputError(
@@ -106,23 +107,24 @@ class ChangeRules:
             )
         if not self.sequence_by:
             raise InvalidInputError(
-                "changes of a key need an order: name the column, or columns, that order them, for "
+                "changes of a key need an order: name the column or columns that order them, for "
                 "example sequence_by='lsn' or sequence_by=['ts', 'lsn']"
             )
         if self.column_list is not None and self.except_column_list:
             raise InvalidInputError(
-                "column_list names what is stored, and except_column_list what is not: give one"
+                "column_list names the columns to store, except_column_list those to leave out: "
+                "set only one of them"
             )
         tracked, untracked = self.track_history_column_list, self.track_history_except_column_list
         if tracked is not None and untracked:
             raise InvalidInputError(
-                "track_history_column_list names what is tracked, and "
-                "track_history_except_column_list what is not: give one"
+                "track_history_column_list names the columns to track, "
+                "track_history_except_column_list those not to track: set only one of them"
             )
         if not self.is_history and (tracked is not None or untracked):
             raise InvalidInputError(
-                "type 1 (scd1) keeps no history, so track_history_column_list and "
-                "track_history_except_column_list are for type 2 (scd2)"
+                "type 1 (scd1) keeps no history: track_history_column_list and "
+                "track_history_except_column_list require type 2 (scd2)"
             )
         stored = self.keys if self.column_list is None else self.column_list
         lost = [key for key in self.keys if key in self.except_column_list or key not in stored]
@@ -131,13 +133,14 @@ class ChangeRules:
         wrong = [name for name in (*(tracked or ()), *untracked) if name in self.keys]
         if wrong:
             raise InvalidInputError(
-                f"the key column {wrong[0]!r} has no history, since each key has its own: leave it "
-                "out of the columns that are tracked, or not"
+                f"the key column {wrong[0]!r} cannot have a history, because every key has its own "
+                "history: remove it from track_history_column_list and "
+                "track_history_except_column_list"
             )
 
     @property
     def identity(self) -> dict[str, object]:
-        """What tells these rules from others; not how long deletes are remembered."""
+        """The values that distinguish these rules from others, without the age of tombstones."""
         tracked = self.track_history_column_list
         return {
             "keys": sorted(self.keys),
@@ -150,10 +153,10 @@ class ChangeRules:
         }
 
     def renamed(self, names: Callable[[Iterable[str]], tuple[str, ...]]) -> "ChangeRules":
-        """Return the same rules with other names of columns.
+        """Return the same rules with renamed columns.
 
         Args:
-            names: Returns the names of some columns.
+            names: Maps column names to their new names.
         """
         stored, tracked = self.column_list, self.track_history_column_list
         return replace(
@@ -167,10 +170,13 @@ class ChangeRules:
         )
 
     def without_list(self, columns: Sequence[str]) -> "ChangeRules":
-        """Return the same rules with the columns that are not stored, given all columns.
+        """Return the same rules with `column_list` expressed as `except_column_list`.
+
+        Args:
+            columns: All columns of the data.
 
         Raises:
-            InvalidInputError: A column to be stored, or to be left out, does not exist.
+            InvalidInputError: A column to store, or to leave out, does not exist.
         """
         for name in self.except_column_list:
             if name not in columns:
@@ -191,12 +197,12 @@ class ChangeRules:
 
     @property
     def adds_sequence(self) -> bool:
-        """Whether the data gets a column `SEQUENCE`; `without_list` has been called."""
+        """Whether the data gets a column `SEQUENCE`; call `without_list` first."""
         is_untracked = not self.is_history and self.sequence_by[0] in self.except_column_list
         return len(self.sequence_by) > 1 or is_untracked
 
     def upsert_rules(self) -> UpsertRules:
-        """Return the rules for the data with its column of sequences."""
+        """Return the upsert rules for the data that `with_sequence` returns."""
         by = SEQUENCE if self.adds_sequence else self.sequence_by[0]
         excepted = self.except_column_list
         if self.is_history and self.adds_sequence:
@@ -218,10 +224,11 @@ class ChangeRules:
         )
 
     def with_sequence(self, data: pa.Table) -> pa.Table:
-        """Return the data with its column of sequences.
+        """Return the data with its sequence column.
 
         Raises:
-            InvalidInputError: A column does not exist, or is there already.
+            InvalidInputError: A column of `sequence_by` is missing, or the data already has a
+                column `SEQUENCE`.
         """
         check_not_reserved(data.column_names)
         for name in self.sequence_by:
@@ -255,20 +262,20 @@ def _names(argument: str, value: object) -> tuple[str, ...]:
 
 
 def check_not_reserved(columns: Sequence[str]) -> None:
-    """Raise if data has a column with the name of the added one.
+    """Raise if data already has a column `SEQUENCE`.
 
     Raises:
-        InvalidInputError: It has.
+        InvalidInputError: It does.
     """
     if SEQUENCE in columns:
         raise InvalidInputError(
-            f"the data has a column {SEQUENCE!r}, which the table has for the order of changes: "
-            "rename it"
+            f"the data has a column {SEQUENCE!r}, but this name is reserved for the order of "
+            "changes: rename the column"
         )
 
 
 def check_has_sequence(table: pa.Schema, data: pa.Schema) -> None:
-    """Raise if a table lacks the column of sequences that data has.
+    """Raise if a table lacks the sequence column of its data.
 
     Raises:
         InvalidInputError: It does.
@@ -278,7 +285,7 @@ def check_has_sequence(table: pa.Schema, data: pa.Schema) -> None:
         raise InvalidInputError(
             f"later changes are compared with the stored sequence, but the table has no column "
             f"for it. Order by one column that is stored; or add a column {SEQUENCE!r} of the type "
-            f"{kind}, with ds.add_columns: rows that are there count as older than every change"
+            f"{kind}, with ds.add_columns: existing rows then count as older than every change"
         )
 
 
@@ -286,14 +293,14 @@ def history_schema(schema: pa.Schema, sequence: pa.DataType) -> pa.Schema:
     """Return the columns of a history (SCD type 2), for `create_dataset`.
 
     Args:
-        schema: The columns that are stored of each change.
-        sequence: The type of the sequence; of several columns, a struct of them.
+        schema: The columns to store.
+        sequence: The type of the sequence; a struct if the sequence has several columns.
 
     Raises:
-        InvalidInputError: A column has the name of an added one, or an argument has another type.
+        InvalidInputError: A column has a reserved name, or an argument has the wrong type.
 
     Returns:
-        The columns, and `__START_AT` and `__END_AT`.
+        The columns, followed by `__START_AT` and `__END_AT`.
     """
     if not isinstance(schema, pa.Schema) or not isinstance(sequence, pa.DataType | str):
         raise InvalidInputError(
@@ -302,6 +309,8 @@ def history_schema(schema: pa.Schema, sequence: pa.DataType) -> pa.Schema:
         )
     for name in (START_AT, END_AT):
         if name in schema.names:
-            raise InvalidInputError(f"the columns already have {name!r}, which a history adds")
+            raise InvalidInputError(
+                f"the schema already has a column {name!r}, which a history adds: rename it"
+            )
     added = [pa.field(name, sequence) for name in (START_AT, END_AT)]
     return pa.schema([*schema, *added], metadata=schema.metadata)

@@ -1,11 +1,11 @@
-"""Which rows of a batch change, insert or delete rows of the table, and which are late.
+"""Decides which rows of a batch update, insert or delete rows of the table, and which are late.
 
-    decide              a function of the batch and of the matches: late, changed, new, deleted
-    _without_ignored    conditions of the user's rules, on the incoming and the stored row
-    _without_unchanged  rows that would not change, if they are to be left untouched
-    check_untouched     before the commit: are rows that stay untouched still the same?
+    decide              from the batch and its matches: late, changed, new and deleted rows
+    _without_ignored    evaluates `when_matched` and `when_not_matched`
+    _without_unchanged  drops updates that would change nothing (`skip_unchanged`)
+    check_untouched     before the commit: have the untouched rows changed since the plan?
 
-The last two read stored rows, and only if the rules ask for it.
+`_without_ignored` and `_without_unchanged` read stored rows only if the rules require it.
 """
 
 from collections.abc import Callable
@@ -41,11 +41,11 @@ class Decision(NamedTuple):
         inserted_rows: (m,) i64, the incoming rows that are new.
         deleted: (k,) u64 addresses of the rows that are deleted, ascending.
         deleted_keys: (j,) i64, the deleted keys, whether or not the table has them.
-        untouched: (u,) u64 addresses of the rows that have a key of the batch and stay as they are,
-            in any order. The decision holds as long as these rows do not change.
-        num_late: How many incoming rows are older than the stored one, or than a delete.
-        num_ignored: How many updates and inserts the rules leave out (`when_matched`,
-            `when_not_matched`).
+        untouched: (u,) u64 addresses of the rows that have a key of the batch and do not change,
+            in any order. The decision is valid until one of these rows changes.
+        num_late: The number of incoming rows that are older than the stored row or a delete.
+        num_ignored: The number of updates and inserts excluded by `when_matched` and
+            `when_not_matched`.
     """
 
     changed: RowAddresses
@@ -63,19 +63,21 @@ def decide(
 ) -> Decision:
     """Return the decisions about the rows of a batch.
 
-    A row that is older than the stored one changes nothing. Deletes of absent keys do nothing, but
-    may be remembered. If several rows of the table have a key, all of them are changed or deleted.
+    A row that is older than the stored one changes nothing. A delete of an absent key changes
+    nothing, but may be remembered. If several rows of the table have a key, all of them are updated
+    or deleted.
 
     Args:
-        incoming: The rows that count.
+        incoming: The incoming rows, one per key.
         matches: The table's rows that have their keys.
-        is_undone: (num_keys,) whether a remembered delete of the key is at least as new, which
-            makes its row late, too.
+        is_undone: (num_keys,) whether a remembered delete of the key is at least as new as its
+            row, so that the row is late.
     """
     num_keys = len(incoming.row_of_key)
     key_is_late = np.zeros(num_keys, np.bool_) if is_undone is None else is_undone.copy()
     is_late = _are_late(incoming, matches) | key_is_late[matches.keys]
     key_is_late[matches.keys[is_late]] = True
+    # The incoming row of every match; -1 if it deletes.
     rows = incoming.row_of_key[matches.keys]
     changes, deletes = (rows >= 0) & ~is_late, (rows < 0) & ~is_late
     is_new = ~key_is_late
@@ -95,7 +97,7 @@ def _are_late(incoming: Incoming, matches: Matches) -> npt.NDArray[np.bool_]:
     if incoming.sequence is None or matches.sequence is None:
         return np.zeros(len(matches.keys), np.bool_)
     ours = incoming.sequence.take(pa.array(matches.keys))
-    # A row without a sequence is older than any.
+    # A stored row without a sequence is older than every incoming row.
     return are_less(ours, matches.sequence)
 
 
@@ -106,11 +108,11 @@ def decide_changes(
     remembered: RememberedDeletes | None = None,
     workers: Workers = THREADS,
 ) -> tuple[Decision, int]:
-    """Return the decisions about the rows of a batch, and how many are left untouched as unchanged.
+    """Return the decisions about the rows of a batch, and the number of unchanged rows.
 
     Args:
         table: The version that the matches were found in.
-        incoming: The rows that count.
+        incoming: The incoming rows, one per key.
         matches: The table's rows that have their keys.
         remembered: The deletes that the version remembers.
         workers: What reads the table's data files.
@@ -126,7 +128,7 @@ def decide_changes(
 def _without_ignored(
     table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
 ) -> Decision:
-    """Return the decision without the updates and inserts that the rules leave out."""
+    """Return the decision without the updates and inserts that the rules exclude."""
     updates = _updates(table, incoming, decision, workers)
     inserts = _inserts(incoming, decision.inserted_rows)
     return decision._replace(
@@ -141,7 +143,7 @@ def _without_ignored(
 def _updates(
     table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
 ) -> npt.NDArray[np.bool_]:
-    """Return (n,) which of the rows that would change are updated."""
+    """Return (n,) which of the changed rows the rules update."""
     condition = incoming.matched_condition
     if condition is None:
         return np.full(len(decision.changed), incoming.rules.when_matched != IGNORE)
@@ -158,7 +160,7 @@ def _updates(
 
 
 def _inserts(incoming: Incoming, rows: Positions) -> npt.NDArray[np.bool_]:
-    """Return (m,) which of the rows without a stored row are inserted."""
+    """Return (m,) which of the new rows the rules insert."""
     condition = incoming.not_matched_condition
     if condition is None:
         return np.full(len(rows), incoming.rules.when_not_matched != IGNORE)
@@ -171,7 +173,7 @@ def _are_true(
     rows: Positions,
     stored: pa.RecordBatch | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Return (n,) whether a condition is true for incoming rows and the stored ones beside them."""
+    """Return (n,) whether a condition is true for incoming rows and their stored rows."""
     columns = {SOURCE: source.take(pa.array(rows)), TARGET: stored}
     beside = pa.RecordBatch.from_pydict(
         {
@@ -207,16 +209,16 @@ def _without_unchanged(
 
 
 def check_untouched(table: TableVersion, untouched: RowAddresses) -> Callable[[Manifest], None]:
-    """Return a check that rows that an upsert leaves untouched have not changed since its plan.
+    """Return a check that the rows an upsert leaves untouched have not changed since its plan.
 
-    It is called with the newest version before each attempt to commit.
+    The check is called with the newest version before every commit attempt.
 
     Args:
         table: The version that the upsert was planned on.
-        untouched: Their addresses, in any order.
+        untouched: The addresses of the rows, in any order.
 
     Raises:
-        RetryableConflictError: By the check: another writer has changed, deleted or moved one.
+        RetryableConflictError: Raised by the check: another writer changed, deleted or moved a row.
     """
     fragments = table.manifest.fragments
 
@@ -235,8 +237,8 @@ def check_untouched(table: TableVersion, untouched: RowAddresses) -> Callable[[M
             if deleted is None or bool(are_among(offsets, deleted).any()):
                 raise RetryableConflictError(
                     f"this upsert was planned on version {table.version} and leaves rows of "
-                    f"fragment {fragment_id} untouched, which another writer has changed, deleted "
-                    "or moved since. Plan it again on the newest version",
+                    f"fragment {fragment_id} untouched, but another writer has since changed, "
+                    "deleted or moved them. Plan it again on the newest version",
                     newest.version,
                 )
 

@@ -1,14 +1,13 @@
-"""Prepares a batch of changes to be matched with a table: one row per key, in the table's types.
+"""Prepares a batch for an upsert: one row per key, in the table's types.
 
     batch     id=1 op=u seq=1    id=2 op=d seq=5    id=1 op=u seq=4
     keys      0                  1                  0
     winner    (late)             delete             upsert
 
-Among the rows of one key the newest counts (`sequence_by`); without an order each key occurs once.
-In rows that delete, only the key matters. Rows of a change feed have their own order, and carry
-whether they delete (`change_feeds`). Columns of the table that the batch lacks keep their values in
-existing rows and are null in new ones; so do parts of structs that the batch lacks
-(`partial_structs`).
+The newest row of a key wins (`sequence_by`). Without an order, a key may occur only once. Rows that
+delete need only the key. Rows of a change feed have their own order and their own change types
+(`change_feeds`). Columns that the batch lacks keep their values in existing rows and are null in
+new rows; the same is true of struct fields that the batch lacks (`partial_structs`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,42 +46,42 @@ from lance_stream.upsert.change_feeds import last_changes
 from lance_stream.write.casting import cast_batch, check_columns
 
 FOR_GOOD: Final = timedelta.max
-"""The age of deletes that are never forgotten."""
+"""The age of tombstones that never expire."""
 
 SEQUENCE: Final = "__SEQUENCE"
-"""The column of sequences that are not stored as one column of the user's."""
+"""The sequence column of tables that do not store the sequence as one of the user's columns."""
 
 START_AT: Final = "__START_AT"
-"""The column of a history with the sequence of the first event of a row."""
+"""The column of a history with the sequence of a row's first event."""
 
 END_AT: Final = "__END_AT"
-"""The column with the sequence at which a row of a history ends; null while it is current."""
+"""The column of a history with the sequence at which a row ends; null in current rows."""
 
 
 UPDATE: Final = "update"
-"""What a row does by default if the table has its key."""
+"""The default of `when_matched`: update the stored row."""
 
 INSERT: Final = "insert"
-"""What it does by default if the table lacks its key."""
+"""The default of `when_not_matched`: insert the row."""
 
 IGNORE: Final = "ignore"
-"""Nothing."""
+"""Skip the row."""
 
 SOURCE: Final = "source"
-"""What conditions call the incoming row, ..."""
+"""The name of the incoming row in conditions."""
 
 TARGET: Final = "target"
-"""... and the row of the table."""
+"""The name of the table's row in conditions."""
 
 
 @dataclass(frozen=True)
 class HistoryRules:
-    """The rules for rows that are events, of which the table keeps a history; see `histories`.
+    """The rules for rows that are events of a history; see `histories`.
 
     Attributes:
-        tracked: The columns of which each change begins another row; None for all that are stored,
-            except for keys and those of `untracked`.
-        untracked: Columns of which changes replace the values of the current row.
+        tracked: The columns whose changes start a new row; None for all stored columns except keys
+            and `untracked`.
+        untracked: The columns whose changes overwrite the current row.
     """
 
     tracked: tuple[str, ...] | None = None
@@ -99,20 +98,20 @@ class UpsertRules:
         delete_when: A SQL condition on an incoming row, true if the row deletes. None: no row
             deletes.
         except_columns: Columns of the incoming rows that are not stored.
-        skip_unchanged: Whether rows that would not change are left untouched.
-        tombstones: How long deletes are remembered, so that a row that is older than the delete
-            of its key, and arrives after it, changes nothing. None: they are not remembered.
-        applies_changes: Whether the rows are changes of a change feed, whose own columns give
-            their order and which ones delete; then `sequence_by`, `delete_when` and `tombstones`
-            are None, and the feed's columns are among `except_columns`.
-        deletes_win: Whether a row that deletes is newer than others of its key with the same
-            sequence; otherwise two such rows are an error.
-        history: How the table keeps the history of its keys (`histories`); None if it keeps their
-            current rows alone.
-        when_matched: What a row that does not delete does with the stored row of its key: `UPDATE`,
-            `IGNORE`, or a SQL condition over `source.<column>` and `target.<column>`, true if it
-            updates.
-        when_not_matched: What such a row does without a stored row: `INSERT`, `IGNORE`, or a
+        skip_unchanged: Whether rows whose values would not change are left untouched.
+        tombstones: How long deletes are remembered. A row that is older than a remembered delete
+            of its key changes nothing, even if it arrives later. None: deletes are not remembered.
+        applies_changes: Whether the rows come from a change feed, whose columns define the order
+            and the deletes. Then `sequence_by`, `delete_when` and `tombstones` are None, and
+            `except_columns` includes the feed's columns.
+        deletes_win: Whether a delete is newer than other rows of its key with the same sequence;
+            otherwise two such rows are an error.
+        history: How the table keeps the history of its keys (`histories`); None if it keeps only
+            their current rows.
+        when_matched: What happens to the stored row if the incoming row does not delete: `UPDATE`,
+            `IGNORE`, or a SQL condition over `source.<column>` and `target.<column>` that is true
+            for rows to update.
+        when_not_matched: What happens if there is no stored row: `INSERT`, `IGNORE`, or a
             condition over `source.<column>`.
     """
 
@@ -130,14 +129,14 @@ class UpsertRules:
 
 
 def check_conditions(when_matched: str | None, when_not_matched: str | None) -> None:
-    """Raise unless rules about matches can be parsed; which columns exist is checked later.
+    """Raise unless both conditions can be parsed. `prepare` checks that their columns exist.
 
     Args:
         when_matched: As in `UpsertRules`; None to update.
-        when_not_matched: Likewise; None to insert.
+        when_not_matched: As in `UpsertRules`; None to insert.
 
     Raises:
-        InvalidInputError: They cannot.
+        InvalidInputError: A condition cannot be parsed.
     """
     for value, default in ((when_matched, UPDATE), (when_not_matched, INSERT)):
         if value not in (None, default, IGNORE):
@@ -145,38 +144,40 @@ def check_conditions(when_matched: str | None, when_not_matched: str | None) -> 
 
 
 def with_one_time(condition: str | None, default: str) -> str:
-    """Return a rule about matches in which the current time is that of this call."""
+    """Return a condition whose current time is fixed to the time of this call."""
     if condition is None:
         return default
     if not isinstance(condition, str) or condition in (default, IGNORE):
-        return condition  # what is no text is refused with the others
+        return condition  # other types than text are refused later
     return with_fixed_time(condition)
 
 
 @dataclass(frozen=True)
 class Incoming:
-    """The rows that count, one for each key.
+    """The incoming rows to apply, one per key.
 
     Attributes:
         rules: The user's rules for them.
         lookup: Their keys.
         keys: (num_keys,) values of each key column, in the table's types.
-        rows: (num_upserts,) the rows to store, in the table's types and column order; those of
-            the table's columns that the batch has.
-        row_of_key: (num_keys,) i64, the row of each key in `rows`; -1 where it deletes.
+        rows: (num_upserts,) the rows to store, in the table's types and column order; they have
+            only the table's columns that the batch has.
+        row_of_key: (num_keys,) i64, the row of each key in `rows`; -1 if the key is deleted.
         sequence: (num_keys,) the sequence of each key's row, in the stored column's type; None
-            if there is none, or it is not stored.
-        order: (num_keys,) the same as received, stored or not; None if there is none.
-        num_rows: How many rows came in.
-        num_late: How many of them are superseded by a newer one of the same batch.
+            if the rows have no sequence, or it is not stored.
+        order: (num_keys,) the sequence in its original type, stored or not; None if the rows have
+            no sequence.
+        num_rows: The number of incoming rows.
+        num_late: The number of rows superseded by a newer row of the same batch.
         table: The table's columns that the rows were prepared for.
-        partial: Those columns of `rows` that arrived without some of their parts, with the types
-            they arrived in; those parts are null in `rows`.
-        source: (num_upserts,) those columns of the batch that the conditions of the rules name,
-            stored or not; in the table's types if they are stored.
-        matched_condition: The condition of `when_matched`, over `source` and `target`; None if it
-            is none.
-        not_matched_condition: The one of `when_not_matched`, over `source`.
+        partial: The columns of `rows` whose structs arrived incomplete, with their incoming types;
+            the missing fields are null in `rows`.
+        source: (num_upserts,) the incoming columns that the conditions reference, stored or not;
+            stored columns have the table's types.
+        matched_condition: The condition of `when_matched`, over `source` and `target`; None if
+            `when_matched` is not a condition.
+        not_matched_condition: The condition of `when_not_matched`, over `source`; None if
+            `when_not_matched` is not a condition.
     """
 
     rules: UpsertRules
@@ -209,7 +210,7 @@ class Incoming:
 
 
 def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Incoming:
-    """Return the rows of a batch that count, one per key.
+    """Return the rows of a batch to apply, one per key.
 
     Args:
         batch: The incoming rows.
@@ -275,12 +276,12 @@ def _with_stored_order(
     sequence_by: str | None,
     partial: Mapping[str, pa.DataType],
 ) -> pa.RecordBatch:
-    """Return a batch whose sequences, if nested, have the parts in the stored order.
+    """Return a batch whose nested sequence has its fields in the stored order.
 
-    Structs are ordered by their parts from the first on, and the batch may have another order.
+    Structs are compared field by field, and the batch may have them in another order.
 
     Raises:
-        InvalidInputError: A part is missing, or a value does not fit.
+        InvalidInputError: A field is missing, or a value does not fit.
     """
     if sequence_by is None or sequence_by not in stored.names:
         return batch
@@ -290,8 +291,8 @@ def _with_stored_order(
     if sequence_by in partial:
         raise InvalidInputError(
             f"the column of sequence_by, {sequence_by!r}, is {partial[sequence_by]}, but "
-            f"{target.type} in the table: which of two rows is newer is unknown without all of "
-            "its parts"
+            f"{target.type} in the table: rows cannot be ordered without all fields of the struct. "
+            "Supply the missing fields"
         )
     schema = pa.schema([pa.field(sequence_by, target.type)])
     values = cast_batch(batch.select([sequence_by]), schema).column(0)
@@ -301,7 +302,7 @@ def _with_stored_order(
 def key_rows(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> pa.RecordBatch:
     """Return the key columns of incoming rows, in the table's types.
 
-    Everything that needs the key of a row calls this: keys are equal if these values are.
+    All code that needs the key of a row calls this function: keys are equal if these values are.
 
     Args:
         batch: (n,) rows.
@@ -343,11 +344,11 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
         check_can_order(name, batch.field(name).type)
     if SEQUENCE in table.names and rules.sequence_by not in (None, SEQUENCE):
         raise InvalidInputError(
-            f"the rows of the table are ordered by its column {SEQUENCE} (scd1), which rows "
-            f"ordered by {rules.sequence_by!r} alone do not set: a change that is older than one "
-            "of them could replace it later. Use apply_scd1, or auto_cdc_sink, with the "
-            "sequence_by and except_column_list that the table was written with; or upsert without "
-            "sequence_by, to correct rows until their next change"
+            f"the rows of the table are ordered by its column {SEQUENCE} (scd1), which an upsert "
+            f"ordered by {rules.sequence_by!r} does not set: an older change could later replace "
+            "these rows. Use apply_scd1, or auto_cdc_sink, with the sequence_by and "
+            "except_column_list that the table was written with; or upsert without sequence_by, to "
+            "correct rows until their next change"
         )
     if (
         rules.history is None
@@ -356,8 +357,8 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
     ):
         raise InvalidInputError(
             f"the table is a history (scd2), with {START_AT} and {END_AT}: an upsert of rows "
-            "without them would change all rows of a key, past ones, too. Use apply_scd2, or "
-            f"auto_cdc_sink; to change rows of the past, give {START_AT} and name it in "
+            "without these columns would change all rows of a key, including past ones. Use "
+            f"apply_scd2, or auto_cdc_sink; to change past rows, supply {START_AT} and name it in "
             "`on`, or use update or delete with a condition"
         )
     if rules.history is None:
@@ -371,11 +372,11 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
 def _conditions(
     batch: pa.Schema, table: pa.Schema, rules: UpsertRules
 ) -> tuple[Expression | None, Expression | None]:
-    """Return the conditions of the rules: of `when_matched`, and of `when_not_matched`.
+    """Return the conditions of `when_matched` and `when_not_matched`.
 
     Raises:
-        InvalidInputError: One is not a condition over the columns.
-        NotFoundError: It names a column that does not exist.
+        InvalidInputError: A condition is invalid.
+        NotFoundError: A condition names a column that does not exist.
     """
     source = pa.field(SOURCE, pa.struct([_as_stored(field, table, rules) for field in batch]))
     target = pa.field(TARGET, pa.struct(list(table)))
@@ -392,7 +393,9 @@ def _conditions(
         try:
             condition = parse_predicate(value, schema)
             if any(len(path) < 2 for path in condition.paths):
-                raise InvalidInputError(f"{value!r} compares rows, which only columns can be")
+                raise InvalidInputError(
+                    f"{value!r} compares whole rows, but only columns can be compared"
+                )
             conditions.append(condition)
         except (InvalidInputError, NotFoundError) as error:
             error.add_note(
@@ -404,7 +407,7 @@ def _conditions(
 
 
 def _as_stored(field: pa.Field, table: pa.Schema, rules: UpsertRules) -> pa.Field:
-    """Return a column of the batch as conditions see it: what is stored has the table's type."""
+    """Return a column of the batch as conditions see it: stored columns have the table's type."""
     is_stored = field.name in table.names and field.name not in rules.except_columns
     return arriving_parts(table.field(field.name), field.type) if is_stored else field
 
@@ -416,7 +419,7 @@ def _named_by_conditions(
     rules: UpsertRules,
     conditions: Sequence[Expression | None],
 ) -> pa.RecordBatch:
-    """Return the incoming columns that conditions name, of the rows that do not delete."""
+    """Return the incoming columns that conditions reference, for the rows that do not delete."""
     paths = [path for condition in conditions if condition is not None for path in condition.paths]
     names = list(dict.fromkeys(path[1] for path in paths if path[0] == SOURCE))
     unstored = _chosen(
@@ -429,14 +432,14 @@ def _named_by_conditions(
 def check_can_remember(
     tombstones: timedelta | None, sequence_by: str | None, delete_when: str | None
 ) -> None:
-    """Raise if deletes shall be remembered, but the rules define no deletes, or no order.
+    """Raise if deletes are to be remembered, but the rules define no deletes or no order.
 
     Raises:
-        InvalidInputError: They do not.
+        InvalidInputError: `sequence_by` or `delete_when` is missing.
     """
     if tombstones is not None and (sequence_by is None or delete_when is None):
         raise InvalidInputError(
-            "tombstones remember deletes and their order: give the condition for deletes "
+            "tombstones remember deletes and their order: set the condition for deletes "
             "(delete_when) and the column that orders rows of one key (sequence_by), or omit "
             "tombstones"
         )
@@ -455,7 +458,7 @@ def _stored_names(batch: pa.RecordBatch, rules: UpsertRules) -> list[str]:
 
 
 def which_delete(batch: pa.RecordBatch, rules: UpsertRules) -> npt.NDArray[np.bool_]:
-    """Return (n,) whether each incoming row deletes its key, by the condition of the rules."""
+    """Return (n,) whether each incoming row deletes its key, as `delete_when` states."""
     if rules.delete_when is None:
         return np.zeros(batch.num_rows, np.bool_)
     condition = parse_predicate(rules.delete_when, batch.schema)

@@ -1,6 +1,6 @@
-"""The outcome of applying some rows of a batch: a part has all rows of its keys.
+"""The outcome of one part of a batch. A part has all rows of its keys.
 
-A batch that fits into one process is one part; a larger one has a part for each range of keys.
+A batch that fits into one process is one part; a larger batch has one part per range of keys.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,10 +20,10 @@ class Part:
 
     Attributes:
         written: What was decided and written.
-        num_rows: How many rows of the batch it had.
-        num_late: How many of them were late.
-        changes: Changed rows that are left to other parts, by their addresses.
-        partial: The columns of these that lack some of their parts, as in `Incoming`.
+        num_rows: The number of rows of the batch in this part.
+        num_late: The number of these rows that were late.
+        changes: Changed rows that other parts will write, by address.
+        partial: The columns of `changes` whose structs are incomplete, as in `Incoming`.
     """
 
     written: Written
@@ -34,7 +34,7 @@ class Part:
 
 
 def discard_parts(store: Store, parts: Iterable[Part]) -> None:
-    """Delete the files of parts, which no version names; best effort."""
+    """Delete the files of parts, which no version references; best effort."""
     for part in parts:
         delete_files(store, part.written.files)
         discard_files(store, [part.changes])

@@ -1,12 +1,13 @@
-"""Writing what was decided: the changed rows, whole, and then the new ones.
+"""Writes the changed rows, complete, followed by the new rows.
 
-Where only some columns of a fragment's rows change, and that costs less, its rows stay in place,
-and these columns are written beside the others (`in_place`).
+If only some columns of a fragment's rows change, and it costs less, the rows stay in place and
+these columns are written to an additional data file of the fragment (`in_place`).
 
-Changed rows are written in the order of their row ids if they have any. Then their ids ascend, and
-so do their created-at versions, since ids are given in the order of versions: what a manifest says
-about them takes two bytes a row. In the order of their addresses it takes up to 14, and more with
-every version, as rows of a table that has lived lie in all of its fragments, in as many runs.
+Changed rows are written in the order of their row ids, if the table has row ids. Then the ids
+ascend, and so do the created-at versions, because ids are assigned in the order of versions. The
+manifest needs two bytes per row for such lineage. In the order of addresses it needs up to 14, and
+more with every version: in an old table, the changed rows come from all fragments and form many
+runs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,18 +42,18 @@ from lance_stream.write.lineage_files import limit_of
 
 
 class Written(NamedTuple):
-    """A worker's result for (a part of) a batch; picklable.
+    """A worker's result for a batch, or for a part of one; picklable.
 
     Attributes:
         fragments: New fragments: first the changed rows that moved, then the new ones.
         decision: The decisions about the rows.
         changed: (n,) u64 addresses of the changed rows that moved, in the order in which they were
             written.
-        inserted_keys: (m,) u64 hashes of the keys of the new rows, and of the deletes.
-        num_unchanged: How many rows would not have changed and were left untouched.
-        deletes: The deletes to remember; None if none are.
+        inserted_keys: (m,) u64 hashes of the keys of the new rows and of the remembered deletes.
+        num_unchanged: The number of rows left untouched because their values would not change.
+        deletes: The deletes to remember; None if deletes are not remembered.
         file_bounds: The key bounds of the new files.
-        in_place: The fragments whose changed rows stay in place, each with its new file alone.
+        in_place: The fragments whose changed rows stay in place, each with only its new file.
     """
 
     fragments: tuple[Fragment, ...]
@@ -66,7 +67,7 @@ class Written(NamedTuple):
 
     @property
     def files(self) -> tuple[Fragment, ...]:
-        """All new data files, as those of fragments."""
+        """All fragments with new data files."""
         return (*self.fragments, *self.in_place)
 
 
@@ -75,7 +76,7 @@ class ChangedRows(NamedTuple):
 
     Attributes:
         rules: The user's rules for the batch.
-        rows: (n,) the rows, in the table's types; those of its columns that the batch has.
+        rows: (n,) the rows, in the table's types, with only the columns that the batch has.
         partial: As in `Incoming`.
     """
 
@@ -95,19 +96,18 @@ def write_rows(
     *,
     may_stay: bool = True,
 ) -> Written:
-    """Write the changed rows, or their new columns, and the new ones into new data files.
+    """Write the changed rows, or only their new columns, and the new rows to new data files.
 
     Args:
         table: The version that was planned on.
-        incoming: The rows that count.
+        incoming: The incoming rows, one per key.
         decision: The decisions about them.
         target: Where new data files go.
-        num_unchanged: How many rows were left untouched.
-        remembered: The deletes that the version remembers, if those of the batch are remembered,
-            too.
-        workers: What reads the table's data files, and writes columns of fragments.
-        may_stay: Whether changed rows may stay in place; not if others may change rows of the same
-            fragments for the same operation.
+        num_unchanged: The number of rows left untouched because their values would not change.
+        remembered: The deletes that the version remembers, if the upsert remembers its own.
+        workers: Reads the table's data files, and writes columns of fragments.
+        may_stay: Whether changed rows may stay in place. False if other workers may change rows of
+            the same fragments in the same operation.
 
     Raises:
         InvalidInputError: New rows lack a column that must not be null; no file is left behind.
@@ -155,7 +155,7 @@ def _write_in_place(
     *,
     may_stay: bool,
 ) -> tuple[list[Fragment], Decision]:
-    """Write the columns of rows that stay in place; return the decision about the others."""
+    """Write the columns of rows that stay in place; return the decision about the other rows."""
     if not (may_stay and len(decision.changed)):
         return [], decision
     names = incoming.rows.schema.names
@@ -173,7 +173,7 @@ def _write_in_place(
 
 
 _BYTES_PER_ID: Final = 2
-"""How many bytes of lineage a changed row takes, about."""
+"""The approximate size of a changed row's lineage in the manifest, in bytes."""
 
 
 def _write(
@@ -183,10 +183,11 @@ def _write(
     num_changed: int,
     target: WriteTarget,
 ) -> list[Fragment]:
-    """Write the changed rows and the new ones, whose lineage the commit gives.
+    """Write the changed rows and the new rows.
 
-    Together if the manifest takes the lineage of the changed ones. If a file does, it has to have
-    that of all rows of a fragment.
+    They share fragments if the manifest stores the lineage of the changed rows. A lineage file must
+    hold the lineage of all rows of a fragment, but the commit assigns that of new rows. So if
+    lineage goes to a file, changed and new rows get separate fragments.
     """
     limit = limit_of(table)
     if limit is None or _BYTES_PER_ID * num_changed <= limit:
@@ -200,7 +201,7 @@ def _write(
 
 
 def written_order(decision: Decision, written: Written) -> pa.Array:
-    """Return the incoming row of each row that was written, in order."""
+    """Return the incoming row of each written row, in order."""
     order = np.searchsorted(decision.changed, written.changed)
     return pa.array(np.concatenate([decision.changed_rows[order], decision.inserted_rows]))
 
@@ -208,7 +209,7 @@ def written_order(decision: Decision, written: Written) -> pa.Array:
 def _hashes(
     table: TableVersion, on: Sequence[str], keys: Sequence[pa.Array]
 ) -> npt.NDArray[np.uint64]:
-    """Return the hashes of keys; their columns are in the order of the table."""
+    """Return the hashes of keys, with the key columns in the order of the table."""
     by_name = dict(zip(on, keys, strict=True))
     return hash_keys([by_name[name] for name in table.arrow_schema.names if name in by_name])
 
@@ -216,9 +217,9 @@ def _hashes(
 def _changed_rows(
     table: TableVersion, incoming: Incoming | ChangedRows, decision: Decision, workers: Workers
 ) -> tuple[RowAddresses, Iterable[pa.RecordBatch]]:
-    """Return the addresses of the changed rows, and the rows, whole, in the same order."""
+    """Return the addresses of the changed rows, and the complete rows in the same order."""
     if not len(decision.changed):
-        return decision.changed, ()  # nothing that could lack a column
+        return decision.changed, ()
     order = _order_of_ids(table, decision.changed)
     incoming_names = set(incoming.rows.schema.names)
     missing = [name for name in table.arrow_schema.names if name not in incoming_names]
@@ -242,27 +243,27 @@ def _changed_rows(
 
 
 def _can_be_mixed(table: TableVersion, names: Sequence[str]) -> bool:
-    """Return whether rows of different files can be written in any order.
+    """Return whether rows of different files can be mixed in one file.
 
-    Files of 2.0 hold no null structs: rows without one go into files that omit the column.
+    Files of version 2.0 cannot hold null structs: such rows go to files that omit the column.
     """
     fields = [field for field in table.schema.fields if field.name in names]
     return all(holds_only_nulls(field, table.file_version) for field in fields)
 
 
 _MOST_SORTED_BYTES: Final = 64 << 20
-"""Up to how many bytes of the table's values are held to be sorted."""
+"""Stored values of the changed rows are sorted in memory up to this size."""
 
 
 def _order_of_ids(table: TableVersion, addresses: RowAddresses) -> npt.NDArray[np.intp]:
-    """Return what sorts rows by their row ids; addresses ascend where there are no ids."""
+    """Return the order that sorts rows by row id, or by address if the table has no row ids."""
     if not table.has_stable_row_ids:
         return np.arange(len(addresses))
     return np.argsort(row_ids_of(table, addresses), kind="stable")
 
 
 def _up_to(num_bytes: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches until so many bytes have been passed."""
+    """Yield batches until at least `num_bytes` bytes have been yielded."""
     while num_bytes > 0 and (batch := next(batches, None)) is not None:
         num_bytes -= batch.nbytes
         yield batch
@@ -274,14 +275,14 @@ def _completed(
     stored_batches: Iterable[pa.RecordBatch],
     missing: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield incoming rows with the values that they do not have.
+    """Yield incoming rows, completed with stored values.
 
     Args:
-        incoming: The rows that count.
-        rows: Which of them, in order.
-        stored_batches: The stored values of these rows: the missing columns, and structs that
-            have parts of their fields only.
-        missing: The columns that no incoming row has.
+        incoming: The incoming rows.
+        rows: The rows to yield, in order.
+        stored_batches: The stored values of these rows: the missing columns, and the structs that
+            arrived incomplete.
+        missing: The columns that the incoming rows lack.
     """
     done = 0
     for stored in stored_batches:

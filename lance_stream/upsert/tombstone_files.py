@@ -1,20 +1,21 @@
-"""Files of remembered deletes: their bytes, and a cache of files that is ready for key lookups.
+"""Tombstone files, which hold remembered deletes: their bytes, and a cache for key lookups.
 
-A file is an Arrow file of one batch, its rows in no order:
+A file is an Arrow file with one batch, its rows in no particular order:
 
     key:<name>     the key columns, in the table's types; dictionaries decoded
-    sequence       the sequence of the row that deleted
+    sequence       the sequence of the deleting row
     deleted_at     i64, milliseconds since 1970-01-01 UTC
 
-In a history of keys (`shadowed_events`) a file remembers events, which are not all deletes, and has
-more columns:
+For a history of keys (`shadowed_events`), a file holds events, not only deletes, and has additional
+columns:
 
     stores         bool, whether the event stored a row; otherwise it deleted
-    value:<name>   what the row had in some columns; null in deletes
+    value:<name>   the row's value in a column; null in deletes
 
-No other column has nulls, and buffers are not compressed, so no file is larger in memory than on
-disk. Files never change: each is read once per process and cached with its sorted key hashes, so
-the cost of looking up a batch depends on the batch, not on how much is remembered.
+Other columns have no nulls, and buffers are not compressed, so a file is not larger in memory than
+on disk. Files are immutable: a process reads a file once and caches it with its sorted key hashes.
+The cost of a lookup therefore depends on the size of the batch, not on the number of remembered
+deletes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,19 +55,20 @@ FORGET: Final = (
     "To forget the deletes, so that late rows may bring the keys back, remove the key "
     f"{CONFIG_KEY!r} from the table's config"
 )
-"""The way out of every error about remembered deletes."""
+"""The remedy in errors about remembered deletes."""
 
 
 @dataclass(frozen=True)
 class Deletes:
-    """Some remembered deletes.
+    """Some remembered deletes, or shadowed events of a history.
 
     Attributes:
-        rows: (n,) key columns, in the order of the requested schema; then their sequences; then
-            the deletion times, i64 milliseconds since 1970-01-01 UTC; then, of events of a history,
+        rows: (n,) key columns, in the order of the requested schema; then the sequences; then the
+            deletion times, i64 milliseconds since 1970-01-01 UTC; then, for events of a history,
             whether they stored a row, and the row's values.
-        missing: For columns of values, (n,) of which events the value was not remembered, because
-            the column was tracked then, or the data lacked it; none if it is an empty mapping.
+        missing: By value column: (n,) whether the event's value was not remembered, because the
+            column was tracked at that time or missing in the data. Columns without such events
+            have no entry.
     """
 
     rows: pa.RecordBatch
@@ -90,7 +92,7 @@ class Deletes:
 
     @property
     def is_history(self) -> bool:
-        """Whether these are events of a history, some of which stored rows."""
+        """Whether these are events of a history."""
         return STORES in self.rows.schema.names
 
     @property
@@ -100,7 +102,7 @@ class Deletes:
         return stores
 
     def last_per_sequence(self) -> "Deletes":
-        """Return, of a history's events that are the same, the last: by key, sequence and kind."""
+        """Return a history's events; of those with equal key, sequence and kind, only the last."""
         lookup = KeyLookup(self.keys)
         ranks = dense_ranks(self.sequence)
         order = np.lexsort((self.stores, ranks, lookup.key_of_row))  # stable
@@ -113,29 +115,31 @@ class Deletes:
 
     @cached_property
     def _by_hash(self) -> tuple[npt.NDArray[np.uint64], Positions]:
-        """The hashes of all keys, ascending, and the row of each."""
+        """The hashes of all keys, ascending, and their rows."""
         hashes = hash_keys(self.keys)
         order = np.argsort(hashes)
         return hashes[order], order
 
     @property
     def size_bytes(self) -> int:
-        """How much memory they take, with their hashes."""
+        """The memory that the rows and their hashes take, in bytes."""
         num_bytes: int = self.rows.nbytes + 16 * self.rows.num_rows
         return num_bytes
 
     def rows_that_may_be(self, hashes: npt.NDArray[np.uint64]) -> Positions:
-        """Return the rows whose key has one of some hashes, each once.
+        """Return the distinct rows whose key has one of the hashes.
 
         Args:
             hashes: (m,) u64, ascending.
         """
         ascending, order = self._by_hash
+        # Search the larger array for the values of the smaller one.
         if len(ascending) <= len(hashes):
             return order[_are_in(ascending, hashes)]
         hits = hashes[_are_in(hashes, ascending)]
         starts = np.searchsorted(ascending, hits, "left")
         counts = np.searchsorted(ascending, hits, "right") - starts
+        # Expand every (start, count) to the positions start, start + 1, ..., start + count - 1.
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.unique(order[np.repeat(starts, counts) + within])
 
@@ -156,7 +160,7 @@ def _are_in(
 
 
 def encode_deletes(deletes: Deletes) -> bytes:
-    """Return the bytes of a file that holds deletes."""
+    """Return the bytes of a tombstone file."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, deletes.rows.schema) as writer:
         writer.write_batch(deletes.rows)
@@ -165,12 +169,12 @@ def encode_deletes(deletes: Deletes) -> bytes:
 
 
 def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.RecordBatch:
-    """Return the rows that a file holds, in the file's own types.
+    """Return the rows of a file, in the types of the file.
 
     Args:
         data: The whole file.
         names: The columns, as from `column_names`.
-        num_rows: How many there are.
+        num_rows: The expected number of rows.
 
     Raises:
         CorruptDataError: The file is damaged, or contains something else.
@@ -198,8 +202,8 @@ def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.Recor
         raise CorruptDataError(f"a file of remembered deletes has values of {strange[0]!r:.200}")
     if batch.num_rows != num_rows:
         raise CorruptDataError(
-            f"a file of remembered deletes contains {batch.num_rows}, but the table's config "
-            f"says {num_rows}"
+            f"a file of remembered deletes contains {batch.num_rows} rows, but the table's config "
+            f"states {num_rows}"
         )
     if any(batch.column(name).null_count for name in required):
         raise CorruptDataError("a file of remembered deletes contains nulls")
@@ -207,9 +211,10 @@ def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.Recor
 
 
 def _is_plain(arrow_type: pa.DataType, *, may_be_nested: bool = False) -> bool:
-    """Return whether values take as much room in memory as in a file.
+    """Return whether values take no more memory than bytes in a file.
 
-    Views, runs and dictionaries do not: a few bytes can represent any number of values.
+    Views, run-end encoded arrays and dictionaries may: a few bytes can represent any number of
+    values.
     """
     if pa.types.is_struct(arrow_type):
         return all(_is_plain(part.type, may_be_nested=may_be_nested) for part in arrow_type)
@@ -255,13 +260,13 @@ def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
         return Deletes(cast_batch(rows.select(names), schema), missing)
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"the table remembers deletes by keys or sequences of other types than those of "
-            f"this upsert: {error}. {FORGET}"
+            f"the table remembers deletes with other types of keys or sequences than this "
+            f"upsert has: {error}. {FORGET}"
         ) from error
 
 
 def column_names(on: Sequence[str], *, is_history: bool = False) -> list[str]:
-    """Return the columns that each file of deletes, or of events, has, given the key columns."""
+    """Return the required columns of a file of deletes, or of events, given the key columns."""
     extra = [STORES] if is_history else []
     return [*(_KEY_PREFIX + name for name in on), SEQUENCE, DELETED_AT, *extra]
 
@@ -279,7 +284,7 @@ def schema_of(
         table: The table's columns.
         sequence: The type of the sequences.
         values: The columns whose values are remembered with the events of a history; None for
-            deletes alone.
+            deletes.
     """
     types = [*(plain_type(table.field(name).type) for name in on), plain_type(sequence), pa.int64()]
     if values is not None:
@@ -294,7 +299,7 @@ def schema_of(
 
 
 def remembered_value_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the type in which values are remembered: without extensions and dictionaries."""
+    """Return the type of remembered values: without extensions and dictionaries."""
     if isinstance(arrow_type, pa.BaseExtensionType):
         return remembered_value_type(arrow_type.storage_type)
     return plain_type(arrow_type)
@@ -306,7 +311,7 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 class DeleteFileCache:
-    """A cache of delete files by location and columns; evicts the least recently used."""
+    """An LRU cache of tombstone files by location and columns."""
 
     def __init__(self, max_bytes: int) -> None:
         self._files: Cache[tuple[str, str, str], Deletes] = Cache(
@@ -318,17 +323,17 @@ class DeleteFileCache:
 
         Raises:
             CorruptDataError: The file is damaged or missing.
-            InvalidInputError: It contains values of other types.
+            InvalidInputError: The file's values cannot be cast to the schema.
         """
         key = files.store.uri, file.name, str(schema)
-        # A file has its own values: those that were remembered as it was written.
+        # The value columns of a file are those that were remembered when it was written.
         names = [name for name in schema.names if not name.startswith(VALUE_PREFIX)]
         return self._files.get_or_make(
             key, lambda: cast_deletes(read_deletes(files, file, names), schema)
         )
 
     def forget(self) -> None:
-        """Forget all files, as a new process would."""
+        """Clear the cache, as if the process had just started."""
         self._files.clear()
 
     def add(self, files: OpenFiles, file: TombstoneFile, deletes: Deletes) -> None:
@@ -342,7 +347,7 @@ DELETE_FILES: Final = DeleteFileCache(MAX_CONNECTIONS_BYTES)
 
 
 def read_deletes(files: OpenFiles, file: TombstoneFile, names: Sequence[str]) -> pa.RecordBatch:
-    """Return the rows that a file holds, in the file's own types.
+    """Read a file; return its rows in the types of the file.
 
     Args:
         files: The location of the table.
@@ -363,22 +368,20 @@ def read_deletes(files: OpenFiles, file: TombstoneFile, names: Sequence[str]) ->
 
 
 def _bytes_of(files: OpenFiles, file: TombstoneFile) -> bytes:
-    """Return the bytes of a file of the table, or of the table that it was cloned from."""
+    """Return the bytes of a file of the table, or of a table that it was cloned from."""
     with suppress(NotFoundError):
         return _stated_bytes(files.store, file)
     for base in files.base_paths:
         if base.is_dataset_root:
             with suppress(NotFoundError):
                 return _stated_bytes(files.store_of_base(base.id), file)
-    raise CorruptDataError(
-        f"the table remembers deletes in a file that is missing: put it back. {FORGET}"
-    )
+    raise CorruptDataError(f"a file of remembered deletes is missing: restore the file. {FORGET}")
 
 
 def _stated_bytes(store: Store, file: TombstoneFile) -> bytes:
-    """Return the bytes of a file, which must be those that the config states.
+    """Return the bytes of a file, checked against the size and content that the config states.
 
-    Of a file that is larger than it should be, no more is read.
+    If the file is larger than stated, only the stated number of bytes is read.
     """
     path, stated = tombstone_path(file.name), file.content
     if stated is None:
@@ -387,8 +390,8 @@ def _stated_bytes(store: Store, file: TombstoneFile) -> bytes:
     data = bytes(end)
     if size != stated.num_bytes or FileContent.of(data) != stated:
         raise CorruptDataError(
-            f"a file of remembered deletes has been replaced or damaged: it has {size} bytes, and "
-            f"the table's config describes another of {stated.num_bytes}. Put that one back. "
-            f"{FORGET}"
+            f"a file of remembered deletes has been replaced or damaged: it has {size} bytes, but "
+            f"the table's config describes a file of {stated.num_bytes} bytes with other content. "
+            f"Restore that file. {FORGET}"
         )
     return data

@@ -1,16 +1,16 @@
-"""Remembered deletes: is a row older than the last delete of its key?
+"""Remembered deletes, or tombstones: is a row older than the last delete of its key?
 
     delete id=7 seq=5        remembered: (7, 5, now), in a file of the commit that deletes
     upsert id=7 seq=4        late: it changes nothing
-    upsert id=7 seq=5        late: on a tie the delete wins
+    upsert id=7 seq=5        late: the delete wins a tie
     upsert id=7 seq=6        brings the key back; the delete stays remembered until it expires
 
-A delete is remembered whether or not the table has its key, since it may arrive before the insert.
-A delete that is older than the stored row, or than a delete remembered before, is itself late.
+A delete is remembered even if the table does not have its key, since it may arrive before the
+insert. A delete that is older than the stored row, or than a remembered delete, is itself late.
 
-The config records what a version remembers (`table.config.tombstones`); the deletes themselves are
-stored in files (`tombstone_files`). A commit that deletes writes one file, which belongs to the
-version that lists it and to the later versions.
+The config lists the files of a version (`table.config.tombstones`); the files hold the deletes
+(`tombstone_files`). A commit that deletes writes one file, which belongs to the committed version
+and to later versions.
 """
 
 import json
@@ -74,10 +74,10 @@ class RememberedDeletes:
         schema: The columns of deletes, as from `schema_of`.
         on: The key columns.
         sequence_by: The column that orders rows of one key.
-        files: The files that hold them.
+        files: The files that hold the deletes.
         now_ms: When the upsert was planned, in milliseconds since 1970-01-01 UTC.
-        age_ms: How long deletes are remembered; None if the upsert remembers none, but honors
-            those that others have remembered.
+        age_ms: How long deletes are remembered; None if the upsert adds no tombstones and only
+            honors existing ones.
         values: The columns whose values are remembered with the events of a history; None if only
             deletes are remembered.
     """
@@ -109,7 +109,7 @@ class RememberedDeletes:
         """Return some keys of a batch as deletes at the current time.
 
         Args:
-            incoming: The rows that count.
+            incoming: The incoming rows, one per key.
             chosen: (n,) i64, the numbers of the keys.
         """
         rows = pa.array(chosen)
@@ -148,14 +148,15 @@ class RememberedDeletes:
         return deletes.sequence.take(pa.array(best, mask=best == NO_MATCH))
 
     def of_keys(self, lookup: KeyLookup, keys: Sequence[pa.Array]) -> tuple[Deletes, Positions]:
-        """Return all that is remembered of the keys of a batch, and the number of each one's key.
+        """Return the remembered deletes of the keys of a batch.
 
         Args:
             lookup: The keys of the batch.
             keys: (num_keys,) values of each key column, in the types of `schema`.
 
         Returns:
-            (n,) deletes, or events, in the order in which they were remembered; (n,) i64.
+            (n,) deletes, or events, in the order in which they were remembered; and (n,) i64, the
+            number of each one's key.
         """
         hashes = np.sort(hash_keys([plain_values(key) for key in keys]))
         chosen = [pa.RecordBatch.from_pylist([], schema=self.schema)]
@@ -177,6 +178,8 @@ class RememberedDeletes:
         for name, is_missing, start in lacking:
             whole = missing.setdefault(name, np.zeros(num_matches, np.bool_))
             whole[start : start + len(is_missing)] = is_missing
+        # Equal hashes do not prove equal keys: compare the keys themselves.
+        # Equal hashes do not prove equal keys: compare the keys themselves.
         numbers = lookup.find(Deletes(candidates).keys)
         hit = np.flatnonzero(numbers != NO_MATCH)
         missing_values = {name: values[hit] for name, values in missing.items()}
@@ -185,7 +188,7 @@ class RememberedDeletes:
     def are_late(
         self, lookup: KeyLookup, keys: Sequence[pa.Array], sequence: pa.Array
     ) -> npt.NDArray[np.bool_]:
-        """Return which keys of a batch have a row that is not newer than their last delete.
+        """Return which keys of a batch have a row that is not newer than the key's last delete.
 
         Args:
             lookup: The keys of the batch.
@@ -203,7 +206,7 @@ class RememberedDeletes:
         """Return sequences in the type in which they are remembered.
 
         Raises:
-            InvalidInputError: One does not fit.
+            InvalidInputError: A sequence does not fit this type.
         """
         target = pa.schema([pa.field(self.sequence_by, self.schema.field(SEQUENCE).type)])
         batch = pa.RecordBatch.from_arrays([sequence], [self.sequence_by])
@@ -223,7 +226,7 @@ def rows_of_greatest(numbers: Positions, values: pa.Array, count: int) -> Positi
         count: How many numbers there are.
 
     Returns:
-        (count,) i64 rows; -1 where a number does not occur. On a tie, any of them.
+        (count,) i64 rows; -1 where a number does not occur. A tie is broken arbitrarily.
     """
     ranks = dense_ranks(values)
     best = np.zeros(count, np.int64)
@@ -241,15 +244,15 @@ def remembered_deletes(
 
     Args:
         table: The version.
-        incoming: The rows that count.
+        incoming: The incoming rows, one per key.
         environment: The clock.
 
     Returns:
-        None if the rows have no order, or nothing is remembered now or later.
+        None if the rows have no order, or if there are no deletes to honor and none to add.
 
     Raises:
-        InvalidInputError: As `open_remembered`.
-        CorruptDataError: As `open_remembered`.
+        InvalidInputError: See `open_remembered`.
+        CorruptDataError: See `open_remembered`.
     """
     if incoming.rules.sequence_by is None:
         return None
@@ -262,11 +265,11 @@ def remembered_by(
     sequence: pa.DataType,
     environment: Environment = MACHINE,
 ) -> RememberedDeletes | None:
-    """Return the same as `remembered_deletes`, given the type of the sequence for the rows.
+    """Return the same as `remembered_deletes`, given the type of the sequences.
 
     Args:
         table: The version.
-        rules: The user's rules for the rows; they have an order.
+        rules: The user's rules for the rows; `sequence_by` is set.
         sequence: The type of the sequences in the table; or, if they are not stored, in the
             incoming rows.
         environment: The clock.
@@ -275,7 +278,7 @@ def remembered_by(
     tombstones = read_tombstones(table.manifest.config)
     if rules.tombstones is None and (tombstones is None or not is_of(tombstones, rules.on, name)):
         return None
-    # Some of them may be old enough to be forgotten.
+    # Existing tombstones may have expired: judge their age by the store's clock.
     if tombstones is not None and tombstones.files and rules.tombstones != FOR_GOOD:
         environment = by_the_clock_of(table.store, environment)
     remembered = open_remembered(
@@ -306,15 +309,15 @@ def open_remembered(
         on: The key columns.
         sequence_by: The column that orders rows of one key.
         sequence: Its type in the table; or, if it is not stored, in the data.
-        age: How long deletes are remembered; None if the upsert remembers none. Deletes that
-            others remember by the same columns apply in any case.
+        age: How long deletes are remembered; None if the upsert adds no tombstones. Existing
+            tombstones with the same columns apply in any case.
         now_ms: Milliseconds since 1970-01-01 UTC.
         values: The columns whose values are remembered with the events of a history; None for
-            deletes alone.
+            deletes.
 
     Raises:
-        InvalidInputError: The upsert remembers deletes by these columns, but the table has
-            some by others, or by sequences of another type.
+        InvalidInputError: The upsert remembers deletes by these columns, but the table remembers
+            deletes by other columns, or with sequences of another type.
         CorruptDataError: The config's entry is damaged.
     """
     tombstones = read_tombstones(table.manifest.config)
@@ -355,9 +358,9 @@ def _remembered_type(sequence: pa.DataType) -> pa.DataType:
         return pa.struct([(part.name, _remembered_type(part.type)) for part in plain])
     if pa.types.is_nested(plain):
         raise InvalidInputError(
-            f"a remembered delete (tombstones) has one value or a struct as its sequence, but "
-            f"rows are ordered by {plain}. Order them by a column with one value, by a struct of "
-            "such columns, or omit tombstones"
+            f"the sequence of a remembered delete (tombstones) must be a single value or a struct, "
+            f"but rows are ordered by {plain}. Order them by a column with single values, by a "
+            "struct of such columns, or omit tombstones"
         )
     if pa.types.is_timestamp(plain) and plain.tz is not None:
         plain = pa.timestamp(plain.unit, "UTC")  # an instant is the same in every zone
@@ -365,10 +368,10 @@ def _remembered_type(sequence: pa.DataType) -> pa.DataType:
 
 
 def type_to_text(arrow_type: pa.DataType) -> str:
-    """Return what the config says about the type of sequences.
+    """Return the type of sequences as the config states it.
 
-    Of one value, the format's name of its type; of a struct, the names and types of its parts as
-    JSON: [["ts", "int64"], ["lsn", "int64"]].
+    A single value has the format's name of its type; a struct is written as JSON with the names
+    and types of its fields: [["ts", "int64"], ["lsn", "int64"]].
     """
     if not pa.types.is_struct(arrow_type):
         return leaf_to_logical(arrow_type)
@@ -379,7 +382,7 @@ def text_to_type(text: str) -> pa.DataType:
     """Return the type of sequences that the config states; see `type_to_text`.
 
     Raises:
-        CorruptDataError: The text describes no type.
+        CorruptDataError: The text does not describe a type.
         UnsupportedFeatureError: A type is unknown.
     """
     if not text.startswith("["):
@@ -389,8 +392,8 @@ def text_to_type(text: str) -> pa.DataType:
         return pa.struct([(str(name), text_to_type(str(kind))) for name, kind in parts])
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptDataError(
-            f"the config entry {CONFIG_KEY!r} has sequences of the type {text[:200]!r}, which "
-            f"describes no type. {FORGET}"
+            f"the config entry {CONFIG_KEY!r} states {text[:200]!r} as the type of sequences, "
+            f"which is not a valid type. {FORGET}"
         ) from error
 
 
@@ -398,7 +401,7 @@ def _common_type(ours: pa.DataType, remembered: pa.DataType, name: str) -> pa.Da
     """Return the wider one of two types of sequences.
 
     Raises:
-        InvalidInputError: Neither holds the values of the other.
+        InvalidInputError: Neither type can hold all values of the other.
     """
     for one, other in ((remembered, ours), (ours, remembered)):
         with suppress(InvalidInputError):
@@ -406,7 +409,7 @@ def _common_type(ours: pa.DataType, remembered: pa.DataType, name: str) -> pa.Da
             return other
     raise InvalidInputError(
         f"the table remembers deletes in the order of {name!r} as {remembered}, but this upsert "
-        f"has {ours}, and neither holds the values of the other. "
+        f"has {ours}, and neither type can hold all values of the other. "
         f"Cast the column to {remembered}. {FORGET}"
     )
 
@@ -416,13 +419,13 @@ def _common_type(ours: pa.DataType, remembered: pa.DataType, name: str) -> pa.Da
 
 @dataclass(frozen=True)
 class PlannedTombstones:
-    """The deletes that a commit remembers, with their file written.
+    """The deletes that a commit adds; their file is already written.
 
     Attributes:
         added: The new file, if any, and the columns.
-        joined: The names of files whose deletes the new one also contains.
-        oldest_ms: Files without a delete since then are dropped.
-        field_ids: The fields that the columns named when the commit was planned.
+        joined: The names of files that were merged into the new one.
+        oldest_ms: Files without a delete since this time are dropped.
+        field_ids: The field ids of the columns when the commit was planned.
     """
 
     added: Tombstones
@@ -435,11 +438,11 @@ class PlannedTombstones:
 
         Raises:
             InvalidInputError: Another writer now remembers deletes by other columns.
-            RetryableConflictError: Another writer has renamed, dropped or replaced a column.
+            RetryableConflictError: Another writer renamed, dropped or replaced a column.
         """
         if newest is not None and _ids_of(newest.schema, self.field_ids) != self.field_ids:
             raise RetryableConflictError(
-                "another writer has renamed, dropped or replaced one of the columns "
+                "another writer renamed, dropped or replaced one of the columns "
                 f"{', '.join(map(repr, self.field_ids))}, by which deletes are remembered. Plan "
                 "the upsert again on the newest version",
                 newest.version,
@@ -450,9 +453,9 @@ class PlannedTombstones:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Return what the transaction records.
+        """The properties of the transaction.
 
-        It distinguishes the transactions of two drivers that execute the same batch, if remembered
+        They distinguish the transactions of two drivers that execute the same batch when remembered
         deletes are its only result.
         """
         names = [file.name for file in self.added.files]
@@ -478,7 +481,7 @@ def plan_tombstones(
 
     Args:
         remembered: What the version that the batch is planned on remembers.
-        deletes: Those of the batch that are not late; each key occurs once.
+        deletes: The deletes of the batch that are not late; a key occurs only once.
         schema: The columns of that version.
         environment: Randomness, for the file's name.
     """
@@ -495,7 +498,7 @@ def plan_tombstones(
     joined = [
         file
         for file in files_to_join(remembered.files, num_new)
-        # What was not remembered must not become a remembered null.
+        # Merging would turn values that were not remembered into remembered nulls.
         if remembered.values is None
         or not DELETE_FILES.get(remembered.open_files, file, remembered.schema).missing
     ]
@@ -521,16 +524,16 @@ def plan_tombstones(
 def _joined(
     remembered: RememberedDeletes, new: Sequence[Deletes], joined: Sequence[TombstoneFile]
 ) -> Deletes:
-    """Return new deletes and those of some files, without expired ones.
+    """Return new deletes and the unexpired deletes of some files.
 
-    If files are joined, only the newest of each key is kept; or, in a history, the last of those
-    with the same key and sequence.
+    If files are merged, only the newest delete of a key is kept; in a history, only the last event
+    of those with equal key, sequence and kind.
     """
     olds = [DELETE_FILES.get(remembered.open_files, file, remembered.schema) for file in joined]
     survivors = [
         old.rows.filter(pa.array(old.deleted_at_ms >= remembered.oldest_ms)) for old in olds
     ]
-    # When planned again, sequences may have a wider type than when the deletes were recorded.
+    # An earlier attempt may have recorded the sequences in a narrower type.
     news = [cast_deletes(deletes.rows, remembered.schema).rows for deletes in new]
     rows = _one_batch([*survivors, *news])
     deletes = Deletes(rows)

@@ -1,6 +1,7 @@
-"""One Update of all that was written: deletion files, new columns, and the inserted keys.
+"""Plans one Update from the written files: deletion files, new columns, and inserted keys.
 
-The hashes of the inserted keys in the transaction reveal two writers that insert the same new key.
+The transaction lists the hashes of the inserted keys, so that two writers that insert the same new
+key conflict.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ from lance_stream.write.lineage_files import lineage_paths, with_lineage_files
 from lance_stream.write.planning import Staged
 
 MAX_KEY_HASHES: Final = 1 << 18
-"""Up to how many inserted keys are listed by their hashes; more count as any key."""
+"""The maximum number of inserted keys listed by hash; a larger insert conflicts with any key."""
 
 _ANY_KEY: Final = BloomFilter(b"\xff" * (16 << 10), (16 << 10) * 8, 8192, 0.00057)
 
@@ -41,10 +42,10 @@ class PlannedUpdate:
     """An Update planned on a version.
 
     Attributes:
-        operation: What to commit.
+        operation: The operation to commit.
         staged: The files that were written for it.
         untouched: u64 addresses of the rows that it leaves untouched; see `Decision`.
-        tombstones: What else is remembered; None if the upsert remembers nothing.
+        tombstones: The deletes to remember; None if the upsert does not remember deletes.
     """
 
     operation: Update
@@ -70,9 +71,7 @@ def plan_update(
     remembered: RememberedDeletes | None = None,
     environment: Environment = MACHINE,
 ) -> PlannedUpdate:
-    """Combine what workers have written into one operation, and write its deletion files.
-
-    The deletes to remember are written, too.
+    """Combine what workers wrote into one operation; write its deletion and tombstone files.
 
     Args:
         table: The version that was planned on.
@@ -120,7 +119,7 @@ def plan_update(
         },
         inserted_rows=_inserted_keys(table, rules, [part.inserted_keys for part in parts]),
     )
-    # Even if it is not committed: a file's bounds stay true.
+    # Files are immutable: their bounds are valid even if the commit fails.
     key_bounds(table, rules.on).add_bounds(
         file_bounds for part in parts for file_bounds in part.file_bounds
     )

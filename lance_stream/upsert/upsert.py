@@ -1,15 +1,14 @@
 """Upserts: existing rows are updated and keep their row ids, other rows are inserted.
 
-    scan      the key columns of each fragment: which rows have a key of the batch    (workers)
-    decide    rows to change, to insert, to delete, and rows that are late
-    write     the changed rows, in table order, then the new ones; or the changed columns
+    scan      find the rows that have a key of the batch    (workers)
+    decide    which rows to change, to insert and to delete, and which are late
+    write     the changed rows, in table order, then the new rows; or only the changed columns
     plan      deletion files for the old positions of changed and deleted rows
     commit    one Update: the changed rows keep row id and created-at version
 
-If a batch no longer fits because the table changed, it is planned again on the newest version: only
-fragments added since are searched for keys, and if the decisions are the same, the data files
-written before are reused. The hashes of the inserted keys in the transaction reveal two writers
-that insert the same new key.
+After a conflict, the upsert is re-planned on the newest version: it searches only the fragments
+added since, and reuses its data files if the decisions are the same. The transaction lists the
+hashes of the inserted keys, so that two writers that insert the same new key conflict.
 
 Source: facts of the format, section 4; observed in the reference.
 """
@@ -67,20 +66,20 @@ def upsert(
         table: Any version; the newest one is changed.
         data: The rows; collected in memory.
         rules: The user's rules for them.
-        micro_batch: Which micro-batch they are, if they come from a stream. If the table already
-            has it, nothing is done.
+        micro_batch: The micro-batch, if the rows come from a stream. If the table already contains
+            it, nothing is done.
         is_current: Whether the version was opened for this upsert; see `attempts.upsert_by`.
-        workers: What reads the table's data files.
+        workers: Read the table's data files.
         phases: Receives the durations of "scan" (of keys), "write" and "commit".
         environment: Randomness for file names; the clock, for remembered deletes.
-        checks: Conditions that each row that does not delete has to meet.
+        checks: Conditions that every row must meet unless it deletes.
         config_entries: See `write.planning.commit_planned`.
-        check: Likewise.
+        check: See `write.planning.commit_planned`.
 
     Raises:
         InvalidInputError: The rows do not fit the rules, the checks or the table, or the batch id
             belongs to another query's batch; nothing is changed.
-        CommitError: It was not committed, or the outcome is unknown.
+        CommitError: The commit failed, or its outcome is unknown.
     """
     batch = one_batch(read_input(data).read_all())
     strategy: Strategy
@@ -101,15 +100,15 @@ def upsert(
 
 
 class _BatchOfRows:
-    """Applies rows that one process holds; see `attempts.Strategy`.
+    """Applies rows that are in the memory of one process; see `attempts.Strategy`.
 
     Args:
-        store: The table's.
+        store: The table's store.
         batch: The rows.
         rules: The user's rules for them.
-        workers: What reads the table's data files.
+        workers: Read the table's data files.
         environment: Randomness for file names; the clock, for remembered deletes.
-        checks: Conditions that each row that does not delete has to meet.
+        checks: Conditions that every row must meet unless it deletes.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class _BatchOfRows:
         self._written_on: TableVersion | None = None
 
     def write(self, table: TableVersion, phases: Phases) -> Work:
-        """Look up the keys, decide, and write; or use the files of the last attempt again."""
+        """Look up the keys, decide, and write; or reuse the files of the last attempt."""
         with phases("scan"):
             incoming = self._prepare(table)
             matches = self._matcher.look_up(table, incoming)
@@ -171,7 +170,7 @@ class _BatchOfRows:
             self._written = None
 
     def _prepare(self, table: TableVersion) -> Incoming:
-        """Return the rows that count, in the types of a version."""
+        """Return the rows to apply, in the types of a version."""
         if self._incoming is None or self._incoming.table != table.arrow_schema:
             if self._checks:
                 _refuse_bad_rows(self._batch, table, self.rules, self._checks)
@@ -179,11 +178,11 @@ class _BatchOfRows:
         return self._incoming
 
     def _is_written(self, table: TableVersion, decision: Decision) -> bool:
-        """Return whether writing the rows would give the files of the last attempt again.
+        """Return whether the files of the last attempt are valid for a newer version.
 
         Args:
-            table: The version that is planned on now.
-            decision: The decisions about the rows of the batch in it.
+            table: The version that this attempt plans on.
+            decision: The decisions about the rows of the batch on that version.
         """
         before = self._written_on
         if self._written is None or before is None:
@@ -195,7 +194,7 @@ class _BatchOfRows:
         pairs = zip(self._written.decision[:5], decision[:5], strict=True)
         if not all(np.array_equal(one, other) for one, other in pairs):
             return False
-        # Changed rows also contain values of the table, which others may have updated in place.
+        # Changed rows contain stored values, which other writers may have updated in place.
         touched = {int(fragment_id) for fragment_id in np.unique(decision.changed >> np.uint64(32))}
         return _files_of(before, touched) == _files_of(table, touched)
 
@@ -203,7 +202,7 @@ class _BatchOfRows:
 def _refuse_bad_rows(
     batch: pa.RecordBatch, table: TableVersion, rules: UpsertRules, checks: Sequence[Check]
 ) -> None:
-    """Raise if rows fit neither the table nor the checks."""
+    """Raise if rows do not fit the table or do not meet the checks."""
     columns = table.arrow_schema
     check_names(batch.schema, columns, rules)
     stored = set(batch.schema.names) - set(rules.except_columns)

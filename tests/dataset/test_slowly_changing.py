@@ -354,8 +354,8 @@ def test_a_restore_takes_hidden_events_back() -> None:
         ({"except_column_list": ["id"]}, "key column 'id' cannot be left out"),
         ({"except_column_list": ["sqe"]}, r"'sqe' to leave out \(except_column_list\).*'seq'\?"),
         ({"except_column_list": None, "column_list": ["id", "nme"]}, "did you mean 'name'"),
-        ({"track_history_column_list": ["seq"]}, "'seq' cannot be tracked or left out"),
-        ({"track_history_except_column_list": ["nme"]}, "'nme' cannot be tracked or left out"),
+        ({"track_history_column_list": ["seq"]}, "'seq' cannot be tracked or excluded"),
+        ({"track_history_except_column_list": ["nme"]}, "'nme' cannot be tracked or excluded"),
         ({"except_column_list": ["deletes"]}, "no column 'seq'.*with except_column_list"),
         ({"except_column_list": None}, "no columns 'seq', 'deletes'; it has"),
     ],
@@ -379,7 +379,7 @@ def test_rules_that_do_not_fit_are_refused(change: dict[str, Any], message: str)
         (events((1, "a", 1), (1, "b", 1)), "two different rows with .id=1. have the same 'seq'"),
         (
             events((1, "a", 1)).append_column("__START_AT", pa.array([1])),
-            "has a column '__START_AT', which a history",
+            "has a column '__START_AT', a name reserved for histories",
         ),
         (
             events((1, "a", 1)).append_column("__SEQUENCE", pa.array([1])),
@@ -431,7 +431,7 @@ def test_rows_of_others_that_are_no_history_are_refused(bounds: list[Row]) -> No
     rows = [{"id": 1, "name": "a", "__START_AT": start, "__END_AT": end} for start, end in bounds]
     ds = new_history()
     ds = ds.append(pa.Table.from_pylist(rows, schema=ds.schema))
-    with pytest.raises(BadDataError, match=r"no history of \(id=1\)"):
+    with pytest.raises(BadDataError, match=r"the rows of \(id=1\) do not form a history"):
         ds.apply_scd2(events((1, "b", 9)), **RULES)
     assert ds.apply_scd2(events((2, "b", 9)), **RULES).count_rows() == len(bounds) + 1
 

@@ -363,7 +363,7 @@ def test_missing_files_explain_the_remedy() -> None:
     known = Tombstones(("id",), "seq", "int64", (TombstoneFile("0" * 32 + ".arrow", 0, 1),))
     table = new_table()
     table = table.at(replace(table.manifest, config=config_entries(known)))
-    with pytest.raises(CorruptDataError, match=f"put it back.*{CONFIG_KEY}"):
+    with pytest.raises(CorruptDataError, match=f"restore the file.*{CONFIG_KEY}"):
         late(table, ids(1), pa.array([5]))
 
 
@@ -441,7 +441,7 @@ def test_damaged_files_are_refused_or_read() -> None:
 @pytest.mark.parametrize(
     ("rows", "match"),
     [
-        (DELETES.slice(1), "contains 1, but the table's config says 2"),
+        (DELETES.slice(1), "contains 1 rows, but the table's config states 2"),
         (DELETES.rename_columns(["key:x", "sequence", "deleted_at"]), "expected key:id"),
         (DELETES.drop_columns(["sequence"]), "expected key:id, sequence, deleted_at"),
         (pa.record_batch({"key:id": [1, None], "sequence": [5, 6], "deleted_at": [0, 0]}), "nulls"),
@@ -458,5 +458,5 @@ def test_keys_of_other_types_are_refused() -> None:
     remembered keys meaningless.
     """
     texts = DELETES.set_column(0, "key:id", pa.array(["a", "b"]))
-    with pytest.raises(InvalidInputError, match=f"of other types.*{CONFIG_KEY}"):
+    with pytest.raises(InvalidInputError, match=f"with other types.*{CONFIG_KEY}"):
         cast_deletes(texts, DELETES.schema)

@@ -1,5 +1,5 @@
-"""Histories of keys (SCD 2): events become rows from one sequence to the next.
+"""Histories of keys (SCD 2): events become rows with a start and an end.
 
-Read `rebuild_history` first (from events to rows, a function of numbers), then `merge_history`
-(the rows of a table around it) and `shadowed_events` (events that no row shows).
+Read `rebuild_history` first (from events to rows, a pure function of numbers), then `merge_history`
+(applies it to the rows of a table) and `shadowed_events` (events that are not visible in any row).
 """

@@ -1,13 +1,13 @@
-"""Events applied to the history of their keys: what `upsert` does for rows, for a history.
+"""Merges events into the histories of their keys: the counterpart of `upsert` for SCD type 2.
 
-    look up   the rows of the batch's keys; of these, starts and ends
-    read      the rows that an event may change: those that end with the first one, or later
-    arrange   the rows that there should be (`rebuild_history`), in place of those that there are
-    write     rows that differ, moved or new; shadowed events beside the table (`shadowed_events`)
+    look up   the rows of the batch's keys, with their starts and ends
+    read      the rows that an event may change: those that end at its sequence or later
+    rebuild   compute the rows of the new history (`rebuild_history`)
+    write     new and changed rows; shadowed events, in tombstone files (`shadowed_events`)
     commit    one Update
 
-The Update lists the hashes of all keys whose rows or shadowed events change, not only of new ones.
-So of two writers who change the history of one key, the later one is planned again.
+The Update lists the hashes of all keys whose rows or shadowed events change, not only of new keys.
+If two writers change the history of one key, the later one therefore has to plan again.
 """
 
 from collections.abc import Sequence
@@ -68,9 +68,7 @@ from lance_stream.write.casting import cast_batch, check_columns
 from lance_stream.write.fragments import write_target
 from lance_stream.write.phases import Phases
 
-_LEAVE_OUT: Final = (
-    "Leave the column out of what is stored, with except_column_list, or add it to the table first"
-)
+_LEAVE_OUT: Final = "Exclude the column with except_column_list, or add it to the table first"
 
 
 class IncomingEvents(NamedTuple):
@@ -82,10 +80,11 @@ class IncomingEvents(NamedTuple):
         keys: (num_keys,) values of each key column.
         key_of_event: (n,) i64, the number of each event's key.
         sequence: (n,) their sequences.
-        deletes: (n,) which ones delete.
-        rows: (n,) the columns of the table without start and end; null where the batch lacks one.
+        deletes: (n,) whether each event deletes.
+        rows: (n,) the columns of the table without start and end; columns that the batch lacks are
+            null.
         stored: The columns of the batch that are stored.
-        tracked: The columns of which each change begins another row.
+        tracked: The columns whose changes start a new row.
     """
 
     rules: UpsertRules
@@ -113,7 +112,7 @@ def stored_columns(batch: pa.Schema, rules: UpsertRules) -> tuple[str, ...]:
     """Return the columns of a batch of events that are stored.
 
     Raises:
-        InvalidInputError: One has a name that a history has for itself.
+        InvalidInputError: A column has a name that histories reserve.
     """
     stored = tuple(name for name in batch.names if name not in rules.except_columns)
     check_history_names(stored)
@@ -129,9 +128,9 @@ def prepare_events(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) 
         rules: The user's rules for them.
 
     Raises:
-        InvalidInputError: The table is no history; a named column does not exist or does not fit;
-            a key or a sequence is null; a value does not fit the table; or two different rows of a
-            key have the same sequence, and none of that sequence deletes.
+        InvalidInputError: The table is not a history; a named column does not exist or does not
+            fit; a key or a sequence is null; a value does not fit the table; or two different rows
+            of a key have the same sequence, and no event with that sequence deletes the key.
     """
     check_has_history(table)
     stored = stored_columns(batch.schema, rules)
@@ -193,7 +192,7 @@ def lookup_columns(keys: pa.RecordBatch, lookup: KeyLookup) -> list[pa.Array]:
 def _cast_rows(
     batch: pa.RecordBatch, target: pa.Schema, on: Sequence[str], deletes: Mask
 ) -> pa.RecordBatch:
-    """Return rows in the table's types; of rows that delete, only keys have to fit."""
+    """Return rows in the table's types. Only the keys of deletes are cast and kept."""
     stores = ~deletes
     positions = np.cumsum(stores) - 1
     cast = cast_batch(batch.filter(pa.array(stores)), target)
@@ -210,17 +209,19 @@ def _cast_rows(
 
 
 def _check_unambiguous(events: IncomingEvents, batch: pa.RecordBatch) -> None:
-    """Raise if two events of a key and a sequence store different rows, and none deletes it."""
+    """Raise if two events of a key have the same sequence and different rows, without a delete."""
     ranks = dense_ranks(events.sequence)
+    # Groups of events with equal key and sequence; a delete is the first event of its group.
     order = np.lexsort((~events.deletes, ranks, events.key_of_event))
     keys, ranks = events.key_of_event[order], ranks[order]
     same = (keys[1:] == keys[:-1]) & (ranks[1:] == ranks[:-1])
     group = np.concatenate([[0], np.cumsum(~same)]) if len(order) else order
     first = np.concatenate([[True], ~same]) if len(order) else same
     heads = order[first]
+    # Every other event of a group without a delete must store the same row as the first one.
     twins = np.flatnonzero(~first & ~events.deletes[heads][group])
     if len(twins):
-        # As they arrived, in the columns that are stored.
+        # Compare the stored columns as they arrived, before the cast.
         by = str(events.rules.sequence_by)
         columns = batch.select([*dict.fromkeys((*events.stored, *events.rules.on, by))])
         check_same(columns, events.rules.on, by, order[twins], heads[group[twins]])
@@ -236,19 +237,19 @@ def merge_history(
     may_stay: bool = True,
     keeps_keys: bool = True,
 ) -> Part:
-    """Look up the histories of keys, arrange them anew, and write what differs.
+    """Look up the histories of the keys, rebuild them, and write the differences.
 
     Args:
         table: The version that is planned on.
         events: All events of their keys in the batch.
         remembered: The shadowed events that the version remembers.
         matcher: Looks up the keys.
-        workers: What reads the table's data files.
-        may_stay: As for `write_rows`.
-        keeps_keys: Whether the process keeps the keys of what it writes.
+        workers: Read the table's data files.
+        may_stay: See `write_rows`.
+        keeps_keys: Whether the process adds the keys of the written rows to its index.
 
     Raises:
-        BadDataError: The history of a key in the table is none.
+        BadDataError: The table's rows of a key do not form a history.
         InvalidInputError: New rows lack a column that must not be null; no file is left behind.
     """
     rules = events.rules
@@ -303,16 +304,17 @@ def merge_history(
 
 
 class _VersionsOfKeys(NamedTuple):
-    """What is known of the keys of a batch, with its own events.
+    """The stored and shadowed history of the keys of a batch, and the events of the batch.
 
     Attributes:
         stored: (s,) the rows that the events may change.
-        addresses: (s,) u64, of these, ascending.
-        hidden: (h,) the shadowed events that matter for them.
-        is_whole: (h,) whether all values that are remembered now were remembered of these.
-        incoming: (n,) the batch's.
-        values: (s + h + n,) the values of these.
-        sequences: All sequences.
+        addresses: (s,) u64 addresses of these rows, ascending.
+        hidden: (h,) the shadowed events that affect the result.
+        is_whole: (h,) whether a shadowed event has all values that are remembered today; always
+            true for deletes.
+        incoming: (n,) the events of the batch.
+        values: (s + h + n,) the values of stored rows, shadowed events and incoming events.
+        sequences: All sequences: of starts, ends, shadowed events and incoming events.
     """
 
     stored: StoredRows
@@ -331,15 +333,15 @@ def _read_versions(
     matches: Matches,
     workers: Workers,
 ) -> _VersionsOfKeys:
-    """Read what is known of the keys of a batch.
+    """Read the stored and shadowed history of the keys of a batch.
 
     Raises:
-        BadDataError: The history of a key in the table is none.
+        BadDataError: The table's rows of a key do not form a history.
     """
     bounds = _read(table, matches.addresses, [START_AT, END_AT], workers)
     shadowed, shadowed_keys = remembered.of_keys(events.lookup, events.keys)
-    # All sequences side by side, so that their ranks can be compared with each other: starts and
-    # ends of rows, shadowed events, and the batch's events. `indices` says where each group is.
+    # Rank all sequences together, so that ranks are comparable: starts and ends of rows, shadowed
+    # events, and incoming events. `indices` holds the positions of each of these four groups.
     parts = [*bounds.columns, shadowed.sequence.cast(events.sequence.type), events.sequence]
     sequences = pa.concat_arrays(parts)
     ranks = dense_ranks(sequences)
@@ -351,27 +353,27 @@ def _read_versions(
     incoming = Events(
         events.key_of_event, ranks[indices[3]], events.deletes, np.arange(num_events), indices[3]
     )
-    # Only rows that end with the first event of their key, or later, may change: read these whole.
+    # Only rows that end at the first event of their key, or later, may change: read all columns.
     num_keys = events.lookup.num_keys
     changing = np.flatnonzero(may_change(history, incoming, num_keys))
     stored = history.take(changing)
     addresses = matches.addresses[changing]
     stored_values = _read(table, addresses, events.rows.schema.names, workers)
-    # A shadowed event that stores a row matters within the time of a stored row; one that deletes
-    # matters from the first such row, or the first incoming event, on. `since` is that rank.
+    # A shadowed store matters if it lies within a stored row. A shadowed delete matters from the
+    # first such row or incoming event of its key on: `since` is the rank of the earlier one.
     since = first_ranks(incoming, num_keys)
     np.minimum.at(since, stored.keys, stored.starts)
     shadowed_ranks = ranks[indices[2]]
     covering = covering_rows(stored, shadowed_keys, shadowed_ranks)
     matters = np.where(shadowed.stores, covering != NONE, shadowed_ranks >= since[shadowed_keys])
-    # Of one that was remembered more than once, the last counts.
+    # If an event was remembered more than once, use the last one.
     matters &= _are_last(shadowed_keys, shadowed_ranks, shadowed.stores)
     chosen = np.flatnonzero(matters)
     shadowed_values = _shadowed_values(stored_values, shadowed, chosen, covering[chosen])
     is_whole = np.ones(len(chosen), np.bool_)
     for is_missing in shadowed.missing.values():
         is_whole &= ~is_missing[chosen]
-    # The values of all three kinds in one table: stored rows, shadowed events, incoming events.
+    # Put all values into one batch: stored rows, shadowed events, incoming events.
     first_incoming = stored_values.num_rows + len(chosen)
     schema = events.rows.schema
     batches = (stored_values, shadowed_values, events.rows)
@@ -404,7 +406,7 @@ def _read(
 
 
 def _in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with the same columns in the order of a schema, all of which may be null."""
+    """Return a batch with its columns in the order of a schema whose fields are all nullable."""
     columns = [batch.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -419,15 +421,15 @@ def _check_histories(
             sequences[int(positions[bad])] for positions in (rows.start_indices, rows.end_indices)
         )
         raise BadDataError(
-            f"the table holds no history of {key_text}: its row from {show_value(start)} to "
-            f"{show_value(end)} has no start, does not end after it, or overlaps with another row "
-            f"of the key. Correct or delete the key's rows in {table.uri}, or apply the events to "
-            "a new table"
+            f"the rows of {key_text} do not form a history: the row from {show_value(start)} to "
+            f"{show_value(end)} has no start, does not end after its start, or overlaps another "
+            f"row of the key. Correct or delete the key's rows in {table.uri}, or apply the events "
+            "to a new table"
         )
 
 
 def _are_last(keys: Positions, ranks: Positions, stores: Mask) -> Mask:
-    """Return which of the events that were remembered more than once are the last ones."""
+    """Return (n,) whether no later event has the same key, sequence and kind."""
     order = np.lexsort((stores, ranks, keys))  # stable
     last = np.ones(len(order), np.bool_)
     if len(order):
@@ -442,9 +444,10 @@ def _are_last(keys: Positions, ranks: Positions, stores: Mask) -> Mask:
 def _shadowed_values(
     batch: pa.RecordBatch, deletes: Deletes, chosen: Positions, covering: Positions
 ) -> pa.RecordBatch:
-    """Return the values of shadowed events: their own; or, if none, those of the row around them.
+    """Return the values of shadowed events, completed with those of the row that covers them.
 
-    Of a column that was tracked until now, or that the data lacked, that row has the event's value.
+    If a value was not remembered, its column was tracked, or missing in the data, so the covering
+    row has the value of the event.
     """
     rows = pa.array(covering, mask=covering == NONE)
     taken = {name: batch.column(name).take(rows) for name in batch.schema.names}
@@ -454,6 +457,7 @@ def _shadowed_values(
             data_type = batch.schema.field(value_name).type
             values = _as_stored(deletes.rows.column(name).take(pa.array(chosen)), data_type)
             if name in deletes.missing:
+                # Select from the remembered values, followed by those of the covering rows.
                 positions = np.arange(len(chosen)) + len(chosen) * deletes.missing[name][chosen]
                 values = pa.concat_arrays([values, taken[value_name]]).take(pa.array(positions))
             taken[value_name] = values
@@ -470,7 +474,7 @@ def _as_stored(values: pa.Array, data_type: pa.DataType) -> pa.Array:
 
 
 def _same_values(values: pa.RecordBatch, left: Positions, right: Positions) -> Mask:
-    """Return which pairs of rows are the same."""
+    """Return which pairs of rows have equal values."""
     same: Mask = left == right
     others = np.flatnonzero(~same)
     same[others] = same_rows(_rows_at(values, left[others]), _rows_at(values, right[others]))
@@ -487,7 +491,7 @@ def _rebuilt_rows(
     versions_of_keys: _VersionsOfKeys,
     rebuilt: RebuiltHistory,
 ) -> pa.RecordBatch:
-    """Return the rows that there should be, in the table's columns."""
+    """Return the rows of the rebuilt history, in the table's columns."""
     taken = {
         name: versions_of_keys.values.column(name).take(
             pa.array(rebuilt.rows if name in events.stored else rebuilt.stored_rows)
@@ -505,10 +509,11 @@ def _rebuilt_rows(
 def _decided(
     versions_of_keys: _VersionsOfKeys, rebuilt: RebuiltHistory, rows: pa.RecordBatch
 ) -> Decision:
-    """Return which of these rows are changed or new, and which rows of the table are deleted."""
+    """Return which rebuilt rows are changed or new, and which stored rows are deleted."""
     taking = np.flatnonzero(rebuilt.stored != NONE)
     olds = rebuilt.stored[taking]
     values = versions_of_keys.values
+    # A row that replaces a stored row is unchanged if values, start and end are equal.
     same = same_rows(
         _rows_at(values, olds),
         _in_schema(_rows_at(rows, taking).select(values.schema.names), values.schema),
@@ -532,20 +537,20 @@ def _decided(
 def _hashes(
     table: TableVersion, events: IncomingEvents, chosen: Positions
 ) -> npt.NDArray[np.uint64]:
-    """Return the hashes of some keys; their columns are in the order of the table."""
+    """Return the hashes of some keys, with the key columns in the order of the table."""
     by_name = dict(zip(events.rules.on, events.keys, strict=True))
     columns = [by_name[name] for name in table.arrow_schema.names if name in by_name]
     return distinct(hash_keys([column.take(pa.array(chosen)) for column in columns]))
 
 
 class BatchOfEvents:
-    """Applies events that one process holds to the histories of keys; see `attempts.Strategy`.
+    """Merges events that are in the memory of one process; see `attempts.Strategy`.
 
     Args:
-        store: The table's.
+        store: The table's store.
         batch: The events.
-        rules: The user's rules for them, with those of a history.
-        workers: What reads the table's data files.
+        rules: The user's rules for them, including those of a history.
+        workers: Read the table's data files.
         environment: The clock, for shadowed events.
     """
 
@@ -566,7 +571,7 @@ class BatchOfEvents:
         self._parts: list[Part] = []
 
     def write(self, table: TableVersion, phases: Phases) -> Work:
-        """Look up the histories of the keys, arrange them anew, and write what differs."""
+        """Look up the histories of the keys, rebuild them, and write the differences."""
         self.discard()
         with phases("write"):
             events = prepare_events(self._batch, table.arrow_schema, self.rules)

@@ -1,29 +1,29 @@
-"""Histories of keys: from events in any order to rows with a start and an end.
+"""Rebuilds the history of keys: from events in any order to rows with a start and an end.
 
     events of a key      5 store A    9 store A    12 store B    20 delete
     rows                 A from 5 to 12            B from 12 to 20
 
-A *run* is events that follow each other and store the same values in the tracked columns; it is one
-row. The row begins with the first event of its run, has the values of the last one (which may
-differ in other columns), and ends with the next event, or not yet. A delete leaves no row.
+A *run* is a sequence of consecutive events that store the same values in the tracked columns; it
+becomes one row. The row starts at the first event of its run, has the values of the last event
+(which may differ in untracked columns), and ends at the next event, if there is one. A delete
+produces no row.
 
-The rows alone do not tell all events: a later one of a run, or a delete of a key that has no row,
-shows in none. These *shadowed* events are remembered beside the table (`shadowed_events`). From the
-rows and the shadowed events, the events can be told again:
+The rows do not reveal all events: the later events of a run, or a delete of a key without a row,
+are not visible. Such *shadowed* events are remembered separately (`shadowed_events`). Rows and
+shadowed events together determine all events:
 
-    a row                store at its start; delete at its end, unless another row begins there
-    a shadowed event       store or delete at its sequence
+    a row                store at its start; delete at its end, unless another row starts there
+    a shadowed event     store or delete at its sequence
 
-So an event that arrives late is put into its place, and the rows around it are made again: split,
-prolonged, shortened, joined, or deleted. Whatever the order of arrival, the rows are those of all
-events in order. Of two events of a key with the same sequence, a delete counts; of two that store,
-the one that arrived later.
+A late event is inserted at its position, and the rows around it are rebuilt: split, extended,
+shortened, merged or deleted. The result does not depend on the order of arrival. If two events of a
+key have the same sequence, a delete wins over a store, and a later store over an earlier one.
 
 `rebuild_history` is a function of numbers: keys are numbered, sequences are ranks, and values are
-rows of one table, compared by a function that it is passed. It sees only rows that incoming events
-may change: those that end at the first of them or later.
+rows of one batch, compared by a callback. Its input has only the rows that incoming events may
+change: those that end at the first incoming event of their key, or later.
 
-Source: Spark's AUTO CDC, stored as SCD type 2: its processor of batches, and its tests.
+Source: Spark's AUTO CDC, stored as SCD type 2: its batch processor, and its tests.
 """
 
 from collections.abc import Callable
@@ -45,9 +45,9 @@ class StoredRows(NamedTuple):
     Attributes:
         keys: (s,) i64, the number of each row's key.
         starts: (s,) i64, the rank of its start.
-        ends: (s,) i64, the rank of its end; `OPEN` if it has none.
-        start_indices: (s,) i64, the place of its start among all sequences.
-        end_indices: (s,) i64, the place of its end.
+        ends: (s,) i64, the rank of its end; `OPEN` if it has no end.
+        start_indices: (s,) i64, the position of its start among all sequences.
+        end_indices: (s,) i64, the position of its end.
     """
 
     keys: Positions
@@ -75,7 +75,7 @@ class Events(NamedTuple):
         ranks: (n,) i64, the rank of its sequence.
         deletes: (n,) whether it deletes; otherwise it stores.
         rows: (n,) i64, the row of its values among all values.
-        positions: (n,) i64, the place of its sequence among all sequences.
+        positions: (n,) i64, the position of its sequence among all sequences.
     """
 
     keys: Positions
@@ -96,21 +96,21 @@ class Events(NamedTuple):
 
 
 class RebuiltHistory(NamedTuple):
-    """The rows that the table should have for all events, and what shows in none.
+    """The rows that the table should have for all events, and new shadowed events.
 
     Attributes:
         keys: (r,) i64, the number of each row's key; rows of a key are in order.
-        starts: (r,) i64, the place of its start among all sequences.
-        ends: (r,) i64, the place of its end; -1 if it has none.
-        start_ranks: (r,) i64, the ranks of these.
-        end_ranks: (r,) i64; `OPEN` where there is no end.
+        starts: (r,) i64, the position of its start among all sequences.
+        ends: (r,) i64, the position of its end; -1 if it has no end.
+        start_ranks: (r,) i64, the rank of its start.
+        end_ranks: (r,) i64, the rank of its end; `OPEN` if it has no end.
         rows: (r,) i64, the row of its values among all values.
-        stored_rows: (r,) i64, the row of the values of columns that no incoming event has.
-        stored: (r,) i64, which stored row it takes the place of; -1 if it is new.
+        stored_rows: (r,) i64, the row with the values of columns that incoming events lack.
+        stored: (r,) i64, the stored row that it replaces; -1 if it is new.
         removed: (d,) i64, the stored rows that are deleted, ascending.
-        hidden: The events that show in no row and are not known yet, in order.
-        num_superseded: How many incoming events do not count, because of another one of the key
-            with the same sequence.
+        hidden: The shadowed events that are not remembered yet, in order.
+        num_superseded: The number of incoming events that are ignored because another event of the
+            key has the same sequence.
     """
 
     keys: Positions
@@ -129,7 +129,7 @@ class RebuiltHistory(NamedTuple):
 def may_change(stored: StoredRows, incoming: Events, num_keys: int) -> Mask:
     """Return (s,) which stored rows incoming events may change.
 
-    A row that ended before the first of them is left alone: there was a delete at its end.
+    A row that ends before the first incoming event of its key cannot change.
     """
     first = first_ranks(incoming, num_keys)
     changing: Mask = (stored.ends == OPEN) | (stored.ends >= first[stored.keys])
@@ -144,9 +144,9 @@ def first_ranks(incoming: Events, num_keys: int) -> Positions:
 
 
 def first_bad_row(stored: StoredRows) -> int:
-    """Return a row that has no place in the history of its key; -1 if all have one.
+    """Return a row that makes the history of its key invalid; -1 if there is no such row.
 
-    It has no start, does not end after its start, or overlaps with another one.
+    Such a row has no start, does not end after its start, or overlaps the next row.
     """
     order = np.lexsort((stored.starts, stored.keys))
     keys, starts, ends = stored.keys[order], stored.starts[order], stored.ends[order]
@@ -157,7 +157,7 @@ def first_bad_row(stored: StoredRows) -> int:
 
 
 def covering_rows(stored: StoredRows, keys: Positions, ranks: Positions) -> Positions:
-    """Return the stored row in whose time each event is; -1 if there is none.
+    """Return the stored row that covers the sequence of each event; -1 if there is none.
 
     Args:
         stored: (s,) rows that do not overlap.
@@ -166,9 +166,12 @@ def covering_rows(stored: StoredRows, keys: Positions, ranks: Positions) -> Posi
     """
     if not len(stored.keys) or not len(keys):
         return np.full(len(keys), NONE, np.int64)
+    # One number for key and rank, ordered by key, then by rank.
     factor = 1 + max(int(stored.starts.max()), int(ranks.max()))
     codes = stored.keys * factor + stored.starts
     order = np.argsort(codes)
+    # The last row that starts at the event or before it covers the event if it has the same key
+    # and ends after the event.
     at = np.searchsorted(codes[order], keys * factor + ranks, "right") - 1
     rows = order[np.maximum(at, 0)]
     ends = stored.ends[rows]
@@ -190,20 +193,24 @@ def rebuild_history(
     Args:
         stored: (s,) the rows that incoming events may change. Their values are the first s of all
             values.
-        hidden: The known shadowed events: of those that store, the ones in the time of such a row;
-            of those that delete, the ones since the first such row, or the first incoming event.
-        is_whole: Of which of these all values are remembered; the others are remembered again.
-        incoming: The new events. Of those of a key with the same sequence, all that store have the
-            same values.
-        same_tracked: Returns which pairs of values are the same in the tracked columns.
-        same_remembered: The same for the columns that are remembered with shadowed events; None if
-            none are.
+        hidden: (h,) the remembered shadowed events: stores within a row of `stored`, and deletes
+            since the first row of `stored` or incoming event of their key.
+        is_whole: (h,) whether all values of the event are remembered; other events are remembered
+            again.
+        incoming: The new events. All stores of a key with the same sequence have the same values,
+            unless an event with that sequence deletes the key.
+        same_tracked: Returns which pairs of values are equal in the tracked columns.
+        same_remembered: Returns which pairs of values are equal in the columns that are remembered
+            with shadowed events; None if there are no such columns.
     """
     changes = _events_of(stored, hidden)
+    # The events are sorted by key and sequence from here on.
     events, source_rows, is_incoming = _deduplicate(changes, incoming)
     stores = ~events.deletes
+    # Whether an event has the same key as the event before it, ...
     follows = np.zeros(len(stores), np.bool_)
     follows[1:] = events.keys[1:] == events.keys[:-1]
+    # ... and whether it continues the run of that event.
     continues = np.zeros(len(stores), np.bool_)
     pairs = 1 + np.flatnonzero(follows[1:] & stores[1:] & stores[:-1])
     continues[pairs] = same_tracked(events.rows[pairs - 1], events.rows[pairs])
@@ -211,12 +218,14 @@ def rebuild_history(
     is_tail = stores.copy()
     is_tail[:-1] &= ~continues[1:]
     heads, tails = np.flatnonzero(is_head), np.flatnonzero(is_tail)
+    # A row ends at the event after its run, if that event has the same key.
     after = np.minimum(tails + 1, len(stores) - 1)
     ends_there = (tails + 1 < len(stores)) & follows[after] if len(tails) else tails > 0
     starts = events.positions[heads]
     ends = np.where(ends_there, events.positions[after], NONE) if len(tails) else tails
     end_ranks = np.where(ends_there, events.ranks[after], OPEN) if len(tails) else tails
-    # The last event before each one of which such values are known, within its run.
+    # Columns that incoming events lack get their values from the last event, up to this one and
+    # within its run, that was stored or remembered before; otherwise from the head of the run.
     knows = np.where(is_head | (source_rows != NONE), np.arange(len(stores)), 0)
     source = np.maximum.accumulate(knows) if len(knows) else knows
     before = source_rows
@@ -228,6 +237,7 @@ def rebuild_history(
     is_hidden = _is_hidden(
         events, follows, continues, is_tail, remembers_values=same_remembered is not None
     )
+    # Remember a shadowed event unless it is already remembered with the same values.
     is_recorded = _are_among(events, hidden.take(is_whole))
     if same_remembered is not None:
         again = np.flatnonzero(is_recorded & is_incoming & stores & (before != NONE))
@@ -248,19 +258,22 @@ def rebuild_history(
 
 
 def _events_of(stored: StoredRows, hidden: Events) -> Events:
-    """Return the events that stored rows and shadowed events tell."""
+    """Return the events that stored rows and shadowed events stand for."""
     num_rows = len(stored.keys)
     row_numbers = np.arange(num_rows)
+    # Drop shadowed stores outside of the stored rows.
     covering = covering_rows(stored, hidden.keys, hidden.ranks)
     keeps = hidden.deletes | (covering != NONE)
     hidden, covering = hidden.take(keeps), covering[keeps]
+    # The rank of the last event of every row.
     last = stored.starts.copy()
     inner = np.flatnonzero(~hidden.deletes)
     np.maximum.at(last, covering[inner], hidden.ranks[inner])
-    # The last event of a run has the row's values, whatever was remembered of it.
+    # The last event of a run has the values of the row, even if other values were remembered.
     is_last = np.zeros(len(hidden.keys), np.bool_)
     is_last[inner] = hidden.ranks[inner] == last[covering[inner]]
     hidden = hidden._replace(rows=np.where(is_last, covering, hidden.rows))
+    # A row that has an end stands for a delete there, unless another row of its key starts there.
     ended = np.flatnonzero(stored.ends != OPEN)
     factor = 1 + int(max(stored.starts.max(), stored.ends.max())) if num_rows else 1
     begins = stored.keys * factor + stored.starts
@@ -284,15 +297,16 @@ def _joined(*parts: Events) -> Events:
 
 
 def _deduplicate(changes: Events, incoming: Events) -> tuple[Events, Positions, Mask]:
-    """Return the event of each key and sequence that counts, in order.
+    """Return the winning event of every key and sequence, in order.
 
     Returns:
-        The events; the row of values that were stored or remembered before, or -1; and which are
-        incoming.
+        The events; the row of the values that were stored or remembered before for the same key and
+        sequence, or -1; and which events are incoming.
     """
     events = _joined(changes, incoming)
     is_new = np.arange(len(events.keys)) >= len(changes.keys)
-    # A delete comes last; of others an incoming one, and then a remembered one.
+    # The last event of a group wins: a delete; otherwise the last incoming event; otherwise the
+    # last event of the table.
     order = np.lexsort((np.arange(len(is_new)), is_new, events.deletes, events.ranks, events.keys))
     events, is_new = events.take(order), is_new[order]
     last = np.ones(len(order), np.bool_)
@@ -305,9 +319,10 @@ def _deduplicate(changes: Events, incoming: Events) -> tuple[Events, Positions, 
 
 
 def _replaced_rows(stored: StoredRows, keys: Positions, starts: Positions) -> Positions:
-    """Return the stored row that each new one takes the place of; -1 for none.
+    """Return the stored row that each rebuilt row replaces; -1 if it is new.
 
-    One of the same start; of those that are left, the next one of the key, in order.
+    A rebuilt row replaces the stored row of its key with the same start. The remaining rows of a
+    key are paired in order.
     """
     num_rows, num_new = len(stored.keys), len(keys)
     taken: Positions = np.full(num_new, NONE, np.int64)
@@ -322,6 +337,7 @@ def _replaced_rows(stored: StoredRows, keys: Positions, starts: Positions) -> Po
     taken[hits] = order[at[hits]]
     is_free = np.ones(num_rows, np.bool_)
     is_free[taken[hits]] = False
+    # Pair the n-th remaining rebuilt row of a key with its n-th remaining stored row.
     olds = order[is_free[order]]
     news = np.flatnonzero(~hits)
     pairs = _numbered(keys[news]), _numbered(stored.keys[olds])
@@ -335,7 +351,7 @@ def _replaced_rows(stored: StoredRows, keys: Positions, starts: Positions) -> Po
 
 
 def _numbered(keys: Positions) -> Positions:
-    """Return the number of each item among those of its key; equal keys are together."""
+    """Return the number of each item within its key, from 0; equal keys must be adjacent."""
     if not len(keys):
         return keys
     begins = np.concatenate([[True], keys[1:] != keys[:-1]])
@@ -347,11 +363,12 @@ def _numbered(keys: Positions) -> Positions:
 def _is_hidden(
     events: Events, follows: Mask, continues: Mask, is_tail: Mask, *, remembers_values: bool
 ) -> Mask:
-    """Return which events rows do not tell."""
+    """Return which events are not visible in the rows."""
     stores = ~events.deletes
     after_row = np.zeros(len(stores), np.bool_)
     after_row[1:] = follows[1:] & stores[:-1]
-    # Of a run of several, the first one is told by the row's start, unless its values differ.
+    # The row's start reveals the first event of a longer run, but not its values in untracked
+    # columns.
     is_first = stores & ~continues & ~is_tail
     in_run = continues | (is_first if remembers_values else np.zeros(len(stores), np.bool_))
     hidden: Mask = (events.deletes & ~after_row) | in_run
@@ -359,7 +376,7 @@ def _is_hidden(
 
 
 def _are_among(events: Events, others: Events) -> Mask:
-    """Return which events are among known ones: by key, sequence and kind."""
+    """Return which events are among others, by key, sequence and kind."""
     if not len(events.keys) or not len(others.keys):
         return np.zeros(len(events.keys), np.bool_)
     factor = 1 + int(max(events.ranks.max(), others.ranks.max()))

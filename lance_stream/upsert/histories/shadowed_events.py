@@ -1,8 +1,9 @@
-"""Events of a history that show in no row of it, remembered beside the table.
+"""Shadowed events: events of a history that are not visible in any of its rows.
 
-They are stored like remembered deletes (`tombstones`), in files of the same kind, and become valid
-with the commit that lists them. Nothing is taken out: an event that shows in a row again, because a
-later one split it, does no harm here. If the same event is remembered twice, the last one counts.
+They are stored like remembered deletes (`tombstones`), in files of the same kind, and become
+visible with the commit that lists them. Events are never removed: an event that becomes visible
+again, because a later event splits its row, may stay here. If the same event is remembered twice,
+the last one is used.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,7 @@ def check_has_history(table: pa.Schema) -> None:
     """Raise unless a table has the columns of a history.
 
     Raises:
-        InvalidInputError: It has not.
+        InvalidInputError: It does not.
     """
     missing = [name for name in (START_AT, END_AT) if name not in table.names]
     if missing:
@@ -33,29 +34,29 @@ def check_has_history(table: pa.Schema) -> None:
             f"a history (scd2) has the columns {START_AT} and {END_AT}, in the type of the "
             f"sequence, but the table has no {' and no '.join(missing)}; it has: "
             f"{', '.join(table.names)}. Let the sink create the table, or create it with these "
-            f"columns: lance_stream.history_schema(schema, pa.int64()). Current rows (scd1) become "
-            "a history if they are read, and applied to a new table"
+            f"columns: lance_stream.history_schema(schema, pa.int64()). To turn a table of current "
+            "rows (scd1) into a history, read it and apply its rows to a new table"
         )
     start, end = table.field(START_AT), table.field(END_AT)
     if start.type != end.type or not end.nullable:
         raise InvalidInputError(
-            f"the columns of a history have one type, and {END_AT} may be null, but {START_AT} is "
-            f"{start.type} and {END_AT} is {end.type}"
-            f"{'' if end.nullable else ' and must not be null'}. Create the table with both in the "
-            "type of the sequence"
+            f"{START_AT} and {END_AT} of a history must have the same type, and {END_AT} must be "
+            f"nullable, but {START_AT} is {start.type} and {END_AT} is {end.type}"
+            f"{'' if end.nullable else ' and not nullable'}. Create the table with both columns in "
+            "the type of the sequence"
         )
 
 
 def check_history_names(stored: Iterable[str]) -> None:
-    """Raise if a column that is to be stored has a name that a history has for itself.
+    """Raise if a stored column has a name that histories reserve.
 
     Raises:
-        InvalidInputError: One has.
+        InvalidInputError: One does.
     """
     for name in stored:
         if name in (START_AT, END_AT):
             raise InvalidInputError(
-                f"the data has a column {name!r}, which a history (scd2) has for itself: rename "
+                f"the data has a column {name!r}, a name reserved for histories (scd2): rename "
                 "it, or leave it out (except_column_list)"
             )
 
@@ -66,12 +67,12 @@ def data_columns(table: pa.Schema) -> list[str]:
 
 
 def tracked_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules) -> list[str]:
-    """Return the columns of which each change begins another row, in the table's order.
+    """Return the columns whose changes start a new row, in the table's order.
 
     Args:
         table: The table's columns.
         stored: The columns of the incoming events that are stored.
-        rules: The user's rules, with those of a history.
+        rules: The user's rules, including those of a history.
 
     Raises:
         InvalidInputError: A column that the rules name is not stored.
@@ -81,8 +82,8 @@ def tracked_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules)
     for name in (*(history.tracked or ()), *history.untracked):
         if name not in stored:
             raise InvalidInputError(
-                f"the history of {name!r} cannot be tracked or left out: it is not a column that "
-                f"is stored, which are: {', '.join(stored)}"
+                f"the history of {name!r} cannot be tracked or excluded, because the column is not "
+                f"stored; stored columns: {', '.join(stored)}"
             )
     names = stored if history.tracked is None else history.tracked
     excluded = {*rules.on, *history.untracked}
@@ -114,7 +115,7 @@ def open_shadowed_events(
         environment: The clock.
 
     Raises:
-        InvalidInputError: The table is no history, or remembers by other columns.
+        InvalidInputError: The table is not a history, or remembers events by other columns.
         UnsupportedFeatureError: The table has blobs.
         CorruptDataError: The config's entry is damaged.
     """
@@ -123,8 +124,8 @@ def open_shadowed_events(
     blobs = [field.name for field in table.schema.fields if field.is_blob]
     if blobs:
         raise UnsupportedFeatureError(
-            f"the column {blobs[0]!r} holds blobs, which a history (scd2) cannot compare. Keep "
-            "them in a table of their own, and their keys in the history"
+            f"the column {blobs[0]!r} holds blobs, which a history (scd2) cannot compare. Store "
+            "the blobs in a separate table, and their keys in the history"
         )
     values = column_cache(schema, stored, rules)
     tombstones = read_tombstones(table.manifest.config)
@@ -155,8 +156,8 @@ def new_shadowed_events(
         remembered: What the version remembers.
         keys: (n,) values of each key column.
         sequence: (n,) their sequences.
-        stores: (n,) whether each stored a row.
-        values: (n,) the rows that they stored; those of deletes are not remembered.
+        stores: (n,) whether each event stored a row.
+        values: (n,) the rows that they stored; values of deletes are not remembered.
     """
     mask = pa.array(stores)
     columns = [*remembered.new_columns(keys, sequence), mask]

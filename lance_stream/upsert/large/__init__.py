@@ -1,5 +1,5 @@
-"""Upserts of batches that do not fit into one process, by ranges of their keys.
+"""Large upserts: batches that do not fit into one process, applied by ranges of keys.
 
-Read `staged_rows` first (tasks keep rows for the commit, which processes ranges of them), then
-`in_parts` (what is done for one range).
+Read `staged_rows` first (tasks stage rows for the commit, which processes them by range), then
+`in_parts` (the work for one range).
 """

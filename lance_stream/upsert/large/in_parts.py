@@ -1,18 +1,18 @@
-"""Upserts in parts, each with all rows of its keys, for batches too large for one process.
+"""Upserts in parts, for batches too large for one process. A part has all rows of its keys.
 
-    a part        do_rows          the same functions as an upsert by one process
+    a part        do_rows          the same functions as an upsert in one process
                   do_changes       the changed rows of some fragments, if they may stay in place
     all parts     plan_update      one operation, one commit
 
-The parts are ranges of keys (`staged_rows`), after the same cast to the table's types as
-everywhere. So equal keys meet, whatever types they arrive in: 1.50 as decimal(10, 2) and 1.500 as
-decimal(10, 3), a text with and without a dictionary, an instant in two time zones.
+Parts are ranges of keys (`staged_rows`), after the usual cast to the table's types. Equal keys
+therefore share a part, whatever types they arrive in: 1.50 as decimal(10, 2) and 1.500 as
+decimal(10, 3), a string with and without a dictionary, an instant in two time zones.
 
-Several parts change rows of one fragment. Where some columns of these rows might be written beside
-the others (`in_place`), no part can decide that alone. Then parts leave changed rows to others,
-which are ranges of fragments, and have all changed rows of theirs.
+Several parts may change rows of one fragment. If these rows may stay in place (`in_place`), one
+part cannot make that decision. The parts then stage their changed rows for a second round, whose
+parts are ranges of fragments: each has all changed rows of its fragments.
 
-What runs the parts is passed to `upsert_in_parts`.
+`upsert_in_parts` is passed the function that runs the parts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ from lance_stream.write.fragments import write_target
 from lance_stream.write.phases import Phases
 
 Outcome: TypeAlias = Part | LanceStreamError
-"""The outcome of a part, or why it failed; then it has left no file."""
+"""The outcome of a part, or the error of a part that failed; a failed part leaves no files."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PartedUpsert:
         table: The version.
         rules: The user's rules for the rows.
         remembered: The remembered deletes of the version that apply.
-        keeps_keys: Whether the process keeps the keys of what it writes.
+        keeps_keys: Whether the process adds the keys of the written rows to its index.
     """
 
     table: TableVersion
@@ -66,10 +66,10 @@ class PartedUpsert:
     keeps_keys: bool = True
 
     def do_rows(self, rows: pa.Table) -> Part:
-        """Look up rows of the batch, decide what to do with them, and write them.
+        """Look up the keys of rows, decide, and write the rows.
 
         Args:
-            rows: All rows of the batch that have one of their keys.
+            rows: Some rows of the batch; all rows that have one of their keys are included.
 
         Raises:
             InvalidInputError: The rows do not fit the rules or the table; no file is left behind.
@@ -104,7 +104,7 @@ class PartedUpsert:
 
     def _do_events(self, batch: pa.RecordBatch, matcher: KeyMatcher) -> Part:
         """Do the same for events of a history."""
-        assert self.remembered is not None  # of every history
+        assert self.remembered is not None  # always set for a history
         return merge_history(
             self.table,
             prepare_events(batch, self.table.arrow_schema, self.rules),
@@ -117,12 +117,12 @@ class PartedUpsert:
     def do_changes(
         self, rows: pa.Table, addresses: RowAddresses, partial: Mapping[str, pa.DataType]
     ) -> Part:
-        """Write changed rows that were left over, or their new columns beside the others.
+        """Write staged changed rows, or only their new columns.
 
         Args:
             rows: (n,) all changed rows of some fragments.
-            addresses: (n,) u64, of each row.
-            partial: The columns that lack some of their parts.
+            addresses: (n,) u64 addresses of the rows.
+            partial: The columns whose structs are incomplete.
 
         Raises:
             BadDataError: The stored values cannot be read; no file is left behind.
@@ -149,7 +149,7 @@ class PartedUpsert:
         return Part(written)
 
     def _may_stay(self, incoming: Incoming, decision: Decision) -> bool:
-        """Return whether some changed rows may stay in place, as far as their columns show."""
+        """Return whether changed rows may stay in place, judged only by their columns."""
         names = incoming.rows.schema.names
         changing = [name for name in names if name not in self.rules.on]
         return bool(len(decision.changed) and columns_that_may_stay(self.table, changing, names, 0))
@@ -168,7 +168,7 @@ class PartedUpsert:
 def _staged_changes(store: Store, incoming: Incoming, decision: Decision) -> SortedRows:
     """Write the changed rows to a file, sorted by their addresses."""
     rows = incoming.rows.take(pa.array(decision.changed_rows))
-    # Each bundle of the file would have the whole dictionary.
+    # Every bundle of the file would repeat the whole dictionary.
     columns = [without_dictionary(column) for column in rows.columns]
     plain = pa.RecordBatch.from_arrays(columns, rows.schema.names)
     return write_sorted([(plain, decision.changed)], store)
@@ -178,7 +178,7 @@ _NO_ADDRESSES = np.empty(0, np.uint64)
 _NO_ROWS = np.empty(0, np.int64)
 
 Run: TypeAlias = Callable[[PartedUpsert], Sequence[Outcome]]
-"""Executes the parts of an upsert. Returns their outcomes."""
+"""Executes the parts of an upsert, and returns their outcomes."""
 
 
 def upsert_in_parts(
@@ -193,22 +193,23 @@ def upsert_in_parts(
     *,
     is_current: bool = False,
 ) -> Upserted:
-    """Execute in parts what `upsert.upsert` does in one process.
+    """Execute an upsert in parts, with the same result as `upsert.upsert`.
 
     Args:
         table: Any version; the newest one is changed.
-        run: Executes the parts; called again each time the upsert is planned.
+        run: Executes the parts; called once per attempt.
         rules: The user's rules for the rows.
         columns: The columns of the batch.
-        sequence: The type of the column that orders rows; None if the batch has none.
-        micro_batch: Which micro-batch they are. If the table already has it, nothing happens.
-        phases: Receives the durations of "write", which is all the parts' work, and "commit".
+        sequence: The type of the column that orders rows; None if the rows have no order.
+        micro_batch: The micro-batch of the rows. If the table already contains it, nothing is done.
+        phases: Receives the durations of "write", which includes all work of the parts, and
+            "commit".
         environment: Randomness for file names; the clock, for remembered deletes.
         is_current: Whether the version was opened for this upsert; see `attempts.upsert_by`.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
-        CommitError: It was not committed, or the outcome is unknown.
+        CommitError: The commit failed, or its outcome is unknown.
     """
     strategy = _Parts(table.store, run, rules, columns, sequence, environment)
     return upsert_by(
@@ -225,11 +226,11 @@ class _Parts:
     """Applies rows in parts; see `attempts.Strategy`.
 
     Args:
-        store: The table's.
+        store: The table's store.
         run: Executes the parts.
         rules: The user's rules for the rows.
         columns: The columns of the batch.
-        sequence: The type of the column that orders rows; None if the batch has none.
+        sequence: The type of the column that orders rows; None if the rows have no order.
         environment: The clock, for remembered deletes.
     """
 
@@ -251,7 +252,7 @@ class _Parts:
         self._parts: list[Part] = []
 
     def write(self, table: TableVersion, phases: Phases) -> Work:
-        """Let the parts be executed for a version."""
+        """Execute the parts for a version."""
         self.discard()
         with phases("write"):
             if self.rules.history is None:

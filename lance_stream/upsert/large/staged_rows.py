@@ -1,20 +1,20 @@
-"""Upserts of rows that arrive in tasks, and are applied by ranges of their keys.
+"""Upserts of rows that arrive in tasks and are applied by ranges of their keys.
 
-    each task    stage_rows       few rows stay in memory; more are written to a file in the table's
-                                  directory, sorted by a word of the key (`staged_files`)
-    commit       upsert_staged    few rows together: one upsert of all of them. More: ranges of
-                                  words, each with as many rows as fit the limits, are read, looked
-                                  up in the table, decided and written; then one commit
+    every task   stage_rows       keeps a few rows in memory; writes more rows to a file in the
+                                  table's directory, sorted by a word of the key (`staged_files`)
+    commit       upsert_staged    few rows in total: one upsert of all of them. Many rows: reads,
+                                  looks up, decides and writes one range of words after the other,
+                                  within the limits of rows and bytes; then one commit
                  discard_staged   deletes the files, whatever the outcome
 
-The word of a key is the one by which the index of keys is sorted (`memtable.first_words`),
-so that a range of keys is looked up in a range of each run. Only speed depends on that: what
-matters is that equal keys have equal words, and meet in one range.
+The word of a key is the one that the key index is sorted by (`memtable.first_words`), so that a
+range of keys is looked up in a range of every run. This affects only speed. Correctness needs only
+that equal keys have equal words, so that they share a range.
 
-What processes a range is passed to `upsert_staged`: threads of this process, or tasks. It holds all
-rows of the range: about `MAX_ROWS` and `MAX_BYTES`, or those of one key if they are more. The
-committing process holds about 32 bytes per row for the decisions, and the rows that tasks have kept
-in memory: at most 32 MiB of the first tasks, and 16 KiB of each of the others.
+`upsert_staged` is passed what processes the ranges: threads of this process, or tasks. A worker
+holds all rows of a range: about `MAX_ROWS` and `MAX_BYTES`, or more if one key has more. The
+committing process holds about 32 bytes per row for the decisions, and the rows that tasks kept in
+memory: at most 32 MiB from the first tasks, and 16 KiB from each later task.
 """
 
 import threading
@@ -57,25 +57,25 @@ from lance_stream.write.arrow_input import one_batch, without_views
 from lance_stream.write.phases import Phases
 
 MAX_ROWS: Final = 500_000
-"""A range has about so many rows at most, ..."""
+"""The approximate maximum number of rows in a range."""
 
 MAX_BYTES: Final = 128 << 20
-"""... and so many bytes of them."""
+"""The approximate maximum size of a range in bytes."""
 
 SORTED_BATCH_BYTES: Final = 32 << 20
-"""About how many bytes of rows are sorted at once."""
+"""The approximate size of the portions in which rows are sorted, in bytes."""
 
 _RANGES_AT_ONCE: Final = 2
-"""How many ranges are looked up, decided and written at once."""
+"""The number of ranges that are processed at the same time."""
 
 _MANY_TASKS: Final = 32
-"""A task cannot know how many others there are. So many of them ..."""
+"""A task does not know the number of tasks: the first ones may keep more rows in memory."""
 
 _MAX_INLINE_BYTES: Final = 1 << 20
-"""... keep rows of up to this many bytes in memory, ..."""
+"""The most bytes of rows that one of the first `_MANY_TASKS` tasks keeps in memory."""
 
 _MAX_INLINE_BYTES_OF_MANY: Final = 16 << 10
-"""... and the others up to this many."""
+"""The most bytes of rows that a later task keeps in memory."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class StagedRows:
     """The rows of one task; picklable.
 
     Attributes:
-        num_rows: How many.
+        num_rows: The number of rows.
         num_bytes: Their size as Arrow streams.
-        encoded: The rows, if they are few: one Arrow stream; empty otherwise.
+        encoded: The rows as one Arrow stream, if they are few; empty otherwise.
         sorted_rows: The rows, if they are many.
-        keys: The key columns of the table as the task knew it, whose types decide the words. By the
-            time of the commit, the table may have wider ones.
+        keys: The key columns of the table as the task saw it. Their types determine the words; the
+            table may have wider types by the time of the commit.
         seed: The seed of the words.
     """
 
@@ -109,15 +109,15 @@ def stage_rows(
     task: int = 0,
     seed: int = 0,
 ) -> StagedRows:
-    """Keep the rows of one task for the commit.
+    """Stage the rows of one task for the commit.
 
     Args:
         batches: The rows.
-        store: The table's.
+        store: The table's store.
         table: The table's columns.
         rules: The user's rules for the rows.
         task: The number of the task, from 0.
-        seed: The first seed of the hashes of the index of keys; the same for all tasks of a batch.
+        seed: The first seed of the key index's hashes; the same for all tasks of a batch.
 
     Raises:
         InvalidInputError: A named column does not exist, or a key is null, or does not fit the
@@ -140,7 +140,7 @@ def stage_rows(
     if not first:
         return StagedRows()
     rows = one_batch(pa.Table.from_batches(first))
-    key_rows(rows, table, rules)  # the task reports invalid keys
+    key_rows(rows, table, rules)  # report invalid keys in the task
     encoded = encode_rows(rows)
     return StagedRows(rows.num_rows, len(encoded), encoded, SortedRows(), keys, seed)
 
@@ -155,7 +155,7 @@ def _with_words(
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch without views, whose size older versions of pyarrow cannot tell."""
+    """Return a batch without views, whose size older versions of pyarrow cannot compute."""
     plain = without_views(batch.schema)
     return batch if plain.equals(batch.schema) else batch.cast(plain)
 
@@ -166,7 +166,6 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     num_bytes = 0
     for batch in batches:
         if batch.num_rows:
-            # Without views, whose bytes older releases of Arrow cannot count.
             waiting.append(one_batch(pa.Table.from_batches([batch])))
             num_bytes += waiting[-1].nbytes
         if num_bytes >= SORTED_BATCH_BYTES:
@@ -182,11 +181,11 @@ def discard_staged(store: Store, staged: Iterable[StagedRows]) -> None:
 
 
 class RangeWorkers(Protocol):
-    """What processes the ranges of an upsert: threads of this process, or tasks."""
+    """Processes the ranges of an upsert: in threads of this process, or in tasks."""
 
     @property
     def reading(self) -> Workers:
-        """What reads the table's files for an upsert of few rows."""
+        """The workers that read the table's files for an upsert of few rows."""
         ...
 
     def prepare(self, planned: PartedUpsert) -> PartedUpsert:
@@ -194,15 +193,15 @@ class RangeWorkers(Protocol):
         ...
 
     def max_rows(self, num_rows: int) -> int:
-        """Return how many rows a range of some rows has at most."""
+        """Return the maximum number of rows in a range, given the total number of rows."""
         ...
 
     def run(
         self, function: Callable[[WordRange], Outcome], ranges: Sequence[WordRange]
     ) -> Iterator[Outcome]:
-        """Yield what a picklable function returns for the ranges; not for all, if one failed.
+        """Yield the outcomes of a picklable function for the ranges; fewer if one fails.
 
-        If it raises an error, that is raised once the outcomes of the others have been passed.
+        If the function raises an error, the error is raised after the other outcomes were yielded.
         """
         ...
 
@@ -213,17 +212,17 @@ class RangeThreads:
     reading: Workers = THREADS
 
     def prepare(self, planned: PartedUpsert) -> PartedUpsert:
-        """Return the upsert: the first range reads and keeps the keys that are not known yet."""
+        """Return the upsert unchanged: the first range reads the keys that are not indexed yet."""
         return planned
 
     def max_rows(self, num_rows: int) -> int:
-        """Return how many rows a range has at most: as many as the memory allows."""
+        """Return the maximum number of rows in a range, which the memory determines."""
         return min(num_rows, MAX_ROWS)
 
     def run(
         self, function: Callable[[WordRange], Outcome], ranges: Sequence[WordRange]
     ) -> Iterator[Outcome]:
-        """Yield what a function returns for the ranges; none is begun once one has failed."""
+        """Yield the outcomes of a function for the ranges; starts no range after a failure."""
         has_failed = threading.Event()
 
         def do(one: WordRange) -> Outcome | None:
@@ -238,7 +237,7 @@ class RangeThreads:
                 has_failed.set()
             return outcome
 
-        # The first range reads the keys that are not known yet, so the others need not.
+        # The first range reads the keys that are not indexed yet, so that the others need not.
         first = [do(span) for span in ranges[:1]]
         with ThreadPoolExecutor(
             _RANGES_AT_ONCE, thread_name_prefix="lance-stream-parts"
@@ -275,17 +274,17 @@ def upsert_staged(
         staged: The rows of all tasks.
         rules: The user's rules for the rows.
         columns: The columns of the rows.
-        sequence: The type of the column that orders rows; None if the rows have none.
-        micro_batch: Which micro-batch they are, with their digest. If the table already has it,
-            nothing happens.
+        sequence: The type of the column that orders rows; None if the rows have no order.
+        micro_batch: The micro-batch of the rows, with their digest. If the table already contains
+            it, nothing is done.
         environment: Randomness for file names; the clock, for remembered deletes.
-        phases: Receives the durations of "write", with the look-up of keys, and "commit".
-        workers: What processes the rows, a range at a time.
+        phases: Receives the durations of "write", including the lookup of keys, and "commit".
+        workers: Process the ranges.
         is_current: Whether the version was opened for this upsert; see `attempts.upsert_by`.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
-        CommitError: It was not committed, or the outcome is unknown.
+        CommitError: The commit failed, or its outcome is unknown.
     """
     num_rows = sum(task_rows.num_rows for task_rows in staged)
     if not num_rows:
@@ -303,7 +302,7 @@ def upsert_staged(
             environment=environment,
         )
     sorted_rows = _by_words(staged, rules)
-    # Words of keys in different types are not the same.
+    # Equal keys of different types have different words.
     can_be_cut = len({task_rows.keys for task_rows in staged if task_rows.num_rows}) == 1
 
     def run(planned: PartedUpsert) -> list[Outcome]:
@@ -341,7 +340,7 @@ def upsert_staged(
 def _staged_parts(
     planned: PartedUpsert, parts: Sequence[Part], max_rows: int
 ) -> tuple[Callable[[WordRange], Outcome], list[WordRange]]:
-    """Return what does the changes that parts have left over, and the ranges of fragments."""
+    """Return the function that writes the staged changes of parts, and the ranges of fragments."""
     changes = [part.changes for part in parts]
     lacking = next((part.partial for part in parts), {})
     ranges = cut_ranges(changes, max_rows, MAX_BYTES, multiple=1 << 32)

@@ -193,7 +193,7 @@ def test_new_columns_are_added_to_a_history(spark: Any, uri: str) -> None:
     ("select", "message"),
     [
         ("*; 1 AS __START_AT", "has a column '__START_AT', which a history"),
-        ("*; 1 AS __SEQUENCE", "has a column '__SEQUENCE', which the table has"),
+        ("*; 1 AS __SEQUENCE", "has a column '__SEQUENCE', but this name is reserved"),
         ("CAST(NULL AS long) AS id; city; note; seq; op", "rows have no key"),
         ("id; city; note; CAST(NULL AS long) AS seq; op", "rows have no 'seq'"),
         ("id; city; note; op", "the batch has no column 'seq'"),
@@ -225,7 +225,7 @@ def test_type_1_tables_refuse_type_2(spark: Any, uri: str) -> None:
     ("arguments", "message"),
     [
         ({"keys": None}, r"name the key columns, for example keys=\['id'\]"),
-        ({"sequence_by": None}, "name the column, or columns, that order them"),
+        ({"sequence_by": None}, "name the column or columns that order them"),
         ({"sequence_by": 3}, "sequence_by must be a list of column names"),
         ({"column_list": ["id", "city"]}, "give one"),
         ({"except_column_list": ["id"]}, "key column 'id' cannot be left out"),

@@ -185,7 +185,7 @@ def test_struct_sequences_compare_in_stored_order(way: Way) -> None:
     late = pa.table({"id": [1], "seq": pa.array([{"lsn": 9.0, "at": 1}], turned), "x": ["old"]})
     assert way(table, late, BY_SEQUENCE).num_late == 1
     without = late.set_column(1, "seq", pa.array([{"at": 9}], pa.struct([("at", pa.int64())])))
-    with pytest.raises(InvalidInputError, match="without all of its parts"):
+    with pytest.raises(InvalidInputError, match="without all fields of the struct"):
         way(table, without, BY_SEQUENCE)
 
 
