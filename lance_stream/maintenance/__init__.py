@@ -1,6 +1,7 @@
 """What keeps a table healthy: cleanup, verification, compaction, tags, branches, consumers.
 
 Read `cleanup` first, with `consumers`, whose versions it leaves alone, and `auto_cleanup`, which
-runs it after commits. Then `tags` and `branches`; `compaction` and `indices`, which a stream's
-writer runs by `upkeep`; `verification`; and `migrations`.
+runs it after commits. Then `tags` and `branches`; `links` refuses to remove what is a link.
+`compaction` and `indices` are what a stream's writer runs by `upkeep`; `verification` checks a
+version; `migrations` change a table's format.
 """
