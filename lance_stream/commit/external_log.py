@@ -61,7 +61,7 @@ from lance_stream.commit.manifest_files import (
 )
 from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.commit.version_log import LogState, Publisher
+from lance_stream.commit.version_log import LogState, Publisher, version_not_found
 from lance_stream.errors import (
     CommitAbortedError,
     CorruptDataError,
@@ -236,11 +236,7 @@ class ExternalLog:
             return self._listed.read(version, etag)
         if manifest is not None:
             return manifest
-        versions = self.versions()
-        raise NotFoundError(
-            f"the dataset at {self.store.uri} has no version {version}: it has "
-            f"{len(versions)}, the oldest {versions[0]} and the newest {versions[-1]}"
-        )
+        raise version_not_found(self.store.uri, version, self.versions())
 
     def prefetch(self, versions: Sequence[int]) -> None:
         """Do nothing: manifests are not cached; see `VersionLog.prefetch`."""

@@ -26,7 +26,7 @@ from itertools import islice
 from typing import Final
 
 from lance_stream.commit.manifest_files import read_manifest, remember_manifest
-from lance_stream.commit.version_log import LogState
+from lance_stream.commit.version_log import LogState, version_not_found
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.storage.store import Store
 from lance_stream.table.config import manifest_store_mark
@@ -197,11 +197,7 @@ class ObjectStoreLog:
         for scheme in self._schemes_to_try():
             with suppress(NotFoundError):
                 return self._read(version, scheme, etag)
-        versions = self.versions()
-        raise NotFoundError(
-            f"the dataset at {self.store.uri} has no version {version}: it has "
-            f"{len(versions)}, the oldest {versions[0]} and the newest {versions[-1]}"
-        )
+        raise version_not_found(self.store.uri, version, self.versions())
 
     def prefetch(self, versions: Sequence[int]) -> None:
         """Do nothing: manifests are not cached; see `VersionLog.prefetch`."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
+from lance_stream.errors import NotFoundError
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
 
@@ -248,3 +249,19 @@ class VersionLog(Protocol):
             paths: Files whose names `parse_staged_manifest_name` recognizes.
         """
         ...
+
+
+def version_not_found(uri: str, version: int, existing: Sequence[int]) -> NotFoundError:
+    """Return the error for a version that does not exist.
+
+    Args:
+        uri: Of the dataset.
+        version: The version.
+        existing: The versions that exist, ascending; at least one.
+    """
+    oldest, newest = existing[0], existing[-1]
+    if len(existing) == 1:
+        others = f"its only version is {newest}"
+    else:
+        others = f"it has {len(existing)} versions, the oldest {oldest} and the newest {newest}"
+    return NotFoundError(f"the dataset at {uri} has no version {version}: {others}")

@@ -150,7 +150,7 @@ class VersionLogContract:
         data = log.store.read(log.manifest_path(1))
         log.remove([1, 2])
         assert log.versions() == [3]
-        with pytest.raises(NotFoundError, match="no version 1: it has 1"):
+        with pytest.raises(NotFoundError, match="no version 1: its only version is 3"):
             log.read(1)
         log.undo_remove(1, data)
         assert log.versions() == [1, 3]

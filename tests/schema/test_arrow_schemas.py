@@ -327,6 +327,7 @@ def test_duplicate_column_names_are_refused() -> None:
         ("decimal:64:9:1", CorruptDataError),
         ("decimal:128", CorruptDataError),
         ("timestamp:hours:-", CorruptDataError),
+        ("fixed_size_binary:0", UnsupportedFeatureError),
         ("fixed_size_binary:-1", CorruptDataError),
         ("fixed_size_binary:x", CorruptDataError),
         ("fixed_size_list:float:0", CorruptDataError),

@@ -244,8 +244,13 @@ def _parse_timestamp(rest: str) -> pa.DataType:
 
 def _parse_fixed_size_binary(rest: str) -> pa.DataType:
     width = int(rest)
-    if width <= 0:
-        raise ValueError("the width is not positive")
+    if width == 0:
+        raise UnsupportedFeatureError(
+            "columns of fixed_size_binary[0], whose values are all empty, are not supported: drop "
+            "the column with the program that wrote it"
+        )
+    if width < 0:
+        raise ValueError("the width is negative")
     return pa.binary(width)
 
 
