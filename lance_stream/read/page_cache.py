@@ -6,50 +6,43 @@ request for each column and batch. So the bytes that a batch needs are rounded u
 pages, which are fetched once and kept for the next batches, whatever the columns' encodings:
 
     a page                one part, unless the pages under way are larger than `WINDOW_BYTES`
-    the scan's first page a part for the first batch, and parts that grow: a scan that is ended
-                          after a few rows has not fetched whole pages
+    the scan's first page a part for the first batch, and the rest: a scan that is ended after a
+                          few rows has not fetched whole pages
     the other columns of a scan with a filter
                           likewise, if there were batches of which no rows, or few, matched
 
-A scan keeps twice what is under way, at most `MAX_CACHED_BYTES`, and what it is fetching; what was
-used least recently goes first. Bytes outside of these pages are requested as they are, and so are
-rows so far apart that what lies between them is not worth reading.
+A scan keeps twice what is under way, besides what it is fetching; what was used least recently goes
+first. Bytes outside of these pages are requested as they are, and so are rows so far apart that
+what lies between them is not worth reading.
 """
 
 import threading
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
+from cachetools import LRUCache
 
 from lance_stream.byte_ranges import Buffer, ByteRange, ReadRanges
 from lance_stream.file.metadata.stored_pages import StoredPage
 
-MAX_CACHED_BYTES: Final = 256 << 20
-"""The most that a scan keeps of its pages, besides what its threads are fetching."""
-
-WINDOW_BYTES: Final = MAX_CACHED_BYTES // 2
+WINDOW_BYTES: Final = 128 << 20
 """The pages of all columns that are under way at once are cut into parts of this total size."""
 
 START_BYTES: Final = 32 << 20
 """The size of a scan's first parts of all columns, unless a batch needs more: a default batch's."""
 
-LEAST_PART_BYTES: Final = 256 << 10
-"""No part is smaller: it takes about as long as a request."""
-
-MOST_OF_A_PAGE: Final = 0.75
-"""If a first part would be this much of a page, the rest is not left for another request."""
-
-GROWTH: Final = 8
-"""How many times larger than the one before it each of the growing parts is."""
-
-MAX_GAP_BYTES: Final = 256 << 10
-"""Rows farther apart than this are read by themselves; nearer ones the store would join."""
+REQUEST_BYTES: Final = 256 << 10
+"""What arrives in about the time of a request: no part is smaller, nor a gap that is read along."""
 
 _ALIGNMENT: Final = 4096
+
+_PartKey: TypeAlias = tuple[object, int]
+"""The name of a file, and where a part of it begins."""
 
 
 class Rows(NamedTuple):
@@ -66,22 +59,15 @@ class Rows(NamedTuple):
     in_batch: int
 
 
-class _Part:
-    """A part of a page that was fetched, or is being fetched."""
-
-    def __init__(self, span: ByteRange) -> None:
-        self.span = span
-        self.is_done = threading.Event()
-        self.data: Buffer | None = None
-
-
 class PageCache:
     """The parts of pages that one scan keeps; safe for several threads."""
 
     def __init__(self) -> None:
-        self._parts: OrderedDict[tuple[object, int], _Part] = OrderedDict()
-        self._num_bytes = 0
+        self._parts: LRUCache[_PartKey, Future[Buffer]] = LRUCache(
+            float("inf"), getsizeof=lambda fetch: len(fetch.result())
+        )
         self._room = 0
+        self._fetches: dict[_PartKey, Future[Buffer]] = {}
         self._finished: deque[object] = deque()
         self._lock = threading.Lock()
         self._matches_everywhere = True
@@ -98,12 +84,12 @@ class PageCache:
     @property
     def num_bytes(self) -> int:
         """How much is kept."""
-        return self._num_bytes
+        return int(self._parts.currsize)
 
     def make_room(self, window_bytes: int) -> None:
         """Keep twice as much as is under way at once."""
         with self._lock:
-            self._room = max(self._room, min(2 * window_bytes, MAX_CACHED_BYTES))
+            self._room = max(self._room, 2 * window_bytes)
 
     def fetch(
         self,
@@ -120,28 +106,27 @@ class PageCache:
             more: The ranges.
             read_ranges: Reads what is not kept and not being fetched by another thread.
         """
-        mine: list[_Part] = []
-        cached: list[_Part] = []
+        new: dict[_PartKey, ByteRange] = {}
+        fetches: list[Future[Buffer]] = []
         with self._lock:
-            for span in parts:
-                part = self._parts.get((owner, span.start))
-                if part is None:
-                    part = self._parts[owner, span.start] = _Part(span)
-                    self._num_bytes += span.size_bytes
-                    mine.append(part)
-                else:
-                    self._parts.move_to_end((owner, span.start))
-                cached.append(part)
-            self._leave_out_oldest()
+            self._drop_finished_files()
+            for part in parts:
+                key = (owner, part.start)
+                fetch = self._parts.get(key) or self._fetches.get(key)
+                if fetch is None:
+                    fetch = self._fetches[key] = Future()
+                    new[key] = part
+                fetches.append(fetch)
         answers: Sequence[Any] = ()
         try:
-            if mine or more:
-                answers = read_ranges([*(part.span for part in mine), *more])
-            for part, data in zip(mine, answers, strict=False):
-                part.data = memoryview(data)
+            if new or more:
+                answers = read_ranges([*new.values(), *more])
         finally:
-            self._finish(owner, mine)
-        return [self._bytes_of(part, read_ranges) for part in cached], answers[len(mine) :]
+            self._finish(list(new), answers)
+        data = [
+            _bytes_of(fetch, part, read_ranges) for fetch, part in zip(fetches, parts, strict=True)
+        ]
+        return data, answers[len(new) :]
 
     def forget(self, owner: object) -> None:
         """Keep nothing more of a file, from the next call of `fetch` on.
@@ -150,35 +135,36 @@ class PageCache:
         """
         self._finished.append(owner)
 
-    def _finish(self, owner: object, parts: Sequence[_Part]) -> None:
-        with self._lock:
-            for part in parts:
-                key = (owner, part.span.start)
-                if part.data is None and self._parts.get(key) is part:
-                    del self._parts[key]
-                    self._num_bytes -= part.span.size_bytes
-        for part in parts:
-            part.is_done.set()
+    def _finish(self, keys: Sequence[_PartKey], answers: Sequence[Any]) -> None:
+        """Keep parts that were fetched, and drop what was used least recently.
 
-    def _leave_out_oldest(self) -> None:
+        Args:
+            keys: The parts.
+            answers: The bytes of each; nothing if the request has failed.
+        """
+        with self._lock:
+            fetches = {key: self._fetches.pop(key) for key in keys}
+            for (key, fetch), data in zip(fetches.items(), answers, strict=False):
+                fetch.set_result(memoryview(data))
+                self._parts[key] = fetch
+            for fetch in fetches.values():
+                fetch.cancel()  # of no effect if it has a result
+            while self._parts.currsize > self._room:
+                self._parts.popitem()
+
+    def _drop_finished_files(self) -> None:
         while self._finished:
             owner = self._finished.popleft()
             for key in [part_key for part_key in self._parts if part_key[0] is owner]:
-                self._num_bytes -= self._parts.pop(key).span.size_bytes
-        for key, part in list(self._parts.items()):
-            if self._num_bytes <= self._room:
-                return
-            if part.is_done.is_set():
                 del self._parts[key]
-                self._num_bytes -= part.span.size_bytes
 
-    @staticmethod
-    def _bytes_of(part: _Part, read_ranges: ReadRanges) -> Buffer:
-        part.is_done.wait()
-        if part.data is None:  # the thread that fetched it has failed; its error is its own
-            (data,) = read_ranges([part.span])
-            return memoryview(data)
-        return part.data
+
+def _bytes_of(fetch: "Future[Buffer]", part: ByteRange, read_ranges: ReadRanges) -> Buffer:
+    try:
+        return fetch.result()
+    except CancelledError:  # the thread that fetched it has failed, and raises its own error
+        (data,) = read_ranges([part])
+        return memoryview(data)
 
 
 class PagesOfFile:
@@ -192,7 +178,7 @@ class PagesOfFile:
         is_first: Whether the scan begins with this file.
 
     Attributes:
-        name: What `kept` calls the file.
+        name: What the cache calls the file.
     """
 
     def __init__(
@@ -258,13 +244,13 @@ class PagesOfFile:
         page, is_of_filter = self._pages[index]
         if rows_apart > 1:
             row_bytes = (page.stop - page.start) / max(page.stop_row - page.first_row, 1)
-            if row_bytes * rows_apart > MAX_GAP_BYTES:
+            if row_bytes * rows_apart > REQUEST_BYTES:
                 return []
         if index not in self._parts:
             is_first = self._is_first and page.first_row <= self._rows.start
-            grows = not is_of_filter and (is_first or not self._cache.matches_everywhere)
+            starts_small = not is_of_filter and (is_first or not self._cache.matches_everywhere)
             # once: of two threads that cut it at a time, both take what the first one made
-            self._parts.setdefault(index, self._cut_page(page, grows=grows))
+            self._parts.setdefault(index, self._cut_page(page, starts_small=starts_small))
         parts = self._parts[index]
         first = bisect_right(parts, span.start, key=lambda part: part.start) - 1
         last = bisect_right(parts, span.stop - 1, key=lambda part: part.start) - 1
@@ -272,21 +258,22 @@ class PagesOfFile:
             return []
         return parts[first : last + 1]
 
-    def _cut_page(self, page: StoredPage, *, grows: bool) -> list[ByteRange]:
+    def _cut_page(self, page: StoredPage, *, starts_small: bool) -> list[ByteRange]:
         """Return the parts of a page, in order."""
         num_rows = max(page.stop_row - page.first_row, 1)
         begin = max(self._rows.start - page.first_row, 0) / num_rows
         end = min(self._rows.stop - page.first_row, num_rows) / num_rows
-        share = self._share
-        if grows:
-            first = max(self._start, self._rows.in_batch / num_rows)
-            share = first if first < MOST_OF_A_PAGE * share else share
-        if share == 1 and (begin, end) == (0, 1):
+        first_share = share = self._share
+        if starts_small:
+            start = max(self._start, self._rows.in_batch / num_rows)
+            if 2 * start <= share:  # else the rest is too little for another request
+                first_share = start
+        if first_share == 1 and (begin, end) == (0, 1):
             return [ByteRange(page.start, page.stop)]
         return [
             part
             for extent in _extents(page)
-            for part in _cut_extent(extent, begin, end, share, self._share)
+            for part in _cut_extent(extent, begin, end, first_share, share)
         ]
 
 
@@ -300,19 +287,17 @@ def _cut_extent(
     """
     size = extent.size_bytes
     low, high = int(begin * size), int(end * size)
-    largest = max(share * size, LEAST_PART_BYTES)
-    step = largest
-    if first_share < share:
-        step = min(first_share * size + LEAST_PART_BYTES, largest)
-    bounds = [*range(0, low, LEAST_PART_BYTES)]
+    largest = max(share * size, REQUEST_BYTES)
+    step = min(first_share * size + REQUEST_BYTES, largest) if first_share < share else largest
+    bounds = [*range(0, low, REQUEST_BYTES)]
     at = float(low)
     while at < high:
         bounds.append(int(at))
         at += step
-        step = min(GROWTH * step, largest)
-        if high - at < LEAST_PART_BYTES:
+        step = largest
+        if high - at < REQUEST_BYTES:
             break
-    bounds += range(high, size, LEAST_PART_BYTES)
+    bounds += range(high, size, REQUEST_BYTES)
     return _aligned([extent.start + bound for bound in bounds], extent)
 
 
@@ -324,7 +309,7 @@ def _extents(page: StoredPage) -> list[ByteRange]:
         assert buffer is not None
         if after is None:
             extents.append(ByteRange(start, page.stop))
-        elif buffer.stop - start >= LEAST_PART_BYTES:
+        elif buffer.stop - start >= REQUEST_BYTES:
             extents.append(ByteRange(start, after.start))
             start = after.start
     return extents

@@ -35,7 +35,7 @@ THRESHOLDS: Mapping[str, list[Any]] = {
     "read.indices.candidates.MOST_READ": [1e9],
     "read.indices.candidates.MAX_MATCHED_PART": [1e9, None],
     "read.fragment.MOST_EXPECTED_ROWS": [1, None],
-    "read.page_cache.LEAST_PART_BYTES": [1, None],
+    "read.page_cache.REQUEST_BYTES": [1, None],
     "table.lineage.row_ids._MAX_PIECES": [2, None],
     "table.manifest._FEW_FIELDS": [1, None],
     "file.v2_1.layouts.full_zip.zipped_items._MANY_ROWS": [2, None],

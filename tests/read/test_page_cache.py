@@ -40,9 +40,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> ObjectService:
         (reading_ahead, "MAX_WAITING_BYTES"),
         (page_cache, "START_BYTES"),
         (page_cache, "WINDOW_BYTES"),
-        (page_cache, "MAX_CACHED_BYTES"),
-        (page_cache, "LEAST_PART_BYTES"),
-        (page_cache, "MAX_GAP_BYTES"),
+        (page_cache, "REQUEST_BYTES"),
         (object_store, "PIECE_BYTES"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name) // SMALLER)
@@ -222,7 +220,6 @@ def test_pages_wider_than_the_window_are_read_in_parts(
 ) -> None:
     """Never is more kept than the limit, and nothing is read twice."""
     monkeypatch.setattr(page_cache, "WINDOW_BYTES", FILE_BYTES // 4)
-    monkeypatch.setattr(page_cache, "MAX_CACHED_BYTES", FILE_BYTES // 2)
     monkeypatch.setattr(reading_ahead, "MAX_WAITING_BYTES", FILE_BYTES // 8)
     rows = numbers(NUM_ROWS)
     ds = table_of(rows, num_files=2)
