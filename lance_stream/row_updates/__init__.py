@@ -1,9 +1,9 @@
-"""How an updated row is stored: moved to a new fragment, changed in place, or deleted.
+"""How updated rows are stored: moved to a new fragment, changed in place, or deleted.
 
-Read `changed_rows` first (rows are read by address, deleted, and keep their lineage when they
-move), then `in_place` (new columns beside the old ones) and `in_place_costs` (when that is
-cheaper). `partial_structs` completes rows that lack parts of a struct; `staged_files` holds rows
-on their way to a commit, sorted, to be read by ranges.
+Read `changed_rows` first (reads and deletes rows by address, and preserves the lineage of rows that
+move), then `in_place` (writes only the changed columns) and `in_place_costs` (decides when that is
+cheaper). `partial_structs` completes incoming structs that lack fields. `staged_files` stores rows
+until the commit, sorted, so that they can be read by range.
 
-May import: read, write and what they may.
+May import: read, write, and whatever they may import.
 """

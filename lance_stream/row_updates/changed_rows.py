@@ -1,7 +1,7 @@
-"""Rows that are updated or deleted: read in place, deleted at their position, tracked by id.
+"""Updated and deleted rows: reads them by address, deletes them, and preserves their lineage.
 
-What upserts, updates and deletes share. Rows are identified by their addresses, ascending, so that
-those of one fragment are together.
+Shared by upserts, updates and deletes. Rows are identified by ascending addresses, so that the
+rows of one fragment are adjacent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,7 +53,7 @@ def read_rows(
     Args:
         table: The version that the addresses belong to.
         addresses: (n,) u64, ascending.
-        columns: The columns wanted.
+        columns: The columns to read.
         read: Yields the rows of work units, in order.
     """
     positions = table.manifest.fragments.index_by_id
@@ -66,7 +66,7 @@ def read_rows(
 
 
 class MovedLineage(NamedTuple):
-    """What rows keep when they move to other fragments.
+    """The lineage that rows keep when they move to other fragments.
 
     Attributes:
         row_ids: (n,) their stable row ids.
@@ -102,7 +102,7 @@ def moved_lineage(table: TableVersion, addresses: RowAddresses) -> MovedLineage:
 
 
 def with_moved_lineage(fragments: Iterable[Fragment], lineage: MovedLineage) -> list[Fragment]:
-    """Set the lineage of the rows that existed before, which come first."""
+    """Set the lineage of the rows that existed before; they precede the new rows."""
     with_lineage: list[Fragment] = []
     first = 0
     for fragment in fragments:
@@ -122,11 +122,11 @@ def with_moved_lineage(fragments: Iterable[Fragment], lineage: MovedLineage) -> 
 def without_rows(
     table: TableVersion, addresses: RowAddresses, environment: Environment
 ) -> tuple[tuple[Fragment, ...], tuple[int, ...]]:
-    """Write deletion files; return the fragments that have them, and the ids of empty ones.
+    """Write deletion files; return the fragments with new ones, and the ids of emptied fragments.
 
-    The fragments are for a transaction, which applies their deletion files to the fragments of the
-    version before. Their sequences are left out: those of a table that has lived would make each
-    transaction, and the copy of it in the manifest, as large as what the table says of all rows.
+    The fragments are for a transaction, which only takes their deletion files. They omit row ids
+    and row versions: in an old table, these would make every transaction, and its copy in the
+    manifest, as large as the lineage of the whole table.
     """
     positions = table.manifest.fragments.index_by_id
     dying: list[tuple[Fragment, npt.NDArray[np.uint32]]] = []
@@ -142,7 +142,7 @@ def without_rows(
         else:
             dying.append((replace(fragment, physical_rows=num_rows), deleted))
 
-    # Nothing is written before everything has been read.
+    # Read everything before writing anything.
     def write(job: tuple[Fragment, npt.NDArray[np.uint32], int]) -> Fragment:
         fragment, deleted, file_id = job
         file = write_deletion_file(table.store, fragment.id, deleted, table.version, file_id)
@@ -167,6 +167,6 @@ def by_fragment(addresses: RowAddresses) -> Iterator[tuple[int, npt.NDArray[np.u
     fragment_ids, offsets = unpack_addresses(addresses)
     distinct, firsts = np.unique(fragment_ids, return_index=True)
     stops = [*firsts[1:].tolist(), len(offsets)]
-    # Without rows there is no fragment, but there would be one stop.
+    # Without rows there are no fragments, but one stop: hence not strict.
     for fragment_id, start, stop in zip(distinct.tolist(), firsts.tolist(), stops, strict=False):
         yield fragment_id, offsets[start:stop].astype(np.uint32)

@@ -1,17 +1,17 @@
-"""Changed rows that stay in place: only the columns that have new values are written again.
+"""Updates rows in place: rewrites only the columns that have new values.
 
-    fragment 4     a.lance: id, price, photo, of ten rows; a batch has new prices for rows 2 and 7
+    fragment 4     a.lance: id, price, photo of ten rows; a batch has new prices for rows 2 and 7
     before         a.lance  fields 0 1 2
     after          a.lance  fields 0 -2 2      its prices are no longer used
                    b.lance  fields 1           ten prices, eight of them copied
 
 Rows keep their addresses, row ids and created-at versions. The commit sets the last-updated-at
-versions of the changed rows, whose offsets the operation lists. Deleted rows are copied along. No
-other column is read, however wide it is. Key columns are never written again, since rows with equal
-keys are changed: their files, and what is known of these, stay valid.
+versions of the changed rows, whose offsets the operation lists. Deleted rows are copied, too. Other
+columns are not read, however wide they are. An upsert never rewrites key columns, because it
+matches rows by equal keys: their files, and all bounds and indices of these files, stay valid.
 
-Whether that is cheaper than writing the changed rows elsewhere, whole, is decided for each fragment
-(`in_place_costs`). Some fragments have no choice (`_may_stay`).
+For every fragment, `in_place_costs` decides whether this is cheaper than writing the complete rows
+elsewhere. Some fragments do not support it (`_may_stay`).
 
 Source:  table.proto; transaction.proto, Update; observed in the reference.
 """
@@ -48,28 +48,28 @@ from lance_stream.write.fragments import WriteTarget, delete_files, write_fragme
 from lance_stream.write.lineage_files import limit_of
 
 _BYTES_PER_RUN = 12
-"""About how many bytes a run of row versions takes."""
+"""The approximate size of a run of row versions in bytes."""
 
 _MOST_BYTES = 1 << 30
-"""Up to how many bytes of new values rows stay in place: one array holds old and new ones."""
+"""The maximum size of new values for rows to stay in place: one array holds old and new values."""
 
 
 NewValues: TypeAlias = Callable[[pa.RecordBatch, slice], pa.RecordBatch]
-"""Returns the new values of some changed rows, given the rows as they are stored, and which of the
-changed rows they are."""
+"""Returns the new values of some changed rows, given the stored rows and their range among the
+changed rows."""
 
 
 @dataclass(frozen=True)
 class ColumnsJob:
-    """The columns of one fragment that are written again.
+    """The columns of one fragment to rewrite.
 
     Attributes:
-        unit: Reads them, and what their new values depend on, with the values of deleted rows.
-        num_rows: The fragment's number of rows, including deleted ones.
-        offsets: (n,) u32, ascending: its rows with new values.
-        new: Returns the new values; picklable, if the job is to be.
-        target: Where they are written, all in one file.
-        needs_stored: Whether the new values depend on stored ones.
+        unit: Reads these columns and those that the new values depend on, including deleted rows.
+        num_rows: The number of rows of the fragment, including deleted ones.
+        offsets: (n,) u32 offsets of the rows with new values, ascending.
+        new: Returns the new values; the job is picklable if this is.
+        target: Where the columns are written, in a single file.
+        needs_stored: Whether the new values depend on stored values.
     """
 
     unit: WorkUnit
@@ -82,11 +82,11 @@ class ColumnsJob:
 
 @dataclass(frozen=True)
 class IncomingValues:
-    """New values that came in.
+    """New values from a batch.
 
     Attributes:
         rows: (n,) the values of all changed rows of a fragment.
-        partial: The columns that lack some of their parts, which keep their values.
+        partial: The columns whose structs are incomplete; missing fields keep their values.
     """
 
     rows: pa.RecordBatch
@@ -101,26 +101,26 @@ class IncomingValues:
 def columns_that_may_stay(
     table: TableVersion, names: Iterable[str], unchanged: Iterable[str], num_bytes: int
 ) -> tuple[Field, ...]:
-    """Return the columns with new values; none if they cannot be written beside the others.
+    """Return the columns with new values; an empty tuple if they cannot be updated in place.
 
     Args:
         table: The version that is changed.
-        names: The columns.
-        unchanged: The columns that would not have to be read to write the changed rows elsewhere.
+        names: The columns with new values.
+        unchanged: The columns that need not be read to write the changed rows elsewhere.
         num_bytes: The size of the new values.
     """
     name_set = set(names)
     fields = tuple(field for field in table.schema.fields if field.name in name_set)
     if table.file_version.data_file_numbers < (2, 0):
-        return ()  # files of 0.1 have no columns that are no longer used
+        return ()  # files of version 0.1 cannot mark columns as unused
     if set(unchanged).issuperset(table.schema.names):
         return ()
     if any(part.is_blob for field in fields for part in field.walk()):
         return ()  # the blobs of all rows would be copied
     if not all(holds_only_nulls(field, table.file_version) for field in fields):
-        return ()  # one file cannot hold rows with and without them
+        return ()  # one file cannot hold both null and other structs
     if any(has_narrow_indices(part) for field in fields for part in field.walk()):
-        return ()  # old and new values together may be too many for one array
+        return ()  # old and new values together may be too many for the type of the indices
     if keep_old_values(table.manifest, ids_of(fields)):
         return ()
     return fields if num_bytes <= _MOST_BYTES else ()
@@ -133,13 +133,13 @@ def fragments_that_stay(
     *,
     at_any_cost: bool = False,
 ) -> npt.NDArray[np.bool_]:
-    """Return (n,) which of the changed rows stay in place, because that costs less.
+    """Return (n,) whether each changed row stays in place, because that is cheaper.
 
     Args:
         table: The version that is changed.
         changed: (n,) u64 addresses of the changed rows, ascending.
         fields: The columns with new values, from `columns_that_may_stay`.
-        at_any_cost: Whether rows stay wherever they can, so that no other column is read.
+        at_any_cost: Whether rows stay in place wherever possible, so that no other column is read.
     """
     stays = np.zeros(len(changed), np.bool_)
     if not fields:
@@ -179,17 +179,18 @@ def fragments_that_stay(
 
 
 def _may_stay(table: TableVersion, fragment: Fragment) -> bool:
-    """Return whether a fragment can have columns in another file, and versions of its rows."""
+    """Return whether the columns and row versions of a fragment can be updated in place."""
     numbers = table.file_version.data_file_numbers
     if any(file.file_version != numbers for file in fragment.files):
         return False
     stamps = fragment.last_updated_at_versions
-    # Without versions, or with some that a commit does not read, no row would count as updated.
+    # The commit must be able to set last-updated-at versions: not if there are none, or if they
+    # are in a lineage column, which it does not read.
     return not table.has_stable_row_ids or not (stamps is None or isinstance(stamps, LineageColumn))
 
 
 def _lineage_bytes(fragment: Fragment, num_runs: int) -> int:
-    """Return up to how many bytes the last-updated-at versions have once rows were changed."""
+    """Return an upper bound for the size of the last-updated-at versions after the change."""
     stamps = fragment.last_updated_at_versions
     num_bytes = len(stamps) if isinstance(stamps, bytes) else 0
     return num_bytes + 2 * _BYTES_PER_RUN * num_runs
@@ -206,17 +207,17 @@ def columns_job(
     *,
     needs_stored: bool = True,
 ) -> ColumnsJob:
-    """Return what has to be written for the rows of a fragment that stay in place.
+    """Return the job that updates rows of a fragment in place.
 
     Args:
         table: The version that is changed.
         fragment_id: The fragment.
-        offsets: (n,) u32, ascending: the rows.
+        offsets: (n,) u32 offsets of the rows, ascending.
         fields: The columns with new values.
-        new: Returns these.
+        new: Returns the new values.
         target: Where new data files go.
-        sources: The columns that they depend on.
-        needs_stored: Whether they depend on any, or on themselves.
+        sources: The columns that the new values depend on.
+        needs_stored: Whether the new values depend on stored values.
     """
     index = table.manifest.fragments.index_by_id[fragment_id]
     fragment = table.manifest.fragments[index]
@@ -239,7 +240,7 @@ def columns_job(
 
 
 def _with_nulls(field: Field) -> Field:
-    """Return a column that may be null in a file, as deleted rows may have been, with its parts."""
+    """Return a nullable copy of a column and its struct fields: deleted rows may have nulls."""
     children = field.children
     if field.logical_type == STRUCT:
         children = tuple(map(_with_nulls, children))
@@ -254,15 +255,15 @@ def jobs_of_incoming(
     target: WriteTarget,
     partial: Mapping[str, pa.DataType],
 ) -> list[ColumnsJob]:
-    """Return what has to be written for rows that came in, one job for each fragment.
+    """Return the jobs that update rows with incoming values, one per fragment.
 
     Args:
         table: The version that is changed.
         changed: (n,) u64 addresses of the rows, ascending.
-        rows: (n,) their new values; columns that have none are not used.
+        rows: (n,) their incoming values; only the columns in `fields` are used.
         fields: The columns with new values.
         target: Where new data files go.
-        partial: The columns that lack some of their parts.
+        partial: The columns whose structs are incomplete.
     """
     names = [field.name for field in fields]
     rows = rows.select(names)
@@ -284,7 +285,7 @@ def write_columns(
     job: ColumnsJob,
     read: Callable[[WorkUnit], Iterator[pa.RecordBatch]] = read_unit,
 ) -> Fragment:
-    """Write the columns of one fragment; return it with the new file as its only one.
+    """Write the columns of one fragment; return the fragment with only the new file.
 
     Args:
         job: What to write.
@@ -304,7 +305,7 @@ def write_all_columns(jobs: Sequence[ColumnsJob]) -> list[Fragment]:
     written: list[Fragment] = []
     units = [job.unit for job in jobs]
     try:
-        # Appended by the threads: after an error, files of those under way are known, too.
+        # The threads append their files, so that after an error all of them can be deleted.
         list(map_ahead(lambda job: written.append(write_columns(job)), jobs, num_readers(units)))
     except BaseException:
         delete_files(jobs[0].target.store, written)
@@ -319,7 +320,7 @@ def _read_ahead(unit: WorkUnit) -> Iterator[pa.RecordBatch]:
 def _values(
     job: ColumnsJob, read: Callable[[WorkUnit], Iterator[pa.RecordBatch]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of all rows: the new values, and the stored ones of the others."""
+    """Yield the columns of all rows: new values for changed rows, stored values for the others."""
     names = job.target.schema.names
     if len(job.offsets) == job.num_rows and not job.needs_stored:
         none = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
@@ -347,7 +348,7 @@ def _with_new_values(
 
     Args:
         stored: (n,) rows.
-        at: (m,) ascending positions.
+        at: (m,) positions, ascending.
         new: (m,) the new values of the same columns.
     """
     order = np.arange(stored.num_rows)
@@ -365,12 +366,12 @@ def _with_new_values(
 def with_new_columns(
     table: TableVersion, updated: Sequence[Fragment], written: Sequence[Fragment]
 ) -> tuple[Fragment, ...]:
-    """Return the changed fragments of an operation, some of them with columns in new files.
+    """Return the changed fragments of an operation: with new deletion files, new columns, or both.
 
     Args:
         table: The version that is changed.
-        updated: The fragments with new deletion files, as `changed_rows.without_rows` returns them.
-        written: The fragments with new columns, from `write_columns`; they may be among the first.
+        updated: The fragments with new deletion files, from `changed_rows.without_rows`.
+        written: The fragments with new columns, from `write_columns`; may overlap with `updated`.
     """
     positions = table.manifest.fragments.index_by_id
     changed = {fragment.id: fragment for fragment in updated}

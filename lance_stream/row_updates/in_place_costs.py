@@ -1,14 +1,14 @@
-"""What changing rows in place costs, and what writing them elsewhere does: measured in bytes.
+"""Cost model: is it cheaper to change rows in place, or to move them? Costs are in bytes.
 
     in place      read and write the changed columns of all rows of the fragment
-    elsewhere     read and write the other columns of the changed rows
+    elsewhere     read and write all other columns of the changed rows
 
-A value costs time even if it takes few bytes; scattered values are read and decoded together with
-others around them; and a row that moves takes entries in a deletion file and in the manifest. These
-are counted as bytes, too: about as many as are read or written in that time (decision 041).
+A value costs time even if it has few bytes, scattered values are read and decoded together with
+their neighbors, and a moved row needs entries in a deletion file and in the manifest. These costs
+are converted to the number of bytes that could be read or written in the same time (decision 041).
 
-The sizes of columns come from the metadata of data files, which both ways read anyway. Where the
-manifest alone shows that rows are to be moved, no file is opened: a few rows of a large fragment.
+The sizes of columns come from the metadata of data files, which are read in any case. If the
+manifest already shows that moving is cheaper, no file is opened: a few rows of a large fragment.
 """
 
 from collections.abc import Sequence
@@ -23,34 +23,34 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import DataFile, Fragment
 
 VALUE_BYTES: Final = 12
-"""What decoding, replacing and encoding one value costs, beside its bytes."""
+"""The cost of decoding, replacing and encoding one value, in addition to its bytes."""
 
 MOVED_ROW_BYTES: Final = 300
-"""What moving one row costs, beside the bytes of its values."""
+"""The cost of moving one row, in addition to the bytes of its values."""
 
 SCATTERED_BYTES: Final = 4 << 10
-"""What reading one value that is apart from others costs: a chunk of a page."""
+"""The cost of reading one scattered value: a chunk of a page."""
 
 STAMP_BYTES: Final = 24
-"""What a run of row versions costs in the manifest, which each later version repeats."""
+"""The cost of a run of row versions in the manifest, which every later version repeats."""
 
 SIDE_BLOB_BYTES: Final = 64 << 10
-"""The assumed size of a blob whose bytes are not in the data file: larger than any that is."""
+"""The assumed size of a blob stored outside of the data file: larger than any blob inside."""
 
 
 @dataclass(frozen=True)
 class FragmentCosts:
-    """What the two ways to change some rows of a fragment depend on.
+    """The input of the cost model for some changed rows of a fragment.
 
     Attributes:
-        num_rows: How many rows the fragment has, including deleted ones.
-        num_changed: How many of them change.
-        num_runs: How many runs of adjacent rows these are.
-        num_columns: How many columns without parts have new values.
-        changed_bytes: What these columns take in the data files.
-        other_bytes: What all others take; a bound if the data files have not been opened.
-        num_others: How many columns without parts the others are.
-        num_side_blobs: How many columns of each row store their bytes in other files.
+        num_rows: The number of rows of the fragment, including deleted ones.
+        num_changed: The number of changed rows.
+        num_runs: The number of runs of adjacent changed rows.
+        num_columns: The number of leaf columns with new values.
+        changed_bytes: The size of these columns in the data files.
+        other_bytes: The size of all other columns; an upper bound if no data file was opened.
+        num_others: The number of other leaf columns.
+        num_side_blobs: The number of other columns that store their bytes in separate blob files.
     """
 
     num_rows: int
@@ -70,15 +70,15 @@ class FragmentCosts:
         fields: Sequence[Field],
         offsets: npt.NDArray[np.uint32],
     ) -> "FragmentCosts":
-        """Return what the manifest shows: no size of the columns, and all bytes as the others'.
+        """Return the input as known from the manifest: all bytes count as `other_bytes`.
 
-        If changing in place is not cheaper so, it is not with the sizes of columns, either.
+        If changing in place is not cheaper with these sizes, it is not with the real sizes either.
 
         Args:
             table: The version that is changed.
             fragment: The fragment.
             fields: The columns with new values.
-            offsets: (n,) u32, ascending: the changed rows.
+            offsets: (n,) u32 offsets of the changed rows, ascending.
         """
         field_ids = {part.id for field in fields for part in field.walk()}
         return cls(
@@ -98,7 +98,7 @@ class FragmentCosts:
 
     @property
     def bytes_in_place(self) -> int:
-        """What changing the rows in place costs."""
+        """The cost of changing the rows in place."""
         reads = self.num_rows > self.num_changed
         stamps = min(2 * self.num_runs + 1, self.num_rows) * STAMP_BYTES
         return (
@@ -109,7 +109,7 @@ class FragmentCosts:
 
     @property
     def bytes_elsewhere(self) -> int:
-        """What writing them elsewhere, whole, costs."""
+        """The cost of writing the complete rows elsewhere."""
         written = (self.changed_bytes + self.other_bytes) * self.num_changed // self.num_rows
         scattered = self.num_others * SCATTERED_BYTES * self.num_changed
         read = min(self.other_bytes, max(written, scattered))
@@ -118,20 +118,20 @@ class FragmentCosts:
 
     @property
     def is_cheaper_in_place(self) -> bool:
-        """Whether changing the rows in place costs less."""
+        """Whether changing the rows in place is cheaper."""
         return self.bytes_in_place < self.bytes_elsewhere
 
 
 def measured(
     table: TableVersion, fragment: Fragment, fields: Sequence[Field], costs: FragmentCosts
 ) -> FragmentCosts:
-    """Return the same with the sizes of columns, from the metadata of the fragment's files.
+    """Return the input with the sizes of columns, from the metadata of the fragment's files.
 
     Args:
         table: The version that is changed.
         fragment: The fragment.
         fields: The columns with new values.
-        costs: What the manifest shows.
+        costs: The input as known from the manifest.
     """
     changed_ids = {part.id for field in fields for part in field.walk()}
     changed_bytes = others = 0

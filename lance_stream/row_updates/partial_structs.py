@@ -1,12 +1,12 @@
-"""Incoming structs that lack some of their parts: the stored values of those parts are kept.
+"""Incoming structs that lack some fields: the stored values of these fields are kept.
 
     stored    {a: 1, b: {x: 2, y: 3}}
-    incoming  {a: 5, b: {x: 6}}             the data has no part b.y
+    incoming  {a: 5, b: {x: 6}}             the data has no field b.y
     changed   {a: 5, b: {x: 6, y: 3}}
 
-Missing columns work alike. A struct that arrives as null is stored as null; a missing part is null
-if the stored struct is null, or the row is new. Items of lists and entries of maps are replaced
-whole, so no stored item corresponds to an incoming one: structs inside them must arrive complete.
+The same is true of missing columns. A struct that arrives as null is stored as null. A missing
+field is null if the stored struct is null or the row is new. Lists and maps are replaced as a
+whole, so that no stored item corresponds to an incoming one: structs inside them must be complete.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ from lance_stream.schema.types.logical_types import is_list_type
 
 
 def partial_columns(incoming: pa.Schema, table: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the columns that arrive without some of their parts, and the types they arrive in.
+    """Return the columns whose structs arrive incomplete, with their incoming types.
 
     Args:
         incoming: The columns of the data.
         table: The columns of the table.
 
     Raises:
-        InvalidInputError: A struct in a list or a map lacks one of its parts.
+        InvalidInputError: A struct in a list or a map lacks a field.
     """
     types: dict[str, pa.DataType] = {}
     for target in table:
@@ -36,7 +36,7 @@ def partial_columns(incoming: pa.Schema, table: pa.Schema) -> dict[str, pa.DataT
 
 
 def arriving_parts(column: pa.Field, incoming: pa.DataType) -> pa.Field:
-    """Return a column of the table without the parts of structs that its data lacks."""
+    """Return a column of the table without the struct fields that the data lacks."""
     if isinstance(incoming, pa.BaseExtensionType):
         incoming = incoming.storage_type
     if not (pa.types.is_struct(column.type) and pa.types.is_struct(incoming)):
@@ -49,13 +49,13 @@ def arriving_parts(column: pa.Field, incoming: pa.DataType) -> pa.Field:
 
 
 def _lacks_parts(incoming: pa.DataType, target: pa.DataType, path: str, around: str) -> bool:
-    """Return whether a struct lacks parts that the table has.
+    """Return whether a struct lacks fields that the table has.
 
     Args:
         incoming: The incoming type.
         target: The table's type.
-        path: The names that lead to it.
-        around: What it is an item of, if any: "list" or "map".
+        path: The path of the column or field.
+        around: The collection that contains it: "list", "map", or empty.
     """
     if isinstance(incoming, pa.BaseExtensionType):
         incoming = incoming.storage_type
@@ -66,10 +66,10 @@ def _lacks_parts(incoming: pa.DataType, target: pa.DataType, path: str, around: 
             index = incoming.get_field_index(part.name)
             if index < 0 and around:
                 raise InvalidInputError(
-                    f"the structs in the {around} {path!r} lack {part.name!r}, which the table "
-                    f"has; no stored value corresponds to an item of a new {around}, so it would "
-                    "be lost. Supply all parts (null where there is no value), or omit the whole "
-                    "column, which then keeps its values"
+                    f"the structs in the {around} {path!r} lack the field {part.name!r} of the "
+                    f"table. A {around} is replaced as a whole, so the stored values of this field "
+                    "would be lost. Supply all fields (null where there is no value), or omit the "
+                    "whole column, which then keeps its values"
                 )
             lacks |= index < 0 or _lacks_parts(
                 incoming.field(index).type, part.type, part_path, around
@@ -103,12 +103,12 @@ def _is_map(arrow: pa.DataType) -> bool:
 def with_stored_parts(
     rows: pa.RecordBatch, stored: pa.RecordBatch, partial: Mapping[str, pa.DataType]
 ) -> pa.RecordBatch:
-    """Return rows whose structs have the stored values in the missing parts.
+    """Return rows whose incomplete structs are completed with stored values.
 
     Args:
         rows: (n,) rows in the table's types.
-        stored: (n,) the same rows as stored: at least the partial columns.
-        partial: The columns that lack some of their parts, from `partial_columns`.
+        stored: (n,) the stored rows, with at least the partial columns.
+        partial: The columns whose structs are incomplete, from `partial_columns`.
     """
     columns = [
         _merged(column, stored.column(name), partial[name]) if name in partial else column

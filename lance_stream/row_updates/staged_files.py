@@ -1,15 +1,15 @@
-"""Rows in files of the table's directory, on their way to a commit: sorted, to be read by ranges.
+"""Staged files: rows in the table's directory that await a commit, sorted, to be read by range.
 
-    file     bundle  bundle  ...   of one portion of the rows, ascending by their words
+    file     bundle  bundle  ...   of one portion of the rows, ascending by word
              bundle  bundle  ...   of the next portion
     bundle   an Arrow stream of adjacent rows of a portion, with their words as the last column
 
-A word is a number that the caller gives each row: one made from its key, or its address. Whoever
-reads a range of words gets all rows of it from a few adjacent bundles of each portion, without the
-others. The positions of bundles, and the smallest and largest word of each, travel with the path.
+A word is a number that the caller assigns to a row: derived from its key, or its address. To read
+all rows in a range of words, a few adjacent bundles of every portion are enough. The positions of
+the bundles, and their smallest and largest words, are passed along with the path.
 
-No version ever names such a file. One that a killed process or a lost attempt at a task has left
-behind is removed by a cleanup, like every old file without a version.
+No version ever references such a file. Cleanup removes the files that a killed process or a failed
+attempt of a task left, like any old unreferenced file.
 """
 
 import secrets
@@ -33,20 +33,20 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 LAST_WORD: Final = (1 << 64) - 1
 
 BUNDLES_PER_BATCH: Final = 128
-"""Into how many bundles a portion is cut at most: of them, a range reads one too many or two."""
+"""The maximum number of bundles in a portion. A range reads one or two bundles too many."""
 
 LEAST_ROWS: Final = 4096
-"""A bundle has at least so many rows, if there are as many."""
+"""The minimum number of rows in a bundle, except for the last one of a portion."""
 
 _WORD: Final = "_lance_stream_word"
 
 
 class WordRange(NamedTuple):
-    """Which rows to read.
+    """A range of words, inclusive at both ends.
 
     Attributes:
         first: The smallest word.
-        last: The largest one.
+        last: The largest word.
     """
 
     first: int = 0
@@ -58,11 +58,11 @@ ALL_WORDS: Final = WordRange()
 
 @dataclass(frozen=True)
 class SortedRows:
-    """Rows in a file, or in memory, with their positions; picklable.
+    """Sorted rows in a file or in memory; picklable.
 
     Attributes:
-        path: The file; empty if there is none.
-        data: What it would contain, if there is none.
+        path: The file; empty if the rows are in memory.
+        data: The rows in memory, in the format of a file; empty if there is a file.
         bundles: (n, 3) i64, of each bundle: its number of rows, and where it starts and stops.
         words: (n, 2) u64, the smallest and the largest word of each bundle.
     """
@@ -90,7 +90,7 @@ class SortedRows:
             words: The range.
 
         Raises:
-            OSError: The file is gone, or cannot be read.
+            OSError: The file does not exist, or cannot be read.
         """
         for rows, _ in self.read_with_words(store, words):
             yield rows
@@ -157,7 +157,7 @@ def discard_files(store: Store, files: Iterable[SortedRows]) -> None:
 
 
 class _BundleIndex:
-    """Takes note of the bundles of a file."""
+    """Collects the positions and words of the bundles of a file."""
 
     def __init__(self) -> None:
         self._bundles: list[tuple[int, int, int]] = []
@@ -198,15 +198,15 @@ def _bundles(
 def cut_ranges(
     rows: Sequence[SortedRows], max_rows: int, max_bytes: int, multiple: int = 1
 ) -> list[WordRange]:
-    """Return ranges that together hold all rows, each with about as many as fit the limits.
+    """Return ranges that together cover all rows, as large as the limits allow.
 
-    Rows with equal words are in one range, however many they are.
+    Rows with equal words are in one range, however many there are.
 
     Args:
         rows: The rows.
-        max_rows: How many a range has at most; a few more, as bundles are not cut here.
-        max_bytes: How many bytes of them.
-        multiple: Of what number the first word of each range is a multiple.
+        max_rows: The approximate maximum number of rows in a range; bundles are not split.
+        max_bytes: The approximate maximum size of the rows in a range.
+        multiple: The first word of every range is a multiple of this number.
     """
     if not any(len(row.words) for row in rows):
         return []

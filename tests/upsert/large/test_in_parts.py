@@ -355,7 +355,7 @@ def test_missing_fields_in_items_are_refused(way: Way, kind: pa.DataType, value:
     table = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64()), ("s", kind)])
     ).table
-    with pytest.raises(InvalidInputError, match="lack 'y'"):
+    with pytest.raises(InvalidInputError, match="lack the field 'y'"):
         way(table, pa.table({"id": [1], "s": value}), BY_ID)
 
 
