@@ -63,7 +63,7 @@ class ConsumerProgress:
         self._consumer = consumer
         self._keeps_positions = keeps_positions
         self._noted: tuple[int, str | None] = (0, None)
-        self._held = 0
+        self._protected_version = 0
 
     def read(self, refs: Refs) -> int | None:
         """Return the last version that the consumer has finished; None if there is none."""
@@ -83,16 +83,16 @@ class ConsumerProgress:
         if position.is_snapshot:
             if text is not None:
                 hold_beginning(refs, self._consumer, position.version, position=text)
-                self._held = position.version
+                self._protected_version = position.version
             return
         try:
             record_progress(refs, self._consumer, position.version, position=text)
         except NotFoundError as error:
             # No data is lost: the reader needs only the versions after it.
             _log.warning("the progress of the consumer %r is not stored: %s", self._consumer, error)
-        if self._held or not self._noted[0]:
+        if self._protected_version or not self._noted[0]:
             release_beginning(refs, self._consumer)
-        self._noted, self._held = progress, 0
+        self._noted, self._protected_version = progress, 0
 
     def hold(self, refs: Refs, start: Position, end: Position) -> None:
         """Protect the version that a batch reads until a first version has been finished.
@@ -103,11 +103,11 @@ class ConsumerProgress:
             end: Its end; the version of a snapshot.
         """
         version = end.version if start.is_snapshot else int(start.version == 0)
-        if self._consumer is None or version in (0, self._held):
+        if self._consumer is None or version in (0, self._protected_version):
             return
         # If it is missing already, planning the batch raises the error.
         is_resumed = self._keeps_positions and start.is_snapshot and start.num_delivered
         text = position_text(start) if is_resumed else None
         with suppress(NotFoundError):
             hold_beginning(refs, self._consumer, version, position=text)
-            self._held = version
+            self._protected_version = version

@@ -188,14 +188,14 @@ def _read(
 
 
 def _by_unit(rows: RowMatches, numbers: Positions) -> Iterator[tuple[int, RowMatches]]:
-    """Yield remembered rows by the place of their file's unit, in the order of their offsets.
+    """Yield remembered rows by the position of their file's unit, in the order of their offsets.
 
     Args:
         rows: Rows of any files.
         numbers: (num_units,) i64, the number of each unit's file; -1 if it has none.
     """
-    places = (rows.files.astype(np.uint64) << np.uint64(32)) | rows.offsets
-    order = np.argsort(places)
+    row_keys = (rows.files.astype(np.uint64) << np.uint64(32)) | rows.offsets
+    order = np.argsort(row_keys)
     files = rows.files[order]
     firsts = np.searchsorted(files, numbers, "left")
     stops = np.searchsorted(files, numbers, "right")

@@ -97,11 +97,13 @@ def _line(name: str, color: str, values: Sequence[Any], hover: str, **more: Any)
 
 def _rows(series: Series) -> Figure:
     rows = [version.info.num_rows for version in series.versions]
-    dead = [version.deleted_rows for version in series.versions]
+    deleted = [version.deleted_rows for version in series.versions]
     traces = [_line("live rows", "rows", rows, "%{y:,} live rows", step=True)]
-    if any(dead):
+    if any(deleted):
         hover = "%{y:,} deleted rows in files"
-        traces.append(_line("deleted rows still in files", "dead", dead, hover, step=True))
+        traces.append(
+            _line("deleted rows still in files", "deleted-rows", deleted, hover, step=True)
+        )
     return Figure("rows", "Rows", "", traces, {"yaxis": {"rangemode": "tozero"}})
 
 
@@ -234,7 +236,7 @@ def _fragment_sizes(series: Series) -> Figure | None:
         }
         for name, color, attribute in (
             ("live rows", "rows", "live_rows"),
-            ("deleted rows", "dead", "deleted_rows"),
+            ("deleted rows", "deleted-rows", "deleted_rows"),
         )
     ]
     note = "Rows per fragment of the newest version, by fragment id."

@@ -197,7 +197,7 @@ class _HashedKeys(NamedTuple):
 
         Args:
             others: (n,) u32, the further bits of keys with equal words; None if there are none.
-            which: (n,) i64, the places of these words among those of the batch.
+            which: (n,) i64, the positions of these words among those of the batch.
         """
         if others is None or self.others is None:
             return np.arange(len(which))
