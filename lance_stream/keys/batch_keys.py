@@ -1,17 +1,17 @@
-"""Keys: which rows of a batch and of a table are the same entity.
+"""The keys of a batch, as a lookup for the rows of a table.
 
 A key is one or more columns. A `KeyLookup` is built from the keys of a batch, and finds the key of
-the batch that each row of the table has. Each key column becomes codes (indices among the batch's
-distinct values, from an Arrow hash table), and the codes of several columns are combined into one,
-pair by pair. No value is examined in Python.
+the batch that each row of the table has. Each key column is replaced by codes (indices into the
+batch's distinct values, from an Arrow hash table), and the codes of several columns are combined
+pair by pair. No value becomes a Python object.
 
     batch     1, a    2, a    2, b            row    1, b    2, b    3, a
     codes     0, 0    1, 0    1, 1            codes  0, 1    1, 1    -, 0
     key       0       1       2               key    none    2       none
 
-Most rows of a table have no key of the batch, and are ruled out first by a word computed from their
-key (`key_filter`). The few remaining rows are searched for by their words, too, as long as no two
-keys of the batch share one, and matches are compared.
+Most rows of a table have no key of the batch. They are excluded first, by a word computed from
+their key (`key_filter`). The remaining rows are looked up by their words, and matches are compared
+exactly; if two keys of the batch share a word, the rows are looked up by code instead.
 
 Keys of different types are not compared: the caller casts the batch to the table's types.
 """
@@ -41,15 +41,15 @@ from lance_stream.keys.key_filter import (
 NO_MATCH = -1
 """Index of a missing value."""
 
-# From how many rows per key on, building a hash table of the keys pays off.
+# Above this number of candidate rows per key, a hash table of the keys pays off.
 _SEARCHED_FOR_A_KEY = 4
 
 
 def check_key_type(name: str, arrow_type: pa.DataType) -> None:
-    """Raise unless a column can be (part of) a key.
+    """Raise unless a column can be a key, or part of one.
 
     Raises:
-        InvalidInputError: Its values have no equality that all programs agree on.
+        InvalidInputError: Programs disagree about the equality of values of its type.
     """
     if pa.types.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
@@ -75,14 +75,14 @@ _KEY_TYPES = (
 
 
 def check_no_null_keys(names: Sequence[str], keys: Sequence[pa.Array]) -> None:
-    """Raise if a key is null, or a part of it.
+    """Raise if a key, or a part of one, is null.
 
     Args:
         names: The key columns.
-        keys: (num_rows,) values of each.
+        keys: (num_rows,) values of each key column.
 
     Raises:
-        InvalidInputError: Some keys are null; the message says how many, and shows one.
+        InvalidInputError: Some keys are null; the message has their number and an example.
     """
     bad = np.zeros(len(keys[0]), np.bool_)
     for key in keys:
@@ -92,9 +92,9 @@ def check_no_null_keys(names: Sequence[str], keys: Sequence[pa.Array]) -> None:
     if num_bad:
         text = show_key(names, keys, int(np.argmax(bad)))
         raise InvalidInputError(
-            f"{num_bad} of {len(bad)} rows have no key, for example {text}: null equals nothing, "
-            "so every batch would insert such a row again. Filter out these rows, or fill in "
-            "the key"
+            f"{num_bad} of {len(bad)} rows have no key, for example {text}: a null key never "
+            "matches, so every batch would insert such a row again. Filter out these rows, or fill "
+            "in the key"
         )
 
 
@@ -107,7 +107,7 @@ class KeyLookup:
     Attributes:
         key_of_row: (num_rows,) i64, the number of each row's key, from 0 in order of first
             occurrence.
-        num_keys: How many distinct keys there are.
+        num_keys: The number of distinct keys.
         distinct: The distinct values of each key column, in order of first occurrence.
     """
 
@@ -176,7 +176,7 @@ class KeyLookup:
 
     @cached_property
     def _search(self) -> "_Search | None":
-        """The search structure; None if there are too many keys for it, or none."""
+        """The search structure; None if there are no keys, or too many."""
         if not 0 < self.num_keys <= MAX_KEYS:
             return None
         columns = self.key_columns
@@ -187,7 +187,7 @@ class KeyLookup:
         return _Search(columns, KeyFilter(words), in_order if is_unique else None, order)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker rebuilds it, faster than it could be sent.
+        # Workers rebuild these faster than they could receive them.
         lazy = ("_search", "key_columns")
         return {name: value for name, value in self.__dict__.items() if name not in lazy}
 
@@ -223,10 +223,10 @@ class KeyLookup:
 
 
 def _are_distinct(values: pa.Array) -> bool:
-    """Return whether no value occurs twice; also False if two have the same hash.
+    """Return whether no value occurs twice. May return False because of a hash collision.
 
     Args:
-        values: (n,) none of them null.
+        values: (n,) without nulls.
     """
     words = np.sort(key_words([values]) if are_exact([values]) else hash_keys([values]))
     return bool((words[1:] > words[:-1]).all())
@@ -252,8 +252,8 @@ class _Search(NamedTuple):
 
     Attributes:
         columns: (num_keys,) values of each key column.
-        filter: Rules out most rows.
-        words: (num_keys,) the words of the keys, ascending; None where two share one.
+        filter: Excludes most rows.
+        words: (num_keys,) the words of the keys, ascending; None if two keys share a word.
         numbers: (num_keys,) the numbers of the keys in that order.
     """
 
@@ -268,8 +268,8 @@ def hash_keys(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]
 
     Args:
         keys: (num_rows,) values of each key column, none of them null.
-        seed: A number of 64 bits; hashes with another one have nothing in common with these. Those
-            without one are in transactions; keys of which one ends in zero bytes may share them.
+        seed: A number of 64 bits; hashes with different seeds are independent. Transactions store
+            hashes with seed 0, which may collide for keys that differ in trailing zero bytes.
 
     Returns:
         (num_rows,) u64.
@@ -281,7 +281,7 @@ def hash_keys(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]
 
 
 def _hash_column(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
-    """Hash the bytes of each value, eight at a time, and their number."""
+    """Hash the bytes of each value, eight at a time, and their number of bytes."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     if any(accepts(values.type) for accepts in _FIXED_WIDTH):
@@ -294,11 +294,11 @@ def _hash_column(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
     eights = np.ndarray((stop - first + 1,), "<u8", padded, strides=(1,))  # from each byte on
     key_starts = starts - first
     hashes = sizes.astype(np.uint64)
-    if seed:  # otherwise a size and the word after it may differ so that both cancel out
+    if seed:  # with seed 0, different sizes and first words may cancel each other out
         hashes = _mixed(hashes + seed)
     shortest = int(sizes.min())
     for position in range(0, int(sizes.max()), 8):
-        if position + 8 <= shortest:  # eight bytes of every value
+        if position + 8 <= shortest:  # every value has eight more bytes
             hashes = _mixed(hashes ^ (eights[key_starts + position] + seed))
             continue
         active = np.flatnonzero(sizes > position)
@@ -309,7 +309,7 @@ def _hash_column(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
 
 
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
-"""What leaves a number of bytes of eight, from the first on."""
+"""By n: a mask for the first n of eight little-endian bytes."""
 
 
 _FIXED_WIDTH = (pa.types.is_primitive, pa.types.is_fixed_size_binary, pa.types.is_decimal)
@@ -341,11 +341,11 @@ def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class Winners:
-    """The row of each key that counts.
+    """The winning row of each key.
 
     Attributes:
-        rows: (num_keys,) i64, for each key its row in the batch.
-        num_late: How many rows are superseded by a newer one of the batch.
+        rows: (num_keys,) i64, the winning row of each key in the batch.
+        num_late: The number of rows superseded by a newer row of the batch.
     """
 
     rows: Positions
@@ -365,8 +365,8 @@ def only_rows(names: Sequence[str], keys: Sequence[pa.Array], lookup: KeyLookup)
         raise InvalidInputError(
             f"{int(np.count_nonzero(counts > 1))} keys occur more than once in the batch, for "
             f"example {show_key(names, keys, row)} {int(counts[lookup.key_of_row[row]])} times: "
-            "which row counts is ambiguous. Name the column that orders them (sequence_by), or "
-            "keep one row per key"
+            "it is ambiguous which row to apply. Name the column that orders them (sequence_by), "
+            "or keep one row per key"
         )
     return Winners(np.arange(num_rows, dtype=np.int64), 0)
 
@@ -388,13 +388,13 @@ def newest_rows(
         names: The key columns.
         lookup: The keys of the batch.
         sequence_by: The column that orders rows of one key.
-        deletes: (n,) which rows delete their key.
+        deletes: (n,) whether each row deletes its key.
         deletes_win: Whether a delete is newer than other rows with the same sequence.
         except_columns: Columns that are not stored.
 
     Raises:
-        InvalidInputError: A sequence is null; or two rows of a key share the largest one and
-            do not have the same effect: they store different rows, or only one of them deletes.
+        InvalidInputError: A sequence is null; or two rows of a key share the largest sequence but
+            differ in their effect: they store different values, or only one of them deletes.
     """
     check_no_null_sequences(batch, names, sequence_by)
     ranks = dense_ranks(batch.column(sequence_by))
@@ -405,6 +405,7 @@ def newest_rows(
     newest = np.flatnonzero(ranks == best[lookup.key_of_row])
     rows = np.full(lookup.num_keys, NO_MATCH, np.int64)
     rows[lookup.key_of_row[newest]] = newest
+    # Other rows of a key with the same largest sequence must have the same effect.
     twins = newest[rows[lookup.key_of_row[newest]] != newest]
     others = rows[lookup.key_of_row[twins]]
     both_delete = deletes[twins] & deletes[others]
@@ -426,7 +427,7 @@ def check_no_null_sequences(batch: pa.RecordBatch, names: Sequence[str], sequenc
         sequence_by: The column that orders rows of one key.
 
     Raises:
-        InvalidInputError: Some have none; the message says how many, and shows one.
+        InvalidInputError: Some rows have none; the message has their number and an example.
     """
     sequence = batch.column(sequence_by)
     if sequence.null_count:
@@ -434,7 +435,7 @@ def check_no_null_sequences(batch: pa.RecordBatch, names: Sequence[str], sequenc
         text = show_key(names, [batch.column(name) for name in names], row)
         raise InvalidInputError(
             f"{sequence.null_count} rows have no {sequence_by!r}, for example that of {text}: "
-            "which row of a key is the newest is unknown. Fill in the missing values"
+            "without it, the newest row of a key is unknown. Fill in the missing values"
         )
 
 
@@ -445,10 +446,17 @@ def check_same(
     twins: Positions,
     others: Positions,
 ) -> None:
-    """Raise unless each of some rows equals its counterpart, which has the same sequence.
+    """Raise unless every row in `twins` equals its counterpart in `others`.
+
+    Args:
+        batch: The rows.
+        names: The key columns.
+        sequence_by: The column that orders rows of one key.
+        twins: (n,) i64 rows.
+        others: (n,) i64 rows with the same keys and sequences.
 
     Raises:
-        InvalidInputError: Two are different; the message shows their key.
+        InvalidInputError: Two rows differ; the message shows their key.
     """
     same = same_rows(batch.take(pa.array(twins)), batch.take(pa.array(others)))
     if not same.all():
@@ -462,12 +470,12 @@ def check_same(
 
 
 def without_dictionary(values: pa.Array) -> pa.Array:
-    """Return values as such, if they are indices in a dictionary."""
+    """Return dictionary-encoded values decoded, and other values unchanged."""
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def _index_in(values: pa.Array, distinct: pa.Array) -> Positions:
-    """Return the index of each value among distinct ones, or -1."""
+    """Return the index of each value in `distinct`, or -1."""
     indices = pc.fill_null(pc.index_in(values, value_set=distinct), NO_MATCH)
     if values.null_count:
         indices = pc.if_else(pc.is_null(values), NO_MATCH, indices)
@@ -476,6 +484,6 @@ def _index_in(values: pa.Array, distinct: pa.Array) -> Positions:
 
 
 def show_key(names: Sequence[str], keys: Sequence[pa.Array], row: int) -> str:
-    """Return the key of a row as messages show it."""
+    """Format the key of a row for messages."""
     parts = [f"{name}={show_value(key[row])}" for name, key in zip(names, keys, strict=True)]
     return "(" + ", ".join(parts) + ")"

@@ -1,12 +1,12 @@
 """Equality and order of values: one definition for every type, at any depth.
 
-    equal       null and null, NaN and NaN, -0.0 and 0.0; nested values part by part, item by item
-    order       as in Spark: NaN after all numbers, texts and bytes by their bytes, false
-                before true; structs by their first part that differs; lists by their first item
-                that differs, and a shorter one first; a null within them before all values
+    equal       null and null, NaN and NaN, -0.0 and 0.0; nested values field by field, item by item
+    order       as in Spark: NaN after all numbers; strings and binary values by their bytes; false
+                before true; structs by the first field that differs; lists by the first item that
+                differs, and a prefix first; nested nulls before all values
 
 No value becomes a Python object: dates and times beyond the year 9999, which CDC tools send for
-"infinity", are numbers like any other.
+"infinity", are ordinary numbers here.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ Ranks = npt.NDArray[np.int64]
 
 
 def same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> Mask:
-    """Return which rows of two batches of one schema are the same."""
+    """Return (n,) whether the rows of two batches with the same schema are equal."""
     same = np.ones(left.num_rows, np.bool_)
     for one, other in zip(left.columns, right.columns, strict=True):
         if not one.equals(other):
@@ -35,7 +35,7 @@ def same_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> Mask:
 
 
 def same_values(left: pa.Array, right: pa.Array) -> Mask:
-    """Return which values of two arrays of one length and type are the same."""
+    """Return (n,) whether the values of two arrays with the same length and type are equal."""
     left, right = _plain(left), _plain(right)
     here, there = _are_valid(left), _are_valid(right)
     both = here & there
@@ -77,8 +77,8 @@ def check_can_order(name: str, arrow_type: pa.DataType) -> None:
     if not _has_order(arrow_type):
         raise InvalidInputError(
             f"the column {name!r} cannot order rows (sequence_by): it is {arrow_type}, whose "
-            "values have no order. Order rows by a number, a text, bytes, a date or time, a "
-            "boolean, or a struct or list of these"
+            "values have no order. Order rows by a number, a string, a binary value, a date or "
+            "time, a boolean, or a struct or list of these"
         )
 
 
@@ -113,7 +113,7 @@ _ORDERED = (
 
 
 def are_less(left: pa.Array, right: pa.Array) -> Mask:
-    """Return where the value on the left comes before that on the right; false where one is null.
+    """Return where `left` is less than `right`; false where either is null.
 
     Args:
         left: (n,) values of a type that has an order.
@@ -131,7 +131,7 @@ _COMPARED = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
 
 
 def dense_ranks(values: pa.Array) -> Ranks:
-    """Return the rank of each value among the distinct ones.
+    """Return the rank of each value among the distinct values.
 
     Args:
         values: (n,) values of a type that has an order.
@@ -186,12 +186,12 @@ def _ranks_of_leaves(values: pa.Array) -> Ranks:
 
 
 def _refined(ranks: Ranks, then: Ranks) -> Ranks:
-    """Return the ranks of pairs; neither has more distinct values than rows."""
+    """Return the ranks of pairs of ranks. Both are dense, so their product does not overflow."""
     return _from_one(ranks * (int(then.max(initial=0)) + 1) + then)
 
 
 def _from_one(numbers: Ranks) -> Ranks:
-    """Return the ranks of numbers among the distinct ones, from 1; 0 for negative ones."""
+    """Return the ranks of numbers among the distinct numbers, from 1; 0 for negative numbers."""
     distinct, positions = np.unique(numbers, return_inverse=True)
     is_null_there = bool(len(distinct)) and distinct[0] < 0
     ranks: Ranks = positions.reshape(-1).astype(np.int64) + (0 if is_null_there else 1)
@@ -202,7 +202,7 @@ def _from_one(numbers: Ranks) -> Ranks:
 
 
 def show_value(value: pa.Scalar) -> str:
-    """Return a value as messages show it, even one that Python cannot represent."""
+    """Format a value for messages, even if Python cannot represent it."""
     try:
         return repr(value.as_py())
     except (OverflowError, ValueError):  # beyond the year 9999, or in nanoseconds
@@ -242,7 +242,7 @@ def _has_items(arrow_type: pa.DataType) -> bool:
 
 
 def _lengths(values: pa.Array) -> Ranks:
-    """Return how many items each list has; arbitrary for nulls."""
+    """Return the number of items of each list; arbitrary for nulls."""
     if pa.types.is_fixed_size_list(values.type):
         return np.full(len(values), values.type.list_size, np.int64)
     lengths: Ranks = np.diff(values.offsets.to_numpy()).astype(np.int64)
@@ -250,7 +250,7 @@ def _lengths(values: pa.Array) -> Ranks:
 
 
 def _items(values: pa.Array) -> pa.Array:
-    """Return the items of lists, none of which is null."""
+    """Return the items of lists without null lists."""
     if pa.types.is_map(values.type):
         first, last = (values.offsets[index].as_py() for index in (0, len(values)))
         return values.values.slice(first, last - first)

@@ -1,10 +1,10 @@
-"""Which column of which data file holds a key column.
+"""Finds the column of the data file that stores a key column.
 
     fragment    files: path, field ids, column indices     overlays
     most have   one file with a random name, the same field ids and columns as others, no overlays
 
-Of those, the names are read from the bytes of all fragments in a few numpy steps (`wire_columns`),
-and one fragment of each kind is decoded. All others are decoded one by one.
+For these fragments, a few numpy steps read the file names from the bytes of all fragments
+(`wire_columns`), and only one fragment per kind is decoded. All other fragments are decoded.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ _FILES, _OVERLAYS = 2, 11
 _PATH, _FIELDS, _COLUMNS = 1, 2, 3
 
 _FEW: Final = 64
-"""So few fragments are decoded one by one."""
+"""Up to this number of fragments, all are decoded."""
 
 _MOST_KINDS: Final = 16
-"""After so many kinds of fragments, the others are decoded one by one."""
+"""After this number of kinds, the remaining fragments are all decoded."""
 
 
 class FileColumn(NamedTuple):
@@ -46,16 +46,16 @@ class FileColumn(NamedTuple):
 
 
 def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
-    """Return which column of which file has a field's values; None if it does not have them all.
+    """Return the file column that stores all values of a field; None if there is no such column.
 
-    This is so if several files or none have the field, if values of other files override it, or
-    if the file's name may be reused.
+    That is the case if several files or no file have the field, if overlays may override its
+    values, or if the file's name may be reused.
     """
     holders = [file for file in fragment.files if field_id in file.field_ids]
     if len(holders) != 1 or has_overlays(fragment):
         return None
     chance = chance_of(holders[0].path)
-    with suppress(UnsupportedFeatureError):  # reading the file will report it
+    with suppress(UnsupportedFeatureError):  # reading the file reports the error
         column = holders[0].column_of().get(field_id, -1)
         if chance is not None and column >= 0:
             return FileColumn(chance, column)
@@ -68,7 +68,7 @@ def chance_of(path: str) -> bytes | None:
     random = parse_data_file_name(name)
     stem = name.removesuffix(".lance")
     if random is None and len(stem) == 36:
-        # older writers named their files like this
+        # older writers used UUIDs as names
         with suppress(ValueError):
             random = UUID(stem).bytes
     return random
@@ -77,15 +77,15 @@ def chance_of(path: str) -> bytes | None:
 def file_columns(
     fragments: FragmentList, positions: Positions, field_id: int
 ) -> list[FileColumn | None]:
-    """Return what `file_column` returns for some fragments, of which few are decoded.
+    """Return the result of `file_column` for some fragments, but decode only a few of them.
 
     Args:
         fragments: The fragments of a version.
-        positions: (n,) which of them.
+        positions: (n,) the positions of the fragments.
         field_id: The field.
 
     Raises:
-        CorruptDataError: A fragment that is decoded is damaged.
+        CorruptDataError: A decoded fragment is damaged.
     """
     columns: list[FileColumn | None] = [None] * len(positions)
     remaining = np.arange(len(positions))
@@ -112,10 +112,10 @@ class _PlainFiles(NamedTuple):
 
     Attributes:
         data: The bytes of all fragments.
-        owners: (n,) i64, which fragment each file belongs to.
-        names: (n, 16) u8, the random bytes of its name.
-        fields: Where its field ids are in the data.
-        columns: Where its column indices are.
+        owners: (n,) i64, the fragment that each file belongs to.
+        names: (n, 16) u8, the random bytes of each file's name.
+        fields: The byte ranges of the field ids.
+        columns: The byte ranges of the column indices.
     """
 
     data: Bytes
@@ -126,10 +126,10 @@ class _PlainFiles(NamedTuple):
 
     @classmethod
     def of(cls, raws: Sequence[bytes]) -> "_PlainFiles":
-        """Return the files of those fragments that have such a one.
+        """Return the files of the fragments that have exactly one such file.
 
         Args:
-            raws: The bytes of one DataFragment message each.
+            raws: The encoded DataFragment messages.
         """
         data = np.frombuffer(b"".join(raws), np.uint8)
         stops = np.fromiter(accumulate(map(len, raws)), np.int64, len(raws))
@@ -148,7 +148,7 @@ class _PlainFiles(NamedTuple):
         return cls(data, owners[plain], names[are_random], _at(fields, plain), _at(columns, plain))
 
     def are_like_first(self) -> npt.NDArray[np.bool_]:
-        """Return (n,) which files have the same field ids and columns as the first one."""
+        """Return (n,) whether each file has the same field ids and columns as the first one."""
         is_alike = np.ones(len(self.owners), np.bool_)
         for starts, stops in (self.fields, self.columns):
             size = int(stops[0] - starts[0])

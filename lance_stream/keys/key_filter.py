@@ -1,15 +1,15 @@
-"""A quick filter for rows of a table that may have a key of a batch, before the exact lookup.
+"""A fast filter for rows that may have a key of a batch, applied before the exact lookup.
 
-Each key becomes a word, and some bits of the word's product with a large odd number are an index
-into a table of booleans that records whether a key of the batch is there:
+Every key becomes a word. The word is multiplied by a large odd number, and the upper bits of the
+product are an index into a table of booleans, which records whether the batch has such a key:
 
     key  ->  word (u64)  ->  word * ODD >> shift  ->  is there a key?
 
-A word contains a whole value of up to 8 bytes, or the first and last 8 bytes of a longer one. Rows
-with an accidental hit are checked again, with another number and another table. The tables fit into
-a processor's caches, and rows pass through in parts that fit, too: most rows cost a few
+A word contains a whole value of up to 8 bytes, or the first and last 8 bytes of a longer value.
+Hits are checked again with another number and another table, to remove accidental ones. The tables
+fit into the processor's caches, and rows are processed in parts that fit, too. Most rows cost a few
 nanoseconds, a fraction of the cost of a hash table of the values, and no hash table is rebuilt for
-each small fragment.
+every small fragment.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 KeyWords: TypeAlias = npt.NDArray[np.uint64]
 
 MAX_KEYS: Final = 1 << 21
-"""For more keys than this the table would be too full, or too large, to be useful."""
+"""The maximum number of keys; for more, the table would be too full, or too large, to be useful."""
 
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 _OTHER_ODD: Final = np.uint64(0xD6E8FEB86659FD93)
@@ -63,11 +63,11 @@ class KeyFilter:
             positions = scratch[: len(words)]
             np.multiply(words, _ODD, out=positions)
             np.right_shift(positions, self._shift, out=positions)
-            # as signed numbers, which numpy uses as indices directly
+            # numpy uses signed numbers as indices without a conversion
             rows = np.flatnonzero(self._is_there[positions.view(np.int64)])
             if not len(rows):
                 continue
-            # accidental hits seldom occur twice
+            # an accidental hit rarely occurs in both tables
             words = words[rows]
             stay = self._is_also_there[(words * _OTHER_ODD) >> self._shift]
             offsets.append(rows[stay] + start)
@@ -128,7 +128,8 @@ def _words_of(values: pa.Array) -> KeyWords:
 def _words_of_one_width(
     raw: npt.NDArray[np.uint8], start: int, num_rows: int, width: int
 ) -> KeyWords:
-    """Return words of contiguous values, which need not be gathered."""
+    """Return words of contiguous values of one width, without gathering bytes."""
+    # Strided views: one unaligned u64 at the end, and one at the start of every value.
     lasts = np.ndarray((num_rows,), "<u8", raw, start + width - _WORD_BYTES, (width,))
     firsts = np.ndarray((num_rows,), "<u8", raw, start, (width,))
     words: KeyWords = lasts * _OTHER_ODD
@@ -140,15 +141,16 @@ def _words_of_one_width(
 def _words_of_any_width(raw: npt.NDArray[np.uint8], starts: Rows, sizes: Rows) -> KeyWords:
     shortest = int(sizes.min())
     if shortest < _WORD_BYTES:
-        # so that bytes beyond a short value can be read
+        # padding, so that eight bytes can be read from a short value at the end
         raw = np.concatenate([raw, np.zeros(_WORD_BYTES, np.uint8)])
+    # One unaligned u64 from every byte on.
     eights = np.ndarray((len(raw) - _WORD_BYTES + 1,), "<u8", raw, strides=(1,))
     firsts = eights[starts]
     lasts = eights[np.maximum(starts + sizes - _WORD_BYTES, starts)]
     if shortest < _WORD_BYTES:
         short = np.flatnonzero(sizes < _WORD_BYTES)
         missing = (8 * (_WORD_BYTES - sizes[short])).astype(np.uint64)
-        # a shift by 64 bits is a no-op
+        # Clear the bytes beyond the value; the shift count for an empty value, 64, is invalid.
         short_words = np.where(
             sizes[short] > 0, (firsts[short] << missing) >> missing, np.uint64(0)
         )
@@ -160,10 +162,10 @@ def _words_of_any_width(raw: npt.NDArray[np.uint8], starts: Rows, sizes: Rows) -
 
 
 def bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Rows, Rows]:
-    """Return bytes, and the start and length of each value's bytes in them.
+    """Return a byte array, and the start and length of each value in it.
 
     Args:
-        values: (n,) of a type whose values are bytes, or have a width.
+        values: (n,) of a variable-length binary type or a fixed-width type.
     """
     raw, offsets = _bytes_and_offsets(values)
     starts = offsets.astype(np.int64)
@@ -173,7 +175,7 @@ def bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Rows, Rows]:
 def _bytes_and_offsets(
     values: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.signedinteger]]:
-    """Return bytes, and the start of each value's bytes, and one past the last."""
+    """Return a byte array, and (n + 1,) offsets of the values in it."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     kind = values.type

@@ -1,4 +1,4 @@
-"""The key bounds known to this process, and the file that saves them.
+"""The cache of key bounds in this process, and the file that saves them.
 
     _lance_stream/key_bounds/{field id}.arrow
 
@@ -6,9 +6,9 @@
                            metadata: the kind of file, and the column's type
     32 bytes               BLAKE2b of everything before
 
-The file is a cache. A process reads it once, and rewrites it, replacing any existing file, when so
-much is missing that reading it again would take a while. It may be deleted at any time. A file that
-is damaged, or from another column or release, is ignored; errors of the store are logged.
+The file is a cache. A process reads it once, and replaces it when collecting the missing bounds
+again would take a while. The file may be deleted at any time. A file that is damaged, or belongs to
+another column or format release, is ignored; errors of the store are logged.
 """
 
 import hashlib
@@ -40,13 +40,13 @@ from lance_stream.table.paths import key_bounds_path
 _log = logging.getLogger(__name__)
 
 MAX_COLUMNS: Final = 64
-"""How many key columns, of all tables, are cached."""
+"""The maximum number of key columns, of all tables, in the cache."""
 
 MAX_FILE_BYTES: Final = 64 << 20
 MAX_FILE_ENTRIES: Final = 1 << 18
 
 LEAST_UNSAVED_WORK: Final = 1 << 20
-"""How many rows must be unsaved before the file is rewritten; also an eighth of the saved."""
+"""The file is rewritten when `unsaved_work` exceeds this and an eighth of `saved_work`."""
 
 _DIGEST_BYTES: Final = 32
 _IS: Final = b"lance_stream.key_bounds"
@@ -65,7 +65,7 @@ _columns: Final[Cache[tuple[str, int, str], ColumnBounds]] = Cache(MAX_COLUMNS)
 
 
 def key_bounds(table: TableVersion, on: Sequence[str]) -> KeyBounds:
-    """Return the known bounds of a table's key columns, reading the saved ones once.
+    """Return the known bounds of a table's key columns; reads the saved bounds once.
 
     Args:
         table: Any version.
@@ -94,10 +94,10 @@ def _saved_bounds(store: Store, field: Field) -> ColumnBounds:
 def inherit_key_bounds(
     table: TableVersion, old: Sequence[Fragment], new: Sequence[Fragment]
 ) -> None:
-    """Pass the bounds of old files to new files that contain only their rows.
+    """Derive bounds of new files that contain only rows of old files.
 
     Args:
-        table: The table that has them.
+        table: The table.
         old: Fragments of the table.
         new: Fragments with the new files, already written.
     """
@@ -107,10 +107,10 @@ def inherit_key_bounds(
 
 
 def save_key_bounds(table: TableVersion, bounds: KeyBounds) -> None:
-    """Save the known bounds if it is worth it: if much would have to be read again.
+    """Save the known bounds if collecting them again would take a while.
 
     Args:
-        table: The version whose files are saved.
+        table: The version whose files' bounds are saved.
         bounds: The known bounds.
     """
     fragments = table.manifest.fragments
@@ -145,18 +145,24 @@ def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) ->
     try:
         store.write(bounds_path(column.field), data + _digest(data))
     except Exception as error:  # from any store: the file is optional
-        _log.warning("the key bounds of %s are not saved: %s", store.uri, error)
+        _log.warning(
+            "cannot save the key bounds of %s; later processes search more files: %s",
+            store.uri,
+            error,
+        )
 
 
 def read_bounds(store: Store, field: Field) -> list[FileBounds]:
-    """Return the saved bounds of a column; none if there are none to trust."""
+    """Return the saved bounds of a column; an empty list if there is no valid file."""
     path = bounds_path(field)
     try:
         end, size = store.read_end(path, MAX_FILE_BYTES)
     except NotFoundError:
         return []
     except Exception as error:  # from any store: the file is optional
-        _log.warning("the key bounds of %s are not read: %s", store.uri, error)
+        _log.warning(
+            "cannot read the key bounds of %s; upserts search more files: %s", store.uri, error
+        )
         return []
     data = bytes(end) if size <= MAX_FILE_BYTES else b""
     data, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
@@ -172,7 +178,7 @@ def read_bounds(store: Store, field: Field) -> list[FileBounds]:
 
 
 def _bounds_in(batch: pa.RecordBatch, field: Field) -> list[FileBounds]:
-    """Return the bounds in a batch; none if one of them does not belong to the column."""
+    """Return the bounds in a batch; an empty list if any of them is invalid for the column."""
     files, columns, lows, highs = (column.to_pylist() for column in batch.columns)
     width = width_of(field_to_arrow(field).type)
     is_sound = not batch.column(0).null_count and not batch.column(1).null_count

@@ -1,21 +1,22 @@
-"""Which fragments can hold a key: the smallest and largest key of each data file.
+"""Key bounds: the smallest and largest key of each data file, and which files they exclude.
 
-An upsert looks up its keys in the table. If keys are roughly ordered by time, most fragments lie
-wholly before the batch and need not be opened:
+An upsert looks up its keys in the table. If keys are roughly ordered by time, the keys of most
+fragments are smaller than those of the batch, and the fragments need not be opened:
 
     files     [0 ... 99]  [100 ... 199]  [200 ... 299]  [150 ... 160]
     keys                                  205, 207, 310
     look in                              [200 ... 299]
 
-Bounds belong to a column of a data file, and data files never change, so bounds stay valid whatever
-any writer commits: deleting rows leaves the rest within the same bounds. They cover all rows of the
-file, including deleted ones, since a restore brings those back. They are collected from the rows
-that an upsert writes and from the key columns that it reads; files without known bounds are
-searched. Bounds are kept in memory, and now and then saved to an optional file of the table
-(`cached_key_bounds`).
+Bounds belong to a column of a data file. Data files are immutable, so bounds stay valid whatever
+other writers commit: after a delete, the remaining rows are within the same bounds. Bounds cover
+all rows of the file, including deleted ones, because a restore can bring those back. They are
+collected from the rows that an upsert writes and from the key columns that it reads; files without
+known bounds are searched. Bounds are kept in memory, and occasionally saved to an optional file of
+the table (`cached_key_bounds`).
 
-Only files with random names are remembered: such a name is never reused for another file. They are
-identified by that name and by the file's column, not by a field id, which belongs to the manifest.
+Only files with random names have cached bounds, because such a name is never reused for another
+file. The name and the file's column identify the bounds, not the field id, which belongs to the
+manifest.
 """
 
 import threading
@@ -47,14 +48,14 @@ ANYWHERE: Final = 0
 """The row of bounds that contain every key."""
 
 UNKNOWN: Final = -1
-"""Marks bounds that are unknown but could be learned."""
+"""Marks bounds that are not known yet."""
 
 _FORGET_FROM: Final = 1 << 12
-# About how many rows can be read in the time it takes to open a file.
+# The approximate number of rows that can be read in the time it takes to open a file.
 _ROWS_FOR_A_FILE: Final = 1 << 14
-# About how many keys are tried before all are.
+# The approximate number of keys that are tried before all keys are.
 _SAMPLE_KEYS: Final = 512
-# How many keys at most are compared with boxes at a time, and in all.
+# The maximum number of pairs of a key and a box that are compared at a time, and in total.
 _PAIRS_AT_ONCE: Final = 1 << 20
 _MOST_PAIRS: Final = 1 << 25
 
@@ -67,8 +68,8 @@ class FileBounds(NamedTuple):
         location: The column of the file.
         bounds: Bytes for the smallest and largest value (`ordered_values`); None if
             all values are null.
-        num_seen: How many rows the bounds were taken from.
-        num_rows: How many rows the file has, including deleted ones.
+        num_seen: The number of rows that the bounds were collected from.
+        num_rows: The number of rows of the file, including deleted ones.
     """
 
     field_id: int
@@ -84,7 +85,7 @@ class FileBounds(NamedTuple):
 
 
 def joined_bounds(parts: Iterable[FileBounds]) -> list[FileBounds]:
-    """Return the combined bounds of workers that read different rows of the same files."""
+    """Return the bounds of workers that read different rows of the same files, combined."""
     of_file: dict[tuple[int, FileColumn], FileBounds] = {}
     for part in parts:
         joined = of_file.setdefault((part.field_id, part.location), part)
@@ -121,7 +122,7 @@ class BoundsLearner:
         self._extremes: list[list[tuple[bytes, bytes]]] = [[] for _ in fields]
 
     def see(self, keys: Sequence[pa.Array]) -> None:
-        """Add some rows; complete bounds need every row of the fragment, including deleted ones.
+        """Add some rows. Bounds are complete after all rows of the fragment, deleted ones included.
 
         Args:
             keys: (n,) values of each key column.
@@ -132,7 +133,7 @@ class BoundsLearner:
                 extremes.append(bounds)
 
     def file_bounds(self) -> list[FileBounds]:
-        """Return the bounds of the rows seen."""
+        """Return the bounds of the rows added so far."""
         return [
             FileBounds(field.id, location, _around(extremes), self._num_seen, self._num_rows)
             for field, location, extremes in zip(
@@ -148,9 +149,9 @@ def bounds_of_written(
     """Return bounds of files that some rows were written to.
 
     Args:
-        fragments: The written fragments; each holds some of the rows, and no others.
+        fragments: The written fragments; they contain no other rows.
         fields: The key columns.
-        keys: (n,) values of each key column in all the rows.
+        keys: (n,) values of each key column in all written rows.
     """
     bounds: list[FileBounds] = []
     for fragment in fragments:
@@ -173,8 +174,8 @@ class ColumnBounds:
         field: The column; its type has a width.
 
     Attributes:
-        saved_work: About how many rows would have to be read to restore the saved bounds.
-        unsaved_work: The same for the other bounds.
+        saved_work: The approximate number of rows to read to collect the saved bounds again.
+        unsaved_work: The same for the bounds that are not saved.
     """
 
     def __init__(self, field: Field) -> None:
@@ -194,11 +195,11 @@ class ColumnBounds:
 
     @property
     def num_files(self) -> int:
-        """How many files are known."""
+        """The number of files with known bounds."""
         return len(self._row_of_file)
 
     def add(self, file_bounds: Iterable[FileBounds]) -> None:
-        """Store complete bounds; the first ones for a file are kept."""
+        """Add complete bounds of files that have none yet."""
         with self._lock:
             new = {
                 file_bound.location: file_bound
@@ -226,7 +227,7 @@ class ColumnBounds:
         """Derive bounds of new files whose rows all come from old ones.
 
         Args:
-            old: The fragments with the old files; if one of them is unknown, nothing is derived.
+            old: The fragments with the old files; if bounds of one are unknown, nothing is derived.
             new: Fragments with the new files.
         """
         positions = [file_column(fragment, self.field.id) for fragment in old]
@@ -260,10 +261,11 @@ class ColumnBounds:
     def rows_of(self, fragments: FragmentList) -> Positions:
         """Return the row of bounds of each fragment.
 
-        A fragment with bytes that were seen before is found by them; few others are decoded.
+        Fragments whose bytes were seen before are found by them; of the others, few are decoded.
 
         Returns:
-            (num_fragments,) i64; `ANYWHERE` if nothing can be known, `UNKNOWN` if it could.
+            (num_fragments,) i64; `ANYWHERE` if the fragment cannot have bounds, `UNKNOWN` if its
+            bounds are not known yet.
         """
         with self._lock:
             raws = fragments.raws
@@ -302,7 +304,7 @@ class ColumnBounds:
             ]
 
     def forget_others(self, fragments: FragmentList) -> None:
-        """Forget files outside some fragments, once there are many."""
+        """Drop the bounds of files outside of some fragments, if there are many."""
         if self.num_files <= 2 * len(fragments) + _FORGET_FROM:
             return
         survivors = self.files_of(fragments)
@@ -338,13 +340,13 @@ class KeyBounds:
         self._key_indices = [index for index, column in enumerate(columns) if column is not None]
 
     def add_bounds(self, file_bounds: Iterable[FileBounds]) -> None:
-        """Remember bounds."""
+        """Add bounds of files."""
         joined = joined_bounds(file_bounds)
         for column in self.columns:
             column.add(joined)
 
     def are_unknown(self, fragments: FragmentList) -> Mask:
-        """Return which fragments have bounds yet to be learned."""
+        """Return (num_fragments,) whether the bounds of a fragment are not known yet."""
         unknown = np.zeros(len(fragments), np.bool_)
         for column in self.columns:
             unknown |= column.rows_of(fragments) == UNKNOWN
@@ -364,8 +366,9 @@ class KeyBounds:
         for bound, values in zip(bounds, keys, strict=True):
             least, most = ordered_words(extremes_of(values))
             may &= (bound.lows <= most) & (bound.highs >= least)
-        # Sorting all keys is seldom needed: if they are spread over the table, a few of them hit
-        # each fragment; if they are close together, most fragments are outside their range.
+        # Try a sample of the keys first; sorting all keys is rarely needed. If the keys are spread
+        # over the table, a few of them hit every fragment; if they are close together, most
+        # fragments are already excluded.
         undecided = np.flatnonzero(may)
         sample = pa.array(np.arange(0, lookup.num_keys, max(lookup.num_keys // _SAMPLE_KEYS, 1)))
         for some in ([key.take(sample) for key in keys], keys):
@@ -378,8 +381,8 @@ class _Bounds(NamedTuple):
     """Bounds of fragments.
 
     Attributes:
-        lows: (n,) the smallest value of each, encoded.
-        highs: (n,) the largest, encoded.
+        lows: (n,) the encoded smallest value of each fragment.
+        highs: (n,) the encoded largest value of each fragment.
     """
 
     lows: Words
@@ -390,10 +393,10 @@ class _Bounds(NamedTuple):
 
 
 def _hold_a_key(bounds: Sequence[_Bounds], keys: Sequence[pa.Array]) -> Mask:
-    """Return which bounds contain a key.
+    """Return (n,) whether the bounds of a fragment contain a key.
 
     Args:
-        bounds: (n,) of each key column.
+        bounds: (n,) bounds for each key column.
         keys: (num_keys,) values of each key column.
     """
     may = np.ones(len(bounds[0].lows), np.bool_)
@@ -402,6 +405,7 @@ def _hold_a_key(bounds: Sequence[_Bounds], keys: Sequence[pa.Array]) -> Mask:
     sides: list[_Side] = []
     for bounds_of_column, values in zip(bounds, keys, strict=True):
         order, words = in_order(values)
+        # The sorted keys from `firsts` up to `stops` are within the bounds of this column.
         firsts = np.searchsorted(words, bounds_of_column.lows, "left")
         stops = np.searchsorted(words, bounds_of_column.highs, "right")
         may &= firsts < stops
@@ -413,12 +417,12 @@ def _hold_a_key(bounds: Sequence[_Bounds], keys: Sequence[pa.Array]) -> Mask:
 
 
 class _Side(NamedTuple):
-    """One side of the boxes that contain the fragments' keys.
+    """One side of the boxes: the bounds of one key column for all fragments.
 
     Attributes:
-        firsts: (num_fragments,) index of the first key within the bounds, in key order.
-        stops: (num_fragments,) one past the last.
-        order: (num_keys,) the key numbers in the order of this column.
+        firsts: (num_fragments,) index of the first key within the bounds, in the column's order.
+        stops: (num_fragments,) one past the index of the last such key.
+        order: (num_keys,) the numbers of the keys in the order of this column.
     """
 
     firsts: Positions
@@ -427,9 +431,10 @@ class _Side(NamedTuple):
 
 
 def _hold_a_key_in_all(sides: Sequence[_Side], positions: Positions) -> Mask:
-    """Return which boxes contain a key: one within each side.
+    """Return which boxes contain a key, that is, a key within the bounds of every column.
 
-    For each box, the keys within its narrowest side are checked, unless there are too many.
+    Checks the keys within the narrowest side of each box. Boxes that are left when the budget of
+    pairs is exhausted count as containing a key.
     """
     sizes = np.stack([(side.stops - side.firsts)[positions] for side in sides])
     narrowest = np.argmin(sizes, axis=0)
@@ -437,6 +442,7 @@ def _hold_a_key_in_all(sides: Sequence[_Side], positions: Positions) -> Mask:
     ranks = [_ranks(side.order) for side in sides]
     pairs_remaining = _MOST_PAIRS
     for at, side in enumerate(sides):
+        # The boxes whose narrowest side is this column, in groups of limited size.
         mine = np.flatnonzero(narrowest == at)
         ends = np.cumsum(sizes[at][mine])
         start = 0
@@ -449,9 +455,11 @@ def _hold_a_key_in_all(sides: Sequence[_Side], positions: Positions) -> Mask:
                 return may
             part = mine[start:stop]
             counts = sizes[at][part]
+            # All pairs of a box and a key within its narrowest side.
             box = np.repeat(np.arange(len(part)), counts)
             within = np.arange(num_pairs) - np.repeat(np.cumsum(counts) - counts, counts)
             keys = side.order[side.firsts[positions[part]][box] + within]
+            # A key is in the box if its rank in every other column is within the bounds, too.
             inside = np.ones(num_pairs, np.bool_)
             for other, rank in zip(sides, ranks, strict=True):
                 if other is not side:

@@ -4,10 +4,10 @@
     decimal of more than 64 bits          its bytes, most significant first, sign bit flipped
     string, bytes                         its first 64 bytes
 
-Longer values are cut, so different values may become equal; but a <= b still holds for what they
-become. This is all that bounds need: a value within two others stays within them.
+Longer values are truncated, so different values may become equal, but the order is preserved:
+a <= b implies encode(a) <= encode(b). Bounds need no more than that.
 
-Bounds are kept and stored as bytes, most significant first; `as_words` turns them into searchable
+Bounds are cached and saved as bytes, most significant first; `as_words` turns them into searchable
 arrays.
 """
 
@@ -22,19 +22,20 @@ import pyarrow.compute as pc
 from lance_stream.keys.key_filter import bytes_of
 
 Words: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.bytes_]
-"""(n,) u64, or (n,) byte strings of one width, which numpy compares from the first byte on."""
+"""(n,) u64, or (n,) byte strings of one width, which numpy compares byte by byte."""
 
 MAX_BYTES: Final = 64
-"""How many bytes of a string are compared."""
+"""The number of bytes of a string that are compared."""
 
 _WORD_BYTES: Final = 8
 _SIGN: Final = np.uint64(1 << 63)
 
 
 def width_of(arrow_type: pa.DataType) -> int | None:
-    """Return the width of an encoded value in bytes; None for a type without an order here.
+    """Return the width of an encoded value in bytes; None if the type has no bounds.
 
-    Floating-point types have none, since NaN is outside all bounds; nor have dictionaries.
+    Floating-point types have no bounds, because NaN is outside of all bounds. Dictionaries
+    have no bounds either.
     """
     if any(accepts(arrow_type) for accepts in _OF_ANY_LENGTH):
         return MAX_BYTES
@@ -64,7 +65,7 @@ def ordered_words(values: pa.Array) -> Words:
     """Return the encoding of each value.
 
     Args:
-        values: (n,) of a type that has a width, none of them null.
+        values: (n,) of a type that has a width, without nulls.
     """
     kind = values.type
     width = width_of(kind)
@@ -125,7 +126,7 @@ def bounds_of(values: pa.Array) -> tuple[bytes, bytes] | None:
 
 
 def as_words(bounds: Sequence[bytes], arrow_type: pa.DataType) -> Words:
-    """Return bounds in the form that `ordered_words` gives for values of the type."""
+    """Return bounds in the form that `ordered_words` returns for values of the type."""
     width = width_of(arrow_type)
     assert width is not None
     strings = np.array(bounds, f"S{width}")
@@ -152,7 +153,7 @@ def _prefixes(values: pa.Array, width: int) -> npt.NDArray[np.bytes_]:
     prefixes = np.zeros((len(values), width), np.uint8)
     within = np.arange(width)
     some = np.concatenate([raw, np.zeros(width, np.uint8)]) if len(values) else raw
-    # In parts, so that the indices of a large batch's bytes take little memory.
+    # Process parts of the batch, so that the byte indices take little memory.
     for start in range(0, len(values), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
         taken = some[starts[part, None] + within]

@@ -1,6 +1,6 @@
-"""Columns of data files that this process keeps as they are: those that order the rows of a key.
+"""A cache of the columns that order the rows of a key (`sequence_by`), by data file.
 
-The stored sequence (`sequence_by`) of each row that an upsert finds is looked up in them.
+An upsert looks up the stored sequence of the matching rows in them.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from lance_stream.schema.fields import Field
 from lance_stream.table.fragments.fragment import Fragment
 
 MAX_COLUMN_BYTES: Final = 128 << 20
-"""How much memory these columns take at most, for all tables."""
+"""The maximum size of the cached columns of all tables, in bytes."""
 
 _columns: Final[Cache[tuple[FileColumn, str], pa.Array]] = Cache(
     MAX_COLUMN_BYTES, lambda values: values.nbytes
@@ -22,24 +22,24 @@ _columns: Final[Cache[tuple[FileColumn, str], pa.Array]] = Cache(
 
 
 def column_location(fragment: Fragment, field: Field) -> FileColumn | None:
-    """Return where all values of a column are; None if they cannot be kept.
+    """Return the file column that stores all values of a column; None if it cannot be cached.
 
-    Parts of a struct may lie in other files than the struct, which are replaced one by one.
+    The fields of a struct may be stored in several files, which are replaced independently.
     """
     is_nested = pa.types.is_nested(field_to_arrow(field).type)
     return None if is_nested else file_column(fragment, field.id)
 
 
 def cached_column(location: FileColumn, field: Field) -> pa.Array | None:
-    """Return the values of a column of a file, those of deleted rows too; None if not known."""
+    """Return the values of a file's column, including deleted rows; None if not cached."""
     return _columns.get((location, str(field_to_arrow(field).type)))
 
 
 def cache_column(location: FileColumn, values: pa.Array) -> None:
-    """Keep the values of a column of a file, of all its rows, for as long as there is room."""
+    """Cache the values of a file's column, for all rows of the file."""
     _columns.put((location, str(values.type)), values)
 
 
 def clear_columns() -> None:
-    """Forget the columns of all tables, as a new process would."""
+    """Clear the cache, as if the process had just started."""
     _columns.clear()

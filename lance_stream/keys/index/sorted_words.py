@@ -1,9 +1,9 @@
-"""The search of a run: ascending words, in which many words are looked for at once.
+"""Searches a run: looks up many words at once in a long ascending array of words.
 
-A binary search of 16 million words jumps through 128 MB: most of its time, it waits for memory. The
-words of hashes are spread evenly, and so are most numbers. So the range of words is divided into
-equal parts, and a table tells where each part begins; what is left to search of a part fits into
-a few lines of the processor's cache. That takes a quarter of the time.
+A binary search over 16 million words jumps through 128 MB, and mostly waits for memory. Hashes are
+distributed evenly, and so are most numbers. The range of words is therefore divided into equal
+parts, and a table records where each part begins. The words of one part fit into a few cache lines
+of the processor. This takes a quarter of the time.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ from lance_stream.arrays import Positions
 U64 = npt.NDArray[np.uint64]
 
 MANY_WORDS: Final = 1 << 20
-"""From this many words on, a table of parts is worth its time and memory."""
+"""The minimum number of words for which a table of parts pays off."""
 
 _WORDS_OF_PART: Final = 32
 _MOST_OF_PART: Final = 1 << 12
@@ -24,16 +24,16 @@ _AT_ONCE: Final = 1 << 13
 
 
 class SortedWords:
-    """Ascending words, and where parts of their range begin. Thread-safe.
+    """Ascending words, and a table of the parts of their range. Thread-safe.
 
-    The table of parts is made by the first search, when all words must be there. It takes 4 bytes
+    The first search builds the table; all words must be present by then. The table takes 4 bytes
     for every 32 to 64 words.
 
     Args:
         words: (n,) u64, ascending.
 
     Attributes:
-        words: The same.
+        words: The words.
     """
 
     def __init__(self, words: U64) -> None:
@@ -66,13 +66,13 @@ class SortedWords:
         return firsts, counts
 
     def first_at_least(self, targets: U64) -> Positions:
-        """Return the place of the first word that is no less than each of some words.
+        """Return, for every target, the position of the first word that is not less.
 
         Args:
-            targets: (m,) u64, in any order; faster if they ascend.
+            targets: (m,) u64, in any order; ascending targets are faster.
 
         Returns:
-            (m,) i64; n where all words are less.
+            (m,) i64 positions; n where all words are less.
         """
         if len(self.words) < MANY_WORDS or not len(targets):
             return np.searchsorted(self.words, targets, "left")
@@ -91,8 +91,9 @@ class SortedWords:
         positions: Positions = begins[parts].astype(np.int64)
         stops: Positions = begins[parts + 1].astype(np.int64)
         most = int((stops - positions).max())
-        if most > _MOST_OF_PART:  # the words are unevenly spread, as numbers may be
+        if most > _MOST_OF_PART:  # the words are distributed unevenly, as numbers may be
             return np.searchsorted(words, targets, "left")
+        # Binary search in all parts at the same time, with halving steps.
         step = 1 << most.bit_length() >> 1
         while step:
             following = positions + step
@@ -103,7 +104,7 @@ class SortedWords:
         return positions
 
     def _divide(self) -> npt.NDArray[np.uint32]:
-        """Set where parts begin, and how many bits of a difference do not tell the part."""
+        """Build the table of parts. A word's part is its distance from the first word >> shift."""
         first, last = self.words[0], self.words[-1]
         bits = max((len(self.words) // _WORDS_OF_PART).bit_length() - 1, 1)
         self._shift = np.uint64(max(int(last - first).bit_length() - bits, 0))
