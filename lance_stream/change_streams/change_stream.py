@@ -38,7 +38,7 @@ from lance_stream.feed.selection import FeedSelection
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.version_marks import mark_of
 
-BATCH_ROWS: Final = 65536
+BATCH_ROWS: Final = 131072
 """The maximum number of rows of a batch, if the caller sets none."""
 
 DEFAULT_LIMITS: Final = Limits(rows=BATCH_ROWS)
