@@ -5,8 +5,8 @@
     0                 17, 4, 99, ...                       (address, number of the key)
     1                 ...                                  ...
 
-Only the key columns are read, and the sequence if one is stored. Bounds of the keys, and the keys
-themselves, are collected on the way.
+Reads only the key columns, and the stored sequence of matching rows. Reading also collects key
+bounds, and keys for the index.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class Matches(NamedTuple):
     Attributes:
         addresses: (n,) u64 row addresses, ascending within a fragment.
         keys: (n,) i64, the number of each row's key.
-        sequence: (n,) the stored sequence of each row; None if none is stored.
+        sequence: (n,) the stored sequence of each row; None if the table stores no sequence.
         file_bounds: The bounds of all keys of the fragment, including those of deleted rows.
     """
 
@@ -65,8 +65,8 @@ def find_matches(
     Args:
         unit: Names the key columns, then the sequence if one is stored, then the row addresses.
         lookup: The keys of the batch.
-        num_keys: How many of the columns are key columns.
-        collector: Receives the keys of all rows; if there is one, the sequence is kept, too.
+        num_keys: The number of key columns.
+        collector: Receives the keys of all rows. If set, the sequence column is cached, too.
     """
     matches_of_batches: list[Matches] = []
     fragment = decode_fragment(unit.fragment)
@@ -102,13 +102,13 @@ def find_matches(
 
 
 def sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches, *, keeps: bool) -> pa.Array:
-    """Return the sequence of each match; reads all of the fragment's, unless the matches are few.
+    """Return the sequence of each match; reads the whole column unless there are few matches.
 
     Args:
         unit: Names the sequence as the last of its columns.
         fragment: The fragment.
         matches: Rows of the fragment, by ascending addresses.
-        keeps: Whether this process keeps the fragment's sequence, or has kept it.
+        keeps: Whether to use the cache of sequence columns.
     """
     _, offsets = unpack_addresses(matches.addresses)
     (field,) = key_fields(unit.schema, unit.columns[-1:])
@@ -135,11 +135,11 @@ def sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches, *, keeps: 
 
 
 _FEW_OF: Final = 256
-"""If fewer than one row in this many matches, each row is better read by itself."""
+"""If fewer than one row in this number matches, only the matching rows are read."""
 
 
 def _most_live(fragment: Fragment) -> bool:
-    """Return whether filtering out deleted rows costs more than looking up their keys, too."""
+    """Return whether looking up the keys of deleted rows is cheaper than filtering these out."""
     file = fragment.deletion_file
     if file is None:
         return True

@@ -1,8 +1,8 @@
 """Finds the rows of a table that have a key of a batch.
 
-Fragments whose key bounds exclude the batch are skipped (`key_bounds`); bounds of the others are
-collected on the way. When a batch is planned again because the table changed, only fragments that
-were added or changed since are searched: an address stays valid as long as its fragment's files do.
+Fragments whose key bounds exclude the batch are skipped (`key_bounds`); reading the others collects
+their bounds. When a batch is planned again because the table changed, only fragments that were
+added or changed since are searched: addresses are valid until the files of their fragment change.
 """
 
 from collections.abc import Sequence
@@ -42,12 +42,12 @@ class KeyedRows(Protocol):
 
     @property
     def scanned_columns(self) -> tuple[str, ...]:
-        """The table's key columns, and another one whose values are wanted, if any."""
+        """The table's key columns, and the sequence column to read for matches, if any."""
         ...
 
 
 class KeyMatcher:
-    """The matches of one batch: kept for when it is planned again.
+    """The matches of one batch, cached for later attempts of its upsert.
 
     Args:
         workers: The workers that read.
@@ -63,14 +63,12 @@ class KeyMatcher:
 
         Args:
             table: The version.
-            incoming: The batch; the same rows each time.
+            incoming: The batch; the same rows in every call.
         """
         columns = incoming.scanned_columns
         fields = {field.name: field for field in table.schema.fields}
         fields_read = tuple(fields[name] for name in columns)
-        if (
-            fields_read != self._fields_read
-        ):  # the first call, or others: renamed columns have other ids
+        if fields_read != self._fields_read:  # the first call, or the key columns have changed
             self._fields_read, self._matches_of = fields_read, {}
         valid: list[Matches] = []
         positions: list[int] = []
@@ -120,10 +118,10 @@ def _still(table: TableVersion, index: int, raw: bytes, matches: Matches) -> Mat
     """Return the matches in a fragment that are still live; None if it must be read again.
 
     Args:
-        table: The version now.
-        index: The fragment's index in it.
-        raw: The fragment as it was.
-        matches: The matches in it.
+        table: The current version.
+        index: The fragment's index in the version.
+        raw: The fragment as it was when it was read.
+        matches: The matches at that time.
     """
     now = table.manifest.fragments.raw(index)
     if now == raw:
@@ -138,7 +136,7 @@ def _still(table: TableVersion, index: int, raw: bytes, matches: Matches) -> Mat
 def deleted_rows(
     table: TableVersion, before: Fragment, now: Fragment
 ) -> npt.NDArray[np.uint32] | None:
-    """Return the offsets of a fragment's deleted rows; None if it has changed in another way.
+    """Return the offsets of a fragment's deleted rows; None if anything else has changed.
 
     Args:
         table: The version that has the fragment as it is now.

@@ -1,7 +1,7 @@
-"""Who looks up the keys of a batch and reads and writes data files: threads, or other machines.
+"""Workers that look up keys and read and write data files: threads, or tasks on other machines.
 
-Threads of this process keep the keys that they read in its index (`key_index`), and find most keys
-there. Tasks on other machines (`spark_workers`) read the key columns each time.
+Threads of this process add the keys that they read to its index (`key_index`), and find most keys
+there. Tasks on other machines (`spark_workers`) read the key columns for every batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,8 +56,8 @@ class Workers(Protocol):
             table: The version.
             on: The key columns.
             lookup: The keys of the batch.
-            units: Of the fragments that may have a key of it.
-            was_looked_up: Whether a process has looked up keys in the table before.
+            units: The units of the fragments that may have a key of the batch.
+            was_looked_up: Whether any process has looked up keys in the table before.
         """
         ...
 
@@ -74,9 +74,9 @@ class Workers(Protocol):
         Args:
             table: The version that they were written for.
             on: The key columns.
-            sequence_by: The column that orders rows of a key; None if there is none.
+            sequence_by: The column that orders rows of a key; None if rows have no order.
             fragments: The new fragments.
-            rows: Their rows, in order, with these columns.
+            rows: Their rows, in order: the key columns, and the sequence column if there is one.
         """
         ...
 
@@ -134,7 +134,7 @@ class Threads:
         fragments: Sequence[Fragment],
         rows: pa.RecordBatch,
     ) -> None:
-        """Keep the keys of files that were written, if this process reads files again and again."""
+        """Add the keys of new files to the index, if lookups in the table repeat."""
         memory = key_index_of(table, on)
         keys = rows.select(list(on)).columns
         ordering = [name for name in rows.schema.names if name == sequence_by]
@@ -188,11 +188,11 @@ def _read(
 
 
 def _by_unit(rows: RowMatches, numbers: Positions) -> Iterator[tuple[int, RowMatches]]:
-    """Yield remembered rows by the position of their file's unit, in the order of their offsets.
+    """Yield the position of each unit with rows from the index, and these rows by offset.
 
     Args:
         rows: Rows of any files.
-        numbers: (num_units,) i64, the number of each unit's file; -1 if it has none.
+        numbers: (num_units,) i64, the number of each unit's file; -1 if it is not indexed.
     """
     row_keys = (rows.files.astype(np.uint64) << np.uint64(32)) | rows.offsets
     order = np.argsort(row_keys)
@@ -210,7 +210,7 @@ def _remembered(
     fragments: Sequence[Fragment],
     lookup: KeyLookup,
 ) -> tuple[Positions, RowMatches]:
-    """Return the number of each fragment's file, -1 if unknown; and the rows with a key."""
+    """Return the number of each fragment's file, -1 if not indexed; and the matching rows."""
     while True:
         snapshot = memory.look_up(fragments, len(table.manifest.fragments), table.store)
         try:
@@ -222,7 +222,7 @@ def _remembered(
 def _groups(
     memory: KeyIndex, fragments: Sequence[Fragment], numbers: Positions, *, is_worth_it: bool
 ) -> Iterator[list[int]]:
-    """Yield the unknown fragments; as many at a time as fit into a run of the index."""
+    """Yield groups of the fragments that are not indexed; a group fits into one run."""
     group: list[int] = []
     num_rows = 0
     for at in np.flatnonzero(numbers < 0).tolist():
@@ -239,7 +239,7 @@ def _groups(
 def _collectors(
     memory: KeyIndex, fragments: Sequence[Fragment], is_worth_it: bool
 ) -> list[Collector | None]:
-    """Return what collects the keys of fragments that are read; None where they are not kept."""
+    """Return collectors for the keys of fragments that are read; None if not to be indexed."""
     collectors: list[Collector | None] = []
     most = MOST_SAVED_ROWS if memory.can_save else MAX_NEW_ROWS
     num_remaining = min(most, memory.num_free_rows) if is_worth_it else 0

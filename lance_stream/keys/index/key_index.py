@@ -1,21 +1,20 @@
-"""The keys of data files that this process has read or written: found without reading them again.
+"""The key index of a table in one process: keys of data files that need not be read again.
 
-A stream looks up the keys of each batch in the same files. Those of files that were read or written
-are kept, sorted, in a few runs for all files together:
+A stream looks up the keys of every batch in the same files. The index keeps the keys of files that
+were read or written, sorted, in a few runs for all files together:
 
-    key  ->  words     runs (sorted words, and where each row is)     row 17 of file 4
+    key  ->  words     runs (sorted words, and the row of each)     row 17 of file 4
 
-so that the look-up takes as long as the batch is large, however many files the table has. A data
-file never changes, so what is known of it stays true whatever any writer commits: whether a row is
-still live is for the caller to find out. All rows of a file are known, including deleted ones,
-because a restore brings those back.
+The time of a lookup therefore depends on the size of the batch, not on the number of files. Data
+files are immutable, so their entries stay valid whatever other writers commit. The index has all
+rows of a file, including deleted ones, because a restore can bring those back; the caller checks
+whether a row is live.
 
-Once the keys of many rows are remembered, they are written to the table's directory, as a run of
-its index of keys (`key_index`). From then on that run is searched, by this process and by others,
-and what is in it takes no memory.
+Once the index holds the keys of many rows in memory, it writes them to the table's directory as a
+run (`run_files`). This process and others then search that run, and its keys take no memory.
 
-Only the process that reads the data files itself keeps anything, and nothing of a table until its
-second look-up, unless another process has looked up keys in it before.
+Only a process that reads the data files itself has an index. The index stays empty until the second
+lookup in a table, unless another process has looked up keys in the table before.
 """
 
 import threading
@@ -54,25 +53,25 @@ from lance_stream.table.lineage.ascending import distinct
 from lance_stream.threads import map_ahead
 
 MAX_BYTES: Final = 256 << 20
-"""How much memory the keys of all tables take at most; more are read again for each batch."""
+"""The maximum memory of the indices of all tables; other keys are read again for every batch."""
 
 MAX_NEW_ROWS: Final = 2 << 20
-"""Of how many rows the keys are newly kept at one look-up at most, if they stay in memory."""
+"""The maximum number of rows that one lookup adds to the index if they must stay in memory."""
 
 LEAST_SAVED_ROWS: Final = 1 << 20
-"""The keys of at least so many rows are saved as a run of the index, ..."""
+"""The minimum number of rows in memory for which a run is written."""
 
 MOST_SAVED_ROWS: Final = 4 << 20
-"""... and those of about so many at once."""
+"""The approximate maximum number of rows in a run that is written from memory."""
 
 LEAST_SHARED_ROWS: Final = 1 << 19
-"""Before so many rows are read, it is looked whether another process has saved their keys."""
+"""Before reading this number of rows, a process checks whether another one has saved their keys."""
 
 MOST_MERGED_KEYS: Final = 16 << 20
-"""Runs of the index are merged up to this many keys."""
+"""The maximum number of keys in a merged run."""
 
 LOOKUPS_BEFORE_RETRY: Final = 16
-"""After a run could not be written, so many lookups pass before the next attempt."""
+"""The number of lookups between a failed write of a run and the next attempt."""
 
 # Runs in memory are merged up to this many keys: merging takes several times their memory.
 _MOST_MERGED_IN_MEMORY: Final = 2 << 20
@@ -101,12 +100,12 @@ class RowMatches(NamedTuple):
 
 
 class IndexSnapshot(NamedTuple):
-    """What is remembered at the begin of a look-up, whatever is learned or forgotten meanwhile.
+    """An immutable snapshot of the index for one lookup.
 
     Attributes:
-        numbers: (n,) i64, the number of each fragment's file; -1 if it is not known.
-        runs: The keys of all known files in memory.
-        saved: The runs of the index that have some of the fragments' files.
+        numbers: (n,) i64, the number of each fragment's file; -1 if the index does not have it.
+        runs: The runs in memory.
+        saved: The runs in files that have some of the fragments' files.
         seeds: The seeds of the hashes of the runs in memory.
     """
 
@@ -116,14 +115,14 @@ class IndexSnapshot(NamedTuple):
     seeds: tuple[int, int]
 
     def find(self, keys: Sequence[pa.Array], store: Store) -> RowMatches:
-        """Return the rows of all known files that have one of some keys.
+        """Return the rows of all indexed files that have one of the keys.
 
         Args:
-            keys: (num_keys,) values of each key column, none of them null, all different.
-            store: The table's.
+            keys: (num_keys,) values of each key column, distinct and without nulls.
+            store: The table's store.
 
         Raises:
-            RunUnavailableError: A run of the index cannot be used any longer.
+            RunUnavailableError: A run can no longer be used.
         """
         keys = [without_dictionary(key) for key in keys]
         lookups = {seeds: _HashedKeys.of(keys, seeds) for seeds in self._all_seeds()}
@@ -148,11 +147,11 @@ _NOTHING: Final = np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.
 
 
 class _HashedKeys(NamedTuple):
-    """The keys of a batch, as they are looked for.
+    """The keys of a batch, sorted by the words to search for.
 
     Attributes:
         words: (num_keys,) u64, ascending.
-        others: (num_keys,) u32 in the same order; None if there are none.
+        others: (num_keys,) u32 further bits, in the same order; None if words are exact.
         numbers: (num_keys,) i64, the number of each key.
     """
 
@@ -174,10 +173,10 @@ class _HashedKeys(NamedTuple):
         return RowMatches(files, offsets, self.numbers[which[same]])
 
     def in_index(self, run: IndexRun, store: Store) -> RowMatches:
-        """Return the rows of a run with one of the keys.
+        """Return the rows of a run that have one of the keys.
 
         Raises:
-            RunUnavailableError: Chunks cannot be had; or the run has a row with two of the keys.
+            RunUnavailableError: Chunks cannot be read, or the run states two keys for one row.
         """
         hits = run.find(store, self.words)
         same = self._same(hits.others, hits.which)
@@ -217,12 +216,12 @@ class KeyIndex:
         self._lock = threading.RLock()
         self._runs: list[Memtable] = []
         self._saved: dict[str, IndexRun] = {}
-        # Runs that were refused, or have nothing that others lack: not opened again.
+        # Runs that were rejected, or are redundant: not opened again.
         self._rejected_runs: set[str] = set()
         self._saved_files: set[Covered] = set()
         self._save_from_lookup = 0
         self._seeds = seeds or new_seeds()
-        # By the file, and the number of rows that its fragment states.
+        # By file, and the number of rows that its fragment states.
         self._number_of: dict[Covered, int] = {}
         self._last_lookup: dict[int, int] = {}
         self._next = 0
@@ -230,37 +229,37 @@ class KeyIndex:
 
     @property
     def num_bytes(self) -> int:
-        """How much memory it takes."""
+        """The memory that the index takes, in bytes."""
         return sum(run.num_bytes for run in self._runs)
 
     @property
     def num_files(self) -> int:
-        """How many files it knows."""
+        """The number of indexed files."""
         return len(self._number_of)
 
     @property
     def num_saved_runs(self) -> int:
-        """How many runs of the index it uses."""
+        """The number of runs in files that are open."""
         return len(self._saved)
 
     @property
     def num_free_rows(self) -> int:
-        """Of how many more rows the keys fit."""
+        """The number of rows whose keys still fit into memory."""
         return max(0, MAX_BYTES - _cached_bytes()) // _BYTES_PER_ROW
 
     @property
     def can_save(self) -> bool:
-        """Whether keys are saved as runs of the index: not soon after a write that failed."""
+        """Whether runs may be written: not shortly after a failed write."""
         with self._lock:
             return self._num_lookups >= self._save_from_lookup
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether the table is looked up again and again."""
+        """Whether lookups in the table repeat, so that an index pays off."""
         return self._num_lookups > 1 or bool(self._saved)
 
     def fields_in(self, schema: Schema) -> list[Field]:
-        """Return the key columns as a table has them now; none if it lacks one of them."""
+        """Return the current key columns of a table; an empty list if it lacks one of them."""
         fields_by_id = {field.id: field for field in schema.fields}
         return (
             [fields_by_id[field.id] for field in self._fields] if self._are_in(fields_by_id) else []
@@ -274,19 +273,19 @@ class KeyIndex:
         )
 
     def collector(self, file: FileKey, num_rows: int) -> Collector:
-        """Return what collects the keys of a fragment; see `Collector`."""
+        """Return a collector for the keys of a fragment."""
         return Collector(file, num_rows, self._seeds)
 
     def file_of(self, fragment: Fragment) -> FileKey | None:
-        """Return which columns of files hold a fragment's keys; None if they cannot be kept."""
+        """Return the file columns that store a fragment's keys; None if it cannot be indexed."""
         columns = tuple(file_column(fragment, field.id) for field in self._fields)
         return None if None in columns else columns  # type: ignore[return-value]  # none is None
 
     def covered_by(self, fragment: Fragment) -> Covered | None:
-        """Return the file of a fragment's keys, as it is remembered; None if it cannot be.
+        """Return the file of a fragment's keys as the index identifies it; None if not indexable.
 
-        A damaged fragment may state another number of rows than its file has: it is read, and
-        refused, as if the file were not known.
+        The number of rows is part of the identity. If a damaged fragment states a wrong number, its
+        file is not found in the index, but read, which reports the damage.
         """
         file = self.file_of(fragment)
         return None if file is None else Covered(file, fragment.physical_rows)
@@ -294,12 +293,12 @@ class KeyIndex:
     def look_up(
         self, fragments: Sequence[Fragment], num_fragments: int, store: Store
     ) -> IndexSnapshot:
-        """Begin a look-up; return what is known of some fragments.
+        """Start a lookup; return a snapshot for some fragments.
 
         Args:
             fragments: The fragments that may have a key of the batch.
-            num_fragments: How many the version has.
-            store: The table's.
+            num_fragments: The number of fragments in the version.
+            store: The table's store.
         """
         files = [self.covered_by(fragment) for fragment in fragments]
         with self._lock:
@@ -315,12 +314,12 @@ class KeyIndex:
             return snapshot
 
     def knows(self, file: Covered) -> bool:
-        """Return whether the keys of a file are known."""
+        """Return whether the index has the keys of a file."""
         with self._lock:
             return file in self._number_of
 
     def snapshot_of(self, files: Sequence[Covered | None]) -> IndexSnapshot:
-        """Return what is known of some files now; this does not count as a look-up."""
+        """Return a snapshot for some files, without counting it as a lookup."""
         with self._lock:
             return self._snapshot(files)
 
@@ -332,7 +331,7 @@ class KeyIndex:
         return IndexSnapshot(numbers, tuple(self._runs), tuple(saved), self._seeds)
 
     def add(self, collected: Iterable[Collector]) -> None:
-        """Keep the keys of files, as long as there is room."""
+        """Add the collected keys of files."""
         for collector in collected:
             with self._lock:
                 if collector.is_complete and collector.seeds == self._seeds:
@@ -350,15 +349,15 @@ class KeyIndex:
     def add_sorted(
         self, store: Store, files: Sequence[Covered], parts: Sequence[Part], seeds: tuple[int, int]
     ) -> None:
-        """Keep keys that are in order: many as a run of the index, few in memory.
+        """Add sorted keys: many as a run in a file, a few in memory.
 
-        Other threads look up keys meanwhile: no lock is held while keys are merged or written.
+        Holds no lock while keys are merged or written, so that other threads can look up keys.
 
         Args:
-            store: The table's.
-            files: Files that are not known yet.
-            parts: Their keys, all of them; rows are numbered in the order of the files.
-            seeds: The seeds of the hashes by which the keys are known.
+            store: The table's store.
+            files: Files that are not indexed yet.
+            parts: All keys of these files; rows are numbered in the order of the files.
+            seeds: The seeds of the hashes.
         """
         if sum(file.num_rows for file in files) >= LEAST_SAVED_ROWS:
             run = run_files.write_run(store, self.columns(seeds), files, parts)
@@ -382,14 +381,14 @@ class KeyIndex:
         return number
 
     def _insert(self, run: Memtable) -> None:
-        """Add a run, and merge those of a similar size."""
+        """Add a run in memory, and merge runs of similar size."""
         self._runs.append(run)
         while group := self._similar_runs():
             others = [run for run in self._runs if all(run is not one for one in group)]
             self._runs = [*others, Memtable.merged(group)]
 
     def _similar_runs(self) -> tuple[Memtable, ...] | None:
-        """Return runs in memory that are better one; None if there are none."""
+        """Return a group of runs in memory to merge; None if there is none."""
         groups = groups_to_merge(
             [(run, len(run.words)) for run in self._runs],
             least_keys=_LEAST_IN_MEMORY,
@@ -398,7 +397,7 @@ class KeyIndex:
         return next((group for group in groups if len(group) > 1), None)
 
     def _forget_unused(self, num_fragments: int) -> None:
-        """Forget the files that were asked for longest ago, once they are as many as the others."""
+        """Drop the least recently used files in memory once they outnumber the table's files."""
         if len(self._number_of) - len(self._saved_files) <= 2 * num_fragments + _FORGET_FROM:
             return
         numbers = self._files_in_memory()
@@ -413,7 +412,7 @@ class KeyIndex:
         return {file: number for file, number in numbers if file not in self._saved_files}
 
     def _forget_others(self) -> None:
-        """Forget all keys in memory of files without a number."""
+        """Drop all keys in memory whose files no longer have a number."""
         is_used = np.zeros(self._next, np.bool_)
         is_used[list(self._number_of.values())] = True
         self._last_lookup = {
@@ -425,10 +424,10 @@ class KeyIndex:
     # --- the index
 
     def columns(self, seeds: tuple[int, int]) -> KeyColumns:
-        """Return what the index states about keys.
+        """Return the description of the keys that a run states.
 
         Args:
-            seeds: The seeds of their hashes; of no meaning if words are exact.
+            seeds: The seeds of the hashes; ignored if words are exact.
         """
         types = tuple(field_to_arrow(field).type for field in self._fields)
         is_exact = are_exact([pa.array([], _plain(kind)) for kind in types])
@@ -440,9 +439,9 @@ class KeyIndex:
         )
 
     def refresh(self, store: Store) -> None:
-        """Take note of the runs that other processes have written, merged or deleted.
+        """Find the runs that other processes have written, merged or deleted.
 
-        Other threads look up keys meanwhile: the store is asked while none of them waits.
+        Holds no lock during requests to the store, so that other threads can look up keys.
         """
         columns = self.columns(self._seeds)
         with self._lock:
@@ -480,12 +479,12 @@ class KeyIndex:
         self._adopt(run)
 
     def _switch_seeds(self, seeds: tuple[int, int]) -> None:
-        """Hash keys as the index does, so that runs can be merged; forget the other hashes."""
+        """Adopt the seeds of saved runs, so that runs can be merged; drop keys with other seeds."""
         self._seeds = seeds
         self._number_of, self._runs = {}, []
 
     def _adopt(self, run: IndexRun) -> None:
-        if run.path in self._saved:  # another thread has found it in the store since it was written
+        if run.path in self._saved:  # another thread has already found the new run in the store
             return
         for index, file in enumerate(run.footer.files):
             if file not in self._number_of:
@@ -495,7 +494,7 @@ class KeyIndex:
         self._rejected_runs.discard(run.path)
 
     def drop_run(self, error: RunUnavailableError, store: Store) -> None:
-        """Forget a run of the index that cannot be used; delete it if it is damaged."""
+        """Stop using a run that is unavailable; delete it if it is damaged."""
         with self._lock:
             if self._saved.get(error.run.path) is error.run:
                 self._remove_run(error.run)
@@ -511,11 +510,11 @@ class KeyIndex:
                 self._saved_files.discard(file)
 
     def save(self, table: TableVersion, least_rows: int | None = None) -> None:
-        """Save the keys in memory as a run of the index, if they are many.
+        """Write the keys in memory as a run, if there are enough.
 
         Args:
-            table: The version that was looked up in.
-            least_rows: How many are many.
+            table: The version of the lookup.
+            least_rows: The minimum number of keys; `LEAST_SAVED_ROWS` by default.
         """
         least_rows = LEAST_SAVED_ROWS if least_rows is None else least_rows
         with self._lock:
@@ -543,7 +542,7 @@ class KeyIndex:
         return True
 
     def _compact(self, table: TableVersion) -> None:
-        """Merge runs of a similar size, and delete those that have nothing of the table."""
+        """Merge runs of similar size, and delete runs that have no file of the table."""
         columns = self.columns(self._seeds)
         runs = [run for run in self._saved.values() if run.footer.columns.seeds == columns.seeds]
         num_keys = sum(run.footer.num_keys for run in runs)
@@ -558,12 +557,12 @@ class KeyIndex:
             self._merge_all(table.store, group, table_files)
 
     def merge(self, table: TableVersion, paths: Sequence[str]) -> None:
-        """Merge runs of the index, which any process may have written, into one; best effort.
+        """Merge runs, which any process may have written, into one; best effort.
 
         Args:
-            table: The version whose files are kept.
-            paths: The runs; about as large together as the largest one that is made. One whose keys
-                are hashed in another way is left alone: it came under its name since it was listed.
+            table: The version whose files the merged run keeps.
+            paths: The runs; together not much larger than the largest merged run. Runs with other
+                seeds or key columns are skipped.
         """
         footers = {path: run_files.footer_if_sound(table.store, path) for path in paths}
         table_files = set(filter(None, map(self.covered_by, table.manifest.fragments)))
@@ -608,7 +607,7 @@ _indices: Final[Cache[tuple[str, tuple[tuple[int, str], ...]], KeyIndex]] = Cach
 
 
 def key_index_of(table: TableVersion, on: Sequence[str]) -> KeyIndex:
-    """Return what this process remembers of a table's keys.
+    """Return this process's index of a table's keys.
 
     Args:
         table: Any version.
@@ -620,13 +619,13 @@ def key_index_of(table: TableVersion, on: Sequence[str]) -> KeyIndex:
 
 
 def key_indices_of(table: TableVersion) -> list[KeyIndex]:
-    """Return what this process remembers of a table, for each set of its key columns."""
+    """Return this process's non-empty indices of a table, one per set of key columns."""
     indices = [index for (uri, _), index in _indices.items() if uri == table.store.uri]
     return [index for index in indices if index.num_files]
 
 
 def clear_key_indices() -> None:
-    """Forget the keys and columns of all tables, as a new process would."""
+    """Clear the indices and cached columns of all tables, as if the process had just started."""
     _indices.clear()
     clear_columns()
 

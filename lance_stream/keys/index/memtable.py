@@ -1,10 +1,10 @@
-"""Keys in memory: what they are known by, collected from batches, sorted into runs.
+"""Keys in memory: identified by words, collected from batches, sorted into runs.
 
-    key  ->  words     run (sorted words, and where each row is)     row 17 of file 4
+    key  ->  words     run (sorted words, and the row of each)     row 17 of file 4
 
-A key is known by one word if that tells all keys apart, as for numbers of up to 8 bytes. Other keys
-are known by 96 bits of two hashes, whose seeds are random: a batch of 50,000 keys has one that is
-taken for another of a billion with a chance below 10^-15.
+A number of up to 8 bytes is identified by a single word, which is exact. Other keys are identified
+by 96 bits of two hashes with random seeds: the probability that a batch of 50,000 keys has a
+collision with a billion keys is below 10^-15.
 """
 
 import secrets
@@ -29,11 +29,11 @@ _OFFSET_MASK: Final = np.uint64((1 << 32) - 1)
 
 
 class Words(NamedTuple):
-    """What keys are known by.
+    """The words that identify keys.
 
     Attributes:
         words: (n,) u64; equal for equal keys.
-        others: (n,) u32 further bits; None if the words tell all keys apart.
+        others: (n,) u32 further bits; None if the words are exact.
     """
 
     words: KeyWords
@@ -41,7 +41,7 @@ class Words(NamedTuple):
 
 
 def words_of(keys: Sequence[pa.Array], seeds: tuple[int, int]) -> Words:
-    """Return what keys are known by.
+    """Return the words that identify keys.
 
     Args:
         keys: (n,) values of each key column, without dictionaries, none of them null.
@@ -73,8 +73,8 @@ class Collector:
 
     Args:
         file: The columns that hold them.
-        num_rows: How many rows the fragment has, including deleted ones.
-        seeds: The seeds of the hashes by which the keys are known.
+        num_rows: The number of rows of the fragment, including deleted ones.
+        seeds: The seeds of the hashes.
     """
 
     def __init__(self, file: FileKey, num_rows: int, seeds: tuple[int, int]) -> None:
@@ -90,7 +90,7 @@ class Collector:
         Args:
             keys: (n,) values of each key column; may be null.
         """
-        # Each file has dictionaries of its own: indices in them tell nothing about the keys.
+        # Files have different dictionaries: their indices do not identify keys.
         keys = [without_dictionary(key) for key in keys]
         rows = np.arange(self._num_seen, self._num_seen + len(keys[0]), dtype=np.uint64)
         self._num_seen += len(rows)
@@ -109,7 +109,7 @@ class Collector:
         return self._num_seen == self.num_rows
 
     def to_run(self, number: int) -> "Memtable | None":
-        """Return the keys as a run; None if there are none.
+        """Return the keys as a run; None if all keys are null.
 
         Args:
             number: The number of the file.
@@ -119,7 +119,7 @@ class Collector:
         words = np.concatenate([words.words for words, _ in self._parts])
         others = [words.others for words, _ in self._parts if words.others is not None]
         rows = np.concatenate([rows for _, rows in self._parts])
-        order = np.argsort(words)  # faster than a stable sort, as long as nothing is in order
+        order = np.argsort(words)  # faster than a stable sort for unsorted words
         return Memtable(
             words[order],
             np.concatenate(others)[order] if others else None,
@@ -133,8 +133,8 @@ class Memtable:
 
     Attributes:
         words: (n,) u64, ascending.
-        others: (n,) u32, further bits of the same keys; None if there are none.
-        rows: (n,) u64, the number of the file and the row's offset in it.
+        others: (n,) u32, further bits of the same keys; None if words are exact.
+        rows: (n,) u64, the number of the file << 32 | the row's offset in it.
     """
 
     words: KeyWords
@@ -146,8 +146,8 @@ class Memtable:
         """Return keys of some files as a run.
 
         Args:
-            keys: The keys; their rows are numbered through all the files.
-            starts: (num_files + 1,) the number of each file's first row; and of all rows.
+            keys: The keys; their rows are numbered across all files.
+            starts: (num_files + 1,) the number of each file's first row, and the number of rows.
             numbers: (num_files,) the number of each file.
         """
         files = np.searchsorted(starts, keys.rows, "right") - 1
@@ -157,7 +157,7 @@ class Memtable:
 
     @property
     def num_bytes(self) -> int:
-        """How much memory it takes."""
+        """The memory that the keys take, in bytes."""
         others = 0 if self.others is None else self.others.nbytes
         return self.words.nbytes + others + self.rows.nbytes
 
@@ -175,7 +175,7 @@ class Memtable:
         """Return some of the keys.
 
         Args:
-            mask: (n,) whether each stays.
+            mask: (n,) whether to keep each key.
         """
         others = None if self.others is None else self.others[mask]
         return Memtable(self.words[mask], others, self.rows[mask])
@@ -184,7 +184,7 @@ class Memtable:
     def merged(cls, runs: Sequence["Memtable"]) -> "Memtable":
         """Return the keys of several runs."""
         words = np.concatenate([run.words for run in runs])
-        order = np.argsort(words, kind="stable")  # which takes advantage of the order that there is
+        order = np.argsort(words, kind="stable")  # exploits the order of both runs
         others = [run.others for run in runs if run.others is not None]
         return cls(
             words[order],
@@ -193,7 +193,7 @@ class Memtable:
         )
 
     def numbered(self, start_of: Positions) -> Keys:
-        """Return the keys of some files, with their rows numbered through all of those.
+        """Return the keys of some files, with rows numbered across these files.
 
         Args:
             start_of: By the number of a file, the number of its first row; -1 for other files.

@@ -1,18 +1,17 @@
-"""Carries the index of keys over a compaction: the keys of new files come from those of the old.
+"""Carries the key index over a compaction: derives the keys of new files from those of old files.
 
     old file A   rows 0 1 2 3   row 1 deleted          new file C   rows 0 1 2 3 4
     old file B   rows 0 1                               from         A0 A2 A3 B0 B1
 
     entries      word → A2   word → B0   word → A1      become       word → C1   word → C3
 
-A compaction moves rows and changes none, and it knows where each row goes. So the entries of its
-old files, in the runs of the index and in memory, are those of its new files once their rows are
-renumbered: no key is read or hashed, and the words stay in order. The next upsert finds the new
-files known.
+A compaction moves rows without changing them, and knows where each row goes. The entries of the old
+files, in memory and in runs, become entries of the new files when their rows are renumbered: no key
+is read or hashed, and the words stay sorted. The next upsert finds the new files in the index.
 
-That happens before the commit, in the compaction's thread, and under no lock that a batch waits
-for. A run names its data files, so one whose files are never committed is harmless; runs are merged
-without the files that the table does not have. Whatever fails here, the keys are read instead.
+This happens before the commit, in the compaction's thread, and without a lock that a batch waits
+for. A run names its data files, so a run whose files are never committed is harmless; merging drops
+the files that the table does not have. If anything fails here, the next upsert reads the keys.
 """
 
 import logging
@@ -37,18 +36,18 @@ from lance_stream.table.fragments.fragment import Fragment
 _log = logging.getLogger("lance_stream.compaction")
 
 MOST_COPIED: Final = 8
-"""A run is left out if so many times the keys to carry over would have to be copied from it."""
+"""A run is skipped if more than this many keys would have to be copied per key to carry over."""
 
 
 class RewrittenFiles(NamedTuple):
-    """Fragments whose live rows a compaction has written into new ones.
+    """Fragments whose live rows a compaction wrote to new fragments.
 
     Attributes:
-        old: The fragments.
-        rows: For each, how many rows it has and which were not written.
-        new: The new fragments, with written files; together they have the written rows.
-        order: (n,) i64, for each row that was written, its place among the live rows of the old
-            fragments; None if they were written as they stood.
+        old: The old fragments.
+        rows: For each of them, its number of rows, and the rows that were not written.
+        new: The new fragments; together they have the written rows.
+        order: (n,) i64, for each written row, its position among the live rows of the old
+            fragments; None if the order did not change.
     """
 
     old: Sequence[Fragment]
@@ -58,11 +57,11 @@ class RewrittenFiles(NamedTuple):
 
     @property
     def num_written(self) -> int:
-        """How many rows were written."""
+        """The number of written rows."""
         return sum(row.num_written for row in self.rows)
 
     def new_numbers(self, first: int) -> U32:
-        """Return the number of each old row among those of the new files.
+        """Return the number of each old row among the rows of the new files.
 
         Args:
             first: The number of the first row of the new files.
@@ -86,25 +85,25 @@ class RewrittenFiles(NamedTuple):
 
 
 def remap_keys(table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
-    """Make the keys of new files known, as far as those of the old files are.
+    """Add the keys of new files to the indices that have the keys of the old files.
 
     Args:
         table: The version that was compacted.
-        groups: What was rewritten; not committed yet.
+        groups: The rewritten files; not committed yet.
     """
     try:
         for memory in _memories(table, groups):
             _carry(memory, table, groups)
-    except Exception:  # of the disk, or for want of memory: the index is optional
+    except Exception:  # from the disk, or out of memory: the index is optional
         _log.warning(
-            "%s: the index of keys does not follow a compaction; the next upsert reads the keys",
+            "%s: cannot carry the key index over a compaction; the next upsert reads the keys",
             table.uri,
             exc_info=True,
         )
 
 
 def _memories(table: TableVersion, groups: Sequence[RewrittenFiles]) -> list[KeyIndex]:
-    """Return what is known of the table's keys: by this process, or else from the index."""
+    """Return the indices of the table's keys: those of this process, or else the saved ones."""
     indices = key_index.key_indices_of(table)
     if indices:
         return indices
@@ -126,7 +125,7 @@ def _memories(table: TableVersion, groups: Sequence[RewrittenFiles]) -> list[Key
 
 
 def _carry(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
-    """Make the keys of new files known to one set of key columns."""
+    """Add the keys of new files to the index of one set of key columns."""
     covered = [memory.covered_by(fragment) for group in groups for fragment in group.old]
     unknown = [file for file in covered if file is not None and not memory.knows(file)]
     if sum(file.num_rows for file in unknown) >= key_index.LEAST_SHARED_ROWS:
@@ -149,10 +148,10 @@ def _carry(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenFile
 
 
 def _read_few(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenFiles]) -> None:
-    """Read the keys of old files that are not known, if most rows of their group are known.
+    """Read the keys of old files that are not indexed, if most rows of their group are.
 
-    No upsert has looked into them: their bounds exclude all keys so far, or another writer has just
-    added them.
+    No upsert has read these files: their bounds have excluded all keys so far, or another writer
+    has just added them.
     """
     index_by_id = {number: index for index, number in enumerate(table.manifest.fragments.ids)}
     names = tuple(field.name for field in memory.fields_in(table.schema))
@@ -176,13 +175,13 @@ def _read_few(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenF
 
 
 class _Carried(NamedTuple):
-    """What is carried over.
+    """The keys to carry over.
 
     Attributes:
         files: The new files.
-        number_of: The numbers that the process has given to the old files, ...
-        starts: ... and (num_files + 1,) where the rows of each begin in `numbers`.
-        numbers: (num_old_rows,) u32, the number of each old row among those of the new files.
+        number_of: (num_files,) the numbers that the index has given to the old files.
+        starts: (num_files + 1,) where the rows of each old file start in `numbers`.
+        numbers: (num_old_rows,) u32, the number of each old row among the rows of the new files.
         snapshot: The keys of the old files.
         runs: The runs that have some of them.
     """
@@ -223,12 +222,12 @@ def _carried(
     groups: Sequence[RewrittenFiles],
     covered: Sequence[Covered | None],
 ) -> _Carried | None:
-    """Return what can be carried over; None for nothing.
+    """Return the keys that can be carried over; None if there are none.
 
     Args:
-        memory: What the process knows.
-        snapshot: What it knows of the old files.
-        groups: What was rewritten.
+        memory: The index.
+        snapshot: The entries of the old files.
+        groups: The rewritten files.
         covered: The old files of all groups, in order.
     """
     runs = _usable_runs(memory, snapshot, covered)
@@ -251,7 +250,7 @@ def _carried(
             and rows == [file.num_rows for file in old if file is not None]
             and None not in new
         ):
-            usable -= set(numbers_of_group)  # a file that two fragments share is carried over once
+            usable -= set(numbers_of_group)  # carry over a file that two fragments share only once
             files += [file for file in new if file is not None]
             numbers.append(group.new_numbers(first))
             number_of += numbers_of_group
@@ -273,11 +272,11 @@ def _carried(
 def _usable_runs(
     memory: KeyIndex, snapshot: IndexSnapshot, covered: Sequence[Covered | None]
 ) -> list[IndexRun]:
-    """Return the runs with the same hashes as the keys in memory, of which enough is needed.
+    """Return the runs that have the same seeds as the keys in memory, and enough keys to carry.
 
     Args:
-        memory: What the process knows.
-        snapshot: What it knows of the old files.
+        memory: The index.
+        snapshot: The entries of the old files.
         covered: The old files.
     """
     num_rows = [0 if file is None else file.num_rows for file in covered]

@@ -1,11 +1,11 @@
-"""The index of keys that processes share: runs in files of the table, and copies of their chunks.
+"""The saved runs of the key index, which processes share, and local copies of their chunks.
 
-A run (`run_format`) is written once and never changed. A process copies the chunks that it needs,
-each checked, to a file of its own without a name, and maps that one to memory: a file that others
-can reach is never mapped, since a process is killed if one is cut short meanwhile. A run that
-cannot be read, or is not what was written, is left out, and the key columns are read instead.
+A run (`run_format`) is immutable. A process copies the chunks that it needs to a private temporary
+file without a name, checks them, and maps this file to memory. It never maps a file that others can
+access, because truncating a mapped file kills the process. A run that is unreadable or damaged is
+skipped, and the key columns are read instead.
 
-Runs of a similar size are merged into one (`run_merging`), so that there are few.
+Runs of similar size are merged (`run_merging`), so that there are few.
 """
 
 import logging
@@ -48,32 +48,32 @@ _log = logging.getLogger(__name__)
 _reported: Final[Cache[tuple[str, str], bool]] = Cache(1000)
 
 MAX_LOCAL_BYTES: Final = 32 << 30
-"""How many bytes of runs a process copies at most, ..."""
+"""The maximum size of the runs that a process copies, in bytes."""
 
 MAX_HITS: Final = 1 << 22
-"""How many keys of a run may have the words of one batch; a run with more of them is left out.
+"""The maximum number of keys of a run that match the words of one batch; otherwise it is skipped.
 
-A run in which all keys are equal would take memory for each of its rows.
+A run in which all keys are equal would need memory for all of its rows.
 """
 
 _MOST_OF_FREE: Final = 0.5
-"""... and how much of the free space of the folder for temporary files."""
+"""The maximum fraction of the free space in the temporary directory that a copy may take."""
 
 _MAX_RUNS: Final = 1 << 12
 _END_BYTES: Final = 1 << 18
 _CHUNKS_AT_ONCE: Final = 32
-# Where a request costs no more than this, reading a run twice is cheap.
+# If a request costs no more than reading this number of bytes, reading a run twice is cheap.
 _NEAR_BYTES: Final = 1 << 16
-# A run of fewer chunks is copied at once.
+# Fewer missing chunks are copied immediately.
 _MANY_CHUNKS: Final = 16
 
 
 class RunUnavailableError(Exception):
-    """A run cannot be used any longer; its files have to be read.
+    """A run can no longer be used; the key columns of its files must be read.
 
     Args:
         run: The run.
-        is_damaged: Whether it is not what was written.
+        is_damaged: Whether the run is damaged.
     """
 
     def __init__(self, run: "IndexRun", *, is_damaged: bool) -> None:
@@ -83,12 +83,12 @@ class RunUnavailableError(Exception):
 
 
 class Hits(NamedTuple):
-    """Keys of a run that have one of some words.
+    """The keys of a run that match target words.
 
     Attributes:
         which: (n,) i64, the positions of their words among those that were wanted.
         others: (n,) u32, further bits of the keys; None if words are exact.
-        rows: (n,) u32, the numbers of their rows.
+        rows: (n,) u32, the numbers of the keys' rows.
     """
 
     which: Positions
@@ -97,18 +97,19 @@ class Hits(NamedTuple):
 
 
 class IndexRun:
-    """A run, and a copy of the chunks of it that this process has needed. Thread-safe.
+    """A run, with a local copy of the chunks that this process has needed. Thread-safe.
 
     Args:
         path: The path of the run.
-        footer: Its footer.
-        file: An empty file without a name; None if nothing of the run is needed.
+        footer: The footer of the run.
+        file: An empty file without a name, for the copy.
 
     Attributes:
-        path: The same.
-        footer: The same.
-        starts: (num_files + 1,) i64, the number of each file's first row; and of all rows.
-        numbers: (num_files,) i64, which the process gives to files; -1 for one to leave out.
+        path: The path of the run.
+        footer: The footer of the run.
+        starts: (num_files + 1,) i64, the number of each file's first row, and the number of rows.
+        numbers: (num_files,) i64, the numbers that the process gave to the files; -1 for a file
+            that it ignores.
     """
 
     def __init__(self, path: str, footer: RunFooter, file: Any) -> None:
@@ -133,11 +134,11 @@ class IndexRun:
 
     @property
     def num_bytes(self) -> int:
-        """How large the copy can become."""
+        """The maximum size of the copy in bytes."""
         return self.footer.num_keys * self.footer.columns.row_bytes
 
     def put(self, chunk: int, data: Any) -> None:
-        """Copy a chunk, which has been checked."""
+        """Copy a chunk that was checked."""
         view = memoryview(data)
         width, count = self.footer.columns.row_bytes, self.footer.num_keys
         num_keys = len(view) // width
@@ -150,32 +151,31 @@ class IndexRun:
 
     @property
     def num_missing(self) -> int:
-        """How many keys are in the chunks that are not copied yet."""
+        """The number of keys in the chunks that are not copied yet."""
         return min(int((~self._is_local).sum()) * CHUNK_ROWS, self.footer.num_keys)
 
     def fetch_all(self, store: Store) -> None:
-        """Copy all chunks, some at a time, so that a look-up of another thread waits for few.
+        """Copy all chunks, in groups, so that a lookup of another thread waits for only one group.
 
         Raises:
-            RunUnavailableError: Not all of them can be had.
+            RunUnavailableError: A chunk cannot be read.
         """
         chunks = np.arange(len(self._is_local))
         for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
             self._fetch(store, chunks[start : start + _CHUNKS_AT_ONCE])
 
     def find(self, store: Store, targets: U64) -> Hits:
-        """Return the keys that have one of some words.
+        """Return the keys that match target words.
 
-        The first look-up of a large run in a near store copies nothing: a process that applies one
-        batch and ends would not use the copy.
+        The first lookup in a large run in a fast store copies nothing: a process that applies only
+        one batch would not use the copy.
 
         Args:
-            store: The table's.
-            targets: (n,) u64, ascending.
+            store: The table's store.
+            targets: (n,) u64 words, ascending.
 
         Raises:
-            RunUnavailableError: Chunks that are needed cannot be read; or more keys than
-                `MAX_HITS` have one of the words.
+            RunUnavailableError: A chunk cannot be read, or more than `MAX_HITS` keys match.
         """
         hits: list[Hits] = []
         num_hits = 0
@@ -190,15 +190,16 @@ class IndexRun:
         return _joined(hits)
 
     def _parts(self, store: Store, targets: U64) -> Iterator[tuple[SortedWords, Keys, int, int]]:
-        """Yield parts of the run to search, their keys, and which words may be in each.
+        """Yield the parts of the run to search, their keys, and the range of targets for each.
 
-        The parts are the whole run if this process has a copy of it, else some of its chunks.
+        The only part is the whole run if this process has copied it; otherwise, parts are chunks.
         """
         if bool(self._is_local.all()):
             yield self._search, Keys(self.words, self.others, self.rows), 0, len(targets)
             return
         firsts = self.footer.firsts
-        # Equal words may begin at the end of a chunk, and go on in the next ones.
+        # The targets that each chunk may hold. Equal words may start at the end of one chunk and
+        # continue in the next ones.
         begins = np.searchsorted(targets, firsts, "left")
         ends = np.append(np.searchsorted(targets, firsts[1:], "right"), len(targets))
         chunks = np.flatnonzero(ends > begins)
@@ -233,7 +234,7 @@ class IndexRun:
                     self.put(chunk, data)
 
     def _read(self, store: Store, chunks: Sequence[int]) -> list[tuple[int, Any, Keys]]:
-        """Return some chunks, their bytes and their keys, checked."""
+        """Read some chunks and check them; return their numbers, bytes and keys."""
         try:
             ranges = [self.footer.chunk_range(chunk) for chunk in chunks]
             return [
@@ -243,7 +244,7 @@ class IndexRun:
         except CorruptDataError as error:
             raise RunUnavailableError(self, is_damaged=True) from error
         except Exception as error:  # from any store: the run is optional
-            report_failure(store.uri, "a run cannot be read", error)
+            report_failure(store.uri, "cannot read a run", error)
             raise RunUnavailableError(self, is_damaged=False) from error
 
 
@@ -260,7 +261,7 @@ def _joined(hits: Sequence[Hits]) -> Hits:
 
 
 def _sections(width: int, count: int) -> list[tuple[int, int]]:
-    """Return where each array begins in a copy, and the size of its items."""
+    """Return the offset of each array in a copy, and the size of its items."""
     sizes = (8, 4) if width == 12 else (8, 4, 4)
     begins = np.concatenate([[0], np.cumsum(sizes)]) * count
     return list(zip(begins.tolist(), sizes, strict=False))
@@ -275,13 +276,13 @@ def _write_at(file: int, data: memoryview, position: int) -> None:
 def write_run(
     store: Store, columns: KeyColumns, files: Sequence[Covered], parts: Sequence[Part]
 ) -> IndexRun | None:
-    """Write a run, and keep a copy of it; None if either cannot be had.
+    """Write a run, and return it with a complete local copy; None if either fails.
 
     Args:
-        store: The table's.
-        columns: What the keys are.
-        files: The files of the run.
-        parts: Its keys.
+        store: The table's store.
+        columns: The description of the keys.
+        files: The files that the run covers.
+        parts: The keys.
     """
     path = key_index_path(columns.field_ids[0], secrets.token_bytes(16))
     encoder = RunEncoder(columns, files)
@@ -308,30 +309,30 @@ def write_run(
                 run.put(chunk, os.pread(chunks.fileno(), chunk_range.size_bytes, chunk_range.start))
             return run
     except Exception as error:  # from any store or disk: the run is optional
-        report_failure(store.uri, "a run cannot be written", error)
+        report_failure(store.uri, "cannot write a run", error)
         return None
 
 
 def report_failure(uri: str, problem: str, error: Exception) -> None:
-    """Log that the index is not used or not extended: upserts read the key columns instead.
+    """Log that a part of the index cannot be used or extended, so that upserts read key columns.
 
-    Each problem of a table is logged once.
+    A problem is logged once per table.
     """
     if _reported.get((uri, problem)) is None:
         _reported.put((uri, problem), True)
-        _log.warning("the index of keys of %s: %s; upserts take longer: %s", uri, problem, error)
+        _log.warning("the key index of %s: %s; upserts take longer: %s", uri, problem, error)
 
 
 _PREFIX: Final = "lance-stream-keys-"
 
 
 def _file() -> Any:
-    """Return a new file without a name, which is gone when it is closed."""
+    """Return a new file without a name, which closing deletes."""
     return tempfile.TemporaryFile(prefix=_PREFIX)
 
 
 def list_runs(store: Store, columns: Sequence[int]) -> list[str] | None:
-    """Return the paths of a table's runs with some key columns, sorted; None if unknown."""
+    """Return the sorted paths of a table's runs by first key column; None if listing fails."""
     names = _list_names(store)
     if names is None:
         return None
@@ -343,12 +344,12 @@ def _list_names(store: Store) -> list[str] | None:
     try:
         return store.list_names(KEY_INDEX_DIRECTORY)
     except Exception as error:  # from any store: runs are optional
-        report_failure(store.uri, "runs cannot be listed", error)
+        report_failure(store.uri, "cannot list the runs", error)
         return None
 
 
 def indexed_columns(store: Store) -> list[KeyColumns]:
-    """Return what the keys of each of a table's runs are; nothing if that cannot be read."""
+    """Return the descriptions of the keys of a table's readable runs."""
     names = _list_names(store) or []
     runs = [name for name in names if parse_key_index_name(name) is not None][:_MAX_RUNS]
     footers = [footer_if_sound(store, f"{KEY_INDEX_DIRECTORY}/{name}") for name in runs]
@@ -359,21 +360,23 @@ def read_footer(store: Store, path: str) -> RunFooter:
     """Return the footer of a run.
 
     Raises:
-        CorruptDataError: It is not what was written, or another release wrote it.
-        Exception: The store's, of any kind.
+        CorruptDataError: The run is damaged, or another release wrote it.
+        Exception: Any error of the store.
     """
     end, size = store.read_end(path, _END_BYTES)
     trailer = end[-TRAILER_BYTES:]
     num_bytes = footer_bytes(trailer) + TRAILER_BYTES
     if num_bytes > size:
-        raise CorruptDataError("a run of keys is shorter than its footer")
+        raise CorruptDataError(
+            f"a key index run has {size:,} bytes, fewer than the {num_bytes:,} of its footer"
+        )
     if num_bytes > len(end):
         (end,) = store.read_ranges(path, [ByteRange(size - num_bytes, size)])
     return decode_footer(end[len(end) - num_bytes : len(end) - TRAILER_BYTES], trailer, size)
 
 
 def footer_if_sound(store: Store, path: str) -> RunFooter | None:
-    """Return the footer of a run; None if it cannot be read, or is not what was written."""
+    """Return the footer of a run; None if it cannot be read or is damaged."""
     try:
         return read_footer(store, path)
     except NotFoundError:
@@ -384,12 +387,14 @@ def footer_if_sound(store: Store, path: str) -> RunFooter | None:
 
 
 def is_useless(store: Store, path: str, data_files: Container[bytes | None]) -> bool:
-    """Return whether a run is damaged, or of files that are gone; False if it cannot be read.
+    """Return whether a run is damaged, or covers only files that no longer exist.
+
+    Returns False if the run cannot be read.
 
     Args:
-        store: The table's.
+        store: The table's store.
         path: The path of the run.
-        data_files: The random bytes of the names of the data files that there are.
+        data_files: The random bytes of the names of the existing data files.
     """
     try:
         footer = read_footer(store, path)
@@ -402,12 +407,12 @@ def is_useless(store: Store, path: str, data_files: Container[bytes | None]) -> 
 
 
 def open_run(path: str, footer: RunFooter, num_open: int) -> IndexRun | None:
-    """Return a run to copy from; None if there is no room for it.
+    """Return a run with an empty local copy; None if there is no room for a copy.
 
     Args:
-        path: Its path.
-        footer: Its footer.
-        num_open: How many bytes the other runs of this process take.
+        path: The path of the run.
+        footer: The footer of the run.
+        num_open: The size of the copies of this process's other runs, in bytes.
     """
     size = footer.num_keys * footer.columns.row_bytes
     with suppress(OSError):
@@ -417,12 +422,12 @@ def open_run(path: str, footer: RunFooter, num_open: int) -> IndexRun | None:
 
 
 def _has_room(num_bytes: int) -> bool:
-    """Return whether the folder for temporary files has room for a copy."""
+    """Return whether the temporary directory has room for a copy."""
     return num_bytes <= _MOST_OF_FREE * shutil.disk_usage(tempfile.gettempdir()).free
 
 
 def delete_runs(store: Store, paths: Iterable[str]) -> None:
     """Delete runs; best effort."""
     for path in paths:
-        with suppress(Exception):  # from any store: another process may try again
+        with suppress(Exception):  # from any store: another process can delete them later
             store.delete(path)

@@ -1,9 +1,9 @@
-"""A run of the index of keys: which rows of some data files have which keys, sorted by the key.
+"""The format of a run of the key index: the keys of some data files, sorted, with their rows.
 
     _lance_stream/key_index/{id of the first key field}-{32 hex digits}.keys
 
-    chunk, chunk, ...     of 65,536 keys each, the last one of what is left
-    footer                what the run covers, and where each chunk begins
+    chunk, chunk, ...     65,536 keys each; the last chunk has the rest
+    footer                the files that the run covers, and the first word of each chunk
     trailer               48 bytes: u64 bytes of the footer · BLAKE2b-256 of the footer · magic
 
     chunk                 words   u64 each, ascending over the whole run; equal for equal keys
@@ -16,11 +16,11 @@
 All numbers are little-endian. Files and rows are numbered in the order of the footer: row 7 of the
 second file has the number 7 + rows of the first file. A row whose key is null is in no chunk.
 
-A word is the key itself if it is a number of up to 8 bytes. Other keys are known by 96 bits of two
-hashes (`keys.hash_keys`), whose seeds are random and stated by the header: a writer of keys who
-cannot read the table cannot look for two with the same hashes.
+A word is the key itself if it is a number of up to 8 bytes. Other keys are identified by 96 bits of
+two hashes (`keys.hash_keys`) with random seeds, which the header states: someone who chooses keys
+but cannot read the table cannot construct collisions.
 
-A run is a cache. Nothing in it is a path, and its numbers are checked before they are used.
+A run is a cache. It contains no paths, and all numbers are checked before they are used.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.keys.file_columns import FileColumn
 
 FileKey: TypeAlias = tuple[FileColumn, ...]
-"""The columns of data files that hold the key columns of a fragment."""
+"""The columns of data files that store the key columns of a fragment."""
 
 U64: TypeAlias = npt.NDArray[np.uint64]
 U32: TypeAlias = npt.NDArray[np.uint32]
@@ -47,7 +47,7 @@ CHUNK_ROWS: Final = 1 << 16
 TRAILER_BYTES: Final = 48
 MAX_FOOTER_BYTES: Final = 64 << 20
 MAX_ROWS: Final = 1 << 28
-"""Of how many rows a run is at most; a row's number fits into 32 bits."""
+"""The maximum number of rows of a run; a row's number fits into 32 bits."""
 
 _MAGIC: Final = b"LSKEYS02"  # 01 had hashes that some keys share
 _DIGEST_BYTES: Final = 32
@@ -55,11 +55,11 @@ _FILE_BYTES: Final = 16
 
 
 class Covered(NamedTuple):
-    """A file of which a run has all keys.
+    """A file whose keys are all in a run.
 
     Attributes:
-        file: The columns that hold the keys.
-        num_rows: How many rows its fragment states, including deleted ones.
+        file: The columns that store the keys.
+        num_rows: The number of rows that its fragment states, including deleted ones.
     """
 
     file: FileKey
@@ -67,13 +67,13 @@ class Covered(NamedTuple):
 
 
 class KeyColumns(NamedTuple):
-    """What the keys of a run are.
+    """The description of the keys of a run.
 
     Attributes:
         field_ids: The table's key columns, in order.
         types: Their types.
         is_exact: Whether equal words mean equal keys.
-        seeds: The seeds of both hashes; of no meaning if words are exact.
+        seeds: The seeds of both hashes; unused if words are exact.
     """
 
     field_ids: tuple[int, ...]
@@ -83,7 +83,7 @@ class KeyColumns(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a key in a chunk."""
+        """The size of a key in a chunk, in bytes."""
         return 12 if self.is_exact else 16
 
 
@@ -102,14 +102,14 @@ class Keys(NamedTuple):
 
 
 class RunFooter(NamedTuple):
-    """What a run states about itself.
+    """The footer of a run.
 
     Attributes:
-        columns: What its keys are.
-        num_keys: How many it has.
-        files: The files that it covers.
+        columns: The description of the keys.
+        num_keys: The number of keys.
+        files: The files that the run covers.
         firsts: (num_chunks,) u64, the first word of each chunk.
-        checks: (num_chunks,) u32, the CRC-32 of each.
+        checks: (num_chunks,) u32, the CRC-32 of each chunk.
     """
 
     columns: KeyColumns
@@ -120,18 +120,18 @@ class RunFooter(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """How many numbers of rows there are."""
+        """The number of rows of all files, including rows without a key."""
         return sum(file.num_rows for file in self.files)
 
     def chunk_range(self, chunk: int) -> ByteRange:
-        """Return where a chunk is in the file."""
+        """Return the byte range of a chunk in the file."""
         start = chunk * CHUNK_ROWS
         stop = min(start + CHUNK_ROWS, self.num_keys)
         return ByteRange(start * self.columns.row_bytes, stop * self.columns.row_bytes)
 
 
 def encode_chunk(keys: Keys) -> bytes:
-    """Return a chunk."""
+    """Return the bytes of a chunk."""
     parts = [keys.words.astype("<u8", copy=False).tobytes()]
     if keys.others is not None:
         parts.append(keys.others.astype("<u4", copy=False).tobytes())
@@ -143,35 +143,41 @@ def decode_chunk(data: Any, footer: RunFooter, chunk: int) -> Keys:
     """Return the keys of a chunk.
 
     Args:
-        data: Its bytes.
-        footer: The footer of its run.
-        chunk: Its number.
+        data: The bytes of the chunk.
+        footer: The footer of the run.
+        chunk: The number of the chunk.
 
     Raises:
-        CorruptDataError: It is not what was written.
+        CorruptDataError: The chunk is damaged.
     """
     view = memoryview(data)
     width = footer.columns.row_bytes
     count, odd = divmod(len(view), width)
     if odd or len(view) != footer.chunk_range(chunk).size_bytes:
-        raise CorruptDataError("a chunk of a run of keys is cut short")
+        raise CorruptDataError(
+            f"a chunk of a key index run has {len(view):,} bytes, but its footer states "
+            f"{footer.chunk_range(chunk).size_bytes:,}"
+        )
     if zlib.crc32(view) != int(footer.checks[chunk]):
-        raise CorruptDataError("a chunk of a run of keys is damaged")
+        raise CorruptDataError("a chunk of a key index run is damaged: its checksum differs")
     words = np.frombuffer(view, "<u8", count)
     others = None if footer.columns.is_exact else np.frombuffer(view, "<u4", count, 8 * count)
     rows = np.frombuffer(view, "<u4", count, (width - 4) * count)
     in_order = bool((words[1:] >= words[:-1]).all()) and words[0] == footer.firsts[chunk]
     if not in_order or int(rows.max()) >= footer.num_rows:
-        raise CorruptDataError("a chunk of a run of keys is not in order")
+        raise CorruptDataError(
+            "a chunk of a key index run is damaged: its keys are not sorted, or a row number is "
+            "out of range"
+        )
     return Keys(words, others, rows)
 
 
 class RunEncoder:
-    """Encodes a run while its keys are passed, in order.
+    """Encodes a run incrementally from keys in order.
 
     Args:
-        columns: What the keys are.
-        files: The files that it covers.
+        columns: The description of the keys.
+        files: The files that the run covers.
     """
 
     def __init__(self, columns: KeyColumns, files: Sequence[Covered]) -> None:
@@ -183,7 +189,7 @@ class RunEncoder:
         self._checks: list[int] = []
 
     def add(self, keys: Keys) -> Iterator[bytes]:
-        """Add the next keys; yield the chunks that are complete."""
+        """Add the next keys; yield the chunks that are now complete."""
         if len(keys.words):
             self._pending.append(keys)
             self._num_pending += len(keys.words)
@@ -204,7 +210,7 @@ class RunEncoder:
 
     @property
     def footer(self) -> RunFooter:
-        """The footer, once all keys were passed."""
+        """The footer; valid after `end`."""
         return RunFooter(
             self._columns,
             self._num_keys,
@@ -227,7 +233,7 @@ class RunEncoder:
 
 
 def encode_footer(footer: RunFooter) -> bytes:
-    """Return a footer."""
+    """Return the bytes of a footer."""
     columns = footer.columns
     header = json.dumps(
         {
@@ -257,20 +263,22 @@ def encode_footer(footer: RunFooter) -> bytes:
 
 
 def footer_bytes(trailer: Any) -> int:
-    """Return how many bytes of a file are before its trailer and belong to the footer.
+    """Return the size of the footer, which precedes the trailer.
 
     Args:
         trailer: The last `TRAILER_BYTES` of the file.
 
     Raises:
-        CorruptDataError: It is no trailer of this release.
+        CorruptDataError: It is not a trailer of this release.
     """
     data = bytes(trailer)
     if len(data) != TRAILER_BYTES or not data.endswith(_MAGIC):
-        raise CorruptDataError("it is no run of keys, or one of another release")
+        raise CorruptDataError("the file is not a key index run of this release")
     (size,) = struct.unpack_from("<Q", data)
     if size > MAX_FOOTER_BYTES:
-        raise CorruptDataError(f"the footer of a run of keys claims {size:,} bytes")
+        raise CorruptDataError(
+            f"the footer of a key index run claims {size:,} bytes, more than {MAX_FOOTER_BYTES:,}"
+        )
     return int(size)
 
 
@@ -278,16 +286,16 @@ def decode_footer(data: Any, trailer: Any, file_bytes: int) -> RunFooter:
     """Return the footer of a run.
 
     Args:
-        data: Its bytes.
-        trailer: The bytes after them.
+        data: The bytes of the footer.
+        trailer: The bytes of the trailer.
         file_bytes: The size of the whole file.
 
     Raises:
-        CorruptDataError: It is damaged, or belongs to another file.
+        CorruptDataError: The footer is damaged, or does not belong to the file.
     """
     data = bytes(data)
     if len(data) != footer_bytes(trailer) or _digest(data) != bytes(trailer)[8 : 8 + _DIGEST_BYTES]:
-        raise CorruptDataError("the footer of a run of keys is damaged")
+        raise CorruptDataError("the footer of a key index run is damaged: its checksum differs")
     try:
         footer = _parsed(data)
     except (
@@ -298,10 +306,13 @@ def decode_footer(data: Any, trailer: Any, file_bytes: int) -> RunFooter:
         struct.error,
         RecursionError,
     ) as error:
-        raise CorruptDataError(f"the footer of a run of keys cannot be read: {error}") from error
+        raise CorruptDataError(f"the footer of a key index run is invalid: {error}") from error
     expected = footer.num_keys * footer.columns.row_bytes + len(data) + TRAILER_BYTES
     if file_bytes != expected or not footer.num_keys <= footer.num_rows <= MAX_ROWS:
-        raise CorruptDataError("a run of keys is not as long as its footer states")
+        raise CorruptDataError(
+            f"a key index run has {file_bytes:,} bytes and {footer.num_rows:,} rows, which does "
+            f"not match its {footer.num_keys:,} keys"
+        )
     return footer
 
 
@@ -322,12 +333,12 @@ def _parsed(data: bytes) -> RunFooter:
     location_bytes = _FILE_BYTES + 4
     first_location = 4 + size + 12 * num_chunks + 4 * num_files
     if len(data) != first_location + num_files * width * location_bytes or not width:
-        raise ValueError("it has another length than its numbers")
+        raise ValueError("its length does not match its counts")
     firsts = np.frombuffer(data, "<u8", num_chunks, 4 + size)
     checks = np.frombuffer(data, "<u4", num_chunks, 4 + size + 8 * num_chunks)
     counts = np.frombuffer(data, "<u4", num_files, 4 + size + 12 * num_chunks).tolist()
     if not bool((firsts[1:] >= firsts[:-1]).all()):
-        raise ValueError("its chunks are not in order")
+        raise ValueError("its chunks are not sorted")
     positions = [
         FileColumn(data[at : at + _FILE_BYTES], struct.unpack_from("<i", data, at + _FILE_BYTES)[0])
         for at in range(first_location, len(data), location_bytes)
@@ -340,7 +351,7 @@ def _parsed(data: bytes) -> RunFooter:
 
 
 def joined(parts: Sequence[Keys]) -> Keys:
-    """Return the keys of at least one part, one after the other."""
+    """Return the concatenated keys of at least one part."""
     if len(parts) == 1:
         return parts[0]
     others = [part.others for part in parts if part.others is not None]

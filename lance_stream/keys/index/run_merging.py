@@ -1,11 +1,11 @@
-"""Merges sorted keys of several sources into one run, with other numbers for their rows.
+"""Merges sorted keys of several sources into one run, and renumbers their rows.
 
-    source      rows 0 1 2 | 3 4            two files
-    numbers          0 1 2 | REMOVED REMOVED      the merged run has the first one only
+    source      rows 0 1 2 | 3 4                two files
+    numbers          0 1 2 | REMOVED REMOVED    the merged run has only the first file
 
-A source numbers its rows in the order of its files. What each row is called in the merged run is a
-table of all of them, whether a file moves as a whole or a compaction has moved some of its rows.
-Merging goes through the words in order, some chunks of each source at a time.
+A source numbers its rows in the order of its files. A table gives the number of every row in the
+merged run, both for whole files and for rows that a compaction has moved. Merging proceeds in the
+order of the words, a few chunks of every source at a time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,10 +18,10 @@ from lance_stream.keys.index.run_format import CHUNK_ROWS, U32, U64, Covered, Ke
 T = TypeVar("T")
 
 RUNS_OF_A_TIER: Final = 4
-"""So many runs of a similar size, within a factor of four, are merged."""
+"""The number of runs of similar size, within a factor of four, that triggers a merge."""
 
 REMOVED: Final = np.uint32(0xFFFFFFFF)
-"""The number of a row that the merged run leaves out; no run has so many rows."""
+"""The number of a row that the merged run omits; no run has this many rows."""
 
 _CHUNKS_AT_ONCE: Final = 32
 
@@ -42,22 +42,22 @@ class Source(Protocol):
 
     @property
     def others(self) -> U32 | None:
-        """Further bits of them."""
+        """Further bits of the keys."""
         ...
 
     @property
     def rows(self) -> U32:
-        """Their rows."""
+        """The rows of the keys."""
         ...
 
 
 class Part(NamedTuple):
-    """Keys to merge, and what becomes of their rows.
+    """Keys to merge, and the new numbers of their rows.
 
     Attributes:
         source: The keys.
-        numbers: (num_rows,) u32, what the merged run calls each row of the source; `REMOVED` for
-            one that it leaves out. None if all keep their numbers.
+        numbers: (num_rows,) u32, the number of each row of the source in the merged run; `REMOVED`
+            if the merged run omits it. None if all rows keep their numbers.
     """
 
     source: Source
@@ -67,13 +67,14 @@ class Part(NamedTuple):
 def groups_to_merge(
     runs: Iterable[tuple[T, int]], *, least_keys: int, most_keys: int, merges_all: bool = False
 ) -> list[tuple[T, ...]]:
-    """Return groups of runs that are each better one run: the policy of every merge of runs.
+    """Return the groups of runs to merge: the policy of every merge.
 
     Args:
-        runs: Each run with the number of its keys.
-        least_keys: Runs of fewer keys are of one tier.
-        most_keys: How many keys a merged run may have.
-        merges_all: Whether tiers of few runs are merged, too: files of most keys are gone.
+        runs: The runs, with their numbers of keys.
+        least_keys: Runs with fewer keys share the lowest tier.
+        most_keys: The maximum number of keys in a merged run.
+        merges_all: Whether to merge tiers with few runs, too, because most keys belong to files
+            that no longer exist.
     """
     tiers: dict[int, list[tuple[T, int]]] = {}
     for run, num_keys in sorted(runs, key=lambda sized: sized[1]):
@@ -88,11 +89,11 @@ def groups_to_merge(
 
 
 def in_groups(sized: Iterable[tuple[T, int]], most: int) -> list[tuple[T, ...]]:
-    """Return things in their order, as many together as their sizes allow.
+    """Group items in order, as many per group as their sizes allow.
 
     Args:
-        sized: Each with its size.
-        most: The size of a group; one thing that is larger is a group of its own.
+        sized: The items, with their sizes.
+        most: The maximum size of a group; a larger item is a group by itself.
     """
     groups: list[list[T]] = []
     total = most
@@ -108,11 +109,11 @@ def in_groups(sized: Iterable[tuple[T, int]], most: int) -> list[tuple[T, ...]]:
 def planned_parts(
     sources: Sequence[tuple[Source, Sequence[Covered]]], table_files: set[Covered]
 ) -> tuple[list[Covered], list[Part]]:
-    """Return the files of a merged run, and what becomes of those of its sources.
+    """Return the files of a merged run, and the new numbers of its sources' rows.
 
     Args:
         sources: Keys, and the files whose rows they number.
-        table_files: The files to keep; each is taken from the first source that has it.
+        table_files: The files to keep. A file comes from the first source that has it.
     """
     remaining = set(table_files)
     files: list[Covered] = []
@@ -135,6 +136,8 @@ def planned_parts(
 
 def merged(parts: Sequence[Part]) -> Iterator[Keys]:
     """Yield the keys of several sources in order, some at a time."""
+    # Every `_CHUNKS_AT_ONCE`-th first word of a chunk separates two steps; the edges are the
+    # positions of these words in every source.
     samples = np.sort(np.concatenate([part.source.words[::CHUNK_ROWS] for part in parts]))
     bounds = samples[_CHUNKS_AT_ONCE::_CHUNKS_AT_ONCE]
     edges = [

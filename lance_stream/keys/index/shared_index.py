@@ -1,13 +1,13 @@
-"""The index of keys of a table whose files many processes read: kept by tasks.
+"""Prepares the key index of a table for tasks: the tasks complete it before they look up keys.
 
-    driver    shared_index     the footers of the index's runs; reads no data file, and no key
+    driver    shared_index     reads the footers of the runs, but no data files and no keys
               lacking          the fragments whose keys are in no run
-              to_merge         runs that are better one
+              to_merge         the runs to merge
     tasks     index_keys       read the keys of some fragments, and write them as a run
               merge_runs       merge some runs
 
-Tasks that look up ranges of keys then find the keys of all fragments in the index, and each copies
-the chunks of its range only. A run that cannot be written, or is damaged or gone by then, is
+Tasks that look up ranges of keys then find the keys of all fragments in the index, and copy only
+the chunks of their range. A run that cannot be written, is damaged, or no longer exists is
 harmless: a task that needs it reads the key columns of its files.
 """
 
@@ -37,12 +37,12 @@ _FILE_BYTES: Final = 400
 
 
 class SharedIndex(NamedTuple):
-    """What the footers of an index's runs state.
+    """The saved runs of a table's index, as their footers describe them.
 
     Attributes:
         on: Names of the key columns.
         seeds: The seeds of the hashes of all runs.
-        runs: The footers, by the path; without runs that have other seeds.
+        runs: The footers by path, without runs that have other seeds.
     """
 
     on: tuple[str, ...]
@@ -50,7 +50,7 @@ class SharedIndex(NamedTuple):
     runs: dict[str, RunFooter]
 
     def lacking(self, table: TableVersion) -> list[tuple[int, int]]:
-        """Return the fragments whose keys are in no run, and could be; each with its rows.
+        """Return the indexable fragments whose keys are in no run, with their numbers of rows.
 
         Args:
             table: The version.
@@ -66,14 +66,14 @@ class SharedIndex(NamedTuple):
         return missing
 
     def to_merge(self) -> list[tuple[str, ...]]:
-        """Return groups of runs of a similar size that are each better one run."""
+        """Return the groups of runs to merge."""
         sized = [(path, footer.num_keys) for path, footer in self.runs.items()]
         groups = groups_to_merge(sized, least_keys=LEAST_SAVED_ROWS, most_keys=MOST_MERGED_KEYS)
         return [group for group in groups if len(group) > 1]
 
 
 def shared_index(table: TableVersion, on: Sequence[str]) -> SharedIndex:
-    """Return the index of a table's keys, as far as its footers show.
+    """Return the saved runs of the index of a table's keys; reads only their footers.
 
     Args:
         table: Any version.
@@ -118,7 +118,7 @@ def index_keys(
         table: The version.
         on: Names of the key columns.
         seeds: The seeds of the index.
-        positions: The fragments, by their place in the version; `MOST_SAVED_ROWS` together.
+        positions: The positions of the fragments in the version; about `MOST_SAVED_ROWS` rows.
 
     Raises:
         BadDataError: Keys cannot be read.
@@ -139,7 +139,7 @@ def index_keys(
 def merge_runs(
     table: TableVersion, on: Sequence[str], seeds: tuple[int, int], paths: Sequence[str]
 ) -> None:
-    """Merge some runs into one, without the files that the table no longer has; best effort.
+    """Merge some runs into one, and drop the files that the table no longer has; best effort.
 
     Args:
         table: The version.
