@@ -148,23 +148,3 @@ def compare(
     if not has_other_rows(entry, digest):
         return Contents.SAME
     return Contents.RECOMPUTED if may_differ else Contents.DIFFERENT
-
-
-def classify(
-    match: Match | None,
-    batch: MicroBatch,
-    digest: RowsDigest | None,
-    *,
-    may_differ: bool = False,
-) -> Verdict:
-    """Return the verdict on a batch.
-
-    Args:
-        match: Where a ledger has its batch id; None if no ledger has.
-        batch: The batch.
-        digest: The digest of its rows; None if they have not been computed.
-        may_differ: Whether the query's plan may give other rows each time.
-    """
-    if match is None:
-        return Verdict.NEW
-    return VERDICTS[match.standing][compare(match, batch, digest, may_differ=may_differ)]

@@ -42,7 +42,6 @@ from lance_stream.schema.types.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.index_coverage import keep_old_values
 from lance_stream.table.fragments.fragment import DataFile, Fragment, LineageColumn, decode_fragment
-from lance_stream.table.lineage.row_addresses import unpack_addresses
 from lance_stream.threads import map_ahead
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
 from lance_stream.write.lineage_files import limit_of
@@ -412,12 +411,6 @@ def changed_offsets(changed: RowAddresses, written: Sequence[Fragment]) -> dict[
         for fragment_id, offsets in by_fragment(changed)
         if fragment_id in ids
     }
-
-
-def are_in(changed: RowAddresses, written: Sequence[Fragment]) -> npt.NDArray[np.bool_]:
-    """Return (n,) which addresses are in one of some fragments."""
-    fragment_ids, _ = unpack_addresses(changed)
-    return np.isin(fragment_ids, [fragment.id for fragment in written])
 
 
 def ids_of(fields: Iterable[Field]) -> tuple[int, ...]:

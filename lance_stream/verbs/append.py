@@ -4,7 +4,7 @@ Rows from a stream carry the batch id of their micro-batch, and are in the table
 at all (see `ledger`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -148,7 +148,6 @@ def append_fragments(
     table: TableVersion,
     fragments: Sequence[Fragment],
     micro_batch: PendingBatch | None = None,
-    properties: Mapping[str, str] | None = None,
     environment: Environment = MACHINE,
     *,
     even_without_rows: bool = False,
@@ -161,7 +160,6 @@ def append_fragments(
         fragments: What `write_fragments` returned; nothing is committed if there are none.
         micro_batch: Their micro-batch, if they come from a stream. If the table already has it,
             no version is committed.
-        properties: Stored in the transaction.
         environment: The clock and randomness; sleeps between two attempts.
         even_without_rows: Whether a version is committed even if there are no fragments, for its
             ledger entry.
@@ -192,7 +190,6 @@ def append_fragments(
                 planned_on,
                 Append(tuple(fragments)),
                 micro_batch=micro_batch,
-                properties=properties,
                 check=fits,
                 environment=environment,
             )

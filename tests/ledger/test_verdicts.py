@@ -14,7 +14,6 @@ from lance_stream.ledger.verdicts import (
     Match,
     Standing,
     Verdict,
-    classify,
     compare,
 )
 from lance_stream.table.config.ledger_entries import LedgerEntry
@@ -73,12 +72,6 @@ def test_the_same_rows_are_written_once() -> None:
         assert line[Contents.SAME] is not Verdict.NEW
 
 
-def test_a_batch_id_without_an_entry_is_new() -> None:
-    """There is nothing to compare its rows with."""
-    assert classify(None, BATCH, ROWS) is Verdict.NEW
-    assert classify(None, BATCH, None) is Verdict.NEW
-
-
 @pytest.mark.parametrize(
     ("entry", "digest", "may_differ", "expected"),
     [
@@ -99,13 +92,13 @@ def test_rows_are_compared_with_the_entry(
     """The first comparison that applies decides."""
     match = replace(MATCH, newest=entry, entry=entry)
     assert compare(match, BATCH, digest, may_differ=may_differ) is expected
-    verdict = classify(match, BATCH, digest, may_differ=may_differ)
-    assert verdict is VERDICTS[Standing.NEWEST][expected]
 
 
 def test_a_forgotten_batch_is_compared_by_rules_only() -> None:
     """Its rows are not recorded, but the stream's newest entry has the rules."""
     match = replace(MATCH, standing=Standing.ALIAS_FORGOTTEN, entry=None, since=())
     assert compare(match, BATCH, ROWS) is Contents.UNRECORDED
-    assert classify(match, BATCH, ROWS) is Verdict.ELSEWHERE
-    assert classify(match, replace(BATCH, rules="others"), ROWS) is Verdict.NEW
+    assert compare(match, replace(BATCH, rules="others"), ROWS) is Contents.OTHER_RULES
+    verdicts = VERDICTS[Standing.ALIAS_FORGOTTEN]
+    assert verdicts[Contents.UNRECORDED] is Verdict.ELSEWHERE
+    assert verdicts[Contents.OTHER_RULES] is Verdict.NEW

@@ -16,15 +16,12 @@ from lance_stream.snapshot.references import as_branch, branch_uri
 from lance_stream.spark.arguments.option_values import (
     boolean,
     columns,
-    json_object,
     location,
     one_of,
     one_path,
-    secret_json_object,
     starting_version,
     text,
     timestamp,
-    trusted_locations,
     version,
     whole_number,
 )
@@ -34,6 +31,7 @@ from lance_stream.spark.arguments.table import (
     check_callers,
     options_of,
     parse_options,
+    storage_options_argument,
 )
 from lance_stream.spark.arguments.unknown_options import NO_PATH, refuse_unknown
 from lance_stream.storage.options.names import as_options
@@ -82,26 +80,8 @@ class ReaderOptions:
     uri: str = argument(
         "The location of the table; the argument of `load`.", Option("path", location)
     )
-    storage_options: Mapping[str, Any] = argument(
-        "Settings of the store.",
-        Option(
-            "storageOptions",
-            json_object,
-            "Settings of the store, without secrets: Spark shows them in plans.",
-        ),
-        Option(
-            "secretStorageOptions",
-            secret_json_object,
-            "Settings of the store; Spark shows them nowhere.",
-        ),
-        Option(
-            "trustedLocations",
-            trusted_locations,
-            "Locations below which the table may name files elsewhere.",
-        ),
-        default_factory=dict,
-        check=lambda _called, value: as_options(value),
-        is_secret=True,
+    storage_options: Mapping[str, Any] = storage_options_argument(
+        lambda _called, value: as_options(value)
     )
     columns: tuple[str, ...] | None = argument(
         "The columns to read, in order; by default all.", Option("columns", columns), default=None

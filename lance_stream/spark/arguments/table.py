@@ -20,6 +20,11 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.spark.arguments.option_values import (
+    json_object,
+    secret_json_object,
+    trusted_locations,
+)
 
 Parse: TypeAlias = Callable[[str, str], Any]
 """Returns the value of an option, given what errors call it, and its text."""
@@ -108,6 +113,35 @@ def argument(
     if default_factory is not MISSING:
         return field(default_factory=default_factory, metadata=row, repr=not is_secret)
     return field(default=default, metadata=row, repr=not is_secret)
+
+
+def storage_options_argument(check: Check) -> Any:
+    """Declare the settings of the store, which a reader and a writer take alike.
+
+    Args:
+        check: Checks and completes the settings.
+    """
+    return argument(
+        "Settings of the store.",
+        Option(
+            "storageOptions",
+            json_object,
+            "Settings of the store, without secrets: Spark shows them in plans.",
+        ),
+        Option(
+            "secretStorageOptions",
+            secret_json_object,
+            "Settings of the store; Spark shows them nowhere.",
+        ),
+        Option(
+            "trustedLocations",
+            trusted_locations,
+            "Locations below which the table may name files elsewhere.",
+        ),
+        default_factory=dict,
+        check=check,
+        is_secret=True,
+    )
 
 
 @cache

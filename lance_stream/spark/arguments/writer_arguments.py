@@ -29,13 +29,10 @@ from lance_stream.spark.arguments.option_values import (
     boolean,
     columns,
     conditions,
-    json_object,
     location,
     lower,
     one_of,
-    secret_json_object,
     text,
-    trusted_locations,
     whole_number,
 )
 from lance_stream.spark.arguments.python_values import (
@@ -63,6 +60,7 @@ from lance_stream.spark.arguments.table import (
     is_set,
     parse_options,
     rows_of,
+    storage_options_argument,
 )
 from lance_stream.write.row_checks import Check
 
@@ -108,27 +106,7 @@ class WriterArguments:
         Option("path", location),
         check=as_table,
     )
-    storage_options: Mapping[str, Any] = argument(
-        "Settings of the store.",
-        Option(
-            "storageOptions",
-            json_object,
-            "Settings of the store, without secrets: Spark shows them in plans.",
-        ),
-        Option(
-            "secretStorageOptions",
-            secret_json_object,
-            "Settings of the store; Spark shows them nowhere.",
-        ),
-        Option(
-            "trustedLocations",
-            trusted_locations,
-            "Locations below which the table may name files elsewhere.",
-        ),
-        default_factory=dict,
-        check=storage_options,
-        is_secret=True,
-    )
+    storage_options: Mapping[str, Any] = storage_options_argument(storage_options)
     branch: str | None = argument(
         "The branch to write, which has to exist; by default the main one.",
         Option("branch", text),

@@ -1,9 +1,6 @@
 """The change feed as a Spark batch: the changes of an interval of versions, or of timestamps."""
 
-from collections.abc import Iterator
-
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.change_units import ChangeUnit
@@ -18,10 +15,8 @@ from lance_stream.spark.feed.planning import (
     rules_of,
     tasks_of,
 )
-from lance_stream.spark.jobs.eager_rows import AnyInput, with_rows
-from lance_stream.spark.jobs.task_input import TaskReader
-from lance_stream.spark.session.user_errors import without_traceback
-from lance_stream.spark.session.worker_archives import forget_archives
+from lance_stream.spark.jobs.eager_rows import PlannedReader
+from lance_stream.spark.jobs.task_input import TaskInput
 
 
 def plan_batch(table: TableVersion, options: ReaderOptions, carried: pa.Schema) -> list[ChangeUnit]:
@@ -54,35 +49,11 @@ def plan_batch(table: TableVersion, options: ReaderOptions, carried: pa.Schema) 
     return list(plan_changes(table, max(first - 1, 0), table.version, rules).units)
 
 
-class ChangesReader(DataSourceReader):
-    """Reads the changes of an interval of versions.
+class ChangesReader(PlannedReader):
+    """Reads the changes of an interval of versions, whose last one is `version`."""
 
-    Args:
-        options: The user's options.
-        version: The interval's last version at the time when the schema was read.
-        carried: The schema of the batches that Spark expects.
-    """
-
-    def __init__(self, options: ReaderOptions, version: int | None, carried: pa.Schema) -> None:
-        self.options = options
-        self.version = version
-        self.carried = carried
-
-    def __reduce__(self) -> tuple[type[TaskReader], tuple[()]]:
-        """Pickle as what a worker needs: what a `TaskInput` does not carry."""
-        return TaskReader, ()
-
-    @without_traceback
-    def partitions(self) -> list[AnyInput]:
-        """Plan the interval; called once per loaded DataFrame."""
+    def plan(self) -> list[TaskInput[ChangeUnit]]:
+        """Return the work of the interval."""
         last = self.version or open_for_changes(self.options).version
         table = open_version(self.options.uri, last, self.options.storage_options)
-        units = plan_batch(table, self.options, self.carried)
-        tasks = tasks_of(units, self.options, self.carried)
-        inputs = with_rows(tasks, only_by_tasks=self.options.only_by_tasks)
-        forget_archives()
-        return inputs
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the changes of one task."""
-        return TaskReader().read(partition)
+        return tasks_of(plan_batch(table, self.options, self.carried), self.options, self.carried)

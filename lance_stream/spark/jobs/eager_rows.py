@@ -10,12 +10,17 @@ rows in another way (`feed.rows_of_batches`), and may send more.
 """
 
 import logging
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from lance_stream.spark.jobs.task_input import EagerInput, TaskInput
+from lance_stream.spark.arguments.reader_options import ReaderOptions
+from lance_stream.spark.jobs.task_input import EagerInput, TaskInput, TaskReader
+from lance_stream.spark.session.user_errors import without_traceback
+from lance_stream.spark.session.worker_archives import forget_archives
 
 AnyInput: TypeAlias = TaskInput[Any] | EagerInput
 
@@ -23,6 +28,40 @@ MOST_BYTES_IN_A_TASK: Final = 512 << 10
 """Arrow bytes of rows that are sent along with a task."""
 
 _log = logging.getLogger("lance_stream.spark.eager_rows")
+
+
+class PlannedReader(DataSourceReader):
+    """A reader whose work is planned at once, and not again: one per loaded DataFrame.
+
+    Args:
+        options: The user's options.
+        version: The version that was read when the schema was; None if the options name it.
+        carried: The schema of the batches that Spark expects.
+    """
+
+    def __init__(self, options: ReaderOptions, version: int | None, carried: pa.Schema) -> None:
+        self.options = options
+        self.version = version
+        self.carried = carried
+
+    def __reduce__(self) -> tuple[type[TaskReader], tuple[()]]:
+        """Pickle as what a worker needs: what a `TaskInput` does not carry."""
+        return TaskReader, ()
+
+    @without_traceback
+    def partitions(self) -> list[AnyInput]:
+        """Plan the work; called once per loaded DataFrame."""
+        inputs = with_rows(self.plan(), only_by_tasks=self.options.only_by_tasks)
+        forget_archives()
+        return inputs
+
+    @abstractmethod
+    def plan(self) -> Sequence[TaskInput[Any]]:
+        """Return the work."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one task."""
+        return TaskReader().read(partition)
 
 
 def with_rows(inputs: Sequence[TaskInput[Any]], *, only_by_tasks: bool = False) -> list[AnyInput]:

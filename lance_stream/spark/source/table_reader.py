@@ -9,24 +9,20 @@ DataFrame to another that was loaded by the same call, and does not tell Python 
 columns a query needs.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lance_stream.errors import NotFoundError
 from lance_stream.read.scan import check_filter, names_of, plan_scan
-from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, output_schema
+from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit, output_schema
 from lance_stream.schema.projections import project
 from lance_stream.snapshot.resolving import open_version
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.reader_options import ReaderOptions
-from lance_stream.spark.jobs.eager_rows import AnyInput, with_rows
-from lance_stream.spark.jobs.task_input import TaskReader
+from lance_stream.spark.jobs.eager_rows import PlannedReader
+from lance_stream.spark.jobs.task_input import TaskInput
 from lance_stream.spark.jobs.work_units import divide
-from lance_stream.spark.session.user_errors import without_traceback
-from lance_stream.spark.session.worker_archives import forget_archives
 from lance_stream.spark.source.table_rows import TableRows
 
 VERSION_REMOVED: Final = (
@@ -64,27 +60,11 @@ def split_columns(
     return stored, tuple(name for name in READABLE_SYSTEM_COLUMNS if name in requested)
 
 
-class TableReader(DataSourceReader):
-    """Reads one version of a table.
+class TableReader(PlannedReader):
+    """Reads one version of a table."""
 
-    Args:
-        options: The user's options.
-        version: The version that was requested, or was the newest, when the schema was read.
-        carried: The schema of the batches that Spark expects.
-    """
-
-    def __init__(self, options: ReaderOptions, version: int | None, carried: pa.Schema) -> None:
-        self.options = options
-        self.version = version
-        self.carried = carried
-
-    def __reduce__(self) -> tuple[type[TaskReader], tuple[()]]:
-        """Pickle as the reader of a worker: a `TaskInput` carries the rest."""
-        return TaskReader, ()
-
-    @without_traceback
-    def partitions(self) -> list[AnyInput]:
-        """Plan the scan; called once per loaded DataFrame."""
+    def plan(self) -> list[TaskInput[WorkUnit]]:
+        """Return the work of the scan."""
         options = self.options
         version = options.version if self.version is None else self.version
         try:
@@ -95,11 +75,4 @@ class TableReader(DataSourceReader):
             raise
         stored, system = split_columns(table, options)
         units = plan_scan(table, stored, options.filter, system_columns=system)
-        reading = TableRows(self.carried)
-        inputs = divide(units, lambda unit: unit, lambda _, part: part, reading)
-        forget_archives()
-        return with_rows(inputs, only_by_tasks=options.only_by_tasks)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one task."""
-        return TaskReader().read(partition)
+        return divide(units, lambda unit: unit, lambda _, part: part, TableRows(self.carried))

@@ -25,9 +25,6 @@ from lance_stream.table.operations.operation import (
     operation_from_proto,
 )
 
-COMMIT_MESSAGE = "__lance_commit_message"
-"""The property under which the reference keeps a commit's message."""
-
 _OPERATION_NUMBERS = range(100, 200)
 
 

@@ -34,9 +34,6 @@ from lance_stream.file.v2_0.encodings.end_offsets import (
 from lance_stream.file.v2_0.encodings.flat import as_bytes, flat_encoding, plain_flat
 from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
 
-MAX_DISTINCT_TEXTS = 255
-"""The number of distinct one-byte indices besides null."""
-
 _INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
 
@@ -117,7 +114,8 @@ def encode_distinct_texts(
 
     Args:
         indices: Arrays of int32, each value the position of an item, or null.
-        items: The distinct values: text, at most `MAX_DISTINCT_TEXTS`, none of them null.
+        items: The distinct values: text, at most 255 (an index is one byte, and 0 means null), none
+            of them null.
         page: Where the buffers are added.
         encode: Encodes the items.
     """
