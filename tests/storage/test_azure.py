@@ -87,7 +87,8 @@ def blob_of(azurite: Azurite, container: Bucket, store: Store, path: str) -> Any
     return service_of(azurite).get_blob_client(container.name, key)
 
 
-def test_each_call_is_one_request(store: Store, proxy: FaultProxy) -> None:
+def test_calls_cost_one_request_apiece(store: Store, proxy: FaultProxy) -> None:
+    """Requests are what a service charges for, and what a slow network multiplies."""
     calls = {
         "put": lambda: store.write("v/a", bytes(100_000)),
         "put once": lambda: store.create_once("v/b", b"b"),
@@ -115,7 +116,7 @@ def test_ends_of_changing_files_are_consistent(store: Store, proxy: FaultProxy) 
 
 
 def test_only_we_retry_lost_replies(store: Store, proxy: FaultProxy) -> None:
-    """obstore sends nothing again by itself, and a lost reply is not taken for a lost race."""
+    """obstore must not resend a request by itself, or a lost reply would look like a lost race."""
     store.write("warm", b"")  # the connection is a kept one
     for fault in (CutAfter(), CutAfter(reset=True), Forge(500, landed=True), Forge(503)):
         name = f"v/{uuid.uuid4()}"
@@ -129,6 +130,9 @@ def test_only_we_retry_lost_replies(store: Store, proxy: FaultProxy) -> None:
 
 @pytest.mark.parametrize("fault", [CutBefore(), CutBody(), Shorten(), Forge(503), Forge(429)])
 def test_bad_responses_to_reads_are_retried(store: Store, proxy: FaultProxy, fault: Any) -> None:
+    """Truncated, cut and throttled answers to a GET are routine in the cloud and must never
+    reach the reader as data.
+    """
     data = os.urandom(50_000)
     store.write("a", data)
     for read in (
@@ -153,9 +157,12 @@ def test_a_busy_service_is_given_up(
     assert proxy.kinds() == {"get": 4}
 
 
-def test_a_missing_container_is_named_by_all(
+def test_all_calls_name_a_missing_container(
     azure_container: Bucket,
 ) -> None:
+    """A missing container must not look like a missing file: that would make a table appear
+    empty or new.
+    """
     store = open_store("az://no-such-container/t", azure_container.storage_options)
     for ask in (
         lambda: store.read("a"),
@@ -178,6 +185,9 @@ def test_a_missing_container_is_named_by_all(
 def test_wrong_credentials_are_refused_but_not_shown(
     proxy: FaultProxy, azure_container: Bucket, options: dict[str, str]
 ) -> None:
+    """Retrying cannot correct a key, and an error message ends up in logs where a key must not
+    be.
+    """
     store = open_by(proxy, azure_container, **options)
     for ask in (lambda: store.read("a"), lambda: store.create_once("a", b""), store.list):
         proxy.clear()
@@ -222,6 +232,9 @@ def test_a_shared_access_signature_serves_all_requests(
 
 
 def test_aborted_uploads_leave_nothing_visible(store: Store, proxy: FaultProxy) -> None:
+    """Blocks that were uploaded but never committed must not appear in listings, nor break the
+    next write of the same name.
+    """
     writer = store.open_writer("a")
     writer.write(bytes(40 << 20))
     deadline = time.monotonic() + 20
@@ -236,7 +249,10 @@ def test_aborted_uploads_leave_nothing_visible(store: Store, proxy: FaultProxy) 
     assert store.read("a") == b"small"
 
 
-def test_names_may_hold_any_characters(store: Store) -> None:
+def test_names_may_contain_any_characters(store: Store) -> None:
+    """Names are escaped in the URL, in the signature and in the XML of listings, and all three
+    have to agree.
+    """
     names = ["a b", "a%20b", "a+b", "ä€漢", "q?x=1&y#z", "p%", "=~!*'();:@$,[]", "dot.", "..."]
     for name in names:
         store.write(f"v/{name}", name.encode())
@@ -251,7 +267,9 @@ def test_names_may_hold_any_characters(store: Store) -> None:
 def test_leased_blobs_are_refused_but_taken(
     azurite: Azurite, store: Store, azure_container: Bucket
 ) -> None:
-    """Another program holds a lease: the blob cannot be written, but to create-once it exists."""
+    """A lease of another program blocks writing the blob, while create-once must see that its
+    name exists.
+    """
     store.write("v/1", b"theirs")
     lease = blob_of(azurite, azure_container, store, "v/1").acquire_lease(-1)
     assert not store.create_once("v/1", b"mine")
@@ -290,6 +308,9 @@ def test_listings_state_md5s_of_created_files(
 
 
 def test_copying_a_missing_file_names_it(store: Store) -> None:
+    """Azure reports a missing source of a copy with its own code, which must become
+    `NotFoundError` like that of a read.
+    """
     with pytest.raises(NotFoundError, match=r"no file .*/missing"):
         store.copy("missing", "b")
     assert not store.exists("b")
@@ -319,6 +340,9 @@ def test_copying_a_missing_file_names_it(store: Store) -> None:
 def test_refusals_are_immediate_and_helpful(
     store: Store, proxy: FaultProxy, status: int, code: str, remedy: str
 ) -> None:
+    """A configuration error costs one request, and its message names the option or role that
+    corrects it.
+    """
     for ask in (
         lambda: store.create_once("v/1", b"x"),
         lambda: store.write("v/1", b"x"),
@@ -350,6 +374,7 @@ def test_refusals_are_immediate_and_helpful(
 def test_transient_refusals_are_retried(
     store: Store, proxy: FaultProxy, status: int, code: str
 ) -> None:
+    """These codes are documented as temporary, so a single one must not fail a commit or a read."""
     proxy.add(Forge(status, code or " "))
     assert store.create_once("v/1", b"x")
     proxy.add(Forge(status, code or " "))
@@ -359,6 +384,9 @@ def test_transient_refusals_are_retried(
 
 @pytest.mark.parametrize("code", ["BlobAlreadyExists", "ConditionNotMet", "TargetConditionNotMet"])
 def test_every_conflict_response_means_taken(store: Store, proxy: FaultProxy, code: str) -> None:
+    """Azure reports a name in use by several codes with 409 or 412; mistaking one for a failure
+    would lose the answer of a commit.
+    """
     store.write("v/1", b"theirs")
     for status in (409, 412):
         proxy.clear()

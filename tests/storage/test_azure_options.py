@@ -108,9 +108,10 @@ def settings(
         ),
     ],
 )
-def test_an_account_is_found_in_any_setting(
-    uri: str, options: dict[str, Any], endpoint: str
-) -> None:
+def test_any_setting_can_name_the_account(uri: str, options: dict[str, Any], endpoint: str) -> None:
+    """Users of adlfs, Spark and Lance name the account in the host, an option, an endpoint or a
+    connection string.
+    """
     found = settings(uri, {"anon": "true", **options})
     assert found.endpoint == endpoint
     assert found.account in ("acct", "onelake")
@@ -129,6 +130,7 @@ def test_an_account_is_found_in_any_setting(
     ],
 )
 def test_contradictory_accounts_are_refused(uri: str, options: dict[str, Any]) -> None:
+    """Choosing one of two accounts silently could write a table into the wrong one."""
     with pytest.raises(InvalidInputError, match="different storage accounts"):
         settings(uri, options)
 
@@ -160,6 +162,9 @@ def test_contradictory_accounts_are_refused(uri: str, options: dict[str, Any]) -
     ],
 )
 def test_invalid_options_name_the_remedy(uri: str, options: dict[str, Any], message: str) -> None:
+    """The message must let a user correct the option without reading the source, and must not
+    repeat a secret.
+    """
     with pytest.raises(InvalidInputError, match=message) as caught:
         settings(uri, options)
     assert "c2VjcmV0" not in str(caught.value)
@@ -194,10 +199,16 @@ def test_invalid_options_name_the_remedy(uri: str, options: dict[str, Any], mess
     ],
 )
 def test_adlfs_and_lance_credential_names_work(options: dict[str, Any], login: Any) -> None:
+    """Options that already work with adlfs or Lance must select the same kind of credentials
+    here.
+    """
     assert settings("az://cont/t", {"account_name": "acct", **options}).login == login
 
 
 def test_the_emulator_needs_no_credentials() -> None:
+    """Azurite has a published account and key, and its host can be moved by an environment
+    variable.
+    """
     for options in (
         {"azure_storage_use_emulator": "true"},
         {"connection_string": "UseDevelopmentStorage=true"},
@@ -211,6 +222,9 @@ def test_the_emulator_needs_no_credentials() -> None:
 
 
 def test_environment_variables_supplement_options() -> None:
+    """The environment fills in only what the options leave open: an explicit credential always
+    wins.
+    """
     environment = {"AZURE_STORAGE_ACCOUNT_NAME": "acct", "AZURE_STORAGE_ACCOUNT_KEY": KEY}
     assert settings("az://cont/t", {}, environment).login == SharedKey("acct", KEY)
     given = settings("az://cont/t", {"sas_token": SAS}, environment)
@@ -218,6 +232,9 @@ def test_environment_variables_supplement_options() -> None:
 
 
 def test_environment_credentials_fit_their_own_account() -> None:
+    """A key from the environment belongs to the account that is named beside it and must not be
+    sent to another one.
+    """
     environment = {
         "AZURE_STORAGE_CONNECTION_STRING": f"AccountName=theirs;AccountKey={KEY}",
         "AZURE_STORAGE_SAS_TOKEN": SAS,
@@ -228,6 +245,9 @@ def test_environment_credentials_fit_their_own_account() -> None:
 
 
 def test_the_uris_host_overrides_environment_endpoints() -> None:
+    """A URI with a host states exactly where the table is, whatever the machine is configured
+    for.
+    """
     environment = {"AZURE_STORAGE_ENDPOINT": "https://private.example/acct"}
     assert settings("az://cont/t", {}, environment).endpoint == "https://private.example/acct"
     assert settings(f"abfss://cont@{HOST}/t", {}, environment).endpoint == PUBLIC
@@ -246,6 +266,9 @@ def test_bearer_secrets_need_encryption(
 
 
 def test_settings_hide_secrets_and_pickle() -> None:
+    """Settings travel to Spark's workers and appear in error messages: they must survive the
+    first and leak nothing in the second.
+    """
     for options in (
         {"account_key": KEY},
         {"sas_token": SAS},
@@ -263,6 +286,9 @@ def test_settings_hide_secrets_and_pickle() -> None:
 
 
 def test_a_stores_uri_opens_it_again() -> None:
+    """Workers and metadata open a table by its store's URI, so escapes and hosts have to survive
+    the round trip.
+    """
     for uri in ("az://cont/a%20b/t", f"abfss://cont@{HOST}/t%25", f"wasbs://cont@{HOST}/t"):
         store = opened(uri, {"account_name": "acct"})
         assert store.uri == uri
@@ -270,6 +296,9 @@ def test_a_stores_uri_opens_it_again() -> None:
 
 
 def test_times_and_attempts_come_from_options() -> None:
+    """Time limits are written as numbers or with units, and a count of retries is one less than
+    that of attempts.
+    """
     found = settings(
         "az://cont/t",
         {
@@ -287,6 +316,9 @@ def test_times_and_attempts_come_from_options() -> None:
 
 
 def test_every_uri_opens_without_a_request() -> None:
+    """Opening a store must stay free: a driver opens it for planning, before any credentials may
+    exist.
+    """
     for scheme in ("az", "abfs", "abfss", "azure", "adl", "wasb", "wasbs"):
         store = open_store(f"{scheme}://cont/t", {"account_name": "acct", "anon": "true"})
         assert store.uri == f"{scheme}://cont/t"

@@ -13,40 +13,51 @@ def plan(*ranges: tuple[int, int], gap: int = 10, longest: int = 100) -> list[tu
 
 
 def test_near_ranges_are_one_request() -> None:
+    """Reading a gap of up to `max_gap_bytes` costs less than a second request."""
     assert plan((0, 5), (15, 20)) == [(0, 20)]
 
 
-def test_far_ranges_are_two() -> None:
+def test_distant_ranges_are_two_requests() -> None:
+    """One byte beyond the allowed gap, joining would read more than the gap is worth."""
     assert plan((0, 5), (16, 20)) == [(0, 5), (16, 20)]
 
 
-def test_the_order_of_ranges_is_irrelevant() -> None:
+def test_ranges_are_planned_in_any_order() -> None:
+    """Callers pass ranges in the order of columns, not of the file, and must not pay more
+    requests for it.
+    """
     assert plan((15, 20), (0, 5)) == [(0, 20)]
 
 
 def test_overlapping_ranges_are_one_request() -> None:
+    """Bytes that two ranges share must be read only once."""
     assert plan((0, 50), (10, 20), (40, 60)) == [(0, 60)]
 
 
 def test_a_joined_request_stays_within_its_limit() -> None:
+    """Joining adjacent ranges without a limit would build requests too large to run in parallel."""
     assert plan((0, 60), (60, 120), (120, 180)) == [(0, 60), (60, 120), (120, 180)]
 
 
-def test_overlong_ranges_are_read_in_one_piece() -> None:
+def test_ranges_beyond_the_limit_stay_whole() -> None:
+    """The limit restricts joining only: a caller receives each of its ranges as one buffer."""
     assert plan((0, 500), (500, 510)) == [(0, 500), (500, 510)]
 
 
-def test_ranges_within_long_ones_are_not_repeated() -> None:
+def test_ranges_within_longer_ones_cost_nothing() -> None:
+    """A range inside one that exceeds the limit is cut from its answer, also at its very end."""
     assert plan((0, 500), (100, 200), (499, 500)) == [(0, 500)]
 
 
 def test_empty_ranges_are_not_requested() -> None:
+    """HTTP cannot express an empty range, and a buffer of size zero is legal in a file."""
     assert plan((7, 7), (900, 900)) == []
     empty = [ByteRange(7, 7)]
     assert cut_answers(empty, [], []) == [memoryview(b"")]
 
 
-def test_a_response_states_its_ranges() -> None:
+def test_requests_list_the_ranges_they_serve() -> None:
+    """Answers are matched to ranges by these indices, which must follow the caller's order."""
     requests = plan_requests(
         [ByteRange(90, 95), ByteRange(0, 4), ByteRange(92, 99)],
         max_gap_bytes=0,
@@ -61,9 +72,12 @@ def test_a_response_states_its_ranges() -> None:
     st.integers(0, 40),
     st.integers(1, 200),
 )
-def test_the_bytes_of_each_range_are_returned(
+def test_ranges_receive_exactly_their_bytes(
     pairs: list[tuple[int, int]], gap: int, longest: int
 ) -> None:
+    """For arbitrary ranges, gaps and limits, cutting the answers must return every range's bytes
+    and serve each range once.
+    """
     data = memoryview(bytes(range(256)))
     ranges = [ByteRange(start, start + size) for start, size in pairs]
     requests = plan_requests(ranges, max_gap_bytes=gap, max_request_bytes=longest)

@@ -43,6 +43,9 @@ def proxy(s3_bucket: Bucket) -> Iterator[FaultProxy]:
 def test_options_and_environment_are_not_mixed(
     s3_bucket: Bucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The engine also reads AWS variables by itself; a token of another account from there would
+    spoil explicit keys.
+    """
     for name, value in {
         "AWS_ENDPOINT_URL_S3": NOWHERE,
         "AWS_ENDPOINT": NOWHERE,
@@ -62,9 +65,12 @@ def test_options_and_environment_are_not_mixed(
     assert not {"x-amz-security-token", "x-amz-request-payer"} & set(request.headers)
 
 
-def test_azure_ignores_other_accounts_environments(
+def test_azure_ignores_the_environments_other_account(
     azure_container: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The engine also reads Azure variables by itself; a credential of another account must not
+    replace the explicit key.
+    """
     for name, value in {
         "AZURE_STORAGE_SAS_KEY": "sig=another",
         "AZURE_STORAGE_TOKEN": "another",
@@ -77,7 +83,10 @@ def test_azure_ignores_other_accounts_environments(
     assert store.create_once("a", b"x")
 
 
-def test_settings_of_s3_go_with_each_write(s3_bucket: Bucket, proxy: FaultProxy) -> None:
+def test_s3_settings_accompany_each_write(s3_bucket: Bucket, proxy: FaultProxy) -> None:
+    """Encryption, payer and session token are headers of the request, and one that is missing
+    stores data unencrypted or is refused.
+    """
     store = store_at(
         s3_bucket,
         proxy.url,
@@ -96,7 +105,10 @@ def test_settings_of_s3_go_with_each_write(s3_bucket: Bucket, proxy: FaultProxy)
     assert headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
 
 
-def test_proxy_passwords_are_in_no_error(s3_bucket: Bucket) -> None:
+def test_errors_never_show_proxy_passwords(s3_bucket: Bucket) -> None:
+    """The engine's errors contain the URL of the proxy, and a chained cause would print it into
+    a log.
+    """
     options = {"proxy_url": "http://user:hushhush@127.0.0.1:9", "client_max_retries": "0"}
     store = open_store(f"{s3_bucket.uri}/t", {**s3_bucket.storage_options, **options})
     with pytest.raises(StoreUnavailableError) as caught:
@@ -130,6 +142,7 @@ def test_a_redirect_takes_no_data_along(s3_bucket: Bucket, proxy: FaultProxy, st
 
 
 def test_a_missing_certificate_file_is_named(s3_bucket: Bucket) -> None:
+    """Without the path in the message a user cannot tell which of several settings is wrong."""
     options = {**s3_bucket.fsspec_options, "aws_ca_bundle": "/no/such.pem"}
     with pytest.raises(InvalidInputError, match=r"/no/such\.pem"):
         open_store(f"{s3_bucket.uri}/t", options).read("a")
@@ -179,6 +192,9 @@ def keys_of(proxy: FaultProxy) -> list[str]:
 def test_keys_are_fetched_again_on_expiry(
     store: Store, proxy: FaultProxy, renewed: Renewed
 ) -> None:
+    """Temporary keys are reused while they are valid and replaced when not: fetching for every
+    request would throttle the role's server.
+    """
     for _ in range(3):
         store.write("a", b"x")
     renewed.good = False
@@ -189,6 +205,9 @@ def test_keys_are_fetched_again_on_expiry(
 
 
 def test_rejected_keys_are_renewed_once(store: Store, proxy: FaultProxy, renewed: Renewed) -> None:
+    """A key can be revoked before it expires, so one refusal fetches a new key, and a second one
+    is final.
+    """
     proxy.add(Forge(401))
     store.write("a", b"x")
     assert keys_of(proxy) == ["KEY1", "KEY2"]
@@ -212,6 +231,9 @@ def test_rejected_keys_are_renewed_once(store: Store, proxy: FaultProxy, renewed
 def test_expired_keys_of_s3_are_renewed_once(
     store: Store, proxy: FaultProxy, status: int, code: str, verb: str
 ) -> None:
+    """S3 reports an expired key by several codes and statuses, and every kind of request has to
+    recover from all of them.
+    """
     verbs: dict[str, Callable[[], object]] = {
         "read": lambda: store.read("a"),
         "write": lambda: store.write("a", b"y"),
@@ -231,6 +253,9 @@ def test_expired_keys_of_s3_are_renewed_once(
 
 
 def test_expired_keys_are_renewed_for_head(store: Store, proxy: FaultProxy) -> None:
+    """An answer to HEAD has no body with a code, so its bare status 400 must be enough to try a
+    new key.
+    """
     store.write("a", b"x")
     proxy.clear()
     proxy.add(Forge(400))
@@ -239,6 +264,9 @@ def test_expired_keys_are_renewed_for_head(store: Store, proxy: FaultProxy) -> N
 
 
 def test_expired_keys_fail_no_parallel_request(store: Store, proxy: FaultProxy) -> None:
+    """Requests that are under way when the keys expire must all be repeated with the one new
+    key.
+    """
     store.write("a", bytes(40 << 20))
     proxy.clear()
     proxy.choose = lambda request: (
@@ -253,6 +281,9 @@ def test_expired_keys_fail_no_parallel_request(store: Store, proxy: FaultProxy) 
 def test_failing_key_requests_raise_our_errors(
     store: Store, proxy: FaultProxy, renewed: Renewed
 ) -> None:
+    """An error of the credentials' source must say whether it is final or was retried, and must
+    not send an unsigned request.
+    """
     renewed.error = RefusedError("no such profile")
     with pytest.raises(StoreRefusedError, match="no such profile"):
         store.read("a")
@@ -265,6 +296,9 @@ def test_failing_key_requests_raise_our_errors(
 def test_an_aws_profile_supplies_all_settings(
     s3_bucket: Bucket, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
+    """A profile holds keys, region and endpoint, and using only its keys would address the wrong
+    service.
+    """
     (tmp_path / "config").write_text(
         f"[profile ours]\nregion = eu-west-7\nservices = local\n"
         f"[services local]\ns3 =\n  endpoint_url = {proxy.url}\n"
@@ -281,6 +315,9 @@ def test_an_aws_profile_supplies_all_settings(
 
 
 def test_missing_credentials_name_the_remedy() -> None:
+    """An unsigned request would be refused with a message about access instead of about the
+    credentials.
+    """
     assert os.environ["AWS_EC2_METADATA_DISABLED"] == "true"
     with pytest.raises(RefusedError, match="no credentials: the remedy"):
         AwsCredentials(None, "the remedy").fetch()
@@ -310,7 +347,10 @@ def test_missing_credentials_name_the_remedy() -> None:
         ("non-2xx status code: 503 Busy: " + "[" * 3000, TryAgainError, "503"),
     ],
 )
-def test_only_the_reason_of_errors_is_shown(text: str, meaning: type[Exception], said: str) -> None:
+def test_errors_show_only_their_reason(text: str, meaning: type[Exception], said: str) -> None:
+    """The engine's texts contain signed URLs, which are credentials, and pages of debugging
+    output.
+    """
     found = meaning_of(OSError(text), Dialect())
     assert isinstance(found, meaning)
     assert said in str(found)
@@ -318,6 +358,9 @@ def test_only_the_reason_of_errors_is_shown(text: str, meaning: type[Exception],
 
 
 def test_a_broken_upload_says_how_to_continue(s3_bucket: Bucket, proxy: FaultProxy) -> None:
+    """A file that failed part way must be written again, so the message names it and the option
+    for more attempts, and no rest of it stays.
+    """
     store = store_at(s3_bucket, proxy.url, client_max_retries="1")
     proxy.add(CutBefore(), kind="part", times=None)
 
@@ -331,7 +374,7 @@ def test_a_broken_upload_says_how_to_continue(s3_bucket: Bucket, proxy: FaultPro
 
 
 def test_a_broken_upload_ends_in_time(s3_bucket: Bucket, proxy: FaultProxy) -> None:
-    """After the time for retries, not after that time for each attempt to begin it."""
+    """The time limit covers the whole upload, not only the start of each attempt."""
     store = store_at(s3_bucket, proxy.url, client_max_retries="8", client_retry_timeout="1s")
     proxy.add(Forge(503), kind="start upload", times=None)
 
@@ -348,7 +391,7 @@ def test_a_broken_upload_ends_in_time(s3_bucket: Bucket, proxy: FaultProxy) -> N
 
 
 def test_obstores_azure_provider_returns_entras_token() -> None:
-    """So it serves as it is: the token, for storage, and when it expires."""
+    """obstore's provider can be used as it is: it returns a token for storage, with its expiry."""
     asked: list[tuple[Any, ...]] = []
 
     class Entra:
@@ -363,7 +406,9 @@ def test_obstores_azure_provider_returns_entras_token() -> None:
 
 
 def test_obstores_google_provider_refreshes_credentials() -> None:
-    """So it serves as it is: a new token for each call, and when it expires."""
+    """obstore's provider can be used as it is: it returns a new token for each call, with its
+    expiry.
+    """
 
     class Credentials:
         token, expiry = "old", datetime(2033, 5, 18, 3, 33, 20)  # as google-auth has it
@@ -379,7 +424,7 @@ def test_obstores_google_provider_refreshes_credentials() -> None:
 
 
 def test_tokens_are_renewed_before_they_expire() -> None:
-    """A token that expires on the way would fail a request."""
+    """A token that expires in transit would fail a request."""
 
     class Tokens(RenewedCredentials):
         def __init__(self) -> None:

@@ -47,6 +47,9 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
 def test_an_unlistable_folder_is_an_error(
     store: LocalStore, refuse: Refuse, folder: str, number: int
 ) -> None:
+    """Walking a tree ignores folders that it cannot list by default, and cleanup would take
+    their files for unreferenced.
+    """
     refuse(Path(store.root, folder), number)
     with pytest.raises(OSError, match=os.strerror(number)):
         store.list("data")
@@ -57,6 +60,7 @@ def test_an_unlistable_folder_is_an_error(
 
 
 def test_a_folder_deleted_during_listing_is_empty(store: LocalStore, refuse: Refuse) -> None:
+    """A concurrent cleanup may remove a folder between the listing of its parent and its own."""
     refuse(Path(store.root, "data/below"), errno.ENOENT)
     assert [file.path for file in store.list("data")] == ["data/a.lance"]
 
@@ -64,6 +68,10 @@ def test_a_folder_deleted_during_listing_is_empty(store: LocalStore, refuse: Ref
 def test_an_unreadable_file_is_not_missing(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A file without permission exists: reporting it as missing would let a writer take its
+    name.
+    """
+
     def refused(*_: Any, **__: Any) -> Any:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -85,6 +93,7 @@ CUT = f"<ListBucketResult><IsTruncated>true</IsTruncated>{PAGE}</ListBucketResul
     "body", [b"", b"<html>", b"{}", b"<ListBucketResult><IsTruncated>tr", CUT[:-30]]
 )
 def test_unreadable_listings_are_requested_again(body: bytes) -> None:
+    """A listing that is cut short, or is no XML, must not pass for a complete list of few names."""
     with one_answer(200, body) as endpoint:
         store = open_store(
             "s3://b/t",

@@ -71,6 +71,9 @@ def store(folder: Path, options: dict[str, Any]) -> Store:
 
 
 def test_a_table_is_read_and_followed(folder: Path, options: dict[str, Any]) -> None:
+    """Opening, filtering, changes and verification must all work on a filesystem of which only
+    fsspec's interface is known.
+    """
     made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
     made.delete("id < 10")
     ds = lance_stream.open_dataset("shelf://t", storage_options=options)
@@ -80,7 +83,10 @@ def test_a_table_is_read_and_followed(folder: Path, options: dict[str, Any]) -> 
     assert ds.verify() == []
 
 
-def test_no_verb_writes(folder: Path, options: dict[str, Any]) -> None:
+def test_registered_filesystems_are_never_written(folder: Path, options: dict[str, Any]) -> None:
+    """fsspec has no atomic creation of a name, so a commit through it could overwrite that of
+    another writer.
+    """
     made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
     before = sorted(str(path) for path in folder.rglob("*"))
     ds = lance_stream.open_dataset("shelf://t", storage_options=options)
@@ -97,7 +103,10 @@ def test_no_verb_writes(folder: Path, options: dict[str, Any]) -> None:
     assert made.checkout(None).version == made.version
 
 
-def test_ranges_ends_and_sizes(store: Store) -> None:
+def test_ranges_past_the_end_are_cut(store: Store) -> None:
+    """fsspec's filesystems differ in how they treat ranges past the end, empty ranges and empty
+    files.
+    """
     ranges = [ByteRange(90, 200), ByteRange(3, 5), ByteRange(100, 120), ByteRange(7, 7)]
     found = [bytes(span) for span in store.read_ranges("data/a.bin", ranges)]
     assert found == [bytes(range(90, 100)), b"\x03\x04", b"", b""]
@@ -111,6 +120,9 @@ def test_ranges_ends_and_sizes(store: Store) -> None:
 
 
 def test_listings_are_fresh_and_sorted(store: Store, folder: Path) -> None:
+    """Follow-up reads depend on a listing that shows new files at once, and on the order of
+    names.
+    """
     assert [file.path for file in store.list()] == ["data/a.bin", "empty"]
     (folder / "t" / "data" / "0.bin").write_bytes(b"1")
     assert store.list_names("data") == ["0.bin", "a.bin"]
@@ -147,7 +159,10 @@ class Attic(Shelf):
             self.dircache.pop(path, None)
 
 
-def test_listings_of_filesystems_are_not_believed(folder: Path) -> None:
+def test_cached_listings_of_filesystems_are_bypassed(folder: Path) -> None:
+    """Many filesystems cache their listings, and would hide files and sizes that another process
+    has written since.
+    """
     fsspec.register_implementation("shelf", Attic, clobber=True)
     attic = Attic(base=str(folder))
     fsspec.register_implementation("shelf", lambda **_: attic, clobber=True)
@@ -168,12 +183,16 @@ def test_listings_of_filesystems_are_not_believed(folder: Path) -> None:
 
 @pytest.mark.parametrize("act", ["read", "size", "read_end", "read_ranges"])
 def test_a_missing_file_is_named(store: Store, act: str) -> None:
+    """fsspec raises `FileNotFoundError` at different moments, and each has to become our error
+    with the URI.
+    """
     more = {"read_end": (4,), "read_ranges": ([ByteRange(0, 4)],)}.get(act, ())
     with pytest.raises(NotFoundError, match=r"shelf://t/no\.bin"):
         getattr(store, act)("no.bin", *more)
 
 
-def test_errors_of_the_filesystem_become_ours(store: Store) -> None:
+def test_filesystem_errors_become_store_errors(store: Store) -> None:
+    """Callers handle store errors only, while an fsspec implementation may raise any exception."""
     Shelf.faults["cat"] = PermissionError("not you")
     with pytest.raises(StoreRefusedError, match="not you"):
         store.read("empty")
@@ -182,19 +201,28 @@ def test_errors_of_the_filesystem_become_ours(store: Store) -> None:
         store.read("empty")
 
 
-def test_ranges_that_are_cut_short_are_noticed(store: Store) -> None:
+def test_ranges_cut_short_are_noticed(store: Store) -> None:
+    """A filesystem that returns fewer bytes than exist would otherwise hand truncated pages to
+    the decoder.
+    """
     Shelf.faults["short"] = 1
     with pytest.raises(StoreUnavailableError, match="truncates ranges"):
         store.read_ranges("data/a.bin", [ByteRange(3, 9)])
 
 
 def test_a_pickled_store_reads(store: Store) -> None:
+    """Spark sends stores to its workers, which open the filesystem anew from protocol and
+    options.
+    """
     again = pickle.loads(pickle.dumps(store))
     assert again == store
     assert again.read("data/a.bin") == bytes(range(100))
 
 
-def test_protocols_that_nobody_registered_are_refused() -> None:
+def test_unregistered_protocols_are_refused() -> None:
+    """Without an implementation no read can work, and the message says that the protocol is
+    unknown.
+    """
     with pytest.raises(UnsupportedFeatureError, match="its protocol is unknown"):
         open_store("unheard://bucket/t")
 
@@ -211,16 +239,22 @@ def test_registering_a_refused_protocol_changes_nothing(
 
 @pytest.mark.parametrize("uri", ["shelf://", "shelf://a/../b", "shelf:///"])
 def test_incomplete_uris_name_no_table(uri: str, options: dict[str, Any]) -> None:
+    """A URI without a path would make the whole filesystem the table."""
     with pytest.raises(InvalidInputError):
         open_store(uri, options)
 
 
-def test_no_path_leads_out(store: Store) -> None:
+def test_paths_cannot_leave_the_root(store: Store) -> None:
+    """A manifest is untrusted input, and a path with `..` in it could read any file of the
+    filesystem.
+    """
     with pytest.raises(InvalidInputError, match="leaves the root"):
         store.read("../secret")
 
 
-def test_tables_elsewhere_cannot_name_it(folder: Path, options: dict[str, Any]) -> None:
+def test_other_tables_cannot_name_registered_protocols(
+    folder: Path, options: dict[str, Any]
+) -> None:
     """A protocol that the reader has registered is not one that a table may choose."""
     made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
     with pytest.raises(UntrustedLocationError):
@@ -239,6 +273,9 @@ def local() -> Iterator[None]:
 
 @pytest.mark.usefixtures("local")
 def test_local_tables_name_no_registered_filesystems(tmp_path: Path) -> None:
+    """Once fsspec is in use it offers the local disk by further protocols, by which a table
+    could read its reader's files.
+    """
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "key").write_bytes(b"private")
     made = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
@@ -249,6 +286,7 @@ def test_local_tables_name_no_registered_filesystems(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("local")
 def test_fsspecs_local_disk_is_not_ours(tmp_path: Path) -> None:
+    """A table opened through fsspec must not gain access to plain local paths that it names."""
     lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     read = lance_stream.open_dataset(f"local://{tmp_path}/t")
     assert read.to_table().equals(ROWS)
@@ -258,6 +296,9 @@ def test_fsspecs_local_disk_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_filesystems_do_not_share_their_options(folder: Path) -> None:
+    """Options given for one filesystem may be secrets, and a trusted location of another
+    protocol must not receive them.
+    """
     own = open_store("shelf://t", {"fsspec": {"base": str(folder)}})
     fsspec.register_implementation("rack", Shelf, clobber=True)
     options = {"fsspec": {"base": "secret"}, "trusted_locations": "rack://theirs"}
@@ -272,6 +313,7 @@ def test_filesystems_do_not_share_their_options(folder: Path) -> None:
 def test_whole_files_have_a_size_limit(
     store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A manifest or index of arbitrary size would exhaust the reader's memory."""
     (folder / "t" / "large").write_bytes(b"x" * 3001)
     monkeypatch.setattr(store_module, "MAX_WHOLE_BYTES", 3001)
     assert len(store.read("large")) == 3001

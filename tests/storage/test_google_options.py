@@ -34,6 +34,7 @@ def login(**options: Any) -> Login:
 
 @pytest.mark.parametrize("uri", ["gs://b/some/my%20table", "gcs://b/some/my%20table/"])
 def test_uris_name_bucket_and_path(uri: str) -> None:
+    """Both schemes and escapes are in use, and equal tables must have an equal URI."""
     store = open_store(uri)
     assert isinstance(store, ObjectStore)
     assert (store.container, store.root) == ("b", "some/my table")
@@ -42,12 +43,13 @@ def test_uris_name_bucket_and_path(uri: str) -> None:
 
 @pytest.mark.parametrize("uri", ["gs://", "gs://b", "gs://b/", "gs:///t", "gs://b/a/../t"])
 def test_incomplete_uris_are_refused(uri: str) -> None:
+    """A missing path would make a whole bucket the table, and `..` could leave it."""
     with pytest.raises(InvalidInputError, match="not the URI of a dataset"):
         open_store(uri)
 
 
 def test_google_itself_is_the_default() -> None:
-    """The credentials are those that are found on the machine."""
+    """Without options, the credentials of the machine apply."""
     assert google_settings({}) == GoogleSettings()
     assert GoogleSettings().endpoint == DEFAULT_ENDPOINT
     assert GoogleSettings().login.kind == "default"
@@ -55,6 +57,7 @@ def test_google_itself_is_the_default() -> None:
 
 @pytest.mark.parametrize("name", ["endpoint_url", "google_base_url", "base_url", "ENDPOINT_URL"])
 def test_an_endpoint_goes_by_each_librarys_name(name: str) -> None:
+    """Options of gcsfs and of Lance must work unchanged, with a trailing slash or in capitals."""
     settings = google_settings({name: f"{EMULATOR}/"})
     assert settings.endpoint == EMULATOR
     assert settings.where("b") == f"the bucket 'b' of Google Cloud Storage at {EMULATOR}"
@@ -63,6 +66,9 @@ def test_an_endpoint_goes_by_each_librarys_name(name: str) -> None:
 def test_the_environments_emulator_is_anonymous(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """`STORAGE_EMULATOR_HOST` is the convention of Google's libraries; an explicit endpoint must
+    still win over it.
+    """
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:4443")
     assert google_settings({}).endpoint == EMULATOR
     assert login() == Login("anonymous")
@@ -70,6 +76,7 @@ def test_the_environments_emulator_is_anonymous(
 
 
 def test_invalid_endpoints_do_not_show_passwords() -> None:
+    """A URL with user and password is refused by a message that repeats neither."""
     for url in (
         "127.0.0.1:4443",
         "ftp://me:secret@x",
@@ -82,6 +89,9 @@ def test_invalid_endpoints_do_not_show_passwords() -> None:
 
 
 def test_unencrypted_endpoints_can_be_forbidden() -> None:
+    """`allow_http` guards against sending a token in clear text; emulators need it to default to
+    true.
+    """
     assert google_settings({"endpoint_url": EMULATOR, "allow_http": "true"}).endpoint == EMULATOR
     with pytest.raises(InvalidInputError, match="allow_http"):
         google_settings({"endpoint_url": EMULATOR, "allow_http": "false"})
@@ -90,12 +100,16 @@ def test_unencrypted_endpoints_can_be_forbidden() -> None:
 @pytest.mark.parametrize("key", [KEY, json.dumps(KEY)])
 @pytest.mark.parametrize("name", ["google_service_account_key", "service_account_key", "token"])
 def test_a_key_is_json_or_a_dict(name: str, key: Any) -> None:
+    """gcsfs takes a dict and Lance a text, and both must yield the same key."""
     found = login(**{name: key})
     assert found.kind == "key"
     assert json.loads(found.value) == KEY
 
 
 def test_key_files_go_by_each_name(tmp_path: Path) -> None:
+    """gcsfs calls the path `token`, Lance uses three other names; a path is recognised even if
+    the file is missing.
+    """
     path = tmp_path / "key"
     path.write_text(json.dumps(KEY))
     for name in (
@@ -109,7 +123,7 @@ def test_key_files_go_by_each_name(tmp_path: Path) -> None:
 
 
 def test_tokens_are_told_from_other_words() -> None:
-    """`token` can also be a name of gcsfs for a way to log in."""
+    """In gcsfs, `token` can also name a way to log in."""
     assert login(token="ya29.x") == login(google_storage_token="ya29.x") == Login("token", "ya29.x")
     assert login(token="anon") == login(google_skip_signature="true") == Login("anonymous")
     assert login(token="google_default").kind == "default"
@@ -118,12 +132,16 @@ def test_tokens_are_told_from_other_words() -> None:
 
 
 def test_lances_emulator_key_is_anonymous() -> None:
+    """Lance configures an emulator through a fake key with `disable_oauth`, which must not be
+    used for signing.
+    """
     key = json.dumps({"gcs_base_url": EMULATOR, "disable_oauth": True, "client_email": ""})
     settings = google_settings({"google_service_account_key": key})
     assert (settings.endpoint, settings.login) == (EMULATOR, Login("anonymous"))
 
 
 def test_refresh_tokens_mark_user_credentials() -> None:
+    """gcsfs accepts user credentials without a `type`, which Google's library needs."""
     said = {"refresh_token": "r", "client_id": "i", "client_secret": "s"}
     assert json.loads(login(token=said).value)["type"] == "authorized_user"
 
@@ -144,11 +162,15 @@ def test_refresh_tokens_mark_user_credentials() -> None:
     ],
 )
 def test_contradictory_options_name_the_remedy(options: dict[str, Any], problem: str) -> None:
+    """Of two credentials one would be ignored silently, and a misspelt option would too."""
     with pytest.raises(InvalidInputError, match=problem):
         google_settings(options)
 
 
 def test_requests_can_name_a_payer() -> None:
+    """gcsfs' `requester_pays` is a flag or a project, and billing the wrong project would be
+    costly.
+    """
     assert google_settings({}).user_project is None
     assert google_settings({"requester_pays": "false", "project": "p"}).user_project is None
     assert google_settings({"requester_pays": True, "project": "p"}).user_project == "p"
@@ -156,6 +178,9 @@ def test_requests_can_name_a_payer() -> None:
 
 
 def test_gcsfs_and_lance_timeouts_agree() -> None:
+    """Options of both libraries configure one retry policy, whose attempts are one more than the
+    retries.
+    """
     retry_policy = google_settings({"requests_timeout": 7, "client_max_retries": "2"}).retry_policy
     assert (retry_policy.request_seconds, retry_policy.max_attempts) == (7, 3)
 
@@ -170,6 +195,7 @@ def test_gcsfs_and_lance_timeouts_agree() -> None:
     ],
 )
 def test_secrets_reach_workers_but_never_show(options: dict[str, Any]) -> None:
+    """Settings are pickled to workers with their secrets, yet appear in messages by `repr`."""
     store = open_store("gs://b/t", options)
     assert isinstance(store, ObjectStore)
     shown = f"{store!r} {store.uri} {store.settings!r} {store.settings.where('b')}"
@@ -181,6 +207,7 @@ def test_secrets_reach_workers_but_never_show(options: dict[str, Any]) -> None:
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """obstore is optional, and an ImportError would not tell which extra to install."""
     monkeypatch.delitem(sys.modules, "lance_stream.storage.engine.requests", raising=False)
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(InvalidInputError, match=r"pip install 'lance-stream\[gcs\]'"):

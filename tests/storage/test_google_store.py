@@ -40,9 +40,12 @@ class TestGoogleStore(ObjectStoreContract):
             (Forge(400, "UserProjectMissing"), "requester_pays"),
         ],
     )
-    def test_a_refusal_names_the_way_out(
+    def test_refusals_name_their_remedy(
         self, behind: ObjectStore, proxy: FaultProxy, answer: Forge, remedy: str
     ) -> None:
+        """The code of Google's answer tells which option, role or bucket is missing, and the
+        message has to pass it on.
+        """
         proxy.add(answer, times=None)
         with pytest.raises(StoreRefusedError, match=remedy):
             behind.write("a", b"x")

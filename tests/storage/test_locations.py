@@ -16,6 +16,7 @@ def root_of(location: str | Path) -> str:
 
 
 def test_plain_paths_are_taken_literally() -> None:
+    """Percent signs and colons are legal in file names, and only a URI has escapes."""
     assert root_of("/data/my table%20x") == "/data/my table%20x"
     assert root_of(Path("/data/t")) == "/data/t"
     assert root_of("/data//t/") == "/data/t"
@@ -26,6 +27,7 @@ def test_plain_paths_are_taken_literally() -> None:
 def test_relative_paths_start_at_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A relative path is resolved once, so a later change of directory cannot move the table."""
     monkeypatch.chdir(tmp_path)
     assert root_of("some/t") == str(tmp_path / "some/t")
     assert root_of("file:t") == str(tmp_path / "file:t")
@@ -33,6 +35,7 @@ def test_relative_paths_start_at_the_working_directory(
 
 
 def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without expansion a folder named `~` would appear in the working directory."""
     monkeypatch.setenv("HOME", str(tmp_path))
     assert root_of("~/t") == str(tmp_path / "t")
 
@@ -41,23 +44,31 @@ def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.Monke
     "uri",
     ["file:///data/my%20table%2520", "file:/data/my%20table%2520", "FILE:///data/my%20table%2520"],
 )
-def test_the_escapes_of_a_uri_are_resolved(uri: str) -> None:
+def test_file_uris_are_unescaped_once(uri: str) -> None:
+    """RFC 8089 allows one or three slashes, and resolving escapes twice would turn `%2520` into
+    a space.
+    """
     assert root_of(uri) == "/data/my table%20"
 
 
 @pytest.mark.parametrize("path", ["/data/my table", "/data/50% off", "/data/é#?&", "/a%20b"])
 def test_a_local_stores_uri_opens_it(path: str) -> None:
+    """Spark's workers and Lance open a table by its URI, so every character must survive the
+    round trip.
+    """
     store = open_store(path)
     assert open_store(store.uri) == store
 
 
 def test_a_memory_stores_uri_opens_it() -> None:
+    """Two spellings of a memory location must be one table, or tests would see different data."""
     store = open_store("memory://some/my table")
     assert open_store(store.uri) == store
     assert open_store("memory:///some//my table/") == store
 
 
 def test_file_uris_with_hosts_are_refused() -> None:
+    """`file://data/t` names the host `data`, which a user who forgot a slash does not mean."""
     with pytest.raises(InvalidInputError, match="host"):
         open_store("file://data/t")
     assert root_of("file://localhost/data/t") == "/data/t"
@@ -65,6 +76,9 @@ def test_file_uris_with_hosts_are_refused() -> None:
 
 @pytest.mark.parametrize("location", ["", "memory://", "memory://a/../b", "a\0b"])
 def test_invalid_locations_are_refused(location: str) -> None:
+    """A location that names nothing, leaves its root or has a null byte must fail before a file
+    is created.
+    """
     with pytest.raises(InvalidInputError):
         open_store(location)
 
@@ -83,6 +97,7 @@ def test_relative_paths_without_directory_are_refused(
 
 @pytest.mark.parametrize("taken", ["t", "t/data", "link"])
 def test_files_in_place_of_folders_are_named(taken: str, tmp_path: Path) -> None:
+    """A file or broken link where a folder belongs must be named and must survive the attempt."""
     place = tmp_path / taken
     place.parent.mkdir(exist_ok=True)
     if taken == "link":
@@ -97,7 +112,10 @@ def test_files_in_place_of_folders_are_named(taken: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("protocol", sorted(REFUSED))
-def test_a_protocol_that_is_refused_says_why(protocol: str) -> None:
+def test_refused_protocols_give_their_reason(protocol: str) -> None:
+    """Every protocol in the table of refusals must reach the user with its own explanation and
+    the location.
+    """
     with pytest.raises(UnsupportedFeatureError) as caught:
         open_store(f"{protocol}://bucket/t")
     assert REFUSED[protocol] in str(caught.value)
@@ -117,12 +135,13 @@ def test_a_protocol_that_is_refused_says_why(protocol: str) -> None:
     ],
 )
 def test_refused_protocols_name_the_remedy(uri: str, remedy: str) -> None:
+    """Users of Hadoop paths need to learn which URI to use instead."""
     with pytest.raises(UnsupportedFeatureError, match=remedy):
         open_store(uri)
 
 
 @pytest.mark.parametrize("location", ["s3:/bucket/t", "memory:/t", "az:/c/t"])
-def test_malformed_uris_are_no_local_paths(location: str) -> None:
+def test_malformed_uris_are_not_local_paths(location: str) -> None:
     """A URI with too few slashes must not create a directory called `s3:`."""
     with pytest.raises(InvalidInputError):
         open_store(location)
@@ -130,15 +149,20 @@ def test_malformed_uris_are_no_local_paths(location: str) -> None:
 
 
 def test_an_unknown_protocol_is_refused_by_name() -> None:
+    """An unknown protocol must not be taken for a relative path and become a local folder."""
     with pytest.raises(UnsupportedFeatureError, match="ftp://host/t"):
         open_store("ftp://host/t")
 
 
 def test_supported_protocols_are_not_refused() -> None:
+    """The table of refusals is consulted first, so an entry in both would disable a store."""
     assert not PROTOCOLS.keys() & REFUSED.keys()
 
 
 def test_flushing_files_is_an_option() -> None:
+    """`durable` has three values with different promises after a power failure, and a misspelt
+    one must not select the weakest.
+    """
     assert open_store("/t", {"durable": "true"}) == LocalStore("/t", durable=True)
     assert open_store("/t", {"durable": False, "aws_region": "x"}) == LocalStore("/t")
     assert open_store("/t", {"durable": "Never"}) == LocalStore("/t", volatile=True)
@@ -162,9 +186,12 @@ def test_flushing_files_is_an_option() -> None:
         ("gs://bucket/t", "gcs://bucket/t"),
     ],
 )
-def test_a_location_has_many_spellings(
+def test_spellings_of_a_location_are_equal(
     spellings: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Caches and locks are keyed by location, and two keys for one table would let them
+    disagree.
+    """
     monkeypatch.chdir(tmp_path)
     found = {in_one_spelling(spelling.format(folder=tmp_path)) for spelling in spellings}
     assert len(found) == 1

@@ -70,6 +70,9 @@ def failing(error: Exception, *kinds: str, times: int = 1) -> Watch:
 
 
 def test_long_ranges_are_read_in_pieces(service: ObjectService, small_pieces: int) -> None:
+    """Pieces are read in parallel and must meet without gaps at every boundary, also past the
+    end of the file.
+    """
     data = os.urandom(10_500)
     store = service.store()
     store.write("a", data)
@@ -82,6 +85,7 @@ def test_long_ranges_are_read_in_pieces(service: ObjectService, small_pieces: in
 
 
 def test_unbounded_ranges_ask_for_the_size_first(service: ObjectService) -> None:
+    """A corrupt offset must not allocate a buffer of 2**60 bytes."""
     store = service.store()
     store.write("a", b"12345678")
     service.clear()
@@ -108,6 +112,9 @@ def test_only_long_files_need_their_size(service: ObjectService, small_pieces: i
 def test_whole_files_have_a_limit(
     service: ObjectService, small_pieces: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The size comes with the answer's header, so an oversized file costs one request and no
+    memory.
+    """
     monkeypatch.setattr(store_module, "MAX_WHOLE_BYTES", 3000)
     store = service.store()
     store.write("a", bytes(3000))
@@ -120,6 +127,9 @@ def test_whole_files_have_a_limit(
 
 
 def test_readers_share_the_request_limit(service: ObjectService, small_pieces: int) -> None:
+    """The limit protects the machine's sockets and the service, so it must hold for all threads
+    together.
+    """
     store = service.store(max_requests_at_once=5)
     store.write("a", bytes(50_000))
     service.seconds = 0.002
@@ -129,6 +139,9 @@ def test_readers_share_the_request_limit(service: ObjectService, small_pieces: i
 
 
 def test_the_first_error_cancels_other_requests(service: ObjectService, small_pieces: int) -> None:
+    """After a refusal the remaining pieces are useless, and reading on would cost time and
+    money.
+    """
     store = service.store(max_requests_at_once=2)
     store.write("a", bytes(100_000))
     service.clear()
@@ -140,7 +153,10 @@ def test_the_first_error_cancels_other_requests(service: ObjectService, small_pi
     assert service.kinds()["get"] < 10
 
 
-def test_a_file_of_many_parts_is_whole(service: ObjectService, small_parts: int) -> None:
+def test_files_of_many_parts_are_whole(service: ObjectService, small_parts: int) -> None:
+    """Writes of any size must be cut into equal parts in the right order, since services refuse
+    parts of varying size.
+    """
     data = os.urandom(60_123)
     with service.store().open_writer("a") as writer:
         for start, stop in pairwise([0, 1, 1000, 1001, 5000, 5000, 40_000, len(data)]):
@@ -152,15 +168,17 @@ def test_a_file_of_many_parts_is_whole(service: ObjectService, small_parts: int)
 
 
 def test_a_one_part_file_takes_one_request(service: ObjectService, small_parts: int) -> None:
+    """A multipart upload costs three requests, and most files of a stream are small."""
     with service.store().open_writer("a") as writer:
         writer.write(bytes(small_parts))
     assert service.kinds() == {"put": 1}
 
 
 @pytest.mark.parametrize("kind", ["start upload", "part", "complete"])
-def test_a_failed_upload_leaves_nothing(
-    service: ObjectService, small_parts: int, kind: str
-) -> None:
+def test_failed_uploads_leave_nothing(service: ObjectService, small_parts: int, kind: str) -> None:
+    """Parts of an unfinished upload are invisible but paid for, so every step that fails must
+    abort the upload.
+    """
     service.before = failing(TryAgainError("503"), kind)
 
     def write() -> None:
@@ -201,7 +219,10 @@ def test_s3_express_buckets_are_listed_whole(
     assert store.list_names("v", 2) == ["a", "b"]
 
 
-def test_folder_markers_are_no_files(service: ObjectService) -> None:
+def test_folder_markers_are_not_files(service: ObjectService) -> None:
+    """Consoles of clouds create empty objects named after folders, and a listing must not
+    present them as files.
+    """
     store = service.store()
     service.objects["t/v/"] = b""
     service.objects["t/"] = b""
@@ -211,6 +232,9 @@ def test_folder_markers_are_no_files(service: ObjectService) -> None:
 
 
 def test_names_taken_by_equal_bytes_are_ours(service: ObjectService) -> None:
+    """After a lost answer the retry meets its own file: the bytes tell that the commit has
+    succeeded.
+    """
     store = service.store(retry_policy=QUICK)
     service.after = failing(TryAgainError("cut"), "put once")
     assert store.create_once("v/1", b"ours")
@@ -219,6 +243,7 @@ def test_names_taken_by_equal_bytes_are_ours(service: ObjectService) -> None:
 
 
 def test_names_taken_and_then_deleted_are_retried(service: ObjectService) -> None:
+    """If the other file vanishes before it can be compared, the name is free again."""
     store = service.store(retry_policy=QUICK)
     store.write("v/1", b"theirs")
 
@@ -274,7 +299,10 @@ def test_waits_double_up_to_a_bound() -> None:
     assert waits == [0.25, 0.5, 1]
 
 
-def test_requested_delays_are_kept_within_bounds() -> None:
+def test_requested_delays_are_bounded() -> None:
+    """`Retry-After` is respected, but a service must not be able to suspend a stream for
+    minutes.
+    """
     waits, environment = make_waits()
     policy = RequestPolicy(first_delay_seconds=0.001, max_delay_seconds=5)
     run(refuse_before(2, TryAgainError("503", after_seconds=3)), policy, environment)
@@ -303,6 +331,7 @@ def test_a_minute_of_unavailability_is_tolerated(
 
 
 def test_no_attempt_begins_after_the_deadline() -> None:
+    """Waiting for an attempt that may not start any more would only delay the error."""
     waits, environment = make_waits()
     policy = RequestPolicy(max_attempts=99, total_seconds=2)
     with pytest.raises(
@@ -314,6 +343,9 @@ def test_no_attempt_begins_after_the_deadline() -> None:
 
 
 def test_errors_state_request_service_and_attempts() -> None:
+    """A user needs to know what was tried, where and how often; as `OSError` it is also handled
+    by generic code.
+    """
     _waits, environment = make_waits()
     with pytest.raises(StoreUnavailableError) as caught:
         run(
@@ -327,6 +359,7 @@ def test_errors_state_request_service_and_attempts() -> None:
 
 
 def test_missing_objects_and_refusals_are_not_retried() -> None:
+    """Both answers are final: retrying them would only slow down each probe for a new version."""
     waits, environment = make_waits()
     with pytest.raises(StoreRefusedError, match=r"the service refused GET of 'a': 403"):
         run(refuse_before(9, RefusedError("403")), RequestPolicy(), environment)
@@ -336,6 +369,8 @@ def test_missing_objects_and_refusals_are_not_retried() -> None:
 
 
 def test_large_bodies_have_more_time() -> None:
+    """A fixed time limit would make every upload of a large part fail on a slow line."""
+
     async def slow(_attempt: int) -> int:
         await asyncio.sleep(0.1)
         return 1
@@ -351,6 +386,9 @@ def test_large_bodies_have_more_time() -> None:
 
 
 def test_threads_and_stores_share_a_connection(service: ObjectService) -> None:
+    """Connecting performs TLS handshakes and fetches credentials, so stores with equal settings
+    must not repeat it.
+    """
     connected: list[int] = []
     settings = service.store().settings
     kind = type(settings)
@@ -374,6 +412,9 @@ def test_threads_and_stores_share_a_connection(service: ObjectService) -> None:
 def test_idle_connections_are_closed(
     service: ObjectService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A long-running driver must not collect connections, nor close one that has a request under
+    way.
+    """
     closed: list[int] = []
 
     async def close(self: ObjectService) -> None:
@@ -397,5 +438,6 @@ def test_idle_connections_are_closed(
 
 
 def test_missing_files_are_named_by_uri(service: ObjectService) -> None:
+    """A path alone does not tell which bucket or table it is in."""
     with pytest.raises(NotFoundError, match="test://bucket/t/data/a"):
         service.store().read("data/a")

@@ -17,28 +17,39 @@ from lance_stream.storage.options.names import (
 
 @pytest.mark.parametrize("store", sorted(STORES))
 def test_names_are_unambiguous_in_each_store(store: str) -> None:
+    """A name that belongs to two settings would silently set the wrong one; look-up is by lower
+    case.
+    """
     names = [name for names in STORES[store].values() for name in names]
     assert len(names) == len(set(names))
     assert all(name == name.lower() for name in names)
 
 
 def test_settings_go_by_every_name_and_case() -> None:
+    """Options written for s3fs, pyarrow or Lance must work unchanged."""
     for name in ("key", "aws_access_key_id", "AWS_ACCESS_KEY_ID", "access_key_id", "username"):
         assert take_settings({name: "AK"}, "s3") == {"key": "AK"}
 
 
 def test_names_of_other_stores_are_left_alone() -> None:
+    """One set of options often serves tables on several stores, so another store's option is no
+    mistake.
+    """
     options = {"account_key": "x", "durable": "true", "google_base_url": "u", "aws_region": "r"}
     assert take_settings(options, "s3") == {"region": "r"}
     assert take_settings(options, "local") == {"durable": "true"}
 
 
 def test_misspelled_names_suggest_the_right_one() -> None:
+    """An option that is ignored silently shows up only later, as a refused request or an
+    unencrypted file.
+    """
     with pytest.raises(InvalidInputError, match=r"'aws_acces_key_id'.*S3.*'aws_access_key_id'"):
         take_settings({"aws_acces_key_id": "x"}, "s3")
 
 
-def test_unknown_names_list_the_known_ones() -> None:
+def test_unknown_names_list_the_options() -> None:
+    """Without a similar name the message still has to show what is possible."""
     with pytest.raises(InvalidInputError, match=r"'zzz'.*the options are durable"):
         take_settings({"zzz": "x"}, "local")
 
@@ -51,15 +62,20 @@ def test_contradictory_aliases_are_refused() -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_the_word_true_equals_the_value() -> None:
+def test_text_true_equals_the_flag() -> None:
+    """Spark's options are strings, so the same setting may come as `True` and `"true"` without
+    being a contradiction.
+    """
     assert take_settings({"anon": True, "aws_skip_signature": "true"}, "s3") == {"anonymous": True}
 
 
 def test_absent_and_ineffective_options_are_dropped() -> None:
+    """`None` and s3fs' caching options have no effect here and must not be refused."""
     assert take_settings({"key": None, "use_listings_cache": False}, "s3") == {}
 
 
 def test_only_the_uri_names_a_bucket() -> None:
+    """Lance accepts the option but a bucket other than the URI's would read a different table."""
     with pytest.raises(InvalidInputError, match=r"'aws_bucket'.*URI"):
         take_settings({"aws_bucket": "b"}, "s3")
 
@@ -69,28 +85,32 @@ def test_only_the_uri_names_a_bucket() -> None:
     [(30, 30), ("30", 30), ("1.5", 1.5), ("30s", 30), ("500 ms", 0.5), ("2 Minutes", 120)],
 )
 def test_times_are_parsed_like_the_references(value: Any, seconds: float) -> None:
+    """Lance and object_store accept units in words, which must mean the same seconds here."""
     assert as_seconds("timeout", value) == seconds
 
 
 @pytest.mark.parametrize("value", ["", "soon", "-1", "0", "3 fortnights", None])
 def test_invalid_times_are_refused(value: Any) -> None:
+    """A timeout of zero, or one that is not understood, would fail every request or none."""
     with pytest.raises(InvalidInputError, match="'timeout' must be a time"):
         as_seconds("timeout", value)
 
 
 @pytest.mark.parametrize("value", ["maybe", "", 2])
 def test_invalid_flags_are_refused(value: Any) -> None:
+    """Taking any non-empty text as true would switch off certificates or signatures by a typo."""
     with pytest.raises(InvalidInputError, match="true or false"):
         as_flag("anon", value)
 
 
 @pytest.mark.parametrize("value", [0, "-1", "many", True, 1.5])
 def test_invalid_counts_are_refused(value: Any) -> None:
+    """Zero requests at once would block for ever, and `True` is an integer in Python."""
     with pytest.raises(InvalidInputError, match="at least 1"):
         as_whole_number("max_concurrency", value, at_least=1)
 
 
-def test_options_that_are_no_text_stay_hidden() -> None:
+def test_options_of_other_types_stay_hidden() -> None:
     """They are refused, and their values are not shown."""
     with pytest.raises(InvalidInputError, match="'key' must be a non-empty string") as caught:
         as_text("key", 12345)
@@ -98,11 +118,15 @@ def test_options_that_are_no_text_stay_hidden() -> None:
 
 
 def test_invalid_dicts_are_refused() -> None:
+    """An option given as text through Spark must fail with its name, not with an AttributeError."""
     with pytest.raises(InvalidInputError, match="'client_kwargs' must be a dict"):
         as_mapping("client_kwargs", "region_name=x")
 
 
 def test_attempts_and_time_limits_are_settings() -> None:
+    """Each of these options must reach the one retry policy, with retries counted as attempts
+    minus one.
+    """
     retry_policy = retry_policy_of(
         take_settings(
             {

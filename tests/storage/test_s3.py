@@ -43,7 +43,9 @@ class TestS3Store(ObjectStoreContract):
 
     @pytest.mark.parametrize("name", ["data//x", "a/%1B[2J", "a/b%09c"])
     def test_listings_with_impossible_names_name_them(self, bucket: Bucket, name: str) -> None:
-        """What other programs put there; a listing without them would not be whole."""
+        """Other programs can create such objects, and a listing that skipped them would be
+        incomplete.
+        """
         assert ask("PUT", f"{bucket.endpoint}/{bucket.name}/dir/t/{name}", b"x") == 200
         with pytest.raises(StoreRefusedError, match="rename or delete the object") as raised:
             store_in(bucket, "dir/t").list()
@@ -53,6 +55,9 @@ class TestS3Store(ObjectStoreContract):
     def test_disabled_conditional_puts_are_refused_early(
         self, bucket: Bucket, proxy: FaultProxy
     ) -> None:
+        """Without conditional puts two writers could overwrite each other's version, so no
+        manifest may be written; plain files may.
+        """
         store = store_at(bucket, proxy.url, aws_conditional_put="disabled")
         with pytest.raises(UnsupportedFeatureError, match="manifest_store"):
             store.create_once("v/1", b"x")
@@ -63,7 +68,7 @@ class TestS3Store(ObjectStoreContract):
     def test_services_that_ignore_conditions_are_refused(
         self, bucket: Bucket, proxy: FaultProxy
     ) -> None:
-        """They are found out when the first object is created once."""
+        """They are detected when the first object is created once."""
         store = store_at(bucket, proxy.url, aws_conditional_put=None)
         direct = store_in(bucket)
         # As if the condition were not there: what would break it is gone when the request comes.
@@ -76,7 +81,7 @@ class TestS3Store(ObjectStoreContract):
         assert proxy.kinds() == {"put once": 2}
 
     def test_the_first_conditional_put_is_verified(self, bucket: Bucket, proxy: FaultProxy) -> None:
-        """A process tries the service out once, with the first object that it creates."""
+        """A process tests the service once, with the first object that it creates."""
         store = store_at(bucket, proxy.url, aws_conditional_put=None)
         assert store.create_once("v/1", b"x")
         assert proxy.kinds() == {"put once": 2}
@@ -85,6 +90,9 @@ class TestS3Store(ObjectStoreContract):
         assert not store.create_once("v/2", b"y")
 
     def test_a_disturbed_trial_is_repeated(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        """An overloaded service during the trial of conditional puts must not be mistaken for
+        one that lacks them.
+        """
         store = store_at(bucket, proxy.url, aws_conditional_put=None)
         proxy.add(Forge(503), kind="put once", at=2, times=2)
         assert store.create_once("v/1", b"x")
@@ -94,6 +102,9 @@ class TestS3Store(ObjectStoreContract):
     def test_services_without_conditional_puts_are_refused(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
+        """A 501 to a conditional put means that commits are unsafe, and the message names the
+        manifest store as the way out.
+        """
         proxy.add(Forge(501, "NotImplemented"), kind="put once")
         with pytest.raises(UnsupportedFeatureError, match="manifest_store"):
             behind.create_once("v/1", b"x")
@@ -114,9 +125,12 @@ class TestS3Store(ObjectStoreContract):
             (Forge(400, "AuthorizationHeaderMalformed"), "aws_region"),
         ],
     )
-    def test_a_refusal_names_the_way_out(
+    def test_refusals_name_their_remedy(
         self, behind: ObjectStore, proxy: FaultProxy, answer: Forge, remedy: str
     ) -> None:
+        """Each of S3's codes has one usual cause, and the message has to name the option or
+        permission.
+        """
         proxy.add(answer, times=None)
         with pytest.raises(StoreRefusedError, match=remedy):
             behind.write("a", b"x")
@@ -134,6 +148,7 @@ class TestS3Store(ObjectStoreContract):
     def test_transient_errors_are_retried(
         self, behind: ObjectStore, proxy: FaultProxy, answer: Forge
     ) -> None:
+        """S3 reports some temporary errors as 400, 409 or even 200 with an error in the body."""
         behind.write("a", b"x")
         proxy.clear()
         proxy.add(answer, times=2)
@@ -153,17 +168,20 @@ class TestS3Store(ObjectStoreContract):
         assert proxy.kinds() == {"put": 1}
 
     def test_options_without_a_counterpart_are_refused(self, bucket: Bucket) -> None:
+        """An option of s3fs that the engine cannot honour must not be dropped silently."""
         options = {**bucket.fsspec_options, "config_kwargs": {"connect_timeout": 1}}
         with pytest.raises(InvalidInputError, match="config_kwargs"):
             open_store(f"{bucket.uri}/t", options)
 
     def test_fsspec_options_open_the_same_table(self, bucket: Bucket) -> None:
+        """A user who comes from s3fs must reach the same bytes with the options at hand."""
         open_store(f"{bucket.uri}/t", bucket.fsspec_options).write("a", b"x")
         assert open_store(f"{bucket.uri}/t", bucket.storage_options).read("a") == b"x"
 
     def test_credentials_can_come_from_the_environment(
         self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Most deployments configure S3 by environment variables only, endpoint included."""
         with pytest.raises(StoreRefusedError, match="aws_access_key_id"):
             open_store(f"{bucket.uri}/t", {"endpoint": bucket.endpoint}).read("a")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-the-environment")

@@ -34,6 +34,7 @@ def store_of(uri: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n", "S3"])
 def test_every_scheme_names_bucket_and_path(scheme: str) -> None:
+    """Hadoop's schemes `s3a` and `s3n` name the same object as `s3`, and a bucket may have dots."""
     assert store_of(f"{scheme}://my.bucket/dir/t") == ("my.bucket", "dir/t")
 
 
@@ -69,11 +70,13 @@ def test_uri_escapes_are_resolved_once(path: str, key: str) -> None:
     ],
 )
 def test_invalid_dataset_uris_are_refused(uri: str, problem: str) -> None:
+    """Escapes, queries and empty parts would name keys that other tools spell differently."""
     with pytest.raises(InvalidInputError, match=problem):
         open_store(uri)
 
 
 def test_fsspec_and_lance_names_are_equivalent() -> None:
+    """Both vocabularies must yield equal settings, since connections are shared by settings."""
     assert s3_settings(FSSPEC) == s3_settings(LANCE)
     settings = s3_settings(FSSPEC)
     assert (settings.key, settings.secret, settings.token) == ("AK", "hush-secret", "hush-token")
@@ -81,10 +84,14 @@ def test_fsspec_and_lance_names_are_equivalent() -> None:
 
 
 def test_the_environment_is_the_default() -> None:
+    """Without options nothing may be fixed, so that the environment and profile decide at
+    connection time.
+    """
     assert s3_settings({}) == S3Settings()
 
 
 def test_settings_hash_and_pickle_without_secrets() -> None:
+    """Settings are keys of caches and travel to workers, but their text appears in logs."""
     key = base64.b64encode(b"hush-key").decode()
     settings = s3_settings({**FSSPEC, "aws_sse_customer_key_base64": key})
     assert settings.customer_key == key
@@ -103,6 +110,7 @@ def test_endpoints_with_passwords_are_refused() -> None:
 
 
 def test_http_endpoints_can_be_forbidden() -> None:
+    """`allow_http` guards against sending data in clear text; MinIO needs it to default to true."""
     assert s3_settings({"endpoint": "http://h"}).endpoint == "http://h"
     with pytest.raises(InvalidInputError, match="allow_http forbids"):
         s3_settings({"endpoint": "http://h", "allow_http": "false"})
@@ -123,6 +131,9 @@ def test_http_endpoints_can_be_forbidden() -> None:
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], problem: str) -> None:
+    """Half a key, contradictory names and unsupported sources of credentials must fail with the
+    option's name.
+    """
     with pytest.raises(InvalidInputError, match=problem):
         s3_settings(options)
 
@@ -136,6 +147,9 @@ def test_retries_and_timeouts_come_from_options() -> None:
 
 
 def test_lances_connection_options_are_understood() -> None:
+    """Each of Lance's options must reach its setting, or behaviour would differ between readers
+    of one table.
+    """
     settings = s3_settings(
         {
             "aws_virtual_hosted_style_request": "true",
@@ -162,7 +176,7 @@ def test_lances_connection_options_are_understood() -> None:
     ],
 )
 def test_botocore_arguments_are_refused(options: dict[str, Any], instead: str) -> None:
-    """botocore sends no requests here: an argument would be ignored, or guessed at."""
+    """botocore sends no requests here, so an argument would be ignored or guessed at."""
     (name,) = options
     with pytest.raises(InvalidInputError, match=rf"{name} holds arguments of botocore.*{instead}"):
         s3_settings(options)

@@ -50,12 +50,18 @@ class TestMemoryStore(StoreContract):
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="it needs Linux's /proc")
 def test_file_systems_without_new_folders_are_named() -> None:
+    """A read-only or virtual file system refuses in its own way, and the message must name the
+    folder.
+    """
     with pytest.raises(StoreRefusedError, match="'/proc' does not accept new folders"):
         LocalStore("/proc/table").write("data/file", b"")
 
 
 @pytest.mark.parametrize("parts", [("a" * 256,), ("\u00e9" * 128,), ("a/" * 2100, "b")])
 def test_overlong_paths_are_refused(parts: tuple[str, ...], tmp_path: Path) -> None:
+    """The limit of 255 bytes counts encoded bytes, and every call must refuse alike before it
+    creates anything.
+    """
     store, path = LocalStore(str(tmp_path)), "".join(parts)
     for ask in (
         lambda: store.read(path),
@@ -76,6 +82,7 @@ def test_overlong_paths_are_refused(parts: tuple[str, ...], tmp_path: Path) -> N
 
 
 def test_names_can_reach_the_disks_limit(tmp_path: Path) -> None:
+    """The suffix of the temporary file must not make a legal name too long."""
     store = LocalStore(str(tmp_path))
     for name in ("a" * 255, "a" * 232, "\u00e9" * 127, "\U0001f600" * 63):
         store.write(name, b"1")
@@ -87,6 +94,7 @@ def test_names_can_reach_the_disks_limit(tmp_path: Path) -> None:
 
 
 def test_large_reads_of_many_ranges_are_exact(tmp_path: Path) -> None:
+    """Large ranges are read by several threads, whose pieces must meet without gaps."""
     data = os.urandom(1 << 16) * 200
     store = LocalStore(str(tmp_path))
     store.write("a", data)
@@ -100,6 +108,9 @@ def test_large_reads_of_many_ranges_are_exact(tmp_path: Path) -> None:
 def test_a_file_truncated_during_reads_is_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A file that shrinks after its size was taken must yield fewer bytes, not a buffer of
+    zeros.
+    """
     store = LocalStore(str(tmp_path))
     store.write("a", bytes(6 << 20))
     real, calls = os.fstat, count(1)
@@ -116,6 +127,7 @@ def test_a_file_truncated_during_reads_is_short(
 
 
 def test_a_range_beyond_the_end_allocates_nothing(tmp_path: Path) -> None:
+    """A corrupt offset must not allocate a buffer of 2**62 bytes."""
     store = LocalStore(str(tmp_path))
     store.write("a", b"12345678")
     (buffer,) = store.read_ranges("a", [ByteRange(4, 1 << 62)])
@@ -123,6 +135,9 @@ def test_a_range_beyond_the_end_allocates_nothing(tmp_path: Path) -> None:
 
 
 def test_a_killed_writer_leaves_a_temporary_file(tmp_path: Path) -> None:
+    """A half-written file must never appear under its final name; cleanup recognises the
+    temporary one.
+    """
     store = LocalStore(str(tmp_path))
 
     def die() -> None:
@@ -142,7 +157,9 @@ def test_a_killed_writer_leaves_a_temporary_file(tmp_path: Path) -> None:
 def test_a_folder_deleted_under_a_writer_is_an_error(
     tmp_path: Path, durable: bool, size: int
 ) -> None:
-    """The table was deleted meanwhile; nothing is left of the file, also if it is there again."""
+    """The table was dropped during the write: no part of the file may remain, even if the folder
+    exists again.
+    """
     store = LocalStore(str(tmp_path / "table"), durable=durable)
     writer = store.open_writer("data/a")
     writer.write(bytes(size))
@@ -155,9 +172,12 @@ def test_a_folder_deleted_under_a_writer_is_an_error(
 
 
 @pytest.mark.parametrize("moment", ["open", "link"])
-def test_a_folder_deleted_under_create_once_is_an_error(
+def test_deleting_the_folder_fails_create_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
+    """A table dropped while a manifest is written must not come back to life as a folder with
+    one file.
+    """
     store = LocalStore(str(tmp_path / "table"))
     real = getattr(os, moment)
 
@@ -174,6 +194,7 @@ def test_a_folder_deleted_under_create_once_is_an_error(
 
 
 def test_processes_creating_a_name_have_one_winner(tmp_path: Path) -> None:
+    """This is what a commit rests on: exactly one of several processes may create a version."""
     context = multiprocessing.get_context("fork")
     num_rounds, num_processes = 10, 4
     start, wins = context.Barrier(num_processes), context.SimpleQueue()
@@ -211,9 +232,11 @@ def test_file_systems_without_hard_links_are_refused(
     assert store.list() == []
 
 
-def test_disk_errors_are_no_missing_features(
+def test_full_disks_are_not_missing_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A full disk at `link` must not be reported as a file system that lacks hard links."""
+
     def full(*_args: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -225,6 +248,9 @@ def test_disk_errors_are_no_missing_features(
 def test_links_whose_reply_was_lost_are_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """NFS can create the link and report that it exists already, and the writer must recognise
+    its own file.
+    """
     real = os.link
 
     def link_twice(*args: object, **options: object) -> None:
@@ -240,6 +266,10 @@ def test_links_whose_reply_was_lost_are_ours(
 def test_created_names_survive_failed_folder_flushes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The name is visible to others by then, so reporting a failure would make the writer commit
+    twice.
+    """
+
     def fail(_directory: Path) -> None:
         raise OSError(5, "Input/output error")
 
@@ -248,6 +278,10 @@ def test_created_names_survive_failed_folder_flushes(
 
 
 def test_creating_in_memory_is_atomic() -> None:
+    """Checking for a key and setting it are two steps, between which another thread could win as
+    well.
+    """
+
     class SlowDict(dict[str, object]):
         def __contains__(self, key: object) -> bool:
             found = super().__contains__(key)
@@ -272,6 +306,7 @@ def test_creating_in_memory_is_atomic() -> None:
 
 
 def test_a_local_stores_root_is_absolute() -> None:
+    """A relative root would name another table after a change of the working directory."""
     with pytest.raises(InvalidInputError, match="absolute"):
         LocalStore("relative")
 
@@ -279,6 +314,7 @@ def test_a_local_stores_root_is_absolute() -> None:
 def test_memory_listings_tolerate_vanishing_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """fsspec's memory filesystem raises `KeyError` if a file is deleted while it lists."""
     store = open_store("memory://listed-while-files-go")
     store.write("data/a", b"1")
     whole, calls = MemoryFileSystem.ls, count()

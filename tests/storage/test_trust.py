@@ -53,6 +53,9 @@ def own(kind: str) -> tuple[Store, dict[str, Any]]:
     ],
 )
 def test_the_same_service_is_opened(kind: str, location: str) -> None:
+    """A table may name other folders and buckets of its own service, since its reader's
+    credentials are meant for it.
+    """
     store, options = own(kind)
     named = trust.open_named(store, location, options)
     assert named == open_store(location, options)
@@ -95,6 +98,9 @@ OF_ONE_MACHINE = ("/etc", "file:///etc", "etc", "~/.ssh", "file://localhost/etc"
 @pytest.mark.parametrize("kind", LOCATIONS)
 @pytest.mark.parametrize("location", [*HOSTS, *BUCKETS])
 def test_no_other_host_is_opened(kind: str, location: str) -> None:
+    """A manifest is untrusted input: following it to another host could send the reader's
+    credentials there.
+    """
     store, options = own(kind)
     with pytest.raises(LanceStreamError) as raised:
         trust.open_named(store, location, options)
@@ -112,6 +118,9 @@ def test_no_other_host_is_opened(kind: str, location: str) -> None:
     ],
 )
 def test_trusted_services_are_opened(kind: str, other: str) -> None:
+    """The reader may allow a location, and even then its credentials for one service never reach
+    another.
+    """
     store, options = own(kind)
     location = LOCATIONS[other][0]
     named_service = other.partition(" ")[0]
@@ -159,6 +168,9 @@ def test_secrets_are_not_sent_to_other_services() -> None:
 
 
 def test_secrets_are_not_sent_to_other_accounts() -> None:
+    """Trusting a location of another account permits reading it, not handing it the key of the
+    first.
+    """
     store, options = own("azure")
     other = "abfss://theirs@other.dfs.core.windows.net/u"
     trusting = {**options, "anon": "true", "trusted_locations": other}
@@ -184,6 +196,7 @@ def test_secrets_are_not_sent_to_other_accounts() -> None:
     ],
 )
 def test_trusted_locations_match_whole_names(trusted: str, location: str, is_below: bool) -> None:
+    """A prefix of characters would let `gs://b` trust `gs://bc`, which somebody else may own."""
     store = open_store("/data/t")
     options = {"trusted_locations": [trusted], "anon": "true"}
     if is_below:
@@ -195,16 +208,21 @@ def test_trusted_locations_match_whole_names(trusted: str, location: str, is_bel
 
 @pytest.mark.parametrize("trusted", ["", "s3://", "gs:///p", "data", "~/data", [1], 7, {"a": 1}])
 def test_invalid_locations_cannot_be_trusted(trusted: Any) -> None:
+    """An empty or incomplete location would trust everything below it."""
     with pytest.raises(InvalidInputError, match=r"trusted_locations (are|is)"):
         trust.with_trusted({}, trusted)
 
 
 def test_trust_is_stated_once() -> None:
+    """Of two statements one would be ignored, and the user would not know which."""
     with pytest.raises(InvalidInputError, match="both as an argument"):
         trust.with_trusted({"Trusted_Locations": "gs://b"}, ["gs://c"])
 
 
 def test_raw_bytes_come_from_the_tables_directory(tmp_path: Path) -> None:
+    """A column of external bytes could name any file of the reader's disk, also through a link
+    inside of the table.
+    """
     for folder in ("t", "t2"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x").write_bytes(b"x")
