@@ -42,7 +42,7 @@ import pyarrow as pa
 import lance_stream
 from lance_stream.keys.file_columns import FileColumn
 from lance_stream.keys.index import key_index, run_files
-from lance_stream.keys.index.run_format import Covered, KeyColumns, Keys
+from lance_stream.keys.index.run_format import CoveredFile, KeyColumns, Keys
 from lance_stream.keys.index.run_merging import Part
 from lance_stream.maintenance.compaction import rewrites
 from lance_stream.storage.local_store import LocalStore
@@ -218,7 +218,7 @@ def look_up(folder: Path, fragments: int, keys: int) -> None:
         others = dice.integers(0, 1 << 32, own, dtype=np.uint32)
         rows = dice.permutation(own).astype(np.uint32)
         place = FileColumn(number.to_bytes(16, "big"), 0)
-        files = [Covered((place,), own)]
+        files = [CoveredFile((place,), own)]
         run = run_files.write_run(store, columns, files, [Part(Keys(words, others, rows), None)])
         assert run is not None
         run.numbers = np.array([number])

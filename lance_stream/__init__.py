@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     )
     from lance_stream.quarantine.replay import (
         QuarantinedRows,
-        Replayed,
+        ReplayResult,
         list_quarantine,
         replay_quarantine,
     )
@@ -93,7 +93,7 @@ __all__ = [
     "NotFoundError",
     "OtherBatchError",
     "QuarantinedRows",
-    "Replayed",
+    "ReplayResult",
     "RetryableConflictError",
     "RowsDigest",
     "TableReplacedError",
@@ -136,7 +136,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
         ),
         "lance_stream.quarantine.replay": (
             "QuarantinedRows",
-            "Replayed",
+            "ReplayResult",
             "list_quarantine",
             "replay_quarantine",
         ),

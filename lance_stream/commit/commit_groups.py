@@ -181,7 +181,7 @@ class Member:
 
 
 @dataclass(eq=False)
-class _Waiting:
+class _WaitingMember:
     base_uri: str
     item: ManifestItem
     is_put: bool | None = None
@@ -199,7 +199,7 @@ class CommitGroup:
         self.members: Final = {name: Member(self, name) for name in names}
         self._changed = threading.Condition()
         self._running = set(names)
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _WaitingMember] = {}
         self._failure: tuple[str, BaseException] | None = None
         self._manifests: ManifestStore | None = None
 
@@ -207,7 +207,7 @@ class CommitGroup:
         self, member: Member, manifests: ManifestStore, base_uri: str, item: ManifestItem
     ) -> bool:
         """See `Member.put_if_not_exists`."""
-        entry = _Waiting(base_uri, item)
+        entry = _WaitingMember(base_uri, item)
         with self._changed:
             if self._manifests is None:
                 self._manifests = manifests

@@ -63,7 +63,7 @@ _MAX_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedTransaction:
     """The transaction was committed.
 
     Attributes:
@@ -76,7 +76,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class NothingToCommit:
     """There was nothing to do.
 
     Attributes:
@@ -115,7 +115,7 @@ def commit(
     config_entries: ConfigEntries | None = None,
     retries: RetryPolicy = POLICY,
     environment: Environment = MACHINE,
-) -> Committed | Skipped:
+) -> CommittedTransaction | NothingToCommit:
     """Make a transaction the next version of a table.
 
     Args:
@@ -168,7 +168,11 @@ def commit(
         delete_deletion_files(log.store, rebased)
         raise
     if rebased:
-        named = outcome.manifest.fragments if isinstance(outcome, Committed) else FragmentList()
+        named = (
+            outcome.manifest.fragments
+            if isinstance(outcome, CommittedTransaction)
+            else FragmentList()
+        )
         delete_deletion_files(
             log.store, [fragment for fragment in rebased if not _is_in(fragment, named)]
         )
@@ -191,7 +195,7 @@ def _attempt(
     attempts: Retrying,
     environment: Environment,
     rebased: list[Fragment],
-) -> Committed | Skipped:
+) -> CommittedTransaction | NothingToCommit:
     """Try until it is committed or fails; see `commit`.
 
     Args:
@@ -214,11 +218,11 @@ def _attempt(
         if state is not None and last_read is not None:
             check_is_same_table(log, state, last_read)
         if before_attempt is not None and (reason := before_attempt(newest)) is not None:
-            return Skipped(newest, reason)
+            return NothingToCommit(newest, reason)
         log.check_may_follow(newest)
         if state is not None and newest is not None and newest.version > checked:
             verdict = _check_since(log, transaction, checked, state)
-            if isinstance(verdict, Skipped):
+            if isinstance(verdict, NothingToCommit):
                 return verdict
             if verdict is Verdict.REBASE:
                 transaction = rebase_transaction(
@@ -234,7 +238,7 @@ def _attempt(
         data = encode_manifest(manifest)
         if publish_and_confirm(log, manifest.version, data, file.name, environment):
             log.remember(manifest, data)
-            return Committed(manifest, attempt)
+            return CommittedTransaction(manifest, attempt)
     name = operation_name(transaction.operation)
     raise RetryableConflictError(
         f"other writers committed first each time that this {name} tried to: {attempts}. "
@@ -275,13 +279,13 @@ def _read_state(log: VersionLog, transaction: Transaction) -> LogState | None:
 
 def _check_since(
     log: VersionLog, transaction: Transaction, checked: int, state: LogState
-) -> Verdict | Skipped:
+) -> Verdict | NothingToCommit:
     """Check our transaction against those of all versions after `checked`."""
     verdict = Verdict.YES
     for version in range(checked + 1, state.newest.version + 1):
         theirs = _transaction_of(log, version, state)
         if theirs is not None and theirs.uuid == transaction.uuid:
-            return Skipped(
+            return NothingToCommit(
                 state.newest, f"this transaction was already committed as version {version}"
             )
         if check(transaction, theirs, version) is Verdict.REBASE:

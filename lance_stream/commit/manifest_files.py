@@ -34,7 +34,7 @@ MAX_OF_TABLE: Final = 2
 """Cached manifests per table, the latest ones: a reader that follows a table compares two."""
 
 
-class _Cached(NamedTuple):
+class _CachedManifest(NamedTuple):
     path: str
     manifest: Manifest
     size_bytes: int
@@ -53,7 +53,7 @@ class ManifestCache:
     def __init__(self, max_bytes: int = MAX_BYTES, max_tables: int = MAX_TABLES) -> None:
         self._max_bytes = max_bytes
         least = max_bytes / max_tables  # minimum weight of a table, to bound their number
-        self._manifests: Cache[str, tuple[_Cached, ...]] = Cache(
+        self._manifests: Cache[str, tuple[_CachedManifest, ...]] = Cache(
             max_bytes, lambda of_table: max(least, _size_of(of_table))
         )
 
@@ -73,9 +73,9 @@ class ManifestCache:
         marks = unique_parts(manifest)
         if len(data) > self._max_bytes or not marks or any(mark not in tail for mark in marks):
             return
-        new = _Cached(path, manifest, len(data), tail, etag)
+        new = _CachedManifest(path, manifest, len(data), tail, etag)
 
-        def with_it(of_table: tuple[_Cached, ...] | None) -> tuple[_Cached, ...]:
+        def with_it(of_table: tuple[_CachedManifest, ...] | None) -> tuple[_CachedManifest, ...]:
             others = tuple(entry for entry in of_table or () if entry.path != path)
             entries = (*others[1 - MAX_OF_TABLE :], new)
             return entries if _size_of(entries) <= self._max_bytes else (new,)
@@ -108,7 +108,7 @@ class ManifestCache:
             self._note_etag(store.uri, cached, etag)
         return cached.manifest
 
-    def _note_etag(self, uri: str, cached: _Cached, etag: str) -> None:
+    def _note_etag(self, uri: str, cached: _CachedManifest, etag: str) -> None:
         noted = cached._replace(etag=etag)
         if self._manifests.get(uri):
             self._manifests.change(
@@ -119,7 +119,7 @@ class ManifestCache:
             )
 
 
-def _size_of(of_table: tuple[_Cached, ...]) -> int:
+def _size_of(of_table: tuple[_CachedManifest, ...]) -> int:
     return sum(entry.size_bytes for entry in of_table)
 
 

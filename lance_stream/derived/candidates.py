@@ -47,7 +47,7 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Changed:
+class VersionDiff:
     """What a version changed, compared with an earlier one.
 
     Attributes:
@@ -86,7 +86,7 @@ def changed_since(
     derived_versions: tuple[int, ...],
     *,
     is_restored_with: bool,
-) -> Changed:
+) -> VersionDiff:
     """Return which rows may have changed after a version.
 
     Args:
@@ -100,11 +100,11 @@ def changed_since(
     skip = tuple(version for version in derived_versions if after < version <= table.version)
     pending_range = PendingRange(after, skip=skip)
     if after == table.version:
-        return Changed(pending_range, frozenset(table.manifest.fragments.ids))
+        return VersionDiff(pending_range, frozenset(table.manifest.fragments.ids))
     try:
         older = table.read_at(after)
     except NotFoundError:
-        return Changed(pending_range if is_restored_with else PendingRange(0))
+        return VersionDiff(pending_range if is_restored_with else PendingRange(0))
     field_ids = set(fields)
     before = {
         fragment_id: older.manifest.fragments.raw(index)
@@ -129,7 +129,7 @@ def changed_since(
         if not is_restored_with:
             others.append(_restored(table, older, index, after))
     changes = tuple(other for other in others if len(other.offsets))
-    return Changed(pending_range, frozenset(untouched), changes)
+    return VersionDiff(pending_range, frozenset(untouched), changes)
 
 
 def _restored(table: TableVersion, older: TableVersion, index: int, after: int) -> Rows:
@@ -175,7 +175,7 @@ def next_rows(
     table: TableVersion,
     pending: tuple[PendingRange, ...],
     max_rows: int,
-    changed: Changed | None = None,
+    changed: VersionDiff | None = None,
 ) -> PendingRows:
     """Return the next rows to check, the newest changes first.
 
@@ -199,7 +199,7 @@ def next_rows(
             return PendingRows(_joined(rows), (*remaining, PendingRange(after, below, skip)))
     while remaining and num_remaining > 0:
         pending_range = remaining[-1]
-        candidates, has_all = _highest(_sources(table, Changed(pending_range)), num_remaining)
+        candidates, has_all = _highest(_sources(table, VersionDiff(pending_range)), num_remaining)
         rows += _excluding(candidates, rows)
         num_remaining -= sum(len(rows.offsets) for rows in candidates)
         remaining.pop()
@@ -211,10 +211,10 @@ def next_rows(
 
 def count(table: TableVersion, pending_range: PendingRange) -> int:
     """Return how many live rows a pending range has."""
-    return count_changed(table, Changed(pending_range))
+    return count_changed(table, VersionDiff(pending_range))
 
 
-def count_changed(table: TableVersion, changed: Changed) -> int:
+def count_changed(table: TableVersion, changed: VersionDiff) -> int:
     """Return how many rows are to be looked at."""
     return sum(len(read().offsets) for _, read in _sources(table, changed))
 
@@ -223,7 +223,7 @@ _Source: TypeAlias = tuple[int, Callable[[], Rows]]
 """The largest row id that some rows can have, and what returns them."""
 
 
-def _sources(table: TableVersion, changed: Changed) -> Iterator[_Source]:
+def _sources(table: TableVersion, changed: VersionDiff) -> Iterator[_Source]:
     """Yield what has the rows of a fragment, for each fragment that may have some."""
     fragments = table.manifest.fragments
     pending_range = changed.pending_range

@@ -83,7 +83,7 @@ class ComputeJob:
 
 
 @dataclass(frozen=True)
-class Computed:
+class ComputedValues:
     """What a worker has computed.
 
     Attributes:
@@ -165,7 +165,7 @@ def compute_jobs(
     return jobs
 
 
-def compute(declaration: Declaration, job: ComputeJob) -> Computed | LanceStreamError:
+def compute(declaration: Declaration, job: ComputeJob) -> ComputedValues | LanceStreamError:
     """Check the rows of a job, and compute those that are not current.
 
     Returns:
@@ -178,7 +178,7 @@ def compute(declaration: Declaration, job: ComputeJob) -> Computed | LanceStream
         return error
 
 
-def _compute(declaration: Declaration, job: ComputeJob) -> Computed:
+def _compute(declaration: Declaration, job: ComputeJob) -> ComputedValues:
     run = _Run(declaration)
     for batch in read_units(job.units):
         run.check(batch, job.stored_states)
@@ -324,17 +324,17 @@ class _Run:
             )
         )
 
-    def result(self, store: Store) -> Computed:
+    def result(self, store: Store) -> ComputedValues:
         """Stage the values, and return what was done."""
         if not self._done:
-            return Computed(
+            return ComputedValues(
                 SortedRows(), np.empty(0, np.uint64), np.empty(0, np.int64), self._num_checked, 0
             )
         ids = np.concatenate(self._ids)
         order = np.argsort(ids)
         parts = list(zip(self._done, self._ids, strict=True))
         is_small = sum(values.nbytes for values in self._done) <= MAX_IN_MEMORY
-        return Computed(
+        return ComputedValues(
             sort_rows(parts) if is_small else write_sorted(parts, store),
             ids[order],
             np.concatenate(self._fingerprints)[order],

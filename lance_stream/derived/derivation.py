@@ -28,14 +28,14 @@ from lance_stream.arrays import RowIds
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.derived import progress, same_table, separate_table
 from lance_stream.derived.candidates import (
-    Changed,
     PendingRows,
+    VersionDiff,
     changed_since,
     count,
     count_changed,
     next_rows,
 )
-from lance_stream.derived.computing import Computed, Local, Runner, compute, compute_jobs
+from lance_stream.derived.computing import ComputedValues, Local, Runner, compute, compute_jobs
 from lance_stream.derived.declaration import Declaration, Outputs, declare
 from lance_stream.derived.ownership import check_columns, missing_columns
 from lance_stream.derived.progress import Progress
@@ -370,7 +370,7 @@ class Derivation:
             lacks_columns,
         )
 
-    def _changed(self, source: TableVersion, table: TableVersion, stored: Progress) -> Changed:
+    def _changed(self, source: TableVersion, table: TableVersion, stored: Progress) -> VersionDiff:
         ids = self._fields(source.schema, table.schema) if self.target is None else stored.fields
         in_same = self.target is None
         return changed_since(
@@ -496,7 +496,7 @@ class Derivation:
         except NotFoundError:
             return None
 
-    def _compute(self, work: _Work) -> list[Computed]:
+    def _compute(self, work: _Work) -> list[ComputedValues]:
         """Run the workers, and delete their staged files if one of them fails."""
         declaration = self.declaration
         states = None
@@ -513,8 +513,8 @@ class Derivation:
             states,
         )
         done = self._runner(_Compute(declaration), jobs)
-        computed = [result for result in done if isinstance(result, Computed)]
-        errors = [error for error in done if not isinstance(error, Computed)]
+        computed = [result for result in done if isinstance(result, ComputedValues)]
+        errors = [error for error in done if not isinstance(error, ComputedValues)]
         if errors:
             discard_files(work.table.store, [result.values for result in computed])
             raise errors[0]
@@ -525,7 +525,7 @@ class Derivation:
             raise
         return computed
 
-    def _check_failures(self, work: _Work, computed: Sequence[Computed]) -> None:
+    def _check_failures(self, work: _Work, computed: Sequence[ComputedValues]) -> None:
         """Raise if the function failed for all rows and has never succeeded."""
         declaration = self.declaration
         num_computed = sum(len(result.row_ids) for result in computed)
@@ -555,7 +555,7 @@ class Derivation:
     def _commit(
         self,
         work: _Work,
-        computed: Sequence[Computed],
+        computed: Sequence[ComputedValues],
         deleted: RowIds,
         outcome: DerivedCommit,
     ) -> DerivedCommit:
@@ -586,7 +586,7 @@ class Derivation:
     def _commit_to_same_table(
         self,
         work: _Work,
-        computed: Sequence[Computed],
+        computed: Sequence[ComputedValues],
         micro_batch: PendingBatch,
         outcome: DerivedCommit,
     ) -> DerivedCommit:
@@ -634,7 +634,7 @@ class Derivation:
     def _commit_to_separate_table(
         self,
         work: _Work,
-        computed: Sequence[Computed],
+        computed: Sequence[ComputedValues],
         deleted: RowIds,
         micro_batch: PendingBatch,
         outcome: DerivedCommit,
@@ -704,7 +704,7 @@ class Derivation:
     # --- rows that failed
 
     def _set_aside(
-        self, work: _Work, computed: Sequence[Computed], micro_batch: PendingBatch
+        self, work: _Work, computed: Sequence[ComputedValues], micro_batch: PendingBatch
     ) -> QuarantineBatch:
         bad = BadRows()
         for result in computed:
@@ -750,7 +750,7 @@ class _Compute:
 
     declaration: Declaration
 
-    def __call__(self, job: Any) -> Computed | LanceStreamError:
+    def __call__(self, job: Any) -> ComputedValues | LanceStreamError:
         return compute(self.declaration, job)
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from lance_stream.arrays import RowAddresses, RowIds
 from lance_stream.derived.candidates import files_of
-from lance_stream.derived.computing import Computed, Runner, StagedValues
+from lance_stream.derived.computing import ComputedValues, Runner, StagedValues
 from lance_stream.derived.declaration import Declaration
 from lance_stream.derived.fingerprints import fingerprints_of
 from lance_stream.environment import MACHINE, Environment
@@ -54,11 +54,11 @@ from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.operations.rows import Update, UpdateMode
 from lance_stream.write.fragments import delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files
-from lance_stream.write.planning import Staged
+from lance_stream.write.planning import StagedFiles
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedValues:
     """Values that are ready to be committed.
 
     Attributes:
@@ -69,7 +69,7 @@ class Placed:
     """
 
     operation: Update
-    staged: Staged
+    staged: StagedFiles
     num_rows: int
     num_in_place: int
 
@@ -78,10 +78,10 @@ def write_computed(
     table: TableVersion,
     read: TableVersion,
     declaration: Declaration,
-    computed: Sequence[Computed],
+    computed: Sequence[ComputedValues],
     runner: Runner,
     environment: Environment = MACHINE,
-) -> Placed | None:
+) -> PlacedValues | None:
     """Write the files of computed values; return None if no row is left that they belong to.
 
     Args:
@@ -164,7 +164,7 @@ def _written(
     values: StagedValues,
     runner: Runner,
     environment: Environment,
-) -> Placed:
+) -> PlacedValues:
     target = write_target(table)
     names = declaration.written.names
     num_bytes = sum(file.num_bytes for file in values.files)
@@ -207,7 +207,9 @@ def _written(
         update_mode=UpdateMode.REWRITE_COLUMNS if in_place else UpdateMode.REWRITE_ROWS,
         updated_fragment_offset_bitmaps=changed_offsets(staying, in_place),
     )
-    return Placed(operation, Staged((*new, *in_place), updated), len(addresses), len(staying))
+    return PlacedValues(
+        operation, StagedFiles((*new, *in_place), updated), len(addresses), len(staying)
+    )
 
 
 def _moved(

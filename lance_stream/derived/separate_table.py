@@ -17,7 +17,7 @@ import pyarrow as pa
 from lance_stream.arrays import RowIds
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.derived.candidates import Rows
-from lance_stream.derived.computing import Computed, StagedValues
+from lance_stream.derived.computing import ComputedValues, StagedValues
 from lance_stream.derived.declaration import SOURCE_ROW_ID, Declaration
 from lance_stream.derived.ownership import check_columns, missing_columns
 from lance_stream.environment import MACHINE, Environment
@@ -31,7 +31,7 @@ from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
-from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.columns.add_columns import add_missing_columns
@@ -148,13 +148,13 @@ def write(
     table: TableVersion,
     declaration: Declaration,
     store: Store,
-    computed: Sequence[Computed],
+    computed: Sequence[ComputedValues],
     deleted: RowIds,
     micro_batch: PendingBatch,
     config_entries: ConfigEntries,
     check: Callable[[Manifest], None],
     environment: Environment = MACHINE,
-) -> Upserted:
+) -> UpsertResult:
     """Commit computed values and deletes, with the progress.
 
     Args:

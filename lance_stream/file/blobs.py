@@ -40,7 +40,7 @@ NULL_POSITION_V2_0 = 1
 """The position of a null in a file of version 2.0."""
 
 
-class Described(NamedTuple):
+class DescribedBlobs(NamedTuple):
     """A batch of blobs, split into bytes and descriptions.
 
     Attributes:
@@ -142,7 +142,7 @@ def stored_schema(schema: Schema) -> Schema:
     )
 
 
-def describe(field: Field, array: pa.Array, position: int, version: FileVersion) -> Described:
+def describe(field: Field, array: pa.Array, position: int, version: FileVersion) -> DescribedBlobs:
     """Split blobs into bytes and descriptions.
 
     Args:
@@ -162,10 +162,10 @@ def describe(field: Field, array: pa.Array, position: int, version: FileVersion)
     null_position = NULL_POSITION_V2_0 if version is FileVersion.V2_0 else NULL_POSITION
     positions = np.where(sizes > 0, starts + position, np.where(valid, 0, null_position))
     parts = [pa.array(positions.astype(np.uint64)), pa.array(sizes.astype(np.uint64))]
-    return Described(data, _structs(field, parts, None))
+    return DescribedBlobs(data, _structs(field, parts, None))
 
 
-def _describe_v2(field: Field, array: pa.Array, position: int) -> Described:
+def _describe_v2(field: Field, array: pa.Array, position: int) -> DescribedBlobs:
     if array.type != PREPARED_V2:
         starts, sizes, data = _spans(array)
         kinds = np.full(len(array), INLINE, np.uint8)
@@ -186,7 +186,9 @@ def _describe_v2(field: Field, array: pa.Array, position: int) -> Described:
         pa.array(ids),
         pa.array([""]).take(pa.array(np.zeros(len(array), np.int8))),
     ]
-    return Described(data, _structs(field, parts, array.is_null() if array.null_count else None))
+    return DescribedBlobs(
+        data, _structs(field, parts, array.is_null() if array.null_count else None)
+    )
 
 
 def _spans(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], memoryview]:

@@ -100,7 +100,7 @@ class _Size:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _CountedRows:
     committed_at: float | None
     rows: int | None
 
@@ -125,7 +125,7 @@ class TableWatch:
         self._environment = environment
         self._table: TableVersion | None = None
         self._size: tuple[str, _Size] | None = None
-        self._counted: dict[int, _Counted] = {}
+        self._counted: dict[int, _CountedRows] = {}
         self._lock = threading.Lock()
 
     def measure(self) -> TableMeasures:
@@ -234,7 +234,7 @@ def _indices(table: TableVersion) -> tuple[IndexMeasure, ...]:
     return ()
 
 
-def _counted(table: TableVersion, version: int, differences: RowDifferences) -> _Counted:
+def _counted(table: TableVersion, version: int, differences: RowDifferences) -> _CountedRows:
     newer = table if version == table.version else table.read_at(version)
     counts = None
     with suppress(NotFoundError, BadDataError):  # the previous version is gone, or has no row ids
@@ -244,7 +244,7 @@ def _counted(table: TableVersion, version: int, differences: RowDifferences) -> 
         counts = count_changed_rows(older.manifest if older else None, newer.manifest, operation)
         if counts is None:
             counts = RowCounts.of(differences.changes(older, newer))
-    return _Counted(_seconds(newer), counts.total if counts else None)
+    return _CountedRows(_seconds(newer), counts.total if counts else None)
 
 
 def _seconds(table: TableVersion) -> float | None:

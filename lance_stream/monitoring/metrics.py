@@ -225,7 +225,7 @@ class Metrics:
     def __init__(self, instruments: Instruments, seconds_between_looks: float) -> None:
         self._instruments = instruments
         self._seconds_between_looks = seconds_between_looks
-        self._watches: dict[str, _Watched] = {}
+        self._watches: dict[str, _WatchedTable] = {}
         self._names = {label: _Names() for label in ("table", "stream")}
 
     def __call__(self, report: BatchReport) -> None:
@@ -247,7 +247,7 @@ class Metrics:
             uri: The table's location; there may be no table yet.
             storage_options: Settings of its store.
         """
-        self._watches.setdefault(uri, _Watched(TableWatch(uri, storage_options)))
+        self._watches.setdefault(uri, _WatchedTable(TableWatch(uri, storage_options)))
 
     def feed(
         self,
@@ -332,7 +332,7 @@ class _Names:
         return name
 
 
-class _Watched:
+class _WatchedTable:
     """The last numbers of a table."""
 
     def __init__(self, watch: TableWatch) -> None:

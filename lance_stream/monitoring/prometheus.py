@@ -60,7 +60,7 @@ class PrometheusMetrics(Metrics):
             import prometheus_client
         registry = prometheus_client.REGISTRY if registry is None else registry
         try:
-            registered = _Registered(registry)
+            registered = _RegisteredMetrics(registry)
         except ValueError as error:
             raise InvalidInputError(
                 "the registry already has the metrics of a PrometheusMetrics. Create one per "
@@ -71,7 +71,7 @@ class PrometheusMetrics(Metrics):
         registry.register(_Tables(self))
 
 
-class _Registered:
+class _RegisteredMetrics:
     """The metrics that are set when something happens."""
 
     def __init__(self, registry: "CollectorRegistry") -> None:

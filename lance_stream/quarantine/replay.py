@@ -108,7 +108,7 @@ class QuarantinedRows:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayResult:
     """The outcome of a replay.
 
     Attributes:
@@ -183,7 +183,7 @@ def replay_quarantine(
     expect: object = None,
     replace_existing: bool = False,
     environment: Environment = MACHINE,
-) -> Replayed:
+) -> ReplayResult:
     """Write the quarantined rows that fit the table now to it, each exactly once.
 
     Rows are appended, or upserted by the key of the sink that quarantined them, and removed from
@@ -215,7 +215,7 @@ def replay_quarantine(
     checks = None if expect is None else as_checks(expect)
     rows_table = _open(branch_uri(uri, branch), quarantine, storage_options)
     if rows_table is None:
-        return Replayed()
+        return ReplayResult()
     table, bad = rows_table
     if where is not None:
         where = parse_predicate(where, bad.arrow_schema).text
@@ -321,7 +321,7 @@ class _Replay:
         self._num_replayed = 0
         self._remaining: Counter[str] = Counter()
 
-    def run(self, where: str | None) -> Replayed:
+    def run(self, where: str | None) -> ReplayResult:
         """Replay the rows that a condition selects."""
         num_uncommitted = 0
         columns = ["app_id", "batch_id", "attempt", "rules", "types"]
@@ -345,7 +345,9 @@ class _Replay:
         for (_, rules, types), row_ids in sorted(groups.items(), key=lambda group: group[0][0]):
             for start in range(0, len(row_ids), ROWS_PER_COMMIT):
                 self._move(row_ids[start : start + ROWS_PER_COMMIT], _recorded(rules), types)
-        return Replayed(self._num_replayed, dict(self._remaining.most_common()), num_uncommitted)
+        return ReplayResult(
+            self._num_replayed, dict(self._remaining.most_common()), num_uncommitted
+        )
 
     def _move(self, row_ids: Sequence[int], recorded: Mapping[str, Any], types: str) -> None:
         """Move some rows to the table, as far as they fit it."""

@@ -32,7 +32,7 @@ from lance_stream.write.planning import commit_planned, joined, planning_again
 
 
 @dataclass(frozen=True)
-class Upserted:
+class UpsertResult:
     """The outcome of an upsert.
 
     Attributes:
@@ -119,7 +119,7 @@ def upsert_by(
     environment: Environment = MACHINE,
     config_entries: ConfigEntries | None = None,
     check: Callable[[Manifest], None] | None = None,
-) -> Upserted:
+) -> UpsertResult:
     """Apply the rows of a strategy to a table, and commit one version if they change it.
 
     Args:
@@ -143,7 +143,7 @@ def upsert_by(
     planned_on = table
     num_attempts = 0
 
-    def attempt() -> Upserted:
+    def attempt() -> UpsertResult:
         nonlocal planned_on, num_attempts
         if num_attempts or not is_current:
             planned_on = newest_of_same(planned_on)
@@ -185,12 +185,12 @@ def upsert_by(
 def _commit(
     table: TableVersion,
     plan: PlannedUpdate,
-    result: Upserted,
+    result: UpsertResult,
     micro_batch: PendingBatch | None,
     environment: Environment,
     config_entries: ConfigEntries | None,
     check: Callable[[Manifest], None] | None,
-) -> Upserted:
+) -> UpsertResult:
     """Commit a plan; return its outcome.
 
     Args:
@@ -226,15 +226,15 @@ def _commit(
     return replace(result, table=done.table, is_new=True, attempts=attempts)
 
 
-def _already_committed(table: TableVersion, version: int | None) -> Upserted:
-    return Upserted(table, already_committed_in=version, was_already_committed=True)
+def _already_committed(table: TableVersion, version: int | None) -> UpsertResult:
+    return UpsertResult(table, already_committed_in=version, was_already_committed=True)
 
 
-def _outcome_of(table: TableVersion, parts: Sequence[Part]) -> Upserted:
+def _outcome_of(table: TableVersion, parts: Sequence[Part]) -> UpsertResult:
     """Return the sum of the parts' outcomes, before the commit."""
     decisions = [part.written.decision for part in parts]
     deletes = [part.written.deletes for part in parts if part.written.deletes is not None]
-    return Upserted(
+    return UpsertResult(
         table,
         num_rows=sum(part.num_rows for part in parts),
         num_inserted=sum(len(decision.inserted_rows) for decision in decisions),

@@ -28,7 +28,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import decode_fragment
 from lance_stream.table.lineage.ascending import are_among
 from lance_stream.table.manifest import Manifest
-from lance_stream.upsert.incoming import IGNORE, SOURCE, TARGET, Incoming
+from lance_stream.upsert.incoming import IGNORE, SOURCE, TARGET, IncomingRows
 from lance_stream.upsert.tombstones import RememberedDeletes
 
 
@@ -59,7 +59,7 @@ class Decision(NamedTuple):
 
 
 def decide(
-    incoming: Incoming, matches: Matches, is_undone: npt.NDArray[np.bool_] | None = None
+    incoming: IncomingRows, matches: Matches, is_undone: npt.NDArray[np.bool_] | None = None
 ) -> Decision:
     """Return the decisions about the rows of a batch.
 
@@ -93,7 +93,7 @@ def decide(
     )
 
 
-def _are_late(incoming: Incoming, matches: Matches) -> npt.NDArray[np.bool_]:
+def _are_late(incoming: IncomingRows, matches: Matches) -> npt.NDArray[np.bool_]:
     if incoming.sequence is None or matches.sequence is None:
         return np.zeros(len(matches.keys), np.bool_)
     ours = incoming.sequence.take(pa.array(matches.keys))
@@ -103,7 +103,7 @@ def _are_late(incoming: Incoming, matches: Matches) -> npt.NDArray[np.bool_]:
 
 def decide_changes(
     table: TableVersion,
-    incoming: Incoming,
+    incoming: IncomingRows,
     matches: Matches,
     remembered: RememberedDeletes | None = None,
     workers: Workers = THREADS,
@@ -126,7 +126,7 @@ def decide_changes(
 
 
 def _without_ignored(
-    table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
+    table: TableVersion, incoming: IncomingRows, decision: Decision, workers: Workers
 ) -> Decision:
     """Return the decision without the updates and inserts that the rules exclude."""
     updates = _updates(table, incoming, decision, workers)
@@ -141,7 +141,7 @@ def _without_ignored(
 
 
 def _updates(
-    table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
+    table: TableVersion, incoming: IncomingRows, decision: Decision, workers: Workers
 ) -> npt.NDArray[np.bool_]:
     """Return (n,) which of the changed rows the rules update."""
     condition = incoming.matched_condition
@@ -159,7 +159,7 @@ def _updates(
     return np.concatenate(updates)
 
 
-def _inserts(incoming: Incoming, rows: Positions) -> npt.NDArray[np.bool_]:
+def _inserts(incoming: IncomingRows, rows: Positions) -> npt.NDArray[np.bool_]:
     """Return (m,) which of the new rows the rules insert."""
     condition = incoming.not_matched_condition
     if condition is None:
@@ -190,7 +190,7 @@ def _are_true(
 
 
 def _without_unchanged(
-    table: TableVersion, incoming: Incoming, decision: Decision, workers: Workers
+    table: TableVersion, incoming: IncomingRows, decision: Decision, workers: Workers
 ) -> Decision:
     names = incoming.rows.schema.names
     differs: list[npt.NDArray[np.bool_]] = [np.empty(0, np.bool_)]

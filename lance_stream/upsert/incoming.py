@@ -153,7 +153,7 @@ def with_one_time(condition: str | None, default: str) -> str:
 
 
 @dataclass(frozen=True)
-class Incoming:
+class IncomingRows:
     """The incoming rows to apply, one per key.
 
     Attributes:
@@ -209,7 +209,7 @@ class Incoming:
         return (*names, str(self.rules.sequence_by))
 
 
-def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Incoming:
+def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> IncomingRows:
     """Return the rows of a batch to apply, one per key.
 
     Args:
@@ -252,7 +252,7 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
     row_of_key = np.full(lookup.num_keys, NO_MATCH, np.int64)
     row_of_key[~deletes] = np.arange(len(upserts))
     rows = cast_batch(_chosen(batch.drop_columns(list(rules.except_columns)), upserts), stored)
-    return Incoming(
+    return IncomingRows(
         rules=rules,
         lookup=lookup,
         keys=tuple(_chosen(batch_keys, winners.rows).columns),

@@ -23,7 +23,7 @@ class Part:
         num_rows: The number of rows of the batch in this part.
         num_late: The number of these rows that were late.
         changes: Changed rows that other parts will write, by address.
-        partial: The columns of `changes` whose structs are incomplete, as in `Incoming`.
+        partial: The columns of `changes` whose structs are incomplete, as in `IncomingRows`.
     """
 
     written: Written

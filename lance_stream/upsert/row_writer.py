@@ -34,7 +34,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.lineage.ascending import distinct
 from lance_stream.upsert.decisions import Decision
-from lance_stream.upsert.incoming import Incoming, UpsertRules
+from lance_stream.upsert.incoming import IncomingRows, UpsertRules
 from lance_stream.upsert.tombstone_files import Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
@@ -77,7 +77,7 @@ class ChangedRows(NamedTuple):
     Attributes:
         rules: The user's rules for the batch.
         rows: (n,) the rows, in the table's types, with only the columns that the batch has.
-        partial: As in `Incoming`.
+        partial: As in `IncomingRows`.
     """
 
     rules: UpsertRules
@@ -87,7 +87,7 @@ class ChangedRows(NamedTuple):
 
 def write_rows(
     table: TableVersion,
-    incoming: Incoming | ChangedRows,
+    incoming: IncomingRows | ChangedRows,
     decision: Decision,
     target: WriteTarget,
     num_unchanged: int = 0,
@@ -124,7 +124,7 @@ def write_rows(
     new = pa.array(decision.inserted_rows)
     keys = [[incoming.rows.column(name).take(new) for name in incoming.rules.on]]
     deletes = None
-    if isinstance(incoming, Incoming) and remembered is not None and remembered.is_remembering:
+    if isinstance(incoming, IncomingRows) and remembered is not None and remembered.is_remembering:
         deletes = remembered.deletes_of(incoming, decision.deleted_keys)
         keys.append(deletes.keys)
     hashes = [_hashes(table, incoming.rules.on, key) for key in keys]
@@ -148,7 +148,7 @@ def write_rows(
 
 def _write_in_place(
     table: TableVersion,
-    incoming: Incoming | ChangedRows,
+    incoming: IncomingRows | ChangedRows,
     decision: Decision,
     target: WriteTarget,
     workers: Workers,
@@ -215,7 +215,7 @@ def _hashes(
 
 
 def _changed_rows(
-    table: TableVersion, incoming: Incoming | ChangedRows, decision: Decision, workers: Workers
+    table: TableVersion, incoming: IncomingRows | ChangedRows, decision: Decision, workers: Workers
 ) -> tuple[RowAddresses, Iterable[pa.RecordBatch]]:
     """Return the addresses of the changed rows, and the complete rows in the same order."""
     if not len(decision.changed):
@@ -270,7 +270,7 @@ def _up_to(num_bytes: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def _completed(
-    incoming: Incoming | ChangedRows,
+    incoming: IncomingRows | ChangedRows,
     rows: Positions,
     stored_batches: Iterable[pa.RecordBatch],
     missing: Sequence[str],
@@ -295,6 +295,6 @@ def _completed(
         )
 
 
-def _new_rows(incoming: Incoming | ChangedRows, decision: Decision) -> Iterator[pa.RecordBatch]:
+def _new_rows(incoming: IncomingRows | ChangedRows, decision: Decision) -> Iterator[pa.RecordBatch]:
     if len(decision.inserted_rows):
         yield incoming.rows.take(pa.array(decision.inserted_rows))

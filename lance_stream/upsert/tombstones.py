@@ -48,7 +48,7 @@ from lance_stream.table.config.tombstones import (
 )
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import tombstone_file_name, tombstone_path
-from lance_stream.upsert.incoming import FOR_GOOD, Incoming, UpsertRules
+from lance_stream.upsert.incoming import FOR_GOOD, IncomingRows, UpsertRules
 from lance_stream.upsert.tombstone_files import (
     DELETE_FILES,
     FORGET,
@@ -101,11 +101,11 @@ class RememberedDeletes:
         """Whether the upsert's own deletes are remembered."""
         return self.age_ms is not None
 
-    def undone_keys(self, incoming: Incoming) -> npt.NDArray[np.bool_]:
+    def undone_keys(self, incoming: IncomingRows) -> npt.NDArray[np.bool_]:
         """Return which keys of a batch are late because of a remembered delete; see `are_late`."""
         return self.are_late(incoming.lookup, incoming.keys, _sequence_of(incoming))
 
-    def deletes_of(self, incoming: Incoming, chosen: Positions) -> Deletes:
+    def deletes_of(self, incoming: IncomingRows, chosen: Positions) -> Deletes:
         """Return some keys of a batch as deletes at the current time.
 
         Args:
@@ -213,7 +213,7 @@ class RememberedDeletes:
         return cast_batch(batch, target).column(0)
 
 
-def _sequence_of(incoming: Incoming) -> pa.Array:
+def _sequence_of(incoming: IncomingRows) -> pa.Array:
     return incoming.order if incoming.sequence is None else incoming.sequence
 
 
@@ -238,7 +238,7 @@ def rows_of_greatest(numbers: Positions, values: pa.Array, count: int) -> Positi
 
 
 def remembered_deletes(
-    table: TableVersion, incoming: Incoming, environment: Environment = MACHINE
+    table: TableVersion, incoming: IncomingRows, environment: Environment = MACHINE
 ) -> RememberedDeletes | None:
     """Return the deletes that a version remembers and that apply to a batch; reads no file.
 

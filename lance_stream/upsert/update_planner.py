@@ -29,7 +29,7 @@ from lance_stream.upsert.tombstones import (
     plan_tombstones,
 )
 from lance_stream.write.lineage_files import lineage_paths, with_lineage_files
-from lance_stream.write.planning import Staged
+from lance_stream.write.planning import StagedFiles
 
 MAX_KEY_HASHES: Final = 1 << 18
 """The maximum number of inserted keys listed by hash; a larger insert conflicts with any key."""
@@ -49,7 +49,7 @@ class PlannedUpdate:
     """
 
     operation: Update
-    staged: Staged
+    staged: StagedFiles
     untouched: RowAddresses
     tombstones: PlannedTombstones | None = None
 
@@ -125,11 +125,13 @@ def plan_update(
     )
     untouched = np.concatenate([_NO_ADDRESSES, *(part.decision.untouched for part in parts)])
     if remembered is None or not remembered.is_remembering:
-        return PlannedUpdate(operation, Staged(dying=updated, others=paths), untouched)
+        return PlannedUpdate(operation, StagedFiles(dying=updated, others=paths), untouched)
     deletes = [part.deletes for part in parts if part.deletes is not None]
     tombstones = plan_tombstones(remembered, deletes, table.schema, environment)
     others = (*paths, *tombstones.paths)
-    return PlannedUpdate(operation, Staged(dying=updated, others=others), untouched, tombstones)
+    return PlannedUpdate(
+        operation, StagedFiles(dying=updated, others=others), untouched, tombstones
+    )
 
 
 _NO_ADDRESSES: Final = np.empty(0, np.uint64)

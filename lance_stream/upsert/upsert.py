@@ -27,11 +27,11 @@ from lance_stream.schema.system_columns import DELETES
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
-from lance_stream.upsert.attempts import Strategy, Upserted, Work, upsert_by
+from lance_stream.upsert.attempts import Strategy, UpsertResult, Work, upsert_by
 from lance_stream.upsert.decisions import Decision, decide_changes
 from lance_stream.upsert.histories.merge_history import BatchOfEvents
 from lance_stream.upsert.incoming import (
-    Incoming,
+    IncomingRows,
     UpsertRules,
     check_names,
     prepare,
@@ -59,7 +59,7 @@ def upsert(
     checks: Sequence[Check] = (),
     config_entries: ConfigEntries | None = None,
     check: Callable[[Manifest], None] | None = None,
-) -> Upserted:
+) -> UpsertResult:
     """Update the table's rows that have the keys of incoming rows, and insert the other rows.
 
     Args:
@@ -127,7 +127,7 @@ class _BatchOfRows:
         self._environment = environment
         self._checks = checks
         self._matcher = KeyMatcher(workers)
-        self._incoming: Incoming | None = None
+        self._incoming: IncomingRows | None = None
         self._written: Written | None = None
         self._written_on: TableVersion | None = None
 
@@ -169,7 +169,7 @@ class _BatchOfRows:
             delete_files(self._store, self._written.files)
             self._written = None
 
-    def _prepare(self, table: TableVersion) -> Incoming:
+    def _prepare(self, table: TableVersion) -> IncomingRows:
         """Return the rows to apply, in the types of a version."""
         if self._incoming is None or self._incoming.table != table.arrow_schema:
             if self._checks:

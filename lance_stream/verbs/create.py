@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from lance_stream.arguments import as_mapping, as_names
-from lance_stream.commit.committer import Skipped
+from lance_stream.commit.committer import NothingToCommit
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import CommitConflictError, InvalidInputError, NotFoundError
@@ -183,7 +183,7 @@ def create_with_fragments(
         )
     except CommitConflictError:
         return None
-    if isinstance(result, Skipped):
+    if isinstance(result, NothingToCommit):
         return None
     return TableVersion(
         uri=os.fspath(uri),

@@ -10,7 +10,7 @@ from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.operations.rows import Delete
-from lance_stream.write.planning import Staged, commit_planned, planning_again
+from lance_stream.write.planning import StagedFiles, commit_planned, planning_again
 
 
 def delete(table: TableVersion, predicate: str, environment: Environment = MACHINE) -> TableVersion:
@@ -34,7 +34,7 @@ def delete(table: TableVersion, predicate: str, environment: Environment = MACHI
             return newest
         updated, removed = without_rows(newest, addresses, environment)
         operation = Delete(updated, removed, predicate)
-        staged = Staged(dying=updated)
+        staged = StagedFiles(dying=updated)
         return commit_planned(newest, operation, staged, environment=environment).table
 
     return planning_again(attempt, environment=environment)

@@ -225,7 +225,7 @@ def commit_job(
     return append_fragments(table, fragments, micro_batch, even_without_rows=even_without_rows)
 
 
-class Placed(Protocol):
+class WithTableUri(Protocol):
     """Something that knows where its table is."""
 
     @property
@@ -234,7 +234,7 @@ class Placed(Protocol):
     def storage_options(self) -> Mapping[str, Any]: ...  # noqa: D102  # as in the class it stands for
 
 
-def check_is_in(job: Placed, micro_batch: PendingBatch) -> ledger_entries.LedgerEntry:
+def check_is_in(job: WithTableUri, micro_batch: PendingBatch) -> ledger_entries.LedgerEntry:
     """Return the ledger's entry of a micro-batch whose batch id was in it at the plan.
 
     Args:

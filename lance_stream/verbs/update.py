@@ -42,7 +42,7 @@ from lance_stream.table.operations.rows import Update, UpdateMode
 from lance_stream.write.casting import cast_batch
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files
-from lance_stream.write.planning import Staged, commit_planned, planning_again
+from lance_stream.write.planning import StagedFiles, commit_planned, planning_again
 
 
 def update(
@@ -98,7 +98,7 @@ def update(
             update_mode=UpdateMode.REWRITE_COLUMNS if in_place else UpdateMode.REWRITE_ROWS,
             updated_fragment_offset_bitmaps=changed_offsets(staying, in_place),
         )
-        staged = Staged((*new, *in_place), updated)
+        staged = StagedFiles((*new, *in_place), updated)
         return commit_planned(newest, operation, staged, environment=environment).table
 
     return planning_again(attempt, environment=environment)

@@ -15,9 +15,9 @@ from typing import Final, TypeVar
 from lance_stream.commit.committer import (
     POLICY,
     BeforeAttempt,
-    Committed,
+    CommittedTransaction,
     ConfigEntries,
-    Skipped,
+    NothingToCommit,
     commit,
 )
 from lance_stream.commit.rebasing import delete_deletion_files
@@ -68,7 +68,7 @@ def commit_operation(
     config_entries: ConfigEntries | None = None,
     retries: RetryPolicy = POLICY,
     environment: Environment = MACHINE,
-) -> Committed | Skipped:
+) -> CommittedTransaction | NothingToCommit:
     """Commit an operation that was planned on a version; see `commit.committer.commit`.
 
     Args:
@@ -101,7 +101,7 @@ def commit_operation(
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedFiles:
     """The files of a plan, which no version references yet.
 
     Attributes:
@@ -144,7 +144,7 @@ class Outcome:
 def commit_planned(
     table: TableVersion,
     operation: Operation,
-    staged: Staged | None = None,
+    staged: StagedFiles | None = None,
     micro_batch: PendingBatch | None = None,
     properties: Mapping[str, str] | None = None,
     config_entries: ConfigEntries | None = None,
@@ -221,7 +221,7 @@ def commit_planned(
         if staged is not None:
             staged.delete(table.store)
         raise
-    if not isinstance(result, Skipped):
+    if not isinstance(result, NothingToCommit):
         if staged is not None and result.manifest.version > table.version + 1:
             delete_deletion_files(table.store, _superseded(staged, result.manifest))
         committed_table = table.at(result.manifest)
@@ -257,7 +257,7 @@ def _first(table: TableVersion, operation: Operation) -> tuple[Overwrite, Creati
     )
 
 
-def _superseded(staged: Staged, manifest: Manifest) -> list[Fragment]:
+def _superseded(staged: StagedFiles, manifest: Manifest) -> list[Fragment]:
     """Return the fragments whose staged deletion files a rebase has replaced.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lance_stream.commit.committer import Committed, Skipped, commit
+from lance_stream.commit.committer import CommittedTransaction, NothingToCommit, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.rebasing import write_deletion_file
 from lance_stream.environment import Environment
@@ -103,20 +103,20 @@ def delete(log: ObjectStoreLog, read_version: int, row_ids: Iterable[int]) -> Tr
 def create(*nums_rows: int, store: Store | None = None) -> ObjectStoreLog:
     log = ObjectStoreLog(store or make_store())
     made = commit(log, overwrite(0, *nums_rows), creation=CREATION, environment=make_environment())
-    assert isinstance(made, Committed)
+    assert isinstance(made, CommittedTransaction)
     return log
 
 
 def commit_to(log: ObjectStoreLog, planned: Transaction, **options: Any) -> Manifest:
     options.setdefault("environment", make_environment())
     done = commit(log, planned, **options)
-    assert isinstance(done, Committed), done
+    assert isinstance(done, CommittedTransaction), done
     return done.manifest
 
 
-def skip(log: ObjectStoreLog, planned: Transaction, **options: Any) -> Skipped:
+def skip(log: ObjectStoreLog, planned: Transaction, **options: Any) -> NothingToCommit:
     done = commit(log, planned, environment=make_environment(), **options)
-    assert isinstance(done, Skipped), done
+    assert isinstance(done, NothingToCommit), done
     return done
 
 

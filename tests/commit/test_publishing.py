@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lance_stream.commit.committer import Committed, commit
+from lance_stream.commit.committer import CommittedTransaction, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import CommitUncertainError, StoreRefusedError, StoreUnavailableError
 from tests.commit.tables import append, commit_to, create, live_ids, make_environment
@@ -68,7 +68,7 @@ def test_refused_but_published_versions_succeed() -> None:
     log = create(3)
     store = WatchedStore(log.store, after=at_manifests(refuse))
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, Committed)
+    assert isinstance(done, CommittedTransaction)
     assert live_ids(log) == list(range(8))
 
 
@@ -82,7 +82,7 @@ def test_a_refusal_after_losing_is_a_loss() -> None:
 
     store = WatchedStore(log.store, before=at_manifests(lose))
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, Committed)
+    assert isinstance(done, CommittedTransaction)
     assert (done.manifest.version, done.attempts) == (3, 2)
 
 
@@ -109,7 +109,7 @@ def test_falsely_taken_versions_are_published_again() -> None:
 
     store.create_once = lie_once
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, Committed)
+    assert isinstance(done, CommittedTransaction)
     assert (done.manifest.version, done.attempts) == (2, 1)
 
 
@@ -141,7 +141,7 @@ def test_falsely_taken_transaction_names_are_replaced() -> None:
 
     store.create_once = lie_once
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, Committed)
+    assert isinstance(done, CommittedTransaction)
     assert len(set(names)) == 2
     assert names[1].endswith(done.manifest.transaction_file)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lance_stream.commit import rebasing
-from lance_stream.commit.committer import Committed, commit
+from lance_stream.commit.committer import CommittedTransaction, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import (
     CommitUncertainError,
@@ -68,7 +68,7 @@ def take_in(store: Store, batch_id: int, version: int | None = None) -> str:
         ),
         environment=make_environment(),
     )
-    return "committed" if isinstance(done, Committed) else done.reason
+    return "committed" if isinstance(done, CommittedTransaction) else done.reason
 
 
 def count_calls(act: Callable[[Store], object], store: Store) -> int:
@@ -224,7 +224,7 @@ def test_a_lost_reply_amid_rivals_is_ours() -> None:
 
     store.after = move_on_and_fail
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, Committed)
+    assert isinstance(done, CommittedTransaction)
     assert done.manifest.version == 2
     assert live_ids(log) == list(range(9))
 
@@ -240,7 +240,7 @@ def test_requests_sent_twice_are_ours() -> None:
 
     store.create_once = sent_twice
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, Committed)
+    assert isinstance(done, CommittedTransaction)
     assert done.manifest.version == 2
     assert live_ids(log) == list(range(8))
 
@@ -257,7 +257,7 @@ def test_an_error_after_losing_is_a_loss() -> None:
 
     store.before = lose_and_fail
     done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, Committed)
+    assert isinstance(done, CommittedTransaction)
     assert (done.manifest.version, done.attempts) == (3, 2)
     assert live_ids(log) == list(range(9))
 
@@ -301,7 +301,7 @@ def test_unreadable_versions_leave_uncertainty() -> None:
         commit(ObjectStoreLog(store), planned, environment=make_environment())
     assert live_ids(log) == list(range(8))
     again = commit(log, planned, environment=make_environment())
-    assert not isinstance(again, Committed)
+    assert not isinstance(again, CommittedTransaction)
     assert live_ids(log) == list(range(8))
 
 
@@ -346,7 +346,9 @@ def meet(step: int, ours: Plan, theirs: Plan) -> tuple[ObjectStoreLog, list[bool
 
 def land(log: ObjectStoreLog, planned: Transaction) -> bool:
     try:
-        return isinstance(commit(log, planned, environment=make_environment()), Committed)
+        return isinstance(
+            commit(log, planned, environment=make_environment()), CommittedTransaction
+        )
     except (RetryableConflictError, IncompatibleConflictError):
         return False
 
@@ -366,7 +368,7 @@ def test_three_nested_committers_lose_no_row() -> None:
 
             store = WatchedStore(log.store, before=at_call(first, other))
             done = commit(ObjectStoreLog(store), append(1, 1), environment=make_environment())
-            assert isinstance(done, Committed)
+            assert isinstance(done, CommittedTransaction)
             expected = 10 + 1 + 2 * (len(store.calls) > first)
             assert live_ids(log) == list(range(len(live_ids(log))))
             assert len(live_ids(log)) in (expected, expected + 3)

@@ -13,7 +13,7 @@ import pytest
 from lance.fragment import write_fragments
 
 import lance_stream
-from lance_stream.commit.committer import Committed, commit
+from lance_stream.commit.committer import CommittedTransaction, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
 from lance_stream.ledger.replay_check import PendingBatch
@@ -285,7 +285,7 @@ def test_racing_writers_lose_no_row(log: ObjectStoreLog, uri: str) -> None:
         mine = ObjectStoreLog(open_store(uri))
         for number in range(num_each):
             planned = transaction(mine.latest(), Append((written(uri, 1000 + number),)))
-            assert isinstance(commit(mine, planned), Committed)
+            assert isinstance(commit(mine, planned), CommittedTransaction)
 
     def theirs() -> None:
         for number in range(num_each):

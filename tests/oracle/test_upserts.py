@@ -12,7 +12,7 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.locations import open_store
-from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.oracle.test_applied import check_applied
@@ -32,7 +32,7 @@ class Twins:
                 rows, uri, enable_stable_row_ids=True, max_rows_per_file=7, **options
             )
 
-    def upsert(self, rows: pa.Table, *on: str) -> Upserted:
+    def upsert(self, rows: pa.Table, *on: str) -> UpsertResult:
         merge = lance.dataset(self.theirs).merge_insert(list(on))
         counted = merge.when_matched_update_all().when_not_matched_insert_all().execute(rows)
         done = upsert(open_newest(self.ours), rows, UpsertRules(on))

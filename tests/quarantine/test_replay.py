@@ -99,7 +99,7 @@ def test_rows_stay_until_they_fit(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}, {"id": None, "x": 2}])
     assert rows_of(uri) == [(1, 1)]
     done = lance_stream.replay_quarantine(uri)
-    assert done == lance_stream.Replayed(0, {"type": 1, "null": 1}, 0)
+    assert done == lance_stream.ReplayResult(0, {"type": 1, "null": 1}, 0)
     done = lance_stream.replay_quarantine(uri, fix={"x": "x % 200"})
     assert (done.rows_replayed, done.rows_remaining) == (1, {"null": 1})
     done = lance_stream.replay_quarantine(
@@ -108,7 +108,7 @@ def test_rows_stay_until_they_fit(uri: str) -> None:
     assert (done.rows_replayed, done.rows_remaining) == (1, {})
     assert rows_of(uri) == [(1, 1), (2, 100), (7, 2)]
     assert left_in(uri) == 0
-    assert lance_stream.replay_quarantine(uri) == lance_stream.Replayed()
+    assert lance_stream.replay_quarantine(uri) == lance_stream.ReplayResult()
     assert lance.dataset(uri).to_table().num_rows == 3
     assert lance.dataset(quarantine_uri(uri)).count_rows() == 0
 
@@ -202,7 +202,7 @@ def test_rows_of_uncommitted_batches_stay(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}], commits=False)
     assert [value.state for value in lance_stream.list_quarantine(uri)] == ["uncommitted"]
     done = lance_stream.replay_quarantine(uri, fix={"x": "1"})
-    assert done == lance_stream.Replayed(0, {}, 1)
+    assert done == lance_stream.ReplayResult(0, {}, 1)
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}])
     assert left_in(uri) == 1, "the same attempt is set aside once"
     assert [value.state for value in lance_stream.list_quarantine(uri)] == ["ready"]
@@ -558,7 +558,7 @@ def test_the_command_line_lists_branch_quarantines(
 def test_missing_quarantines_need_no_replay(uri: str) -> None:
     """A scheduled replay runs before the first bad row has created the quarantine."""
     assert lance_stream.list_quarantine(uri) == []
-    assert lance_stream.replay_quarantine(uri) == lance_stream.Replayed()
+    assert lance_stream.replay_quarantine(uri) == lance_stream.ReplayResult()
 
 
 @pytest.mark.parametrize(

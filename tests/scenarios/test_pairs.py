@@ -36,7 +36,7 @@ import pytest
 
 import lance_stream
 from lance_stream.commit import committer
-from lance_stream.commit.committer import Committed, commit
+from lance_stream.commit.committer import CommittedTransaction, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import (
     IncompatibleConflictError,
@@ -174,7 +174,7 @@ class Player:
             return "no"
         except LanceStreamError as error:
             return type(error).__name__
-        assert isinstance(done, Committed), done
+        assert isinstance(done, CommittedTransaction), done
         return "rebase" if Verdict.REBASE in self.verdicts else "yes"
 
     def end(self, table: Path, verdict: str) -> End:

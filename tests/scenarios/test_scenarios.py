@@ -28,7 +28,7 @@ from typing import Any
 import pytest
 
 from lance_stream.commit import committer
-from lance_stream.commit.committer import Committed, commit
+from lance_stream.commit.committer import CommittedTransaction, commit
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import (
     CommitUncertainError,
@@ -188,7 +188,7 @@ class Story:
         except CommitUncertainError:
             writer.lines.append(f"{who} does not know")
         else:
-            if isinstance(done, Committed):
+            if isinstance(done, CommittedTransaction):
                 writer.lines.append(self.tell(done.manifest))
             else:
                 writer.lines.append(f"{who} skips: {done.reason}")

@@ -26,7 +26,7 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests import seeded_runs as histories
@@ -607,7 +607,7 @@ def shown(array: pa.Array) -> str:
     return repr(array.to_pylist())
 
 
-def counts_of(done: Upserted) -> Counts:
+def counts_of(done: UpsertResult) -> Counts:
     """Return the counts that the model has, too."""
     return {
         "rows": done.num_rows,

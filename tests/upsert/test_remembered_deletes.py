@@ -19,7 +19,7 @@ from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import CONFIG_KEY, read_tombstones
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
-from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
@@ -53,7 +53,7 @@ def batch(*events: Event) -> pa.Table:
     return pa.Table.from_pylist(rows, INCOMING)
 
 
-def take_in(table: TableVersion, *events: Event, **options: Any) -> Upserted:
+def take_in(table: TableVersion, *events: Event, **options: Any) -> UpsertResult:
     return upsert(table, batch(*events), options.pop("rules", RULES), **options)
 
 
@@ -134,7 +134,7 @@ def test_concurrent_writers_end_like_one(
         for each in (before, ours, theirs)
     )
     table = take_in(new_table(), *before).table
-    done: list[Upserted] = []
+    done: list[UpsertResult] = []
     stale = on_publication(table, lambda: done.append(take_in(table, *theirs)))
     take_in(stale, *ours)
     if not done:  # nothing of ours was to be published

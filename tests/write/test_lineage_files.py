@@ -16,7 +16,7 @@ from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.lineage.row_ids import decode_row_ids
 from lance_stream.upsert import attempts
 from lance_stream.write.lineage_files import with_lineage_files
-from lance_stream.write.planning import Staged
+from lance_stream.write.planning import StagedFiles
 
 SPILL, LIMIT = "lance.row_lineage.spill", "lance.row_lineage.inline_max_bytes"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.int64())])
@@ -103,7 +103,9 @@ def test_ids_that_were_not_given_are_refused(ds: Dataset) -> None:
 def test_an_upsert_that_loses_leaves_no_file(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     real, num_before, lost = attempts.commit_planned, len(files_of(ds)), []
 
-    def first_loses(table: Any, operation: Any, staged: Staged, *rest: Any, **named: Any) -> Any:
+    def first_loses(
+        table: Any, operation: Any, staged: StagedFiles, *rest: Any, **named: Any
+    ) -> Any:
         if lost:
             return real(table, operation, staged, *rest, **named)
         lost.append(len(files_of(ds)) - num_before)

@@ -71,7 +71,7 @@ _ENDS_AFTER_ESCAPE = "an FSST value ends after an escape, without its byte"
 _CODE_WITHOUT_SYMBOL = "an FSST code has no symbol"
 
 
-class Trained(NamedTuple):
+class TrainedSymbols(NamedTuple):
     """The symbols for a page, chosen from a sample of its values.
 
     Attributes:
@@ -91,7 +91,7 @@ class Trained(NamedTuple):
     is_cut: bool
 
 
-def trained(block: VariableWidthBlock) -> Trained | None:
+def trained(block: VariableWidthBlock) -> TrainedSymbols | None:
     """Choose symbols for values; None if they are few."""
     total = int(block.offsets[-1])
     if total < MIN_BYTES:
@@ -104,11 +104,11 @@ def trained(block: VariableWidthBlock) -> Trained | None:
     sample, terminator = _sample(bounds, block.data)
     symbols, sizes, num_remaining = train(sample, terminator)
     num_bytes = max(1, int((sample.stops - sample.starts).sum()))
-    return Trained(symbols, sizes, terminator, num_remaining / num_bytes, bounds, is_cut)
+    return TrainedSymbols(symbols, sizes, terminator, num_remaining / num_bytes, bounds, is_cut)
 
 
 def encode(
-    block: VariableWidthBlock, choice: Trained | None = None
+    block: VariableWidthBlock, choice: TrainedSymbols | None = None
 ) -> tuple[VariableWidthBlock, SymbolTable]:
     """Encode values.
 

@@ -25,7 +25,7 @@ from lance_stream.schema.types.dictionaries import is_byte_string, take_apart
 
 
 @dataclass(slots=True)
-class Appended:
+class AppendedPages:
     """Bytes to append to a file, and the pages in them.
 
     Attributes:
@@ -120,7 +120,7 @@ class Dictionaries:
 
 
 def append_field(
-    field: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries
+    field: Field, array: pa.Array, appended: AppendedPages, dictionaries: Dictionaries
 ) -> None:
     """Append the pages of one batch of a field and of those below it.
 
@@ -130,7 +130,7 @@ def append_field(
     _append(field, array, appended, dictionaries, in_list=False)
 
 
-def append_values(field_id: int, array: pa.Array, appended: Appended) -> None:
+def append_values(field_id: int, array: pa.Array, appended: AppendedPages) -> None:
     """Append a page of plain values, or of byte strings whose nulls are empty."""
     if is_byte_string(array.type):
         data, ends = take_apart(array)
@@ -142,7 +142,12 @@ def append_values(field_id: int, array: pa.Array, appended: Appended) -> None:
 
 
 def _append(
-    field: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries, *, in_list: bool
+    field: Field,
+    array: pa.Array,
+    appended: AppendedPages,
+    dictionaries: Dictionaries,
+    *,
+    in_list: bool,
 ) -> None:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -179,7 +184,7 @@ def _append(
 
 
 def _append_list(
-    field: Field, array: pa.Array, appended: Appended, dictionaries: Dictionaries
+    field: Field, array: pa.Array, appended: AppendedPages, dictionaries: Dictionaries
 ) -> None:
     ends = array.offsets.to_numpy()
     first, last = int(ends[0]), int(ends[-1])
@@ -189,7 +194,7 @@ def _append_list(
     _append(field.children[0], items, appended, dictionaries, in_list=True)
 
 
-def _append_plain(array: pa.Array, appended: Appended) -> int:
+def _append_plain(array: pa.Array, appended: AppendedPages) -> int:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_fixed_size_list(array.type):

@@ -31,7 +31,7 @@ from lance_stream.file.v0_1.statistics import (
     statistics_fields,
 )
 from lance_stream.file.v0_1.write_fields import (
-    Appended,
+    AppendedPages,
     Dictionaries,
     append_field,
     append_values,
@@ -62,7 +62,7 @@ class V01FileWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._batch_offsets = [0]
-        self._appended = Appended()
+        self._appended = AppendedPages()
 
     def write(self, batch: pa.RecordBatch) -> list[Buffer]:
         """Add a batch, and return the bytes to append, of batches that became full.
@@ -146,7 +146,7 @@ class V01FileWriter:
         if not fields:
             return None
         columns = statistics_fields(fields)
-        of_bounds = Appended(self._appended.position)
+        of_bounds = AppendedPages(self._appended.position)
         for field, column in zip(fields, columns, strict=True):
             arrays = _statistics_arrays(field_to_arrow(field).type, noted[field.id])
             for part, array in zip(column.children, arrays, strict=True):

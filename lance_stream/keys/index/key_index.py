@@ -40,7 +40,14 @@ from lance_stream.keys.index.memtable import (
     words_of,
 )
 from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
-from lance_stream.keys.index.run_format import U32, Covered, FileKey, KeyColumns, RunFooter, joined
+from lance_stream.keys.index.run_format import (
+    U32,
+    CoveredFile,
+    FileKey,
+    KeyColumns,
+    RunFooter,
+    joined,
+)
 from lance_stream.keys.index.run_merging import Part, groups_to_merge, merged, planned_parts
 from lance_stream.keys.index.sorted_words import spread
 from lance_stream.keys.key_filter import KeyWords, are_exact
@@ -218,11 +225,11 @@ class KeyIndex:
         self._saved: dict[str, IndexRun] = {}
         # Runs that were rejected, or are redundant: not opened again.
         self._rejected_runs: set[str] = set()
-        self._saved_files: set[Covered] = set()
+        self._saved_files: set[CoveredFile] = set()
         self._save_from_lookup = 0
         self._seeds = seeds or new_seeds()
         # By file, and the number of rows that its fragment states.
-        self._number_of: dict[Covered, int] = {}
+        self._number_of: dict[CoveredFile, int] = {}
         self._last_lookup: dict[int, int] = {}
         self._next = 0
         self._num_lookups = 0
@@ -281,14 +288,14 @@ class KeyIndex:
         columns = tuple(file_column(fragment, field.id) for field in self._fields)
         return None if None in columns else columns  # type: ignore[return-value]  # none is None
 
-    def covered_by(self, fragment: Fragment) -> Covered | None:
+    def covered_by(self, fragment: Fragment) -> CoveredFile | None:
         """Return the file of a fragment's keys as the index identifies it; None if not indexable.
 
         The number of rows is part of the identity. If a damaged fragment states a wrong number, its
         file is not found in the index, but read, which reports the damage.
         """
         file = self.file_of(fragment)
-        return None if file is None else Covered(file, fragment.physical_rows)
+        return None if file is None else CoveredFile(file, fragment.physical_rows)
 
     def look_up(
         self, fragments: Sequence[Fragment], num_fragments: int, store: Store
@@ -313,17 +320,17 @@ class KeyIndex:
                 self._last_lookup[number] = self._num_lookups
             return snapshot
 
-    def knows(self, file: Covered) -> bool:
+    def knows(self, file: CoveredFile) -> bool:
         """Return whether the index has the keys of a file."""
         with self._lock:
             return file in self._number_of
 
-    def snapshot_of(self, files: Sequence[Covered | None]) -> IndexSnapshot:
+    def snapshot_of(self, files: Sequence[CoveredFile | None]) -> IndexSnapshot:
         """Return a snapshot for some files, without counting it as a lookup."""
         with self._lock:
             return self._snapshot(files)
 
-    def _snapshot(self, files: Sequence[Covered | None]) -> IndexSnapshot:
+    def _snapshot(self, files: Sequence[CoveredFile | None]) -> IndexSnapshot:
         numbers = np.array(
             [-1 if file is None else self._number_of.get(file, -1) for file in files], np.int64
         )
@@ -338,7 +345,7 @@ class KeyIndex:
                     self._add_collected(collector)
 
     def _add_collected(self, collected: Collector) -> None:
-        file = Covered(collected.file, collected.num_rows)
+        file = CoveredFile(collected.file, collected.num_rows)
         if file in self._number_of:
             return
         run = collected.to_run(self._next)
@@ -347,7 +354,11 @@ class KeyIndex:
             self._insert(run)
 
     def add_sorted(
-        self, store: Store, files: Sequence[Covered], parts: Sequence[Part], seeds: tuple[int, int]
+        self,
+        store: Store,
+        files: Sequence[CoveredFile],
+        parts: Sequence[Part],
+        seeds: tuple[int, int],
     ) -> None:
         """Add sorted keys: many as a run in a file, a few in memory.
 
@@ -374,7 +385,7 @@ class KeyIndex:
             numbers = np.array([self._give_number(file) for file in files], np.int64)
             self._runs.append(Memtable.of(keys, starts, numbers))
 
-    def _give_number(self, file: Covered) -> int:
+    def _give_number(self, file: CoveredFile) -> int:
         self._number_of[file] = number = self._next
         self._last_lookup[number] = self._num_lookups
         self._next += 1
@@ -406,7 +417,7 @@ class KeyIndex:
             del self._number_of[file]
         self._forget_others()
 
-    def _files_in_memory(self) -> dict[Covered, int]:
+    def _files_in_memory(self) -> dict[CoveredFile, int]:
         """Return the files whose keys are in memory, and their numbers."""
         numbers = self._number_of.items()
         return {file: number for file, number in numbers if file not in self._saved_files}
@@ -574,7 +585,9 @@ class KeyIndex:
             if self._saved:
                 self._merge_all(table.store, list(self._saved.values()), table_files)
 
-    def _merge_all(self, store: Store, runs: Sequence[IndexRun], table_files: set[Covered]) -> None:
+    def _merge_all(
+        self, store: Store, runs: Sequence[IndexRun], table_files: set[CoveredFile]
+    ) -> None:
         files = {file for run in runs for file in run.footer.files}
         if len(runs) == 1 and len(files & table_files) * 2 > len(files):
             return

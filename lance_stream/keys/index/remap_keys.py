@@ -24,7 +24,7 @@ from lance_stream.arrays import Positions
 from lance_stream.keys.index import key_index, run_files
 from lance_stream.keys.index.key_index import IndexSnapshot, KeyIndex
 from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
-from lance_stream.keys.index.run_format import U32, Covered
+from lance_stream.keys.index.run_format import U32, CoveredFile
 from lance_stream.keys.index.run_merging import REMOVED, Part
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import unit_of
@@ -174,7 +174,7 @@ def _read_few(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenF
             memory.add([collector])
 
 
-class _Carried(NamedTuple):
+class _CarriedKeys(NamedTuple):
     """The keys to carry over.
 
     Attributes:
@@ -186,7 +186,7 @@ class _Carried(NamedTuple):
         runs: The runs that have some of them.
     """
 
-    files: tuple[Covered, ...]
+    files: tuple[CoveredFile, ...]
     number_of: Positions
     starts: Positions
     numbers: U32
@@ -220,8 +220,8 @@ def _carried(
     memory: KeyIndex,
     snapshot: IndexSnapshot,
     groups: Sequence[RewrittenFiles],
-    covered: Sequence[Covered | None],
-) -> _Carried | None:
+    covered: Sequence[CoveredFile | None],
+) -> _CarriedKeys | None:
     """Return the keys that can be carried over; None if there are none.
 
     Args:
@@ -234,7 +234,7 @@ def _carried(
     unusable = [run for run in snapshot.saved if run not in runs]
     usable = set(snapshot.numbers.tolist()) - {-1}
     usable -= {number for run in unusable for number in run.numbers.tolist()}
-    files: list[Covered] = []
+    files: list[CoveredFile] = []
     numbers: list[U32] = []
     number_of: list[int] = []
     sizes: list[int] = []
@@ -259,7 +259,7 @@ def _carried(
     if not files or len(set(number_of)) < len(number_of):
         return None
     starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    return _Carried(
+    return _CarriedKeys(
         tuple(files),
         np.array(number_of, np.int64),
         starts,
@@ -270,7 +270,7 @@ def _carried(
 
 
 def _usable_runs(
-    memory: KeyIndex, snapshot: IndexSnapshot, covered: Sequence[Covered | None]
+    memory: KeyIndex, snapshot: IndexSnapshot, covered: Sequence[CoveredFile | None]
 ) -> list[IndexRun]:
     """Return the runs that have the same seeds as the keys in memory, and enough keys to carry.
 

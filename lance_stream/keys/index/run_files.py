@@ -30,7 +30,7 @@ from lance_stream.keys.index.run_format import (
     TRAILER_BYTES,
     U32,
     U64,
-    Covered,
+    CoveredFile,
     KeyColumns,
     Keys,
     RunEncoder,
@@ -274,7 +274,7 @@ def _write_at(file: int, data: memoryview, position: int) -> None:
 
 
 def write_run(
-    store: Store, columns: KeyColumns, files: Sequence[Covered], parts: Sequence[Part]
+    store: Store, columns: KeyColumns, files: Sequence[CoveredFile], parts: Sequence[Part]
 ) -> IndexRun | None:
     """Write a run, and return it with a complete local copy; None if either fails.
 

@@ -54,7 +54,7 @@ _DIGEST_BYTES: Final = 32
 _FILE_BYTES: Final = 16
 
 
-class Covered(NamedTuple):
+class CoveredFile(NamedTuple):
     """A file whose keys are all in a run.
 
     Attributes:
@@ -114,7 +114,7 @@ class RunFooter(NamedTuple):
 
     columns: KeyColumns
     num_keys: int
-    files: tuple[Covered, ...]
+    files: tuple[CoveredFile, ...]
     firsts: U64
     checks: U32
 
@@ -180,7 +180,7 @@ class RunEncoder:
         files: The files that the run covers.
     """
 
-    def __init__(self, columns: KeyColumns, files: Sequence[Covered]) -> None:
+    def __init__(self, columns: KeyColumns, files: Sequence[CoveredFile]) -> None:
         self._columns = columns
         self._files = tuple(files)
         self._pending: list[Keys] = []
@@ -344,7 +344,7 @@ def _parsed(data: bytes) -> RunFooter:
         for at in range(first_location, len(data), location_bytes)
     ]
     files = tuple(
-        Covered(tuple(positions[at * width : (at + 1) * width]), count)
+        CoveredFile(tuple(positions[at * width : (at + 1) * width]), count)
         for at, count in enumerate(counts)
     )
     return RunFooter(columns, num_keys, files, firsts, checks)

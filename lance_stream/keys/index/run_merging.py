@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from lance_stream.keys.index.run_format import CHUNK_ROWS, U32, U64, Covered, Keys
+from lance_stream.keys.index.run_format import CHUNK_ROWS, U32, U64, CoveredFile, Keys
 
 T = TypeVar("T")
 
@@ -107,8 +107,8 @@ def in_groups(sized: Iterable[tuple[T, int]], most: int) -> list[tuple[T, ...]]:
 
 
 def planned_parts(
-    sources: Sequence[tuple[Source, Sequence[Covered]]], table_files: set[Covered]
-) -> tuple[list[Covered], list[Part]]:
+    sources: Sequence[tuple[Source, Sequence[CoveredFile]]], table_files: set[CoveredFile]
+) -> tuple[list[CoveredFile], list[Part]]:
     """Return the files of a merged run, and the new numbers of its sources' rows.
 
     Args:
@@ -116,7 +116,7 @@ def planned_parts(
         table_files: The files to keep. A file comes from the first source that has it.
     """
     remaining = set(table_files)
-    files: list[Covered] = []
+    files: list[CoveredFile] = []
     parts: list[Part] = []
     first = 0
     for source, source_files in sources:

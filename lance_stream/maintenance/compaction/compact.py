@@ -34,7 +34,7 @@ from itertools import count
 from typing import Final
 
 from lance_stream.arrays import RowOffsets
-from lance_stream.commit.committer import POLICY, BeforeAttempt, Committed, commit
+from lance_stream.commit.committer import POLICY, BeforeAttempt, CommittedTransaction, commit
 from lance_stream.commit.rebasing import delete_deletion_files, write_deletion_file
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
@@ -46,7 +46,7 @@ from lance_stream.errors import (
 )
 from lance_stream.maintenance.compaction.plan import TARGET_ROWS, CompactionRules, coverage_of
 from lance_stream.maintenance.compaction.rewrites import (
-    Prepared,
+    PreparedCompaction,
     PreparedGroup,
     WriteTasks,
     prepare,
@@ -72,7 +72,7 @@ _ONE_ATTEMPT = RetryPolicy(max_attempts=1, first_delay_seconds=0.0, max_delay_se
 
 
 @dataclass(frozen=True)
-class Compacted:
+class CompactionResult:
     """The outcome of a compaction.
 
     Attributes:
@@ -94,7 +94,7 @@ def compact(
     write: WriteTasks = write_here,
     environment: Environment = MACHINE,
     bytes_per_commit: int | None = None,
-) -> Compacted:
+) -> CompactionResult:
     """Rewrite small fragments, and those with many deleted rows; see `Dataset.compact`.
 
     With several commits, one that fails leaves the earlier ones in the table.
@@ -140,17 +140,17 @@ def compact(
 
 def _prepare_newest(
     table: TableVersion, newest: TableVersion | None, rules: CompactionRules, write: WriteTasks
-) -> Prepared:
+) -> PreparedCompaction:
     newest = newest_of_same(table if newest is None else newest)
     return prepare(newest, rules, write)
 
 
 def commit_prepared(
-    prepared: Prepared,
+    prepared: PreparedCompaction,
     turn: Callable[[], AbstractContextManager[object]] = nullcontext,
     environment: Environment = MACHINE,
     retries: RetryPolicy = POLICY,
-) -> Compacted:
+) -> CompactionResult:
     """Commit what was prepared to the newest version, as far as it still applies.
 
     Args:
@@ -170,7 +170,7 @@ def commit_prepared(
             files stay.
     """
     if not prepared.groups:
-        return Compacted(prepared.table)
+        return CompactionResult(prepared.table)
     store = prepared.table.store
     try:
         attempts = Retrying(retries, environment)
@@ -205,7 +205,7 @@ def commit_prepared(
     if committed is not None:
         table = table.at(committed.manifest)
         after_commit(table, environment)
-    return Compacted(
+    return CompactionResult(
         table,
         sum(len(group.old_fragments) for group in followed.groups),
         len(followed.new_fragments),
@@ -214,7 +214,7 @@ def commit_prepared(
 
 
 @dataclass(frozen=True)
-class _Followed:
+class _AdaptedGroup:
     """What was prepared, adapted to a newer version.
 
     Attributes:
@@ -230,7 +230,9 @@ class _Followed:
         return [fragment for group in self.groups for fragment in group.new_fragments]
 
 
-def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) -> _Followed:
+def _follow(
+    newest: TableVersion, prepared: PreparedCompaction, environment: Environment
+) -> _AdaptedGroup:
     """Find what still applies to the newest version, and write the necessary deletion files.
 
     The new fragments get the ids that they have if no fragment is added before the commit.
@@ -259,7 +261,7 @@ def _follow(newest: TableVersion, prepared: Prepared, environment: Environment) 
     except Exception:
         delete_deletion_files(newest.store, results)
         raise
-    return _Followed(newest, tuple(groups))
+    return _AdaptedGroup(newest, tuple(groups))
 
 
 def _still_there(
@@ -310,7 +312,9 @@ def _with_deleted_rows(
     return replace(fragment, deletion_file=file)
 
 
-def _try_to_commit(followed: _Followed, environment: Environment) -> Committed | None:
+def _try_to_commit(
+    followed: _AdaptedGroup, environment: Environment
+) -> CommittedTransaction | None:
     """Commit, or delete the deletion files; None if another writer was faster."""
     table = followed.table
     transaction = Transaction(table.version, str(uuid.uuid4()), Rewrite(followed.groups))
@@ -330,7 +334,7 @@ def _try_to_commit(followed: _Followed, environment: Environment) -> Committed |
         if isinstance(error, CommitConflictError) and not isinstance(error, TableReplacedError):
             return None
         raise
-    if not isinstance(result, Committed):
+    if not isinstance(result, CommittedTransaction):
         raise InvalidInputError(f"nothing was compacted: {result.reason}")
     return result
 

@@ -93,7 +93,7 @@ class PreparedGroup:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedCompaction:
     """A compaction whose files are written, but that is not committed.
 
     Attributes:
@@ -148,7 +148,7 @@ def prepare(
     table: TableVersion,
     rules: CompactionRules | None = None,
     write: WriteTasks = write_here,
-) -> Prepared:
+) -> PreparedCompaction:
     """Plan a compaction of a version, and write its files.
 
     Args:
@@ -190,7 +190,7 @@ def prepare(
             table.store, [*written, *(fragment for group in groups for fragment in group.new)]
         )
         raise
-    return Prepared(table, tuple(groups))
+    return PreparedCompaction(table, tuple(groups))
 
 
 def _num_written(groups: Sequence[PreparedGroup]) -> int:

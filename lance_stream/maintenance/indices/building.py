@@ -34,7 +34,7 @@ from lance_stream.table.paths import (
     parse_transaction_file_name,
     transaction_path,
 )
-from lance_stream.write.planning import Staged
+from lance_stream.write.planning import StagedFiles
 
 _ALL_PARTS: Final = 1 << 20
 UNCHANGED: Final = (
@@ -160,7 +160,7 @@ def build(request: BuildRequest, store: Store) -> Built:
 
 def delete_files(built: Built, store: Store) -> None:
     """Delete the files of indices, which no version will name. Best effort."""
-    Staged(others=file_paths(built)).delete(store)
+    StagedFiles(others=file_paths(built)).delete(store)
 
 
 def file_paths(built: Built) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.lance_options import lance_location
 from lance_stream.table.apply import check_may_write
-from lance_stream.write.planning import Staged, commit_planned, planning_again
+from lance_stream.write.planning import StagedFiles, commit_planned, planning_again
 
 _OF_VECTORS = ("IVF", "VECTOR")
 
@@ -200,7 +200,7 @@ def commit_built(
         return commit_planned(
             table,
             built.operation,
-            Staged(others=file_paths(built)),
+            StagedFiles(others=file_paths(built)),
             retries=retries,
             environment=environment,
         ).table

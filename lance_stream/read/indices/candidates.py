@@ -74,7 +74,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class _Planned:
+class _IndexPlan:
     """How indices serve a condition.
 
     Attributes:
@@ -122,7 +122,7 @@ def candidate_rows(table: TableVersion, predicate: Expression) -> Candidates | N
 
 def _planned(
     table: TableVersion, condition: Condition, by_column: Mapping[Path, list[list[Segment]]]
-) -> _Planned | None:
+) -> _IndexPlan | None:
     if isinstance(condition, ColumnCondition):
         index_plans = [
             _planned_index(table, index, condition) for index in by_column[condition.path]
@@ -136,12 +136,12 @@ def _planned(
         return None
     covered = reduce(np.logical_and, (plan.covered for plan in there))
     needed = tuple(plans for plan in there for plans in plan.needed)
-    return _Planned(needed, covered, sum(plan.cost for plan in there))
+    return _IndexPlan(needed, covered, sum(plan.cost for plan in there))
 
 
 def _planned_index(
     table: TableVersion, segments: Sequence[Segment], condition: ColumnCondition
-) -> _Planned | None:
+) -> _IndexPlan | None:
     try:
         plans = plan_index(table, segments, condition)
     except FAILURES as error:
@@ -151,18 +151,18 @@ def _planned_index(
         return None
     covered = reduce(np.logical_or, (plan.covered for plan in plans))
     num_scanned = int(table.row_counts.live[~covered].sum())
-    return _Planned((tuple(plans),), covered, num_scanned + sum(plan.num_rows for plan in plans))
+    return _IndexPlan((tuple(plans),), covered, num_scanned + sum(plan.num_rows for plan in plans))
 
 
-def _cheapest(planned: Iterable[_Planned | None]) -> _Planned | None:
+def _cheapest(planned: Iterable[_IndexPlan | None]) -> _IndexPlan | None:
     return min((plan for plan in planned if plan is not None), key=_cost, default=None)
 
 
-def _cost(planned: _Planned) -> int:
+def _cost(planned: _IndexPlan) -> int:
     return planned.cost
 
 
-def _search(table: TableVersion, planned: _Planned, most: int) -> RowAddresses | None:
+def _search(table: TableVersion, planned: _IndexPlan, most: int) -> RowAddresses | None:
     """Return the addresses of rows in the fragments covered; None if they are more than `most`."""
     matches: list[RowAddresses] = [np.empty(0, np.uint64)]
     positions = _IndexOf(table.manifest.fragments.numbers.ids)

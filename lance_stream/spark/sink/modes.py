@@ -45,7 +45,7 @@ from lance_stream.spark.sink.reports import SinkCommit, size_of_files
 from lance_stream.spark.sink.staged_upserts import upsert_by_staging
 from lance_stream.spark.writer.batch_types import check_compared, check_readable, is_condition
 from lance_stream.table.fragments.fragment import Fragment
-from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.change_feeds import check_has_changes
 from lance_stream.upsert.change_rules import check_has_sequence, history_schema
 from lance_stream.upsert.histories.shadowed_events import check_has_history, check_history_names
@@ -382,7 +382,7 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
         if sorter is not None:
             rows = _good_rows(rows, table, sorter)
             pending = sorter.with_rows(digest)
-        done = Upserted(table)
+        done = UpsertResult(table)
         if rows.num_rows:
             done = upsert(
                 table,
@@ -436,7 +436,7 @@ def _collect(df: DataFrame) -> pa.Table | None:
     return collect_rows(df, Size(MAX_ROWS_ON_DRIVER, MAX_BYTES_ON_DRIVER))
 
 
-def _upserted(commit: SinkCommit, done: Upserted) -> SinkCommit:
+def _upserted(commit: SinkCommit, done: UpsertResult) -> SinkCommit:
     if done.was_already_committed:  # another driver was faster
         return replace(commit, version=done.already_committed_in, skipped=True)
     num_files, num_bytes = size_of_files(done.fragments)

@@ -36,7 +36,7 @@ from lance_stream.spark.jobs.range_tasks import RangeTasks, seed_of_index
 from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.sink.bad_rows import RowSorter
 from lance_stream.storage.store import Store
-from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large.staged_rows import (
     RANGE_THREADS,
@@ -66,7 +66,7 @@ def upsert_by_staging(
     phases: Phases,
     helpers: Sequence[str] = (),
     sorter: RowSorter | None = None,
-) -> tuple[Upserted, Size]:
+) -> tuple[UpsertResult, Size]:
     """Run an upsert of any size; `upsert.upsert.upsert` runs one whose rows are collected.
 
     Args:

@@ -33,7 +33,7 @@ from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.writer.batch_types import check_compared, check_readable
 from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
 from lance_stream.storage.store import Store
-from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.change_feeds import check_has_changes
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large.staged_rows import (
@@ -176,7 +176,7 @@ def commit_upsert(
     batch: PendingBatch | None,
     *,
     even_without_rows: bool = False,
-) -> Upserted:
+) -> UpsertResult:
     """Apply the rows of all tasks, and commit one version; delete the files of staged rows.
 
     Args:
@@ -202,7 +202,9 @@ def commit_upsert(
     )
 
 
-def _commit(job: UpsertJob, staged: Sequence[StagedRows], batch: PendingBatch | None) -> Upserted:
+def _commit(
+    job: UpsertJob, staged: Sequence[StagedRows], batch: PendingBatch | None
+) -> UpsertResult:
     try:
         table = _prepare(job)
         try:
@@ -223,7 +225,7 @@ def discard(job: UpsertJob, staged: Iterable[StagedRows]) -> None:
 
 def _apply(
     job: UpsertJob, table: TableVersion, staged: Sequence[StagedRows], batch: PendingBatch | None
-) -> Upserted:
+) -> UpsertResult:
     return upsert_staged(table, staged, job.rules, job.names, job.sequence, batch, is_current=True)
 
 

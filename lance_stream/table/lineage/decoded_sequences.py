@@ -15,7 +15,7 @@ _MIN_BYTES: Final = 512
 _SAMPLE: Final = 32
 
 
-class _Decoded(NamedTuple, Generic[S]):
+class _DecodedSequence(NamedTuple, Generic[S]):
     data: bytes
     sequence: S
     size: int
@@ -31,7 +31,7 @@ class DecodedSequences(Generic[S]):
 
     def __init__(self, size_of: Callable[[S], int], room_bytes: int) -> None:
         self._size_of = size_of
-        self._cache = Cache[tuple[int, bytes], _Decoded[S]](
+        self._cache = Cache[tuple[int, bytes], _DecodedSequence[S]](
             room_bytes, lambda decoded: decoded.size
         )
 
@@ -51,7 +51,7 @@ class DecodedSequences(Generic[S]):
         if cached is not None and cached.data == data:
             return cached.sequence
         sequence = decode(data)
-        self._cache.put(key, _Decoded(data, sequence, len(data) + self._size_of(sequence)))
+        self._cache.put(key, _DecodedSequence(data, sequence, len(data) + self._size_of(sequence)))
         return sequence
 
     def clear(self) -> None:

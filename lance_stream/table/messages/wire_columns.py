@@ -50,7 +50,7 @@ class Spans(NamedTuple):
     stops: Positions
 
 
-class Walked(NamedTuple):
+class WalkedFields(NamedTuple):
     """The fields read from n messages.
 
     Attributes:
@@ -69,7 +69,7 @@ def walk(
     messages: Spans,
     varints: Collection[int] = (),
     embedded: Collection[int] = (),
-) -> Walked:
+) -> WalkedFields:
     """Read some fields of many messages.
 
     Args:
@@ -92,7 +92,7 @@ def walk(
         tags = np.where(positions < stops, data[positions], _NONE)
         tag = int(tags.min(initial=_NONE))
         if tag == _NONE:
-            return Walked(numbers, spans, is_odd)
+            return WalkedFields(numbers, spans, is_odd)
         which = np.flatnonzero(tags == tag)
         number, wire_type = tag >> 3, tag & 7
         begins, good = positions[which] + 1, np.ones(len(which), np.bool_)
@@ -118,7 +118,7 @@ def walk(
         is_odd[which] = ~good
         positions[which] = np.where(good, behind, stops[which])
     is_odd |= positions < stops
-    return Walked(numbers, spans, is_odd)
+    return WalkedFields(numbers, spans, is_odd)
 
 
 def short_frames(data: bytes, number: int) -> Spans | None:

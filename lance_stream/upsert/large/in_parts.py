@@ -32,11 +32,11 @@ from lance_stream.row_updates.in_place import columns_that_may_stay
 from lance_stream.row_updates.staged_files import SortedRows, discard_files, write_sorted
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.upsert.attempts import Upserted, Work, upsert_by
+from lance_stream.upsert.attempts import UpsertResult, Work, upsert_by
 from lance_stream.upsert.decisions import Decision, decide_changes
 from lance_stream.upsert.histories.merge_history import merge_history, prepare_events
 from lance_stream.upsert.histories.shadowed_events import open_shadowed_events
-from lance_stream.upsert.incoming import Incoming, UpsertRules, prepare
+from lance_stream.upsert.incoming import IncomingRows, UpsertRules, prepare
 from lance_stream.upsert.parts import Part, discard_parts
 from lance_stream.upsert.row_writer import ChangedRows, Written, write_rows, written_order
 from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
@@ -148,7 +148,7 @@ class PartedUpsert:
         self._remember(KeyMatcher(), changed, decision, written)
         return Part(written)
 
-    def _may_stay(self, incoming: Incoming, decision: Decision) -> bool:
+    def _may_stay(self, incoming: IncomingRows, decision: Decision) -> bool:
         """Return whether changed rows may stay in place, judged only by their columns."""
         names = incoming.rows.schema.names
         changing = [name for name in names if name not in self.rules.on]
@@ -165,7 +165,7 @@ class PartedUpsert:
             matcher.remember(self.table, on, by, written.fragments, keys)
 
 
-def _staged_changes(store: Store, incoming: Incoming, decision: Decision) -> SortedRows:
+def _staged_changes(store: Store, incoming: IncomingRows, decision: Decision) -> SortedRows:
     """Write the changed rows to a file, sorted by their addresses."""
     rows = incoming.rows.take(pa.array(decision.changed_rows))
     # Every bundle of the file would repeat the whole dictionary.
@@ -192,7 +192,7 @@ def upsert_in_parts(
     environment: Environment = MACHINE,
     *,
     is_current: bool = False,
-) -> Upserted:
+) -> UpsertResult:
     """Execute an upsert in parts, with the same result as `upsert.upsert`.
 
     Args:

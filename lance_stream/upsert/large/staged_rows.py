@@ -48,7 +48,7 @@ from lance_stream.row_updates.staged_files import (
 )
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules, key_rows
 from lance_stream.upsert.large.in_parts import Outcome, PartedUpsert, upsert_in_parts
 from lance_stream.upsert.parts import Part, discard_parts
@@ -266,7 +266,7 @@ def upsert_staged(
     workers: RangeWorkers = RANGE_THREADS,
     *,
     is_current: bool = False,
-) -> Upserted:
+) -> UpsertResult:
     """Execute the upsert of all staged rows, and commit it.
 
     Args:
@@ -288,7 +288,7 @@ def upsert_staged(
     """
     num_rows = sum(task_rows.num_rows for task_rows in staged)
     if not num_rows:
-        return Upserted(table)
+        return UpsertResult(table)
     if num_rows <= MAX_ROWS and sum(task_rows.num_bytes for task_rows in staged) <= MAX_BYTES:
         rows = pa.Table.from_batches(_all_rows(table.store, staged))
         return upsert(

@@ -25,7 +25,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from lance_stream.commit.committer import Skipped
+from lance_stream.commit.committer import NothingToCommit
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import FileVersion
@@ -281,7 +281,7 @@ def _add(
             operation,
             config_entries=None if stated is None else lambda *_: stated,
         )
-        if isinstance(result, Skipped):
+        if isinstance(result, NothingToCommit):
             raise InvalidInputError(f"no column was added: {result.reason}")
         committed = table.at(result.manifest)
         after_commit(committed)

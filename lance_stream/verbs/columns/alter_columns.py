@@ -145,7 +145,7 @@ def alter_as_planned(
     """Alter columns, given what to alter in the newest version; otherwise as `alter_columns`."""
 
     def attempt(newest: TableVersion, files: ColumnFiles) -> TableVersion:
-        altered = Altered.of(newest, plan(newest))
+        altered = AlteredColumns.of(newest, plan(newest))
         if altered.fields == newest.schema.fields:
             return newest
         check_may_write(newest.manifest, replace(newest.schema, fields=altered.fields))
@@ -157,7 +157,7 @@ def alter_as_planned(
     return commit_columns(table, attempt, environment)
 
 
-def _operation(altered: "Altered", files: ColumnFiles) -> Merge | Project:
+def _operation(altered: "AlteredColumns", files: ColumnFiles) -> Merge | Project:
     if altered.cast == altered.table.schema.fields:
         return Project(altered.fields, preserves_nullability=not altered.tightened)
     fragments = _merged(altered, files)
@@ -167,7 +167,7 @@ def _operation(altered: "Altered", files: ColumnFiles) -> Merge | Project:
 
 
 @dataclass(frozen=True)
-class Altered:
+class AlteredColumns:
     """The columns of a version, before and after they are altered.
 
     Attributes:
@@ -183,7 +183,7 @@ class Altered:
     tightened: tuple[str, ...]
 
     @classmethod
-    def of(cls, table: TableVersion, changes: Sequence[Change]) -> "Altered":
+    def of(cls, table: TableVersion, changes: Sequence[Change]) -> "AlteredColumns":
         """Return what changes give in a version.
 
         Raises:
@@ -384,7 +384,7 @@ def _check_identified(
 # --- the new files
 
 
-def _merged(altered: Altered, files: ColumnFiles) -> tuple[Fragment, ...]:
+def _merged(altered: AlteredColumns, files: ColumnFiles) -> tuple[Fragment, ...]:
     """Return the fragments of a version, each with its new file, written if necessary."""
     table = altered.table
     field_ids = {field.id for field in table.schema.walk()}

@@ -93,7 +93,9 @@ def add_computed_columns(
     return commit_columns(table, attempt, environment)
 
 
-def _merged(table: TableVersion, new: "_Computed", files: ColumnFiles) -> tuple[Fragment, ...]:
+def _merged(
+    table: TableVersion, new: "_ComputedColumns", files: ColumnFiles
+) -> tuple[Fragment, ...]:
     """Return the fragments of a version, each with its new file, written if necessary.
 
     Args:
@@ -162,7 +164,7 @@ def _check_parent(table: TableVersion, name: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Computed:
+class _ComputedColumns:
     """New columns that have values.
 
     Attributes:
@@ -174,7 +176,7 @@ class _Computed:
     expressions: Mapping[int, Expression]
 
 
-def _with_values(table: TableVersion, schema: Schema, expressions: Expressions) -> _Computed:
+def _with_values(table: TableVersion, schema: Schema, expressions: Expressions) -> _ComputedColumns:
     """Return the new columns that are not null in every row by definition."""
     one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
     field_ids = {field.id for field in table.schema.walk()}
@@ -184,7 +186,7 @@ def _with_values(table: TableVersion, schema: Schema, expressions: Expressions) 
             column = name if "." in name else quote_path((name,))
             by_id[find(schema, column)[-1].id] = expression
     fields = (_only(field, by_id.keys(), field_ids) for field in schema.fields)
-    return _Computed(Schema(tuple(field for field in fields if field)), by_id)
+    return _ComputedColumns(Schema(tuple(field for field in fields if field)), by_id)
 
 
 def _only(field: Field, target_ids: Set[int], existing_ids: Set[int]) -> Field | None:
@@ -197,7 +199,7 @@ def _only(field: Field, target_ids: Set[int], existing_ids: Set[int]) -> Field |
     return replace(field, children=parts) if parts else None
 
 
-def _write(table: TableVersion, index: int, new: _Computed) -> Fragment:
+def _write(table: TableVersion, index: int, new: _ComputedColumns) -> Fragment:
     named = (path[:1] for expression in new.expressions.values() for path in expression.paths)
     around = ((e.name,) for e in new.schema.fields if e.id not in new.expressions)
     columns = tuple(dict.fromkeys(map(quote_path, (*named, *around))))
@@ -205,7 +207,7 @@ def _write(table: TableVersion, index: int, new: _Computed) -> Fragment:
 
 
 def _compute(
-    new: _Computed, rows: pa.RecordBatch, is_live: npt.NDArray[np.bool_]
+    new: _ComputedColumns, rows: pa.RecordBatch, is_live: npt.NDArray[np.bool_]
 ) -> pa.RecordBatch:
     """Return the new columns, which are null in deleted rows."""
     live, positions = rows, None

@@ -22,12 +22,12 @@ from lance_stream.keys.file_columns import FileColumn
 from lance_stream.keys.index import key_index, run_files, run_format
 from lance_stream.keys.index.memtable import words_of
 from lance_stream.keys.index.run_files import RunUnavailableError, write_run
-from lance_stream.keys.index.run_format import Covered, KeyColumns, Keys, RunEncoder, RunFooter
+from lance_stream.keys.index.run_format import CoveredFile, KeyColumns, Keys, RunEncoder, RunFooter
 from lance_stream.keys.index.run_merging import Part, merged, planned_parts
 from lance_stream.keys.index.shared_index import index_keys, merge_runs, shared_index
 from lance_stream.maintenance.cleanup import CleanupRules, cleanup
 from lance_stream.maintenance.compaction.compact import commit_prepared
-from lance_stream.maintenance.compaction.rewrites import Prepared, prepare
+from lance_stream.maintenance.compaction.rewrites import PreparedCompaction, prepare
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.store import Store
@@ -266,7 +266,7 @@ def run_of(
     """Return a run of random keys, many of them equal; and its words, others and rows."""
     counts = [dice.randrange(0, 60) for _ in range(num_files)]
     files = [
-        Covered((FileColumn(uuid.UUID(int=dice.getrandbits(128)).bytes, at),), count)
+        CoveredFile((FileColumn(uuid.UUID(int=dice.getrandbits(128)).bytes, at),), count)
         for at, count in enumerate(counts)
     ]
     made = sorted(
@@ -313,7 +313,7 @@ def test_runs_may_have_no_key() -> None:
     store = MemoryStore(f"/{uuid.uuid4()}")
     place = FileColumn(bytes(16), 0)
     none = Keys(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))
-    written = write_run(store, TEXTS, [Covered((place,), 9)], [Part(none, None)])
+    written = write_run(store, TEXTS, [CoveredFile((place,), 9)], [Part(none, None)])
     assert written is not None
     footer = run_files.read_footer(store, written.path)
     opened = run_files.open_run(written.path, footer, 0)
@@ -471,7 +471,7 @@ def test_the_layout_of_runs_is_fixed() -> None:
     """Processes of different releases share the runs, so a changed byte needs
     another magic word.
     """
-    encoder = RunEncoder(TEXTS, [Covered((FileColumn(bytes(range(16)), 3),), 9)])
+    encoder = RunEncoder(TEXTS, [CoveredFile((FileColumn(bytes(range(16)), 3),), 9)])
     keys = Keys(np.array([5], np.uint64), np.array([6], np.uint32), np.array([8], np.uint32))
     data = b"".join([*encoder.add(keys), *encoder.end()])
     header = b'{"fields": [0], "types": ["string"], "exact": false, "seeds": [5, 6], '
@@ -500,7 +500,7 @@ def test_histories_survive_a_damaged_index(seed: int, monkeypatch: pytest.Monkey
     model: dict[str, int] = {}
     old_runs: dict[str, bytes] = {}
     num_found = 0
-    prepared: Prepared | None = None
+    prepared: PreparedCompaction | None = None
     for number in range(30):
         step = dice.choice(STEPS)
         some = dice.sample(range(300), dice.randrange(1, 60))

@@ -18,13 +18,18 @@ from lance_stream.errors import (
     RetryableConflictError,
 )
 from lance_stream.maintenance.compaction.compact import (
-    Compacted,
+    CompactionResult,
     _ids_are_free,
     commit_prepared,
     compact,
 )
 from lance_stream.maintenance.compaction.plan import CompactionRules
-from lance_stream.maintenance.compaction.rewrites import Prepared, RewriteTask, prepare, write_here
+from lance_stream.maintenance.compaction.rewrites import (
+    PreparedCompaction,
+    RewriteTask,
+    prepare,
+    write_here,
+)
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.retries import RetryPolicy
 from lance_stream.snapshot.files.open_files import forget_deleted_offsets
@@ -87,7 +92,7 @@ def sizes(table: TableVersion) -> list[tuple[int, int]]:
     ]
 
 
-def commit_and_check(prepared: Prepared, **given: Any) -> Compacted:
+def commit_and_check(prepared: PreparedCompaction, **given: Any) -> CompactionResult:
     before = newest_of_same(prepared.table)
     expected = content(before)
     done = commit_prepared(prepared, **given)
@@ -339,7 +344,7 @@ def test_commits_follow_a_faster_writer() -> None:
     prepared = prepare(table, RULES)
     store = WatchedStore(table.store, before=overtake)
     done = commit_prepared(
-        Prepared(watched(table, store), prepared.groups), environment=make_environment()
+        PreparedCompaction(watched(table, store), prepared.groups), environment=make_environment()
     )
     assert acts == []
     assert done.table.version == table.version + 6
@@ -364,7 +369,7 @@ def test_appends_that_take_its_ids_delay_a_compaction() -> None:
 
     store = WatchedStore(table.store, before=overtake)
     done = commit_prepared(
-        Prepared(watched(table, store), prepare(table, RULES).groups),
+        PreparedCompaction(watched(table, store), prepare(table, RULES).groups),
         environment=make_environment(),
     )
     assert sizes(done.table) == [(1, 1), (1, 1), (9, 9)]
@@ -388,7 +393,7 @@ def test_each_attempt_takes_its_own_turn() -> None:
             Dataset(table).append(rows(20))
 
     store = WatchedStore(table.store, before=overtake)
-    prepared = Prepared(watched(table, store), prepare(table, RULES).groups)
+    prepared = PreparedCompaction(watched(table, store), prepare(table, RULES).groups)
     environment = make_environment(
         sleep=lambda seconds: happened.append("wait") if seconds else None
     )
@@ -409,7 +414,7 @@ def test_giving_up_deletes_the_files() -> None:
         RetryableConflictError, match=r"committed first at every attempt.*3 attempts in"
     ):
         commit_prepared(
-            Prepared(watched(table, store), prepared.groups),
+            PreparedCompaction(watched(table, store), prepared.groups),
             environment=make_environment(),
             retries=RetryPolicy(3, 0.02, 2.0),
         )
@@ -428,7 +433,8 @@ def test_uncertain_commits_keep_their_files() -> None:
     store = WatchedStore(table.store, before=fail)
     with pytest.raises(CommitUncertainError):
         commit_prepared(
-            Prepared(watched(table, store), prepared.groups), environment=make_environment()
+            PreparedCompaction(watched(table, store), prepared.groups),
+            environment=make_environment(),
         )
     left = files_of_no_version(newest_of_same(table))
     assert {text.split("/")[0] for text in left} == {"data", "_deletions"}
@@ -455,7 +461,7 @@ def test_a_lost_response_is_no_failure() -> None:
 
     store = WatchedStore(table.store, after=fail)
     done = commit_prepared(
-        Prepared(watched(table, store), prepared.groups), environment=make_environment()
+        PreparedCompaction(watched(table, store), prepared.groups), environment=make_environment()
     )
     assert sizes(done.table) == [(9, 9)]
     assert files_of_no_version(newest_of_same(table)) == set()

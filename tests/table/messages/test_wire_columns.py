@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.table.messages import wire
-from lance_stream.table.messages.wire_columns import Spans, Walked, walk
+from lance_stream.table.messages.wire_columns import Spans, WalkedFields, walk
 
 NUMBERS = st.integers(0, (1 << 64) - 1)
 
@@ -21,7 +21,7 @@ FIELDS = st.one_of(
 )
 
 
-def walk_all(messages: list[bytes]) -> Walked:
+def walk_all(messages: list[bytes]) -> WalkedFields:
     sizes = np.array([len(message) for message in messages], np.int64)
     stops = np.cumsum(sizes)
     data = np.frombuffer(b"".join(messages), np.uint8)

@@ -41,7 +41,7 @@ from lance_stream.storage.local_store import LocalFileWriter, LocalStore
 from lance_stream.table.named_files import nameable, names_of
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from lance_stream.upsert import attempts
-from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.change_rules import ChangeRules, history_schema
 from lance_stream.upsert.incoming import IGNORE, INSERT, UPDATE, UpsertRules
 from lance_stream.upsert.large import staged_rows
@@ -614,7 +614,7 @@ class History:
 
     def _apply_large(
         self, data: pa.Table, after_staging: "Verb | None", before_commit: "Verb | None"
-    ) -> Upserted:
+    ) -> UpsertResult:
         """Apply a batch as a large one; if the driver dies, again."""
         dice = self.dice
         identity = PendingBatch.of("app", self.num_batches, digest=digest_of(data))
@@ -642,7 +642,7 @@ class History:
         workers: Any,
         after_staging: "Verb | None",
         before_commit: "Verb | None",
-    ) -> Upserted:
+    ) -> UpsertResult:
         dice, table = self.dice, self._open("large").table
         seed = shared_index(table, self.on).seeds[0] if dice.random() < 0.9 else dice.randrange(9)
         staged: list[Any] = []
@@ -990,7 +990,7 @@ class Verb:
             self.act(way)
 
 
-def counts_of(done: Upserted) -> dict[str, int]:
+def counts_of(done: UpsertResult) -> dict[str, int]:
     """Return the counts of an upsert."""
     names = ("rows", "inserted", "updated", "deleted", "unchanged", "late", "ignored", "remembered")
     return {name: getattr(done, f"num_{name}") for name in names}

@@ -17,7 +17,7 @@ from lance_stream.row_updates import staged_files
 from lance_stream.row_updates.staged_files import WordRange
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
-from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large import staged_rows
 from lance_stream.upsert.large.in_parts import Outcome, PartedUpsert
@@ -78,7 +78,7 @@ def upsert_by_parts(
     num_parts: int = 3,
     environment: Environment = MACHINE,
     repeats: int = 1,
-) -> Upserted:
+) -> UpsertResult:
     """Upsert a table of rows as Spark's tasks upsert a DataFrame on a cluster."""
     return upsert_staged_rows(
         table,
@@ -101,7 +101,7 @@ def upsert_staged_rows(
     environment: Environment = MACHINE,
     workers: RangeWorkers = RANGE_THREADS,
     seed: int = 0,
-) -> Upserted:
+) -> UpsertResult:
     """Upsert a table of rows as the format upserts what its tasks have staged.
 
     The first task keeps its rows in memory if they are few, the others do not. The commit takes all

@@ -20,13 +20,13 @@ from lance_stream.keys import batch_keys as keys
 from lance_stream.keys import comparing
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert import attempts
-from lance_stream.upsert.attempts import Upserted
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.update_planner import PlannedUpdate, plan_update
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.large.running_parts import upsert_by_parts
 
-Way = Callable[[TableVersion, pa.Table, UpsertRules], Upserted]
+Way = Callable[[TableVersion, pa.Table, UpsertRules], UpsertResult]
 BY_ID = UpsertRules(("id",))
 
 

@@ -76,7 +76,7 @@ class Fsst(MiniBlockCodec, PerValueCodec):
 
 
 def encode(
-    block: VariableWidthBlock, choice: fsst.Trained | None = None
+    block: VariableWidthBlock, choice: fsst.TrainedSymbols | None = None
 ) -> tuple[Fsst, VariableWidthBlock]:
     """Encode each byte string separately, with one symbol table for all.
 

@@ -190,7 +190,7 @@ def _without_values(
     return struct_array(arrow_type, count, parts, None)
 
 
-class _Assembled(NamedTuple):
+class _AssembledArray(NamedTuple):
     """An array, and the layers around it that are still to be read."""
 
     array: pa.Array
@@ -211,7 +211,7 @@ class _Assembly:
         self._pages_of_leaf = pages_of_leaf
         self._rows_of_leaf = rows_of_leaf
 
-    def assemble(self, field: Field, arrow_type: pa.DataType) -> _Assembled | None:
+    def assemble(self, field: Field, arrow_type: pa.DataType) -> _AssembledArray | None:
         """Return a field's values; None if none of its leaves was read."""
         if field.is_leaf:
             rows = self._rows_of_leaf.get(field.id)
@@ -225,10 +225,10 @@ class _Assembly:
         if is_fixed_size_list_of_structs(field.logical_type):
             valid = child.layers.fixed_size_lists(arrow_type.list_size)
             array = fixed_size_list_array(arrow_type, child.array, valid)
-            return _Assembled(array, child.layers)
+            return _AssembledArray(array, child.layers)
         return _assemble_list(arrow_type, child)
 
-    def _assemble_struct(self, field: Field, arrow_type: pa.DataType) -> _Assembled | None:
+    def _assemble_struct(self, field: Field, arrow_type: pa.DataType) -> _AssembledArray | None:
         children = [
             self.assemble(child, arrow_type.field(index).type)
             for index, child in enumerate(field.children)
@@ -246,7 +246,7 @@ class _Assembly:
             else child.array
             for index, (child_field, child) in enumerate(zip(field.children, children, strict=True))
         ]
-        return _Assembled(struct_array(arrow_type, count, arrays, valid), first.layers)
+        return _AssembledArray(struct_array(arrow_type, count, arrays, valid), first.layers)
 
 
 def _entries_type(arrow_type: pa.DataType) -> pa.DataType:
@@ -256,18 +256,18 @@ def _entries_type(arrow_type: pa.DataType) -> pa.DataType:
     return arrow_type.value_type
 
 
-def _assemble_leaf(field: Field, rows: LeafRows) -> _Assembled:
+def _assemble_leaf(field: Field, rows: LeafRows) -> _AssembledArray:
     layers = LayerReader(rows.levels)
     valid = layers.items()
     if not field.nullable and rows.levels.layers.kinds[0] == ALL_VALID_ITEM:
         # Only its parents are null: the field itself has no nulls.
         valid = None
-    return _Assembled(with_validity(rows.values, valid), layers)
+    return _AssembledArray(with_validity(rows.values, valid), layers)
 
 
-def _assemble_list(arrow_type: pa.DataType, child: _Assembled) -> _Assembled:
+def _assemble_list(arrow_type: pa.DataType, child: _AssembledArray) -> _AssembledArray:
     if pa.types.is_map(arrow_type) and (child.array.null_count or child.array.field(0).null_count):
         raise CorruptDataError("an entry of a map, or its key, is null")
     positions, valid = child.layers.lists()
     offsets = arrow_offsets(positions, wide=pa.types.is_large_list(arrow_type))
-    return _Assembled(list_array(arrow_type, offsets, child.array, valid), child.layers)
+    return _AssembledArray(list_array(arrow_type, offsets, child.array, valid), child.layers)

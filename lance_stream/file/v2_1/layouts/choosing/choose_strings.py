@@ -24,7 +24,7 @@ from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer
 from lance_stream.file.blocks.data_blocks import VariableWidthBlock
 from lance_stream.file.compression import zstd_lz4
 from lance_stream.file.compression.compiled import loops
-from lance_stream.file.compression.fsst import Trained, trained
+from lance_stream.file.compression.fsst import TrainedSymbols, trained
 from lance_stream.file.encoding_options import (
     FSST,
     FULLZIP,
@@ -144,7 +144,7 @@ def encode_string_page(
     return encode_full_zip_page(levels, _one_by_one(block, scheme, options, choice))
 
 
-def _smaller_fsst(block: VariableWidthBlock, part: float) -> Trained | None:
+def _smaller_fsst(block: VariableWidthBlock, part: float) -> TrainedSymbols | None:
     """Return symbols for a page if FSST makes it about as small as zstd does, and no slower.
 
     Args:
@@ -168,7 +168,7 @@ def _in_chunks(
     block: VariableWidthBlock,
     scheme: str,
     options: EncodingOptions,
-    choice: Trained | None,
+    choice: TrainedSymbols | None,
     *,
     large: bool,
 ) -> Iterator[EncodedMiniBlock]:
@@ -188,7 +188,7 @@ def _in_chunks(
 
 
 def _one_by_one(
-    block: VariableWidthBlock, scheme: str, options: EncodingOptions, choice: Trained | None
+    block: VariableWidthBlock, scheme: str, options: EncodingOptions, choice: TrainedSymbols | None
 ) -> EncodedValues:
     # The reference cannot read nulls among individual lz4 values, and writes zstd for lz4.
     is_long = int(block.offsets[-1]) >= MIN_COMPRESSED_MEAN_BYTES * block.num_values
