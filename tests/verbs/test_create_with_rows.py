@@ -31,6 +31,9 @@ def files_below(folder: Path) -> list[str]:
     ids=["table", "reader", "batch", "batches", "pandas"],
 )
 def test_the_first_version_has_the_rows(tmp_path: Path, data: Any) -> None:
+    """Any tabular input creates the table in one version, so nobody sees it empty; pylance reads
+    the same rows.
+    """
     ds = lance_stream.create_dataset(tmp_path / "t", data)
     assert ds.version == 1
     assert ds.has_stable_row_ids
@@ -40,7 +43,8 @@ def test_the_first_version_has_the_rows(tmp_path: Path, data: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["id", ["id"]], ids=repr)
-def test_a_primary_key_and_a_file_version_are_kept(key: str | list[str], tmp_path: Path) -> None:
+def test_key_and_file_version_are_stored(key: str | list[str], tmp_path: Path) -> None:
+    """Options of an empty table apply to one that is created with rows as well."""
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS, "2.0", primary_key=key)
     assert ds.file_version == "2.0"
     assert not ds.schema.field("id").nullable
@@ -48,12 +52,14 @@ def test_a_primary_key_and_a_file_version_are_kept(key: str | list[str], tmp_pat
 
 
 def test_no_rows_make_an_empty_table(tmp_path: Path) -> None:
+    """A job without input must still create a table with its columns."""
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.slice(0, 0))
     assert (ds.version, ds.to_table().num_rows) == (1, 0)
     assert ds.schema.names == ROWS.schema.names
 
 
 def test_an_existing_table_is_left_alone(tmp_path: Path) -> None:
+    """Creating must not append to or replace a table, nor leave the files of its rows."""
     lance_stream.create_dataset(tmp_path / "t", ROWS)
     before = files_below(tmp_path)
     with pytest.raises(InvalidInputError, match="already exists"):
@@ -69,13 +75,17 @@ def test_an_existing_table_is_left_alone(tmp_path: Path) -> None:
         (ROWS.append_column("id", ROWS["id"]), "two columns|twice|same name"),
     ],
 )
-def test_what_is_no_data_creates_nothing(tmp_path: Path, data: Any, match: str) -> None:
+def test_invalid_data_creates_no_table(tmp_path: Path, data: Any, match: str) -> None:
+    """A dict or text has no schema, and refusing it late would leave a folder behind."""
     with pytest.raises(InvalidInputError, match=match):
         lance_stream.create_dataset(tmp_path / "t", data)
     assert files_below(tmp_path) == []
 
 
-def test_a_null_key_creates_nothing(tmp_path: Path) -> None:
+def test_null_keys_create_no_table(tmp_path: Path) -> None:
+    """A primary key with nulls cannot identify its rows, and the check comes while files are
+    written.
+    """
     with pytest.raises(InvalidInputError, match="null"):
         lance_stream.create_dataset(tmp_path / "t", ROWS, primary_key=["name"])
     assert files_below(tmp_path) == []

@@ -42,7 +42,10 @@ def test_texts_are_stored_as_spark_shows_values(ds: lance_stream.Dataset) -> Non
     assert rows == [{"a": "1.0E20", "b": "1970-01-01 00:00:00", "c": "n1"}]
 
 
-def test_times_with_and_without_a_zone_are_set_in_utc(ds: lance_stream.Dataset) -> None:
+def test_current_times_are_set_in_utc(ds: lance_stream.Dataset) -> None:
+    """`current_timestamp` is one moment for all rows, and a column without a zone holds UTC on
+    every machine.
+    """
     before = datetime.now(UTC)
     ds = ds.update({"plain": "current_timestamp", "at": "now()"})
     plain, at = (set(ds.to_table([name])[name].to_pylist()) for name in ("plain", "at"))

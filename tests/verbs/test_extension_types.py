@@ -37,6 +37,9 @@ def celsius() -> Any:
 
 @pytest.mark.floors
 def test_registered_extension_types_round_trip(celsius: Celsius) -> None:
+    """An extension is metadata on a field, which every path of reading and writing has to carry
+    along.
+    """
     degrees = pa.ExtensionArray.from_storage(celsius, pa.array([36.6, None]))
     table = pa.table(
         {
@@ -62,6 +65,9 @@ def test_registered_extension_types_round_trip(celsius: Celsius) -> None:
 def test_unregistered_extension_types_read_as_storage(
     celsius: Celsius,
 ) -> None:
+    """A reader without the Python class must still get the values, with the metadata for those
+    who know it.
+    """
     table = pa.table({"c": pa.ExtensionArray.from_storage(celsius, pa.array([36.6, None]))})
     uri = f"memory://{uuid.uuid4()}/table"
     lance_stream.create_dataset(uri, table.schema).append(table)
@@ -76,6 +82,9 @@ def test_unregistered_extension_types_read_as_storage(
 
 
 def test_maps_and_points_round_trip() -> None:
+    """Maps and fixed-size lists of structs are stored by layouts of their own, with nulls at
+    each level.
+    """
     point = pa.struct([("x", pa.int32()), ("y", pa.int32())])
     schema = pa.schema(
         [

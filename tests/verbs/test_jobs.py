@@ -62,6 +62,7 @@ def files_named(uri: str) -> list[str]:
 
 
 def test_the_first_commit_creates_the_table(uri: str) -> None:
+    """A job must not leave an empty table if it fails before its commit."""
     job = plan_job(uri, SCHEMA, file_version="2.1", primary_key=["id"])
     with pytest.raises(NotFoundError):
         open_newest(uri)
@@ -90,6 +91,9 @@ def test_an_empty_job_creates_the_table(uri: str) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_concurrent_creations_share_one_table(uri: str, overwrite: bool) -> None:
+    """The job that loses the race to create adds its rows, or replaces those of the winner, as
+    it was asked to.
+    """
     first, second = plan_job(uri, SCHEMA), plan_job(uri, SCHEMA, overwrite=overwrite)
     commit_job(first, write(first, 1, 2))
     done = commit_job(second, write(second, 3))
@@ -111,7 +115,10 @@ def test_a_concurrent_table_is_not_written(uri: str) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_micro_batch_is_committed_once(uri: str, overwrite: bool, exists: bool) -> None:
+def test_micro_batches_are_committed_once(uri: str, overwrite: bool, exists: bool) -> None:
+    """Spark repeats a batch after a failure, and the repeated one must add no rows and leave no
+    files.
+    """
     if exists:
         lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
     batch = PendingBatch.of("app", 0, "query")
@@ -133,6 +140,7 @@ def test_a_micro_batch_is_committed_once(uri: str, overwrite: bool, exists: bool
 
 
 def test_jobs_commit_after_concurrent_changes(uri: str) -> None:
+    """A job can run for hours, while others append, delete and add columns."""
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 2)
@@ -143,6 +151,9 @@ def test_jobs_commit_after_concurrent_changes(uri: str) -> None:
 
 
 def test_rows_for_replaced_columns_are_refused(uri: str) -> None:
+    """The job's files have field ids of the old schema; they must be deleted, as no version will
+    name them.
+    """
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 2)
@@ -156,6 +167,7 @@ def test_rows_for_replaced_columns_are_refused(uri: str) -> None:
 
 
 def test_rows_for_a_deleted_table_are_refused(uri: str) -> None:
+    """Committing would recreate a table with the rows of this job only."""
     lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 2)
@@ -169,6 +181,9 @@ def test_rows_for_a_deleted_table_are_refused(uri: str) -> None:
 
 
 def test_the_planned_version_may_be_cleaned_up(uri: str) -> None:
+    """Cleanup may remove the version that a long job was planned on, which must not cost its
+    rows.
+    """
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 2)
@@ -201,9 +216,13 @@ def test_the_planned_version_may_be_cleaned_up_after_an_overwrite(
 
 
 @pytest.mark.parametrize("landed", [False, True])
-def test_an_uncertain_creation_keeps_its_files(
+def test_uncertain_creations_keep_their_files(
     uri: str, landed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """If the answer to a commit is lost it may have succeeded, so deleting its files could
+    destroy a table.
+    """
+
     def fail(call: str, path: str) -> None:
         if path.startswith("_versions/") and call in ("create_once", "read"):
             raise ConnectionError("the wire is cut")
@@ -221,6 +240,7 @@ def test_an_uncertain_creation_keeps_its_files(
 
 
 def test_written_files_can_be_discarded(uri: str) -> None:
+    """An aborted Spark job must not leave files that only cleanup can find."""
     job = plan_job(uri, SCHEMA)
     discard(job, write(job, 1) + write(job, 2))
     assert files_of(uri) == []
@@ -228,6 +248,9 @@ def test_written_files_can_be_discarded(uri: str) -> None:
 
 @pytest.mark.floors
 def test_planning_a_job_adds_columns(uri: str) -> None:
+    """Workers write files of the final schema, so new columns must exist before they begin, and
+    only on request.
+    """
     lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
     wider = SCHEMA.append(pa.field("price", pa.float64()))
     with pytest.raises(InvalidInputError, match="no column 'price'"):
@@ -258,6 +281,7 @@ def test_planning_a_job_adds_parts_of_structs(uri: str) -> None:
 
 
 def test_no_column_is_added_for_incomplete_rows(uri: str) -> None:
+    """Rows that will be refused must not change the schema."""
     required = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     lance_stream.create_dataset(uri, required)
     with pytest.raises(InvalidInputError, match="'id' must not be null in the table, but is miss"):
@@ -276,6 +300,9 @@ def test_no_column_is_added_for_incomplete_rows(uri: str) -> None:
     ],
 )
 def test_overwrites_keep_castable_columns(uri: str, incoming: pa.Schema, kept: bool) -> None:
+    """Equal columns keep their field ids, so that followers can continue; others must get ids
+    never used before.
+    """
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
     job = plan_job(uri, incoming, overwrite=True)
     ids = {field.id for field in table.table.schema.walk()}
@@ -291,9 +318,12 @@ def test_overwrites_keep_castable_columns(uri: str, incoming: pa.Schema, kept: b
         ({"file_version": "9.9"}, "9.9"),
     ],
 )
-def test_a_table_with_other_options_is_refused(
+def test_tables_with_other_options_are_refused(
     uri: str, options: dict[str, Any], match: str
 ) -> None:
+    """Options apply to a new table only, and ignoring them on an existing one would hide a
+    mistake.
+    """
     lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
     assert plan_job(uri, SCHEMA, file_version="2.2", primary_key=["id"]).version == 1
     with pytest.raises((InvalidInputError, lance_stream.UnsupportedFeatureError), match=match):

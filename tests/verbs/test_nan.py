@@ -31,6 +31,7 @@ QUERIES = [
 def test_filters_choose_the_rows_of_pylance(
     version: str, arrow: pa.DataType, tmp_path: Path
 ) -> None:
+    """Statistics do not count NaN, so skipping pages or folding constants could drop its rows."""
     path = str(tmp_path / "t")
     # 0.1 has no nulls; groups of 3 rows make its pages, with their own bounds
     values = [value for value in VALUES * 4 if version != "0.1" or value is not None]
@@ -45,6 +46,7 @@ def test_filters_choose_the_rows_of_pylance(
 
 
 def test_nan_compares_as_the_greatest_number(tmp_path: Path) -> None:
+    """SQL in Spark and DataFusion orders NaN above infinity, unlike IEEE comparison in numpy."""
     schema = pa.schema([("id", pa.int64()), ("f", pa.float64())])
     ds = lance_stream.create_dataset(tmp_path / "t", schema)
     ds = ds.append(pa.table({"id": [1, 2, 3, 4], "f": [1.0, NAN, 400.0, None]}))
@@ -55,6 +57,7 @@ def test_nan_compares_as_the_greatest_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arrow", [pa.float32(), pa.float64(), pa.decimal128(9, 3)], ids=str)
 def test_decimal_literals_fit_all_fractional_types(arrow: pa.DataType, tmp_path: Path) -> None:
+    """A literal like `9.0` is a decimal in SQL and has to match floats as well as decimals."""
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("x", arrow)]))
     ds = ds.append(pa.table({"x": pa.array([1, 2], pa.int8()).cast(arrow)}))
     assert [float(value) for value in ds.update({"x": "9.0"}).to_table()["x"].to_pylist()] == [9, 9]
@@ -63,6 +66,7 @@ def test_decimal_literals_fit_all_fractional_types(arrow: pa.DataType, tmp_path:
 
 
 def test_doubles_match_their_decimal_digits(tmp_path: Path) -> None:
+    """The digits exceed 2**53 without the point, so parsing them in two steps would round twice."""
     digits = "0.10000000149011612"  # more than 2^53, without the point
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("x", pa.float64())]))
     ds = ds.append(pa.table({"x": [1.5]})).update({"x": digits})

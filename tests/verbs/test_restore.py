@@ -50,7 +50,8 @@ def check_feed(ds: Dataset, after: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["number", "tag", "time", "branch and number"])
-def test_a_restore_takes_what_a_checkout_takes(ds: Dataset, how: str) -> None:
+def test_restores_take_all_version_forms(ds: Dataset, how: str) -> None:
+    """Users name a version the same way in both verbs, and the feed must bridge the restore."""
     version = {
         "number": 2,
         "tag": "gold",
@@ -66,7 +67,10 @@ def test_a_restore_takes_what_a_checkout_takes(ds: Dataset, how: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["add", "values", "drop", "rename", "overwrite"])
-def test_columns_come_back_and_the_feed_shows_it(ds: Dataset, change: str) -> None:
+def test_restored_columns_appear_in_the_feed(ds: Dataset, change: str) -> None:
+    """A restore brings back schema and rows, and followers from any version must reach the same
+    table.
+    """
     changed = {
         "add": lambda: ds.add_columns(pa.field("y", pa.int64())),
         "values": lambda: ds.add_columns({"y": "id * 2"}),
@@ -89,6 +93,7 @@ def test_columns_come_back_and_the_feed_shows_it(ds: Dataset, change: str) -> No
 
 
 def test_impossible_restores_commit_nothing(ds: Dataset) -> None:
+    """A tag or version of another branch has files elsewhere, which this branch must not name."""
     ds.branches.create("dev")
     dev = open_dataset(ds.uri, branch="dev").append(pa.table({"id": [5]}))
     dev.tags.create("of-dev")
@@ -109,7 +114,10 @@ def test_impossible_restores_commit_nothing(ds: Dataset) -> None:
         dev.restore(2)
 
 
-def test_a_killed_restore_can_be_repeated(ds: Dataset) -> None:
+def test_killed_restores_can_be_repeated(ds: Dataset) -> None:
+    """A kill at any call of the store, even with a cleanup afterwards, must leave the restored
+    version intact.
+    """
     for number in range(9):
         with killed_at(number, before=number % 2 == 0) as done:
             open_dataset(ds.uri).restore("gold")

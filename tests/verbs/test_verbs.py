@@ -50,6 +50,7 @@ def ds(uri: str) -> Dataset:
 
 @pytest.mark.parametrize("file_version", ["2.0", "2.1", "2.2"])
 def test_a_new_table_has_no_rows(uri: str, file_version: str) -> None:
+    """An empty table has no fragments, which every reading verb has to cope with."""
     made = lance_stream.create_dataset(uri, SCHEMA, file_version=file_version, config={"a": "b"})
     opened = lance_stream.open_dataset(uri)
     for version in (made, opened):
@@ -65,11 +66,13 @@ def test_a_new_table_has_no_rows(uri: str, file_version: str) -> None:
 
 
 def test_existing_tables_are_not_recreated(ds: Dataset) -> None:
+    """Creating must never replace data; the message names the version that exists."""
     with pytest.raises(InvalidInputError, match=r"a dataset already exists at .*, at version 3"):
         lance_stream.create_dataset(ds.uri, SCHEMA)
 
 
 def test_concurrent_creations_succeed_once(uri: str) -> None:
+    """The first version is created like any other: exactly one writer wins its name."""
     outcomes: list[str] = []
     gate = threading.Barrier(4)
 
@@ -91,6 +94,7 @@ def test_concurrent_creations_succeed_once(uri: str) -> None:
 
 
 def test_the_primary_key_is_declared_and_not_null(uri: str) -> None:
+    """Lance stores the key's order in field metadata, and a key column must not be nullable."""
     schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.int8())])
     made = lance_stream.create_dataset(uri, schema, primary_key=["b", "a"])
     positions = {field.name: field.primary_key_position for field in made.table.schema.fields}
@@ -113,6 +117,7 @@ def test_the_primary_key_is_declared_and_not_null(uri: str) -> None:
     ],
 )
 def test_invalid_arguments_create_no_table(uri: str, arguments: dict[str, Any], named: str) -> None:
+    """A half-created table would block the corrected call."""
     with pytest.raises(InvalidInputError, match=named):
         lance_stream.create_dataset(uri, **{"schema": SCHEMA, **arguments})
     with pytest.raises(NotFoundError):
@@ -120,12 +125,16 @@ def test_invalid_arguments_create_no_table(uri: str, arguments: dict[str, Any], 
 
 
 def test_the_unstable_file_version_is_refused(uri: str) -> None:
+    """The format of 2.3 may still change, so files written today might be unreadable later."""
     with pytest.raises(UnsupportedFeatureError, match=r"2\.3"):
         lance_stream.create_dataset(uri, SCHEMA, file_version="2.3")
 
 
 @pytest.mark.parametrize("file_version", ["2.0", "2.1"])
 def test_types_of_newer_file_versions_are_refused(uri: str, file_version: str) -> None:
+    """Files of 2.0 and 2.1 cannot store maps, and creation must say so rather than the first
+    append.
+    """
     schema = pa.schema([("a", pa.map_(pa.string(), pa.int8()))])
     with pytest.raises(InvalidInputError, match=r"'a'.*maps.*version 2\.2"):
         lance_stream.create_dataset(uri, schema, file_version=file_version)
@@ -136,11 +145,13 @@ def test_types_of_newer_file_versions_are_refused(uri: str, file_version: str) -
 
 
 def test_missing_tables_are_reported(uri: str) -> None:
+    """The error must say that there is no dataset, not which internal file is missing."""
     with pytest.raises(NotFoundError, match="there is no dataset at"):
         lance_stream.open_dataset(uri)
 
 
 def test_checkout_by_number_and_timestamp(ds: Dataset) -> None:
+    """Readers pin a version or a moment, and a moment selects the newest version up to it."""
     assert ids_of(ds.checkout(2)) == [0, 1, 2]
     assert ids_of(lance_stream.open_dataset(ds.uri, version=1)) == []
     second = ds.checkout(2).timestamp
@@ -153,11 +164,13 @@ def test_checkout_by_number_and_timestamp(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("version", [0, -1, True, 2.0, timedelta(1)])
 def test_invalid_versions_are_refused(ds: Dataset, version: Any) -> None:
+    """`True` is an integer in Python and 2.0 equals 2, but neither is a version."""
     with pytest.raises(InvalidInputError):
         ds.checkout(version)
 
 
 def test_missing_versions_list_the_existing(ds: Dataset) -> None:
+    """Cleanup removes old versions, so the message tells which ones remain."""
     with pytest.raises(NotFoundError, match=r"no version 9.*oldest 1 and the newest 3"):
         ds.checkout(9)
     with pytest.raises(NotFoundError, match="there is no tag 'x'; there are no tags"):
@@ -167,6 +180,7 @@ def test_missing_versions_list_the_existing(ds: Dataset) -> None:
 
 
 def test_versions_list_their_operations(ds: Dataset) -> None:
+    """Operators read the history in this list, which must be complete, in order and in UTC."""
     ds = ds.delete("id = 1").update_config({"a": "b"})
     listed = ds.versions()
     assert [file.version for file in listed] == [1, 2, 3, 4, 5]
@@ -187,6 +201,7 @@ def test_versions_list_their_operations(ds: Dataset) -> None:
 
 
 def test_appended_rows_get_new_row_ids(ds: Dataset) -> None:
+    """Row ids are never reused, and the feed depends on the versions that rows were created in."""
     table = ds.to_table(with_row_id=True, with_row_versions=True)
     assert table["id"].to_pylist() == [0, 1, 2, 3, 4, 5]
     assert table["_rowid"].to_pylist() == [0, 1, 2, 3, 4, 5]
@@ -195,6 +210,7 @@ def test_appended_rows_get_new_row_ids(ds: Dataset) -> None:
 
 
 def test_verbs_do_not_change_their_dataset(ds: Dataset) -> None:
+    """A dataset is one version: a reader in another thread must not see it move."""
     ds.append(rows(9))
     ds.delete("id < 3")
     assert ds.version == 3
@@ -202,6 +218,7 @@ def test_verbs_do_not_change_their_dataset(ds: Dataset) -> None:
 
 
 def test_appends_go_after_the_newest_version(ds: Dataset) -> None:
+    """Appending through an older version must not undo what was committed since."""
     assert ids_of(ds.checkout(2).append(rows(6))) == [0, 1, 2, 3, 4, 5, 6]
 
 
@@ -219,14 +236,19 @@ def test_appends_go_after_the_newest_version(ds: Dataset) -> None:
     ids=["table", "batch", "batches", "reader", "pandas", "other order", "narrower"],
 )
 def test_any_tabular_input_can_be_appended(ds: Dataset, data: Any) -> None:
+    """Columns are matched by name, narrower types are cast, and the rows must be equal for each
+    kind of input.
+    """
     assert ds.append(data).to_table() == pa.concat_tables([ds.to_table(), rows(6, 7)])
 
 
 def test_a_table_can_append_its_scan(ds: Dataset) -> None:
+    """The scan is read while the append is written, and must not see the rows of the append."""
     assert ids_of(ds.append(ds.scan(filter="id > 3"))) == [0, 1, 2, 3, 4, 5, 4, 5]
 
 
 def test_appending_no_rows_makes_no_version(ds: Dataset) -> None:
+    """An empty version would wake every follower for nothing."""
     assert ds.append(rows()).version == 3
 
 
@@ -240,7 +262,8 @@ def test_appending_no_rows_makes_no_version(ds: Dataset) -> None:
         ("text", "no rows and columns"),
     ],
 )
-def test_invalid_rows_leave_no_file(tmp_path: Path, data: Any, named: str) -> None:
+def test_invalid_rows_leave_no_files(tmp_path: Path, data: Any, named: str) -> None:
+    """Rows are checked before or while files are written, and no file may survive a refusal."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InvalidInputError, match=named):
@@ -248,7 +271,8 @@ def test_invalid_rows_leave_no_file(tmp_path: Path, data: Any, named: str) -> No
     assert [path for path in sorted(tmp_path.rglob("*")) if path.name != "data"] == before
 
 
-def test_errors_of_the_input_leave_no_file(tmp_path: Path) -> None:
+def test_input_errors_leave_no_files(tmp_path: Path) -> None:
+    """A generator of the user can raise at any batch; its own error must come through."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -262,6 +286,7 @@ def test_errors_of_the_input_leave_no_file(tmp_path: Path) -> None:
 
 
 def test_concurrent_appends_all_succeed(ds: Dataset) -> None:
+    """Appends never conflict, and their row ids must not overlap."""
     errors: list[BaseException] = []
 
     def append(number: int) -> None:
@@ -288,6 +313,7 @@ def test_concurrent_appends_all_succeed(ds: Dataset) -> None:
 
 
 def test_deletes_keep_other_row_ids(ds: Dataset) -> None:
+    """Row ids are positions in a sequence, which must not shift when rows disappear."""
     ds = ds.delete("id % 3 = 1")
     assert ds.version == 4
     assert ds.to_table(with_row_id=True)["_rowid"].to_pylist() == [0, 2, 3, 5]
@@ -296,7 +322,8 @@ def test_deletes_keep_other_row_ids(ds: Dataset) -> None:
     assert ds.verify() == []
 
 
-def test_an_emptied_fragment_leaves_the_table(ds: Dataset) -> None:
+def test_emptied_fragments_leave_the_table(ds: Dataset) -> None:
+    """A fragment without live rows would cost every later scan a deletion file and a footer."""
     ds = ds.delete("id IN (0, 2)").delete("id <= 2")
     assert len(ds.table.manifest.fragments) == 1
     assert ids_of(ds) == [3, 4, 5]
@@ -304,21 +331,25 @@ def test_an_emptied_fragment_leaves_the_table(ds: Dataset) -> None:
 
 
 def test_deleting_nothing_makes_no_version(ds: Dataset) -> None:
+    """An empty version would wake every follower for nothing."""
     assert ds.delete("id > 100").version == 3
     assert ds.delete("NULL").version == 3
 
 
 def test_rows_with_null_conditions_stay(ds: Dataset) -> None:
+    """In SQL a condition that is null does not hold."""
     ds = ds.append(pa.table({"id": [6], "name": pa.array([None], pa.string())}))
     assert ids_of(ds.delete("name <> 'n0'")) == [0, 6]
 
 
 def test_deletes_apply_to_the_newest_version(ds: Dataset) -> None:
+    """A delete through an older version must not miss rows that were appended since."""
     ds.append(rows(6))
     assert ids_of(ds.delete("id >= 5")) == [0, 1, 2, 3, 4]
 
 
 def test_invalid_conditions_delete_nothing(ds: Dataset) -> None:
+    """A condition that fails to parse must not count as true."""
     with pytest.raises(InvalidInputError):
         ds.delete("id >")
     with pytest.raises(NotFoundError):
@@ -349,6 +380,7 @@ def test_concurrent_deletes_all_succeed(ds: Dataset) -> None:
 
 
 def test_overwriting_replaces_rows_and_columns(ds: Dataset) -> None:
+    """Row ids continue after those of the old rows, and configuration and older versions remain."""
     ds = ds.update_config({"a": "b"})
     ds = ds.overwrite(pa.table({"x": [1.5, 2.5]}))
     table = ds.to_table(with_row_id=True)
@@ -360,6 +392,7 @@ def test_overwriting_replaces_rows_and_columns(ds: Dataset) -> None:
 
 
 def test_overwriting_keeps_ids_of_equal_columns(ds: Dataset) -> None:
+    """Followers recognise columns by field id, and an id must never return with another meaning."""
     schema = ds.table.schema
     assert ds.overwrite(rows(7)).table.schema == schema
     other = ds.overwrite(rows(7).rename_columns(["id", "other"])).table.schema
@@ -367,6 +400,7 @@ def test_overwriting_keeps_ids_of_equal_columns(ds: Dataset) -> None:
 
 
 def test_config_entries_are_set_and_removed(ds: Dataset) -> None:
+    """An update merges with the entries that exist, and one without effect makes no version."""
     ds = ds.update_config({"a": "1", "b": "2"}).update_config({"a": None, "c": "3"})
     assert ds.config == {"b": "2", "c": "3"}
     assert ds.version == 5
@@ -380,6 +414,9 @@ def test_config_entries_are_set_and_removed(ds: Dataset) -> None:
 
 
 def test_columns_keep_the_requested_order(ds: Dataset) -> None:
+    """Callers address columns by position, and a text instead of a list must not select its
+    letters.
+    """
     assert ds.to_table(columns=["name", "id"]).column_names == ["name", "id"]
     with pytest.raises(NotFoundError, match="no column 'nope'"):
         ds.scan(columns=["nope"])
@@ -390,6 +427,7 @@ def test_columns_keep_the_requested_order(ds: Dataset) -> None:
 
 
 def test_filters_may_use_unselected_columns(ds: Dataset) -> None:
+    """Columns needed by the filter only are read but not returned."""
     assert ds.to_table(columns=["name"], filter="id > 3")["name"].to_pylist() == ["n4", "n5"]
     assert ds.to_table(columns=["id"], filter="_rowid = 2")["id"].to_pylist() == [2]
     assert ds.count_rows("name LIKE 'n%' AND id < 2") == 2
@@ -398,6 +436,7 @@ def test_filters_may_use_unselected_columns(ds: Dataset) -> None:
 
 
 def test_batches_respect_the_batch_size(ds: Dataset) -> None:
+    """Fragments end batches, and a consumer relies on the maximum for its memory."""
     batches = list(ds.scan(batch_size=2))
     assert [batch.num_rows for batch in batches] == [2, 1, 2, 1]
     with pytest.raises(InvalidInputError, match="at least 1"):
@@ -405,6 +444,7 @@ def test_batches_respect_the_batch_size(ds: Dataset) -> None:
 
 
 def test_scans_may_be_abandoned(ds: Dataset) -> None:
+    """Reading ahead happens in other threads, which must end with the reader."""
     reader = ds.scan(batch_size=1)
     reader.read_next_batch()
     del reader
@@ -413,6 +453,9 @@ def test_scans_may_be_abandoned(ds: Dataset) -> None:
 
 @pytest.mark.floors
 def test_take_keeps_the_requested_order(ds: Dataset) -> None:
+    """Rows are fetched sorted for speed, and have to be returned as requested, repetitions
+    included.
+    """
     ds = ds.delete("id = 1")
     assert ds.take(row_offsets=[4, 0, 1, 4])["id"].to_pylist() == [5, 0, 2, 5]
     assert ds.take(row_ids=pa.array([5, 0, 5]), columns=["name"])["name"].to_pylist() == [
@@ -442,12 +485,16 @@ def test_take_keeps_the_requested_order(ds: Dataset) -> None:
 def test_taking_missing_rows_is_an_error(
     ds: Dataset, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
+    """Returning fewer rows than requested would shift the caller's results against its keys."""
     with pytest.raises(error):
         ds.delete("id = 1").take(**arguments)
 
 
 @pytest.mark.floors
 def test_row_ids_default_to_addresses(uri: str) -> None:
+    """Without stable row ids, Lance defines the row id as the address, of which deleted ones
+    must not resolve.
+    """
     made = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=False)
     ds = made.append(rows(0, 1)).append(rows(2, 3)).delete("id = 2")
     assert not ds.has_stable_row_ids
@@ -460,7 +507,8 @@ def test_row_ids_default_to_addresses(uri: str) -> None:
     assert ds.verify() == []
 
 
-def test_a_recreated_table_is_read_anew(tmp_path: Path) -> None:
+def test_recreated_tables_are_read_anew(tmp_path: Path) -> None:
+    """Caches are keyed by paths, and a new table at the same path has the same version numbers."""
     import shutil
 
     uri = str(tmp_path / "t")
@@ -472,6 +520,7 @@ def test_a_recreated_table_is_read_anew(tmp_path: Path) -> None:
 
 
 def test_paths_outside_the_table_are_refused(tmp_path: Path) -> None:
+    """A manifest is untrusted input, and could name any file of the reader's disk."""
     from dataclasses import replace
 
     from lance_stream.table.manifest import FragmentList, encode_manifest
@@ -494,6 +543,7 @@ def test_paths_outside_the_table_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("kind", [pa.list_, pa.large_list])
 def test_empty_lists_may_have_no_offsets(version: str, kind: Any) -> None:
+    """Arrow permits an offsets buffer of no bytes for an empty list, as other libraries produce."""
     inner = kind(pa.int64())
     children = [pa.array([], pa.int64())]
     empty = pa.Array.from_buffers(inner, 0, [None, pa.py_buffer(b"")], children=children)

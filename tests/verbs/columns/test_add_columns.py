@@ -54,6 +54,9 @@ def test_existing_rows_read_null(ds: Dataset) -> None:
 
 @pytest.mark.floors
 def test_later_rows_have_values(ds: Dataset) -> None:
+    """Appends and upserts must fill a column that older files lack, and leave its nulls in
+    untouched rows.
+    """
     added = ds.add_columns(PRICE).append(pa.table({"id": [6], "name": ["n6"], "price": [1.5]}))
     added = added.upsert(pa.table({"id": [0], "price": [2.5]}), on=["id"])
     assert dict(zip(*added.to_table(["id", "price"]).to_pydict().values(), strict=True)) == {
@@ -65,6 +68,7 @@ def test_later_rows_have_values(ds: Dataset) -> None:
 
 
 def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
+    """A column of nulls is a change of metadata only, at any size of table."""
     store = WatchedStore(ds.table.store)
     add_columns(replace(ds.table, store=store, log=ObjectStoreLog(store)), pa.schema([PRICE]))
     assert store.calls
@@ -72,6 +76,9 @@ def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
 
 
 def test_new_nested_columns_get_new_ids(ds: Dataset) -> None:
+    """Each part of a nested column needs its own field id, by which data files name what they
+    contain.
+    """
     added = ds.add_columns(
         [
             pa.field("place", pa.struct([pa.field("x", pa.int64(), False), ("y", pa.string())])),
@@ -124,24 +131,30 @@ def test_existing_columns_are_left_alone(ds: Dataset) -> None:
     ],
 )
 def test_invalid_columns_make_no_version(ds: Dataset, column: Any, match: str) -> None:
+    """Every refusal must come before the commit, since a version with a broken schema cannot be
+    repaired.
+    """
     with pytest.raises(InvalidInputError, match=match):
         ds.add_columns(column)
     assert ds.checkout(None).version == ds.version
 
 
-def test_version_0_1_takes_no_new_columns() -> None:
+def test_version_0_1_refuses_new_columns() -> None:
+    """Readers of file version 0.1 expect all columns of the schema in each file."""
     old = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/old", SCHEMA, file_version="0.1")
     with pytest.raises(InvalidInputError, match=r"version 0\.1 must hold all columns"):
         old.add_columns(PRICE)
 
 
-def test_unsupported_types_are_refused() -> None:
+def test_types_of_newer_files_are_refused() -> None:
+    """A column that the table's file version cannot store would make every later append fail."""
     old = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/old", SCHEMA, file_version="2.1")
     with pytest.raises(InvalidInputError, match=r"version 2\.1 do not support maps"):
         old.add_columns(pa.field("m", pa.map_(pa.string(), pa.int64())))
 
 
 def test_concurrently_appended_rows_read_null(ds: Dataset) -> None:
+    """Rows appended during the change lack the column and must not be lost to the retry."""
     watched = in_the_way(ds, lambda: ds.append(pa.table({"id": [6], "name": ["late"]})), times=2)
     added = watched.add_columns(PRICE)
     assert added.version == ds.version + 3
@@ -152,6 +165,9 @@ def test_concurrently_appended_rows_read_null(ds: Dataset) -> None:
 
 
 def test_concurrent_additions_of_a_column_agree(ds: Dataset) -> None:
+    """Two sinks that meet the same new column must not fail each other, and one version is
+    enough.
+    """
     added = in_the_way(ds, lambda: ds.add_columns(PRICE)).add_columns(PRICE)
     assert added.version == ds.version + 1
     assert added.schema.names == ["id", "name", "price"]
@@ -159,12 +175,14 @@ def test_concurrent_additions_of_a_column_agree(ds: Dataset) -> None:
 
 @pytest.mark.floors
 def test_concurrent_additions_of_different_types_conflict(ds: Dataset) -> None:
+    """The later writer's values do not fit the column that the earlier one created."""
     watched = in_the_way(ds, lambda: ds.add_columns(pa.field("price", pa.string())))
     with pytest.raises(InvalidInputError, match="of type string, not double"):
         watched.add_columns(PRICE)
 
 
 def test_concurrent_appends_follow_a_new_column(ds: Dataset) -> None:
+    """Adding a column must not fail the appends that were planned before it."""
     watched = in_the_way(ds, lambda: ds.add_columns(PRICE))
     after = watched.append(pa.table({"id": [6], "name": ["n6"]}))
     assert after.version == ds.version + 2
@@ -173,6 +191,9 @@ def test_concurrent_appends_follow_a_new_column(ds: Dataset) -> None:
 
 
 def test_new_columns_of_rows_are_added(ds: Dataset) -> None:
+    """Evolution adds only what is missing, as nullable columns, and leaves existing types and
+    their order alone.
+    """
     rows = pa.table(
         {"id": pa.array([9], pa.int32()), "price": [1.5], "name": ["x"], "note": ["new"]},
         schema=pa.schema(
@@ -197,6 +218,7 @@ def test_new_columns_of_rows_are_added(ds: Dataset) -> None:
 
 
 def test_rows_may_lack_columns(ds: Dataset) -> None:
+    """Rows without a nullable column are appended as nulls, so they must not stop evolution."""
     table = add_missing_columns(ds.table, pa.schema([("note", pa.string())]))
     assert table.arrow_schema.names == ["id", "name", "note"]
 
@@ -223,7 +245,8 @@ def test_a_source_primary_key_is_dropped(ds: Dataset) -> None:
         ([("new", pa.month_day_nano_interval())], "new"),
     ],
 )
-def test_rows_that_do_not_fit_add_nothing(ds: Dataset, incoming: Any, match: str) -> None:
+def test_rows_of_other_types_add_nothing(ds: Dataset, incoming: Any, match: str) -> None:
+    """A column added for rows that are then refused would remain in the table for ever."""
     with pytest.raises((InvalidInputError, lance_stream.UnsupportedFeatureError)) as caught:
         add_missing_columns(ds.table, pa.schema(incoming))
     text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
@@ -233,6 +256,7 @@ def test_rows_that_do_not_fit_add_nothing(ds: Dataset, incoming: Any, match: str
 
 @pytest.mark.parametrize("file_version", ["2.0", "2.1", "2.2"])
 def test_file_versions_from_2_0_take_columns(file_version: str) -> None:
+    """Each of these file versions permits fragments whose files lack a column."""
     uri = f"memory://{uuid.uuid4()}/table"
     ds = lance_stream.create_dataset(uri, SCHEMA, file_version=file_version)
     ds = ds.append(pa.table({"id": [1], "name": ["a"]})).add_columns(

@@ -75,7 +75,10 @@ def values(ds: Dataset) -> list[dict[str, Any]]:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_types_become_wider_and_values_stay(version: str) -> None:
+def test_widening_types_keeps_all_values(version: str) -> None:
+    """A cast rewrites columns, also nested ones, and every value must be the same number
+    afterwards.
+    """
     ds = create(version) if version != "2.0" else create_without_null_structs()
     made = ds.alter_columns(*ALL)
     assert made.version == ds.version + 1
@@ -113,6 +116,9 @@ def test_only_the_cast_columns_are_written(ds: Dataset) -> None:
 
 
 def test_the_feed_continues_across_a_cast(ds: Dataset) -> None:
+    """Followers must receive old and new images in the wider types, and older versions must stay
+    readable in theirs.
+    """
     made = ds.alter_columns(*ALL)
     feed = made.changes(ds.version, pre_images=True).read_all().to_pylist()
     posts = [row for row in feed if row["_change_type"] == "update_postimage"]
@@ -129,7 +135,8 @@ def test_the_feed_continues_across_a_cast(ds: Dataset) -> None:
     assert values(old) == values(ds)
 
 
-def test_altering_to_what_is_there_changes_nothing(ds: Dataset) -> None:
+def test_altering_to_equal_types_changes_nothing(ds: Dataset) -> None:
+    """A job that states its columns at each start must not rewrite the table each time."""
     made = ds.alter_columns(*ALL)
     assert made.alter_columns(*ALL).version == made.version
     assert made.alter_columns({"path": "n", "nullable": True, "name": "n"}).version == made.version
@@ -148,20 +155,23 @@ def test_altering_to_what_is_there_changes_nothing(ds: Dataset) -> None:
     ],
 )
 def test_lossy_casts_are_refused(ds: Dataset, path: str, lossy: pa.DataType) -> None:
+    """A narrower type could lose values, and refusal must come before any file is written."""
     before = data_files(ds)
     with pytest.raises(InvalidInputError, match="cannot hold each of its values"):
         ds.alter_columns({"path": path, "data_type": lossy})
     assert data_files(ds) == before
 
 
-def test_the_way_out_of_a_lossy_cast_works(ds: Dataset) -> None:
+def test_lossy_casts_are_possible_by_expression(ds: Dataset) -> None:
+    """The error message recommends these three verbs, so they must lead to the intended column."""
     made = ds.add_columns({"new": "CAST(id AS string)"}).drop_columns("n")
     made = made.rename_columns({"new": "n"})
     assert made.schema.field("n").type == pa.string()
     assert made.to_table()["n"].to_pylist() == ["1", "3", "4", "5", "6", "7", "8"]
 
 
-def test_a_date_that_no_timestamp_holds_is_refused(ds: Dataset) -> None:
+def test_dates_beyond_timestamps_are_refused(ds: Dataset) -> None:
+    """Some dates overflow a timestamp, which only the values can show; live rows alone decide."""
     days = given(9, day=pa.array([2**31 - 1], pa.date32()))
     ds = ds.add_columns(pa.field("day", pa.date32())).append(days)
     before = data_files(ds)
@@ -175,6 +185,9 @@ def test_a_date_that_no_timestamp_holds_is_refused(ds: Dataset) -> None:
 
 @pytest.mark.floors
 def test_nullability_changes_no_row(ds: Dataset) -> None:
+    """Nullability is metadata: no file, row or change may result from it, yet later appends must
+    obey it.
+    """
     before, files = values(ds), data_files(ds)
     made = ds.alter_columns(
         {"path": "name", "nullable": False},
@@ -193,7 +206,10 @@ def test_nullability_changes_no_row(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("path", ["n", "place", "orders.n"])
-def test_a_column_with_nulls_must_stay_nullable(ds: Dataset, path: str) -> None:
+def test_columns_with_nulls_stay_nullable(ds: Dataset, path: str) -> None:
+    """Readers trust a non-nullable column and may crash or miscount on a null; deleted rows do
+    not count.
+    """
     orders = pa.array([[{"price": 1.0, "n": None}]], SCHEMA.field("orders").type)
     ds = ds.append(given(9, orders=orders))
     with pytest.raises(InvalidInputError, match="rows have nulls in it"):
@@ -211,7 +227,8 @@ def test_dead_rows_do_not_count() -> None:
     assert made.verify() == []
 
 
-def test_all_can_be_altered_at_once(ds: Dataset) -> None:
+def test_types_and_names_change_together(ds: Dataset) -> None:
+    """A user who renames and casts in one call expects one version and a feed that follows both."""
     made = ds.alter_columns(
         {"path": "id", "name": "key", "data_type": pa.int64()},
         {"path": "place.city", "name": "town"},
@@ -225,6 +242,9 @@ def test_all_can_be_altered_at_once(ds: Dataset) -> None:
 
 
 def test_columns_must_stay_identifiable(ds: Dataset) -> None:
+    """With both name and type changed for several columns, nothing tells which old column became
+    which.
+    """
     with pytest.raises(InvalidInputError, match="rename them in a second call"):
         ds.alter_columns(
             {"path": "id", "name": "key", "data_type": pa.int64()},
@@ -248,6 +268,7 @@ def test_columns_must_stay_identifiable(ds: Dataset) -> None:
     ],
 )
 def test_unclear_alterations_are_refused(ds: Dataset, alterations: Any, message: str) -> None:
+    """A misspelt or missing key would otherwise be ignored, and the column stay as it was."""
     with pytest.raises(InvalidInputError, match=message):
         ds.alter_columns(*alterations)
     with pytest.raises(NotFoundError):
@@ -272,6 +293,9 @@ def test_extension_types_and_blobs_stay_what_they_are() -> None:
 
 
 def test_a_wider_key_is_the_same_key() -> None:
+    """Bounds and index learned for narrow keys must still find the rows, and the key stays non-
+    nullable.
+    """
     ds = create(primary_key=["id"])
     ds = ds.upsert(rows(1, 10), on="id")  # learns the bounds of files
     made = ds.alter_columns({"path": "id", "data_type": pa.int64()})
@@ -287,6 +311,9 @@ def test_a_wider_key_is_the_same_key() -> None:
 
 
 def test_remembered_deletes_apply_to_wider_keys() -> None:
+    """A tombstone kept in the narrow type must still stop a late row whose key has the wider
+    one.
+    """
     ds = create()
     options: dict[str, Any] = {"on": "id", "sequence_by": "n"}
     ds = ds.upsert(
@@ -310,7 +337,8 @@ def test_remembered_deletes_apply_to_wider_keys() -> None:
 # --- other writers
 
 
-def test_an_append_planned_before_a_cast_is_written_again(ds: Dataset) -> None:
+def test_appends_are_rewritten_after_a_cast(ds: Dataset) -> None:
+    """Its files have the old type, which the new schema does not describe."""
     watched = in_the_way(ds, lambda: ds.alter_columns(*ALL))
     made = watched.append(rows(9))
     assert values(made)[-1] == values(ds.append(rows(9)))[-1]
@@ -331,7 +359,10 @@ def test_rows_written_before_a_cast_are_not_lost(ds: Dataset, path: str) -> None
         append_fragments(ds.table, write_input(ds.table, rows(9)), batch)
 
 
-def test_nulls_written_before_a_column_became_non_nullable_are_refused(ds: Dataset) -> None:
+def test_stale_nulls_cannot_enter_non_nullable_columns(ds: Dataset) -> None:
+    """Files are checked when they are written, so one written earlier could carry nulls past the
+    new rule.
+    """
     fragments = write_input(ds.table, given(9, name=pa.nulls(1, pa.string())))
     ds.alter_columns({"path": "name", "nullable": False})
     with pytest.raises(ColumnsChangedError, match="became non-nullable"):
@@ -340,7 +371,8 @@ def test_nulls_written_before_a_column_became_non_nullable_are_refused(ds: Datas
         ds.append(given(9, name=pa.nulls(1, pa.string())))
 
 
-def test_nulls_appended_meanwhile_keep_a_column_nullable(ds: Dataset) -> None:
+def test_concurrent_nulls_keep_a_column_nullable(ds: Dataset) -> None:
+    """The check of existing rows must be repeated on the version that the retry is based on."""
     with_null = given(9, name=pa.nulls(1, pa.string()))
     watched = in_the_way(ds, lambda: ds.append(with_null))
     with pytest.raises(InvalidInputError, match="rows have nulls in it"):
@@ -359,7 +391,8 @@ def test_a_cast_is_planned_again_after_other_commits(ds: Dataset) -> None:
     assert made.verify() == []
 
 
-def test_an_upsert_planned_before_a_cast_is_planned_again(ds: Dataset) -> None:
+def test_upserts_are_planned_again_after_casts(ds: Dataset) -> None:
+    """Its rows were matched and written in the old type."""
     watched = in_the_way(ds, lambda: ds.alter_columns(*ALL))
     made = watched.upsert(rows(3, 9), on="id")
     assert made.to_table()["id"].to_pylist().count(3) == 1
@@ -367,7 +400,8 @@ def test_an_upsert_planned_before_a_cast_is_planned_again(ds: Dataset) -> None:
     assert made.schema.field("id").type == pa.int64()
 
 
-def test_two_casts_of_a_column_agree_on_the_wider_type(ds: Dataset) -> None:
+def test_concurrent_casts_keep_the_wider_type(ds: Dataset) -> None:
+    """A later cast to a narrower type would lose what the earlier one allowed."""
     watched = in_the_way(ds, lambda: ds.alter_columns({"path": "n", "data_type": pa.int64()}))
     with pytest.raises(InvalidInputError, match="cannot hold each of its values"):
         watched.alter_columns({"path": "n", "data_type": pa.int32()})
@@ -376,7 +410,8 @@ def test_two_casts_of_a_column_agree_on_the_wider_type(ds: Dataset) -> None:
     assert made.version == ds.version + 2
 
 
-def test_nothing_is_left_of_a_cast_that_lost(ds: Dataset) -> None:
+def test_failed_casts_leave_no_files(ds: Dataset) -> None:
+    """Files that no version names would remain on disk until cleanup."""
     before = data_files(ds)
     overwritten = replace(ds.table)
     watched = in_the_way(ds, lambda: Dataset(overwritten).overwrite(rows(1)))
@@ -390,7 +425,8 @@ def test_nothing_is_left_of_a_cast_that_lost(ds: Dataset) -> None:
     assert data_files(ds) == before | named
 
 
-def test_decimals_are_exact(ds: Dataset) -> None:
+def test_casts_to_decimals_are_exact(ds: Dataset) -> None:
+    """Decimals are used for money, where a conversion through floats would show."""
     made = ds.alter_columns({"path": "n", "data_type": pa.decimal128(7, 2)})
     made = made.append(given(9, n=[Decimal("7.25")]))
     assert made.to_table()["n"].to_pylist()[-1] == Decimal("7.25")

@@ -14,6 +14,9 @@ NOT_NAMES = ["", "a.b", "."]
 
 @pytest.mark.parametrize("name", NOT_NAMES)
 def test_unportable_names_are_refused(name: str, tmp_path: Path) -> None:
+    """Dots and empty names have another meaning in Spark, SQL and Lance's paths, and every verb
+    must agree on that.
+    """
     schema = pa.schema([("id", pa.int64()), (name, pa.int64())])
     with pytest.raises(InvalidInputError, match="names must not be empty or contain a dot"):
         lance_stream.create_dataset(tmp_path / "new", schema)
@@ -34,6 +37,7 @@ def test_unportable_names_are_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["2.0", "2.2"])
 def test_struct_fields_need_distinct_names(version: str, tmp_path: Path) -> None:
+    """Arrow permits equal names in a struct, but no path could choose between them."""
     parts = pa.struct([pa.field("x", pa.int64()), pa.field("x", pa.int64())])
     for arrow in (parts, pa.list_(parts)):
         with pytest.raises(InvalidInputError, match="the parts of a struct must have different"):
@@ -43,6 +47,9 @@ def test_struct_fields_need_distinct_names(version: str, tmp_path: Path) -> None
 @pytest.mark.oracle
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 def test_names_are_case_sensitive_in_every_verb(version: str, tmp_path: Path) -> None:
+    """Lance distinguishes `v` and `V`, and a verb that ignored case would read or overwrite the
+    wrong column.
+    """
     path = str(tmp_path / "t")
     schema = pa.schema(
         [

@@ -47,6 +47,7 @@ def data_files(ds: Dataset) -> set[str]:
 
 @pytest.mark.floors
 def test_values_are_computed_row_by_row(ds: Dataset) -> None:
+    """Deleted rows occupy offsets in a file, so values could be shifted against their rows."""
     made = ds.add_columns(
         {
             "double": "id * 2",
@@ -69,6 +70,9 @@ def test_values_are_computed_row_by_row(ds: Dataset) -> None:
 
 
 def test_rows_keep_their_ids_and_are_updated(ds: Dataset) -> None:
+    """Computed values change rows in place: a follower needs them as updates of the same row
+    ids.
+    """
     before = ds.to_table(with_row_id=True, with_row_versions=True).drop_columns(
         "_row_last_updated_at_version"
     )
@@ -84,6 +88,7 @@ def test_rows_keep_their_ids_and_are_updated(ds: Dataset) -> None:
 
 
 def test_only_the_new_columns_are_written(ds: Dataset) -> None:
+    """Rewriting the existing columns would cost the size of the table."""
     before = data_files(ds)
     made = ds.add_columns({"double": "id * 2", "half": "id / 2"})
     assert len(data_files(made) - before) == 2  # one a fragment
@@ -92,7 +97,10 @@ def test_only_the_new_columns_are_written(ds: Dataset) -> None:
         assert fragment.physical_rows == 4
 
 
-def test_dead_rows_are_not_computed(ds: Dataset) -> None:
+def test_deleted_rows_are_not_computed(ds: Dataset) -> None:
+    """A user removes rows whose values break the expression, and expects that they no longer
+    matter.
+    """
     numbers = {"number": "CAST(name AS int)"}
     with pytest.raises(InvalidInputError, match="cannot be computed"):
         ds.add_columns(numbers)
@@ -110,7 +118,8 @@ def test_a_constant_null_writes_nothing(ds: Dataset) -> None:
     assert made.changes(ds.version).read_all().num_rows == 0
 
 
-def test_null_and_computed_columns_at_once(ds: Dataset) -> None:
+def test_null_and_computed_columns_combine(ds: Dataset) -> None:
+    """A constant null needs no file, while its neighbour does, and both belong to one version."""
     made = ds.add_columns({"price": "CAST(NULL AS double)", "double": "id * 2"})
     assert made.schema.names[-2:] == ["price", "double"]
     assert made.to_table()["price"].null_count == 7
@@ -119,6 +128,9 @@ def test_null_and_computed_columns_at_once(ds: Dataset) -> None:
 
 
 def test_later_rows_may_lack_values(ds: Dataset) -> None:
+    """The expression is evaluated once and is no default, so later rows read null unless they
+    bring a value.
+    """
     made = ds.add_columns({"double": "id * 2"}).append(rows(9))
     made = made.append(rows(10).append_column("double", pa.array([20])))
     assert made.to_table(filter="id > 8")["double"].to_pylist() == [None, 20]
@@ -126,13 +138,19 @@ def test_later_rows_may_lack_values(ds: Dataset) -> None:
 
 
 def test_an_empty_table_gets_its_columns() -> None:
+    """Without fragments there is nothing to compute, but the type is still known from the
+    expression.
+    """
     empty = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     made = empty.add_columns({"double": "id * 2"}).append(rows(1))
     assert made.schema.names == [*SCHEMA.names, "double"]
     assert made.to_table()["double"].to_pylist() == [None]
 
 
-def test_values_without_stable_row_ids() -> None:
+def test_columns_compute_without_stable_ids() -> None:
+    """Tables of other writers often have no stable row ids, and no sequence of versions to
+    update.
+    """
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
@@ -159,6 +177,7 @@ def test_values_without_stable_row_ids() -> None:
 def test_failed_computations_leave_no_files(
     ds: Dataset, columns: Any, error: type[Exception], match: str
 ) -> None:
+    """Fragments computed before the error would remain as files that no version names."""
     before = data_files(ds)
     with pytest.raises(error, match=match):
         ds.add_columns(columns)
@@ -167,10 +186,12 @@ def test_failed_computations_leave_no_files(
 
 
 def test_adding_no_column_makes_no_version(ds: Dataset) -> None:
+    """An empty version would wake every follower for nothing."""
     assert ds.add_columns({}).version == ds.version
 
 
 def test_retries_compute_only_new_rows(ds: Dataset) -> None:
+    """Computing everything again after each concurrent append might never end on a busy table."""
     before = data_files(ds)
     made = in_the_way(ds, lambda: ds.append(rows(9))).add_columns({"double": "id * 2"})
     assert made.version == ds.version + 2
@@ -180,11 +201,13 @@ def test_retries_compute_only_new_rows(ds: Dataset) -> None:
 
 
 def test_concurrently_deleted_rows_stay_deleted(ds: Dataset) -> None:
+    """The commit replaces fragments, and must carry over deletions that were made meanwhile."""
     made = in_the_way(ds, lambda: ds.delete("id = 5")).add_columns({"double": "id * 2"})
     assert made.to_table()["double"].to_pylist() == [2, 6, 8, 12, 14, 16]
 
 
 def test_files_of_removed_fragments_are_deleted(ds: Dataset) -> None:
+    """Values computed for a fragment that was deleted meanwhile are referenced by no version."""
     made = in_the_way(ds, lambda: ds.delete("id < 5")).add_columns({"double": "id * 2"})
     named = {file.path for fragment in made.table.manifest.fragments for file in fragment.files}
     stale = {file.path for fragment in ds.table.manifest.fragments for file in fragment.files}
@@ -204,7 +227,11 @@ def test_files_are_rewritten_if_ids_collide(ds: Dataset) -> None:
     assert len(data_files(made) - before) == 4  # the first two of ours are gone
 
 
-def test_a_concurrent_overwrite_leaves_no_file(ds: Dataset) -> None:
+def test_concurrent_overwrites_leave_no_files(ds: Dataset) -> None:
+    """After an overwrite the computed values belong to no row, so the verb fails and removes
+    them.
+    """
+
     def meanwhile() -> None:
         ds.overwrite(rows(50))
 
@@ -220,7 +247,11 @@ def test_a_concurrent_overwrite_leaves_no_file(ds: Dataset) -> None:
     assert data_files(ds) == named
 
 
-def test_a_concurrent_column_of_that_name_conflicts(ds: Dataset) -> None:
+def test_concurrent_columns_of_equal_name_conflict(ds: Dataset) -> None:
+    """Two computed columns of one name may have different values, so the second must not replace
+    the first.
+    """
+
     def meanwhile() -> None:
         ds.add_columns({"double": "id * 3"})
 
@@ -230,7 +261,10 @@ def test_a_concurrent_column_of_that_name_conflicts(ds: Dataset) -> None:
     assert len(data_files(ds)) == 4
 
 
-def test_retries_are_limited(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_computing_gives_up_after_retries(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a table that changes all the time the verb must end with an error, without files of its
+    own.
+    """
     monkeypatch.setattr("lance_stream.write.planning.MAX_PLANS", 3)
     at_once = replace(MACHINE, sleep=lambda _seconds: None)
     before = data_files(ds)

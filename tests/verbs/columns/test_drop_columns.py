@@ -48,6 +48,9 @@ def ds() -> Dataset:
 
 
 def test_dropping_a_column_changes_no_row(ds: Dataset) -> None:
+    """Row ids and versions must stay, and followers must not see updates for a change of
+    metadata.
+    """
     before = ds.to_table(with_row_id=True, with_row_versions=True)
     left = ds.drop_columns(["name", "orders"])
     assert left.version == ds.version + 1
@@ -59,6 +62,7 @@ def test_dropping_a_column_changes_no_row(ds: Dataset) -> None:
 
 
 def test_a_single_name_needs_no_list(ds: Dataset) -> None:
+    """A text is also a sequence of letters, which must not be taken for columns."""
     assert ds.drop_columns("name").schema.names == ["id", "place", "orders", "tags"]
 
 
@@ -70,10 +74,12 @@ def test_a_struct_field_can_be_dropped(ds: Dataset) -> None:
 
 
 def test_a_dropped_struct_takes_its_fields(ds: Dataset) -> None:
+    """Naming a struct and one of its fields is redundant but no contradiction."""
     assert "place" not in ds.drop_columns(["place.zip", "place"]).schema.names
 
 
 def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
+    """Dropping must cost one commit at any size of table."""
     store = WatchedStore(ds.table.store)
     drop_columns(replace(ds.table, store=store, log=ObjectStoreLog(store)), ["name", "place.city"])
     assert store.calls
@@ -81,6 +87,7 @@ def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
 
 
 def test_compaction_removes_dropped_values(ds: Dataset) -> None:
+    """Dropped data stays in the files until they are rewritten, and then it must really be gone."""
     left = ds.drop_columns(["name"]).compact()
     held = [file.field_ids for fragment in left.table.manifest.fragments for file in fragment.files]
     assert len(held) == 1
@@ -89,12 +96,16 @@ def test_compaction_removes_dropped_values(ds: Dataset) -> None:
 
 
 def test_files_without_columns_leave_the_manifest(ds: Dataset) -> None:
+    """A file of which no column is left would be opened and counted for nothing."""
     left = ds.add_columns({"double": "id * 2"}).drop_columns(["double"])
     assert [len(fragment.files) for fragment in left.table.manifest.fragments] == [1, 1]
     assert left.to_table().equals(ds.to_table())
 
 
-def test_a_reused_field_id_has_no_history(ds: Dataset) -> None:
+def test_reused_field_ids_have_no_history(ds: Dataset) -> None:
+    """Lance assigns the highest id again, and the feed must not show the dropped column's values
+    under the new name.
+    """
     first = ds.add_columns({"double": "id * 2"})
     last = first.drop_columns(["double"]).add_columns({"triple": "id * 3"})
     assert first.table.schema.fields[-1].id == last.table.schema.fields[-1].id
@@ -130,12 +141,14 @@ def test_a_reused_field_id_has_no_history(ds: Dataset) -> None:
 def test_invalid_drops_make_no_version(
     ds: Dataset, columns: Any, error: type[Exception], match: str
 ) -> None:
+    """Keys, unknown names and the last field of a struct must be refused before the commit."""
     with pytest.raises(error, match=match):
         ds.drop_columns(columns)
     assert ds.checkout(None).version == ds.version
 
 
 def test_the_last_column_cannot_be_dropped() -> None:
+    """A table without columns cannot count its rows."""
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", pa.schema([("a", pa.int64()), ("b", pa.int64())])
     )
@@ -144,6 +157,7 @@ def test_the_last_column_cannot_be_dropped() -> None:
 
 
 def test_dropping_no_column_makes_no_version(ds: Dataset) -> None:
+    """An empty version would wake every follower for nothing."""
     assert ds.drop_columns([]).version == ds.version
 
 
@@ -170,6 +184,7 @@ def test_columns_of_tombstones_cannot_be_dropped() -> None:
 
 @pytest.mark.oracle
 def test_indexed_columns_cannot_be_dropped(tmp_path: Any) -> None:
+    """An index without its column makes the dataset unreadable for Lance."""
     theirs = lance.write_dataset(pa.table({"id": [1, 2], "x": [1, 2]}), tmp_path / "t")
     theirs.create_scalar_index("x", "BTREE")
     ds = lance_stream.open_dataset(theirs.uri)
@@ -182,6 +197,9 @@ def test_indexed_columns_cannot_be_dropped(tmp_path: Any) -> None:
 
 @pytest.mark.oracle
 def test_concurrently_indexed_columns_stay(tmp_path: Any) -> None:
+    """The index may appear between plan and commit, so the check is repeated on the newest
+    version.
+    """
     theirs = lance.write_dataset(pa.table({"id": [1, 2], "x": [1, 2]}), tmp_path / "t")
     ds = lance_stream.open_dataset(theirs.uri)
     with pytest.raises(InvalidInputError, match="the index 'x_idx' is on it"):
@@ -189,6 +207,8 @@ def test_concurrently_indexed_columns_stay(tmp_path: Any) -> None:
 
 
 def test_concurrent_rows_and_columns_stay(ds: Dataset) -> None:
+    """The new schema is derived from the newest version, not from the one that was read first."""
+
     def meanwhile() -> None:
         ds.append(rows(5)).add_columns(pa.field("price", pa.float64())).delete("id = 1")
 
@@ -198,11 +218,14 @@ def test_concurrent_rows_and_columns_stay(ds: Dataset) -> None:
 
 
 def test_two_columns_can_be_dropped_concurrently(ds: Dataset) -> None:
+    """Neither writer may bring back the column that the other has dropped."""
     left = in_the_way(ds, lambda: ds.drop_columns(["tags"])).drop_columns(["name"])
     assert left.schema.names == ["id", "place", "orders"]
 
 
-def test_concurrent_renames_are_kept(ds: Dataset) -> None:
+def test_concurrent_renames_survive_a_drop(ds: Dataset) -> None:
+    """Writing back the schema that was read first would undo the rename."""
+
     def meanwhile() -> None:
         ds.rename_columns({"tags": "labels"})
 

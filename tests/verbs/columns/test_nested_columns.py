@@ -53,6 +53,7 @@ def values(ds: Dataset, column: str) -> list[Any]:
 
 @pytest.mark.floors
 def test_parts_are_added_without_values(ds: Dataset) -> None:
+    """New parts of structs and lists read null where the parent exists, and no file is written."""
     made = ds.add_columns(
         [
             pa.field("place.city", pa.string()),
@@ -148,18 +149,23 @@ def test_parts_are_computed(ds: Dataset) -> None:
 def test_invalid_parts_are_refused(
     ds: Dataset, field: pa.Field, error: type[Exception], message: str
 ) -> None:
+    """A path may meet a missing parent, a column without parts or a part of another type."""
     with pytest.raises(error, match=message):
         ds.add_columns(field)
 
 
-def test_computed_parts_need_a_row_for_each_value(ds: Dataset) -> None:
+def test_parts_of_lists_are_not_computed(ds: Dataset) -> None:
+    """A row has many values inside of a list, and an expression yields one."""
     with pytest.raises(InvalidInputError, match="part of a list"):
         ds.add_columns({"orders.x": "id"})
     with pytest.raises(InvalidInputError, match=r"already has a column 'place\.zip'"):
         ds.add_columns({"place.zip": "id"})
 
 
-def test_two_writers_add_the_same_part(ds: Dataset) -> None:
+def test_concurrent_additions_of_parts_agree(ds: Dataset) -> None:
+    """Two sinks that meet the same new part must not fail each other, and different parts must
+    both remain.
+    """
     city = pa.field("place.city", pa.string())
     made = in_the_way(ds, lambda: ds.add_columns(city)).add_columns(city)
     assert made.version == ds.version + 1
@@ -170,6 +176,9 @@ def test_two_writers_add_the_same_part(ds: Dataset) -> None:
 
 
 def test_incoming_parts_are_added(ds: Dataset) -> None:
+    """Evolution reaches into structs and lists; it must refuse names that differ in case only,
+    and keys or values of maps.
+    """
     deep = pa.struct([("d", pa.int8()), ("c", pa.int8())])
     incoming = pa.schema(
         [
@@ -193,6 +202,9 @@ def test_incoming_parts_are_added(ds: Dataset) -> None:
 
 @pytest.mark.floors
 def test_parts_of_lists_are_dropped(ds: Dataset) -> None:
+    """The remaining parts of a list's structs must be read without those that files still
+    contain.
+    """
     made = ds.add_columns(pa.field("orders.n", pa.int32())).append(
         pa.table(
             {"id": [9], "orders": [[{"price": 2.0, "n": 3}]]},

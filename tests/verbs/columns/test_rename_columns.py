@@ -21,6 +21,9 @@ def ds() -> Dataset:
 
 
 def test_renaming_keeps_the_rows(ds: Dataset) -> None:
+    """Columns are identified by field ids, so a new name changes no row and sends nothing to
+    followers.
+    """
     before = ds.to_table(with_row_id=True, with_row_versions=True)
     made = ds.rename_columns({"name": "title", "id": "key"})
     assert made.version == ds.version + 1
@@ -34,6 +37,9 @@ def test_renaming_keeps_the_rows(ds: Dataset) -> None:
 
 
 def test_a_renamed_key_stays_the_key(ds: Dataset) -> None:
+    """The primary key is a property of the field, and upserts by the new name must find the old
+    rows.
+    """
     made = ds.rename_columns({"id": "key"})
     assert made.table.schema.fields[0].primary_key_position is not None
     made = made.upsert(pa.table({"key": [1, 9], "name": ["new", "nine"]}), on="key")
@@ -52,6 +58,7 @@ def test_struct_fields_can_be_renamed(ds: Dataset) -> None:
 
 
 def test_two_columns_can_swap_names(ds: Dataset) -> None:
+    """Renames apply all at once: one after the other, the first would collide with the second."""
     made = ds.rename_columns({"id": "name", "name": "id"})
     assert made.to_table(["id", "name"]).to_pydict() == {
         "id": ["n1", "n2", "n3", "n4"],
@@ -60,12 +67,14 @@ def test_two_columns_can_swap_names(ds: Dataset) -> None:
 
 
 def test_the_feed_follows_renamed_columns(ds: Dataset) -> None:
+    """Versions before the rename must be read by field id and shown under the new name."""
     made = ds.rename_columns({"name": "title"}).update({"title": "'new'"}, "id = 1")
     feed = made.changes(0, columns=["title"]).read_all()
     assert feed["title"].to_pylist() == ["n1", "n2", "n3", "n4", "n1", "new"]
 
 
 def test_renaming_to_the_same_makes_no_version(ds: Dataset) -> None:
+    """An empty version would wake every follower for nothing."""
     assert ds.rename_columns({}).version == ds.version
     assert ds.rename_columns({"name": "name"}).version == ds.version
 
@@ -89,12 +98,15 @@ def test_renaming_to_the_same_makes_no_version(ds: Dataset) -> None:
 def test_invalid_names_change_nothing(
     ds: Dataset, names: Any, error: type[Exception], match: str
 ) -> None:
+    """Duplicate, empty and reserved names must be refused before the commit."""
     with pytest.raises(error, match=match):
         ds.rename_columns(names)
     assert ds.checkout(None).version == ds.version
 
 
-def test_a_concurrently_dropped_column_is_missing(ds: Dataset) -> None:
+def test_renames_miss_concurrently_dropped_columns(ds: Dataset) -> None:
+    """A retry on the newest schema must not resurrect the column under a new name."""
+
     def meanwhile() -> None:
         ds.drop_columns(["name"])
 
@@ -103,5 +115,6 @@ def test_a_concurrently_dropped_column_is_missing(ds: Dataset) -> None:
 
 
 def test_concurrent_rows_get_the_new_name(ds: Dataset) -> None:
+    """Rows appended meanwhile were written under the old name and belong to the same field id."""
     made = in_the_way(ds, lambda: ds.append(rows(5))).rename_columns({"name": "title"})
     assert made.to_table(["title"], filter="id = 5")["title"].to_pylist() == ["n5"]

@@ -45,9 +45,10 @@ from tests.verbs.columns.test_add_columns import in_the_way
     ],
     ids=str,
 )
-def test_the_type_that_holds_both(
+def test_the_widened_type_holds_both(
     known: pa.DataType, incoming: pa.DataType, wider: pa.DataType | None
 ) -> None:
+    """A pair of types has a wider one only if every value of both survives the cast."""
     expected = wider
     if wider is None:
         expected = pa.map_(pa.int8(), pa.int16()) if pa.types.is_map(known) else known
@@ -62,6 +63,7 @@ def ds() -> Dataset:
 
 
 def test_columns_are_widened_once(ds: Dataset) -> None:
+    """Rows with the wider type keep arriving, and only the first of them may rewrite the table."""
     incoming = pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int32())]))])
     made = Dataset(widen_columns(ds.table, incoming))
     assert made.version == ds.version + 1
@@ -71,6 +73,7 @@ def test_columns_are_widened_once(ds: Dataset) -> None:
 
 
 def test_rows_that_cannot_fit_widen_nothing(ds: Dataset) -> None:
+    """One column that fits must not be widened for rows that are refused because of another."""
     for other in ([("id", pa.int64()), ("s", pa.string())], [("id", pa.string())]):
         with pytest.raises(InvalidInputError, match="a cast could change or lose values"):
             widen_columns(ds.table, pa.schema(other))
@@ -78,6 +81,10 @@ def test_rows_that_cannot_fit_widen_nothing(ds: Dataset) -> None:
 
 
 def test_concurrent_writers_agree_on_the_widest_type(ds: Dataset) -> None:
+    """The type to widen to is computed from the newest version, which another writer may have
+    widened already.
+    """
+
     def others(kind: pa.DataType) -> Any:
         return lambda: widen_columns(ds.table, pa.schema([("id", kind)]))
 
