@@ -133,8 +133,8 @@ def read_latest_together(logs: Sequence[VersionLog]) -> list[Manifest]:
             return manifests
     raise CorruptDataError(
         f"the newest version of one of {', '.join(log.store.uri for log in checked)} is in "
-        f"{checked[0].manifests.where}, but its manifest does not exist. Open each table alone to "
-        "find it: the error states the remedy"
+        f"{checked[0].manifests.where}, but its manifest does not exist. Open the tables one at a "
+        "time to find which: the error states the remedy"
     )
 
 

@@ -191,9 +191,10 @@ class ExternalLog:
         if self._newest_seen is None:
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in a manifest store, but "
-                f"{self.manifests.where} has none of them under {self.base_uri!r}: it is another "
-                "one, or was emptied. Give the right one; or, if no writer publishes there "
-                "anymore, take the table over with lance_stream.claim_versions()"
+                f"{self.manifests.where} has no versions under {self.base_uri!r}: it is a "
+                "different store, or was emptied. Set the storage option manifest_store to the "
+                "right one; or, if no writer publishes there anymore, take over the table with "
+                "lance_stream.claim_versions()"
             )
 
     def latest(self) -> int:
@@ -466,9 +467,8 @@ class ExternalLog:
             return NotFoundError(
                 f"there is no dataset at {self.store.uri}, but {self.manifests.where} has versions "
                 f"up to {location.version} of {self.base_uri!r}: either the dataset was deleted, "
-                "or "
-                "the versions are those of another one at the same path elsewhere. If it was "
-                "deleted, remove it from the manifest store with lance_stream.forget_versions()"
+                "or the versions belong to a dataset with the same path in another place. If it "
+                "was deleted, remove it from the manifest store with lance_stream.forget_versions()"
             )
         return CorruptDataError(
             f"{self.manifests.where} has version {location.version} as the newest of "

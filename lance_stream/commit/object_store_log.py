@@ -116,8 +116,8 @@ class ObjectStoreLog:
         if mark is not None and not self.is_claiming:
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in an external manifest store, "
-                f"{mark!r}; without it, the newest one may be missed. Give the storage option "
-                "manifest_store (or a URI that begins with s3+ddb://), as the other writers do. To "
+                f"{mark!r}; without it, the newest version may be missed. Set the storage option "
+                "manifest_store (or use a URI that starts with s3+ddb://), as other writers do. To "
                 "stop using it, call lance_stream.leave_manifest_store() once with it; if it no "
                 "longer exists, or this is a copy of the table, call "
                 "lance_stream.claim_versions() without it"

@@ -215,7 +215,7 @@ def _flag(text: str) -> bool:
 
 def _blob(text: str) -> bool:
     if text.lower() not in TRUE_SPELLINGS:
-        raise ValueError("the key alone makes a column of blobs: set true, or remove it")
+        raise ValueError("the only valid value is true: set true, or remove the key")
     return True
 
 

@@ -32,8 +32,8 @@ def with_whole_structs(field: Field, stored: Schema) -> Field:
         whole = stored.field_by_id(field.id)
         if whole is None or whole.logical_type != STRUCT:
             raise CorruptDataError(
-                f"the packed struct {field.name!r} (field {field.id}) is none in the file's own "
-                "schema"
+                f"the packed struct {field.name!r} (field {field.id}) is not a packed struct in "
+                "the file's schema"
             )
         same = [child.id for child in whole.children] == [child.id for child in field.children]
         return field if same else replace(field, children=whole.children)

@@ -66,7 +66,7 @@ FLAGS: dict[int, FeatureFlag] = {
         "base paths", True, True, "files are looked for below their base; new ones are our own"
     ),
     NO_TRANSACTION_FILE: FeatureFlag(
-        "no transaction file", True, True, "the inline copy is read; writing both is no harm"
+        "no transaction file", True, True, "the inline copy is read; writing both is harmless"
     ),
     DATA_OVERLAYS: FeatureFlag(
         "data overlay files", False, False, "ignoring an overlay would give stale values"

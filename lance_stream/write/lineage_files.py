@@ -127,9 +127,9 @@ def _check(table: TableVersion, columns: Mapping[str, npt.NDArray[np.uint64]]) -
     for name, values in columns.items():
         if len(values) and int(values.max()) >= ends[name]:
             raise CorruptDataError(
-                f"a row has {int(values.max())} among its {name.replace('_', ' ')}, but version "
-                f"{table.version} has none from {ends[name]} on: the table is damaged. Nothing was "
-                "committed. `lance-stream verify` lists what is wrong"
+                f"a row has {int(values.max())} among its {name.replace('_', ' ')}, but those of "
+                f"version {table.version} are below {ends[name]}: the table is damaged. Nothing "
+                "was committed. `lance-stream verify` lists what is wrong"
             )
 
 

@@ -576,8 +576,8 @@ class BadRows:
         if sum(batch.nbytes for batch in self.batches) > MAX_BAD_BYTES:
             raise InvalidInputError(
                 f"more than {MAX_BAD_BYTES >> 20} MB of the batch's rows do not fit the table, for "
-                f"example: {_row_text(self.batches[0], 0)}. So many are no exception: correct the "
-                "table's columns, the checks or the stream. Nothing was committed"
+                f"example: {_row_text(self.batches[0], 0)}. Nothing was committed. This is more "
+                "than a few bad rows: correct the table's columns, the checks or the stream"
             )
 
     def encode(self) -> bytes:

@@ -115,5 +115,5 @@ def test_padded_columns_are_recognized_by_their_metadata(spark: Any, tmp_path: P
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW padded (op CHAR(3)) {where}")
     frame = spark.table("padded")
     assert frame.where("op = 'd'").count() == 1
-    with pytest.raises(InvalidInputError, match="a CHAR, beside which Spark pads"):
+    with pytest.raises(InvalidInputError, match="a CHAR column, to whose length Spark pads"):
         resolve_delete_condition("op = 'd'", frame.schema, case_sensitive=False)

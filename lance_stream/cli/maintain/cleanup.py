@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 @click.option(
     "--delete-unverified",
     is_flag=True,
-    help="Remove files that no version ever named, whatever their age: only safe if no program "
-    "is writing to the table.",
+    help="Remove files that no version ever referenced, whatever their age: only safe if no "
+    "program is writing to the table.",
 )
 @click.option(
     "--expire-consumers",
@@ -69,8 +69,8 @@ def command(
     """
     ds = table.open()
     question = (
-        f"Delete files of {ds.uri} that no version names, whatever their age? Programs that are "
-        "writing to it now would lose their rows."
+        f"Delete files of {ds.uri} that no version references, whatever their age? Programs that "
+        "are writing to it now would lose their rows."
     )
     if delete_unverified and not confirm(question, is_sure=yes or dry_run):
         print("nothing was removed")

@@ -494,15 +494,15 @@ class TableFollower:
             if newer == older + 1:
                 continue
             if newer == older + 2:
-                problem = f"version {older + 1} is gone"
+                problem = f"version {older + 1} no longer exists"
             else:
-                problem = f"versions {older + 1} to {newer - 1} are gone"
+                problem = f"versions {older + 1} to {newer - 1} no longer exist"
             instead = f"the net changes from version {older} to {newer} replace them"
             if self.rules.is_consumer and older:
                 self._warn(problem, instead)
             else:
                 self._lose(
-                    f"the changes after version {older} are needed, but of the next ones {problem}",
+                    f"the changes after version {older} are needed, but {problem}",
                     history,
                     instead,
                 )

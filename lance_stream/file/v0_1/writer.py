@@ -72,7 +72,7 @@ class V01FileWriter:
         """
         if self._batch_offsets[-1] + self._waiting_rows + batch.num_rows > MAX_ROWS:
             raise InvalidInputError(
-                f"a file of version 0.1 holds at most {MAX_ROWS} rows; begin another"
+                f"a file of version 0.1 holds at most {MAX_ROWS} rows; start another file"
             )
         if not batch.num_rows:
             return []

@@ -59,7 +59,7 @@ def evolutions(called: str, value: object) -> tuple[str, ...]:
         values = tuple(part.strip() for name in values for part in str(name).split(","))
     names = [check_one_of(called, name, SCHEMA_EVOLUTIONS) for name in values]
     if "none" in names and len(set(names)) > 1:
-        raise InvalidInputError(f"{called} is none or others, not both: {value!r}")
+        raise InvalidInputError(f"{called} cannot combine none with other names: {value!r}")
     return tuple(name for name in names if name != "none")
 
 

@@ -176,7 +176,7 @@ class WriterArguments:
         in_views="by key",
     )
     when_not_matched: str | None = argument(
-        "What a row does if the table lacks its key; by default it is inserted.",
+        "What happens to a row whose key is not in the table; by default it is inserted.",
         Option("whenNotMatched", text),
         default=None,
         check=as_text("'insert', 'ignore' or a condition: 'source.price > 0'"),
@@ -190,7 +190,7 @@ class WriterArguments:
         check=evolutions,
     )
     expect: tuple[Check, ...] = argument(
-        "The conditions that each row has to meet.",
+        "The conditions that every row must meet.",
         Option("expect", conditions),
         default=(),
         check=checks,
@@ -207,7 +207,7 @@ class WriterArguments:
         why=_BATCHES_DEPEND,
     )
     quarantine_uri: str | None = argument(
-        "The location of the quarantine; by default beside the table.",
+        "The location of the quarantine; by default next to the table.",
         Option("quarantineUri", location),
         default=None,
         python="bad_rows['quarantine']",

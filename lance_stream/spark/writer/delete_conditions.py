@@ -84,7 +84,7 @@ def _differences(node: Node, columns: StructType) -> Iterator[str]:
         yield "has a subscript, and Spark's settings decide what a missing item is"
     for field in columns:
         if _is_padded(field):
-            yield f"names {field.name!r}, a CHAR, beside which Spark pads literals with blanks"
+            yield f"names {field.name!r}, a CHAR column, to whose length Spark pads literals"
     for item in node.find_all(nodes.Cast):
         if not _is_date(item):
             yield "has a cast or a time, which Spark may evaluate differently"

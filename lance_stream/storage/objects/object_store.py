@@ -233,9 +233,9 @@ class ObjectStore:
                     # It is ours if an answer was lost and the request was repeated.
                     return self.read(path) == view
         raise StoreUnavailableError(
-            f"{self.settings.where(self.container)} answers that the name {self._key(path)!r} is "
-            f"taken, and that there is no such object: {attempts}. Nothing was created. Try again "
-            "later"
+            f"{self.settings.where(self.container)} reports that the name {self._key(path)!r} is "
+            f"taken, but also that there is no such object: {attempts}. Nothing was created. Try "
+            "again later"
         )
 
     def open_writer(self, path: str) -> FileWriter:

@@ -205,8 +205,8 @@ def _with_hidden_lineage(start: Manifest, fragment: Fragment) -> Fragment:
     """
     if fragment.created_at_versions is None or not has_only_moved_rows(fragment):
         raise InvalidInputError(
-            "row ids and created-at versions of a new fragment can only be in hidden columns if it "
-            "states both for each of its rows: those of new rows are given by the commit"
+            "a new fragment can have row ids and created-at versions in hidden columns only if all "
+            "of its rows existed before, because the commit assigns those of new rows"
         )
     _moved_ids(start, fragment)
     _stated(start, fragment, fragment.physical_rows)
@@ -214,8 +214,8 @@ def _with_hidden_lineage(start: Manifest, fragment: Fragment) -> Fragment:
 
 
 _REMEDY: Final = (
-    "the table is damaged, or another has taken its place. Nothing was committed. `lance-stream "
-    "verify` lists what is wrong; write the rows into a new table, or restore an older version"
+    "the table is damaged, or was replaced. Nothing was committed. `lance-stream verify` lists the "
+    "problems; write the rows to a new table, or restore an older version"
 )
 
 
@@ -224,7 +224,7 @@ def _moved_ids(start: Manifest, fragment: Fragment) -> RowIds:
     if fragment.row_ids is None or isinstance(fragment.row_ids, LineageColumn):
         return np.empty(0, np.uint64)
     if not isinstance(fragment.row_ids, bytes):
-        raise UnsupportedFeatureError("row ids of a new fragment that stand in a file of their own")
+        raise UnsupportedFeatureError("row ids of a new fragment that are in a separate file")
     ids = decode_row_ids(fragment.row_ids)
     if len(ids) > fragment.physical_rows:
         raise InvalidInputError(

@@ -156,9 +156,9 @@ def check_is_of(
         if is_history != (tombstones.values is not None):
             origin = "scd2" if tombstones.values is not None else "an upsert or scd1"
             raise InvalidInputError(
-                f"the table remembers deletes of {origin}, which these changes would not find: a "
-                "table has either current rows or their history. Nothing was written. Write the "
-                "other one to a table of its own; or forget the remembered deletes by removing the "
+                f"the table remembers deletes of {origin}, which do not apply to these changes: a "
+                "table has either current rows or their history. Nothing was written. Write these "
+                "changes to a separate table; or forget the remembered deletes by removing the "
                 f"key {CONFIG_KEY!r} from the table's config"
             )
         raise InvalidInputError(

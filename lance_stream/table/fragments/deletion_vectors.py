@@ -151,7 +151,7 @@ def decode_bitmap(data: bytes, most: int) -> RowOffsets:
     numbers = decode_bitmap_up_to(data, most)
     if numbers is None:
         raise CorruptDataError(
-            f"a roaring bitmap has {bitmap_size(data)} numbers, of which {most} are possible"
+            f"a roaring bitmap has {bitmap_size(data)} numbers, but at most {most} are possible"
         )
     return numbers
 

@@ -240,7 +240,10 @@ class RowIdSequence:
             InvalidInputError: They are not two u64 in this order.
         """
         if not 0 <= start <= stop <= _MAX_U64:
-            raise InvalidInputError(f"{start} to {stop} is no range of row ids")
+            raise InvalidInputError(
+                f"{start} to {stop} is not a range of row ids: expected 0 <= start <= stop <= "
+                f"{_MAX_U64}"
+            )
         return cls((Ranges(np.array([start], np.uint64), np.array([stop], np.uint64)),))
 
     @classmethod

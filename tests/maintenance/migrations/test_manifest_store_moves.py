@@ -92,7 +92,7 @@ def test_a_plain_table_moves_into_a_store(uri: Path, options: dict[str, str]) ->
         2,
         3,
     ]
-    with pytest.raises(InvalidInputError, match="Give the storage option manifest_store"):
+    with pytest.raises(InvalidInputError, match="Set the storage option manifest_store"):
         plain.append(rows(3))
     assert ids_of(uri, options) == [1, 2]
 
@@ -180,7 +180,7 @@ def test_emptied_stores_can_be_claimed_again(
     external: Path, options: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "manifests.db").unlink()
-    with pytest.raises(InvalidInputError, match="has none of them"):
+    with pytest.raises(InvalidInputError, match="has no versions under"):
         open_dataset(external, storage_options=options).append(rows(3))
     lance_stream.claim_versions(external, options)
     open_dataset(external, storage_options=options).append(rows(3))

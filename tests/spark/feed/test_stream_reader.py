@@ -342,7 +342,7 @@ def test_cleanup_gaps_of_consumers_are_bridged(
         ("insert", 5, 5),
         ("update_postimage", 5, 2),
     ]
-    assert "versions 3 to 4 are gone" in caplog.text
+    assert "versions 3 to 4 no longer exist" in caplog.text
 
 
 def test_consumers_ahead_of_tables_are_refused(ds: Dataset) -> None:

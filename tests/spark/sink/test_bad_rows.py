@@ -385,6 +385,6 @@ def test_too_many_bad_rows_are_refused(
     monkeypatch.setattr("lance_stream.write.row_checks.MAX_BAD_BYTES", 1000)
     df = spark.range(100)
     sink = lance_sink(uri, app_id="app", expect="id < 0", bad_rows="quarantine")
-    with pytest.raises(InvalidInputError, match="So many are no exception"):
+    with pytest.raises(InvalidInputError, match="This is more than a few bad rows"):
         sink(df, 0)
     assert not Path(uri, "_versions").exists()

@@ -530,7 +530,7 @@ def test_padded_columns_decide_no_delete() -> None:
     """Spark pads 'd' with blanks for a CHAR(3), while the table has no such padding."""
     written = {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}
     for field in (StructField("op", CharType(3)), StructField("op", StringType(), True, written)):
-        with pytest.raises(InvalidInputError, match=r"a CHAR, beside which Spark pads"):
+        with pytest.raises(InvalidInputError, match=r"a CHAR column, to whose length Spark pads"):
             resolve_delete_condition("op = 'd'", StructType([field]), case_sensitive=False)
     varying = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
     columns = StructType([StructField("op", StringType(), True, varying)])

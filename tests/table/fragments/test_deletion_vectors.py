@@ -188,7 +188,7 @@ def test_few_numbers_are_looked_up_in_a_bitmap_of_nearly_all() -> None:
     assert bitmap_size(data) == (1 << 32) - 1
     numbers = np.array([1 << 40, 70_000, 3, 69_999, (1 << 32) - 1, 3], np.uint64)
     assert which_in_bitmap(data, numbers).tolist() == [False, False, True, True, True, True]
-    with pytest.raises(CorruptDataError, match="numbers, of which 100 are possible"):
+    with pytest.raises(CorruptDataError, match="numbers, but at most 100 are possible"):
         decode_bitmap(data, 100)
     assert decode_bitmap_up_to(data, 100) is None
 

@@ -135,7 +135,9 @@ class ConstantPage:
         num_levels = lengths[0] if lengths else self._page.length
         levels = checked_levels(Levels(self._layers, streams[0], streams[1], num_levels))
         if self._scalar is None and streams[1] is None:
-            raise CorruptDataError("a page without a value does not state what is null")
+            raise CorruptDataError(
+                "a constant page has neither a value nor definition levels that mark nulls"
+            )
         if levels.num_rows() != self._page.length:
             raise CorruptDataError(
                 f"the levels are those of {levels.num_rows()} rows, but the page has "
