@@ -88,6 +88,7 @@ def on(ds: Dataset, store: WatchedStore) -> Dataset:
 
 
 def test_cleanup_removes_versions_and_their_files() -> None:
+    """What no remaining version names must go, exactly that, and be counted in the report."""
     ds = busy_table()
     before, there = ds.to_table(with_row_id=True, with_row_versions=True), len(paths_of(ds))
     report = ds.cleanup(retain_versions=1)
@@ -107,6 +108,7 @@ def test_cleanup_removes_versions_and_their_files() -> None:
 
 
 def test_the_report_counts_the_removed_bytes() -> None:
+    """Operators judge a cleanup by the space it has freed."""
     ds = busy_table()
     before = sum(file.size_bytes for file in ds.table.store.list())
     report = ds.cleanup(retain_versions=2)
@@ -147,6 +149,7 @@ def test_a_dry_run_predicts_the_cleanup() -> None:
 
 
 def test_versions_stay_until_they_are_old() -> None:
+    """The default of two weeks protects readers and time travel."""
     ds = busy_table()
     assert ds.cleanup().versions == ()
     two_weeks = CleanupRules()
@@ -200,6 +203,7 @@ def test_versions_after_young_ones_stay() -> None:
 
 @pytest.mark.parametrize("age", [timedelta(0), "0s", "0 days"])
 def test_age_zero_keeps_only_the_newest(age: str | timedelta) -> None:
+    """Zero is falsy in Python and must not be mistaken for no limit."""
     ds = busy_table()
     assert ds.cleanup(older_than=age).versions == tuple(range(1, ds.version))
 
@@ -217,6 +221,7 @@ def test_age_zero_keeps_only_the_newest(age: str | timedelta) -> None:
     ],
 )
 def test_invalid_rules_are_refused(call: Callable[[Dataset], CleanupReport]) -> None:
+    """A rule that is misread could delete versions that the user wanted to keep."""
     ds = busy_table()
     before = paths_of(ds)
     with pytest.raises(InvalidInputError):
@@ -225,6 +230,7 @@ def test_invalid_rules_are_refused(call: Callable[[Dataset], CleanupReport]) -> 
 
 
 def test_tagged_versions_stay_readable() -> None:
+    """A tag promises its version for as long as it exists, with all files."""
     ds = busy_table()
     ds.tags.create("gold", 4)
     before = ds.checkout(4).to_table()
@@ -251,6 +257,9 @@ def test_consumers_hold_later_versions() -> None:
 
 
 def test_idle_consumers_can_expire() -> None:
+    """A reader that never returns would keep all versions for ever, while one that is up to date
+    is no burden.
+    """
     ds = busy_table()
     record_progress(ds.table.refs, "gone", 2)
     record_progress(ds.table.refs, "done", ds.version)
@@ -264,6 +273,9 @@ def test_idle_consumers_can_expire() -> None:
 
 
 def test_unreferenced_files_stay_while_young() -> None:
+    """A young file may belong to a commit under way, and files that are not ours are never
+    touched.
+    """
     ds = busy_table()
     lost = [
         "data/0101.lance",
@@ -304,6 +316,9 @@ def test_unreferenced_files_can_go_at_once() -> None:
 
 
 def test_our_unneeded_files_are_removed() -> None:
+    """Files beside Lance's format follow the same rule: those that a remaining version names
+    must stay.
+    """
     ds = new_table()
     for number in range(3):
         data = pa.table({"id": [number], "x": [5], "op": ["d"]})
@@ -321,6 +336,7 @@ def test_our_unneeded_files_are_removed() -> None:
 
 
 def test_blob_files_follow_their_data_file() -> None:
+    """Blobs lie in a folder named after their data file, and no manifest lists them."""
     blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     schema = pa.schema([blob])
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema, file_version="2.2")
@@ -338,6 +354,7 @@ def test_blob_files_follow_their_data_file() -> None:
 
 
 def test_detached_versions_keep_their_files() -> None:
+    """Lance's detached versions are not in the sequence of versions, but people read them."""
     ds = busy_table()
     store = ds.table.store
     manifest = ds.checkout(3).table.manifest
@@ -469,12 +486,16 @@ def test_commits_under_way_keep_young_versions() -> None:
 
 
 def test_delete_unverified_ignores_commits_under_way() -> None:
+    """With this option the caller vouches that nobody writes."""
     ds = busy_table()
     ds.table.store.write("_transactions/5-2f1b3f4e-0000-0000-0000-000000000000.txn", b"?")
     assert cleanup(ds.table, NOBODY_WRITES).versions == tuple(range(1, ds.version))
 
 
 def test_commits_during_cleanup_keep_the_rest() -> None:
+    """A commit that appears meanwhile may name files which the plan holds unneeded, so only the
+    versions go.
+    """
     ds = busy_table()
     store = WatchedStore(ds.table.store)
     store.before = at_first(
@@ -486,6 +507,9 @@ def test_commits_during_cleanup_keep_the_rest() -> None:
 
 
 def test_removing_old_versions_ignores_commits_under_way() -> None:
+    """A commit never depends on versions that are older than its own, so it must not block their
+    removal.
+    """
     ds = busy_table()
     store = WatchedStore(ds.table.store)
     cleanup(on(ds, store).table, CleanupRules(), environment=in_days(20))
@@ -494,6 +518,7 @@ def test_removing_old_versions_ignores_commits_under_way() -> None:
 
 
 def test_without_old_versions_one_manifest_is_read() -> None:
+    """A daily cleanup with nothing to do must cost few requests at any number of versions."""
     ds = busy_table()
     store = WatchedStore(ds.table.store)
     assert cleanup(on(ds, store).table, CleanupRules()).num_files == {}
@@ -501,6 +526,7 @@ def test_without_old_versions_one_manifest_is_read() -> None:
 
 
 def test_holds_of_killed_verbs_expire() -> None:
+    """A verb protects its version by a tag, which a kill would leave for ever."""
     ds = busy_table()
     with holding(ds.table.refs, 3):
         name = next(iter(ds.tags.list()))
@@ -512,7 +538,8 @@ def test_holds_of_killed_verbs_expire() -> None:
     assert ds.tags.list() == {}
 
 
-def test_a_damaged_tag_stops_the_cleanup() -> None:
+def test_damaged_tags_stop_the_cleanup() -> None:
+    """It may name a version that somebody relies on."""
     ds = busy_table()
     ds.table.store.write("_refs/tags/gold.json", b"?")
     before = paths_of(ds)
@@ -612,6 +639,7 @@ def test_a_late_tag_restores_its_version() -> None:
 
 
 def test_a_concurrent_tag_keeps_its_version() -> None:
+    """Tags are read again before each manifest is deleted, so a tag is safe once created."""
     ds = busy_table()
     looks: list[str] = []
 
@@ -647,6 +675,7 @@ def test_a_tag_of_a_removed_version_fails() -> None:
 
 
 def test_concurrent_cleanups_do_one_cleanup() -> None:
+    """Schedulers start jobs twice; two cleanups must tolerate that files vanish beneath them."""
     ds = busy_table()
     for event in (
         is_delete_of_a_manifest,
@@ -664,6 +693,7 @@ def test_concurrent_cleanups_do_one_cleanup() -> None:
 
 
 def test_writes_continue_after_a_cleanup() -> None:
+    """The next commit reads the newest version only, which a cleanup must leave intact."""
     ds = busy_table()
     ds.cleanup(retain_versions=1)
     newest = ds.append(rows(70)).delete("id = 70")
@@ -677,6 +707,9 @@ def test_writes_continue_after_a_cleanup() -> None:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("seed", range(12))
 def test_any_history_stays_readable_after_cleanup(seed: int) -> None:
+    """Random histories with tags, consumers and restores: exactly the promised versions remain,
+    each with all its rows.
+    """
     dice = random.Random(seed)
     ds = new_table().append(rows(*range(20)))
     for step in range(dice.randint(4, 12)):

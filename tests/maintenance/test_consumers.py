@@ -39,6 +39,9 @@ def at(moment: datetime) -> Environment:
 
 
 def test_progress_is_a_tag_that_moves(ds: Dataset) -> None:
+    """As a tag, progress also protects the version from a cleanup by Lance; it may move
+    backwards.
+    """
     store = ds.table.refs
     assert read_progress(store, "totals") is None
     record_progress(store, "totals", 1)
@@ -50,6 +53,7 @@ def test_progress_is_a_tag_that_moves(ds: Dataset) -> None:
 
 
 def test_other_tags_are_not_consumers(ds: Dataset) -> None:
+    """Users' tags share the folder and must not appear as readers."""
     began, moved = (datetime(2026, 1, number, tzinfo=UTC) for number in (1, 2))
     ds.tags.create("gold", 1)
     record_progress(ds.table.refs, "b", 1, at(began))
@@ -62,6 +66,7 @@ def test_other_tags_are_not_consumers(ds: Dataset) -> None:
 
 
 def test_progress_is_not_written_twice(ds: Dataset) -> None:
+    """An idle stream records the same version at every trigger, which must cost no write."""
     began, later = (datetime(2026, 1, number, tzinfo=UTC) for number in (1, 2))
     record_progress(ds.table.refs, "a", 2, at(began))
     record_progress(ds.table.refs, "a", 2, at(later))
@@ -69,6 +74,7 @@ def test_progress_is_not_written_twice(ds: Dataset) -> None:
 
 
 def test_progress_needs_an_existing_version(ds: Dataset) -> None:
+    """A typo in a version would protect nothing and look like a working consumer."""
     record_progress(ds.table.refs, "totals", 2)
     with pytest.raises(NotFoundError, match="has no version 9"):
         record_progress(ds.table.refs, "totals", 9)
@@ -77,7 +83,8 @@ def test_progress_needs_an_existing_version(ds: Dataset) -> None:
     assert read_progress(ds.table.refs, "totals") == 2
 
 
-def test_a_dropped_consumer_is_forgotten(ds: Dataset) -> None:
+def test_dropped_consumers_are_forgotten(ds: Dataset) -> None:
+    """Dropping is the way to release versions, and a misspelt name must not pass silently."""
     record_progress(ds.table.refs, "totals", 2)
     with pytest.raises(NotFoundError, match="no consumer 'total'; there are: totals"):
         drop_consumer(ds.table.refs, "total")
@@ -88,6 +95,7 @@ def test_a_dropped_consumer_is_forgotten(ds: Dataset) -> None:
 
 
 def test_initial_holds_do_not_clash_with_consumers(ds: Dataset) -> None:
+    """The hold of a first snapshot has a suffix that a consumer's own name may also have."""
     refs = ds.table.refs
     record_progress(refs, "x.snapshot", 3)
     hold_beginning(refs, "x", 2)
@@ -109,12 +117,14 @@ def test_initial_holds_do_not_clash_with_consumers(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "../up", ".x", "x.", "a..b", "x.lock", "é"])
 def test_invalid_consumer_names_are_refused(ds: Dataset, name: str) -> None:
+    """Names become file names and tags, for which Lance has rules."""
     with pytest.raises(InvalidInputError, match="cannot be the name of a consumer"):
         record_progress(ds.table.refs, name, 1)
     assert ds.tags.list() == {}
 
 
-def test_damaged_tags_have_no_progress(ds: Dataset) -> None:
+def test_damaged_tags_report_no_progress(ds: Dataset) -> None:
+    """Reading a damaged tag as no progress would start the consumer from the beginning."""
     ds.table.store.write("_refs/tags/lance_stream.consumer.totals.json", b"{}")
     with pytest.raises(CorruptDataError, match="does not state a version"):
         read_progress(ds.table.refs, "totals")
@@ -122,7 +132,8 @@ def test_damaged_tags_have_no_progress(ds: Dataset) -> None:
         record_progress(ds.table.refs, "totals", 1)
 
 
-def test_idle_consumers_behind_are_abandoned(ds: Dataset) -> None:
+def test_idle_lagging_consumers_are_abandoned(ds: Dataset) -> None:
+    """Only a consumer that lags and no longer moves keeps versions for nobody."""
     store, now = ds.table.refs, datetime.now(UTC)
     record_progress(store, "behind", 2)
     record_progress(store, "done", 4)
@@ -133,6 +144,7 @@ def test_idle_consumers_behind_are_abandoned(ds: Dataset) -> None:
 
 
 def test_waiting_consumers_are_not_abandoned(ds: Dataset) -> None:
+    """A table without commits gives its reader nothing to record, however long that lasts."""
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
     record_progress(ds.table.refs, "patient", 3, at(long_ago))
     assert abandoned_consumers(ds.table, timedelta(days=7)) == []

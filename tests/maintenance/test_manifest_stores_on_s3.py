@@ -39,6 +39,9 @@ def use(uri: str, options: dict[str, str]) -> None:
 def test_buckets_without_conditional_puts_get_none(
     s3_bucket: Bucket, proxy: FaultProxy, kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    """A service that ignores the condition would let two writers overwrite each other, so none
+    may be sent.
+    """
     url = (
         f"sqlite://{tmp_path}/m.db"
         if kind == "sqlite"

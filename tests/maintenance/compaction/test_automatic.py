@@ -37,7 +37,10 @@ def reason(automatic: Automatic, ds: Dataset) -> str | None:
     return None if found is None else found.text
 
 
-def test_small_fragments_are_merged_several_at_a_time() -> None:
+def test_small_fragments_are_merged_in_groups() -> None:
+    """Merging at every batch would write each row again and again; a fan-in bounds that to a
+    logarithm.
+    """
     decides, ds = Automatic(ROUND), new_table()
     for number in range(FAN_IN):
         assert reason(decides, ds) is None
@@ -47,7 +50,10 @@ def test_small_fragments_are_merged_several_at_a_time() -> None:
     assert reason(decides, ds) is None
 
 
-def test_what_others_compact_does_not_count_as_left() -> None:
+def test_other_writers_compactions_reset_the_count() -> None:
+    """An overwrite can remove fragments that the last round left, and must not delay the next
+    round.
+    """
     decides, ds = Automatic(ROUND), new_table()
     for number in range(20):
         ds = ds.append(rows([number]))
@@ -60,6 +66,9 @@ def test_what_others_compact_does_not_count_as_left() -> None:
 
 
 def test_deleted_rows_count_where_they_are_many() -> None:
+    """Scans pay for deleted rows in proportion to their fragment, so a round starts at a share
+    of it.
+    """
     decides, ds = Automatic(ROUND), new_table(1000)
     ds = ds.delete("id < 240")
     assert reason(decides, ds) is None
@@ -67,7 +76,10 @@ def test_deleted_rows_count_where_they_are_many() -> None:
     assert reason(decides, ds) == "deleted rows"
 
 
-def test_deleted_rows_of_a_large_table_do_not_wait_for_its_share() -> None:
+def test_deleted_rows_count_per_fragment() -> None:
+    """A share of the whole table grows with it, so a fragment full of deleted rows could wait
+    for ever.
+    """
     rules = CompactionRules(target_rows=80, max_deleted_fraction=0.25)
     decides, ds = Automatic(rules), new_table(100)
     ds = ds.delete("id < 30")
@@ -76,7 +88,10 @@ def test_deleted_rows_of_a_large_table_do_not_wait_for_its_share() -> None:
     assert reason(decides, ds) == "deleted rows"
 
 
-def test_a_manifest_that_has_doubled_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doubled_manifests_start_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each commit writes the whole manifest, and scattered updates lengthen it through row ids
+    and versions.
+    """
     monkeypatch.setattr(automatic, "SMALL_MANIFEST", 500)
     decides, ds = Automatic(ROUND), new_table(2000)
     assert reason(decides, ds) is None
@@ -89,7 +104,10 @@ def test_a_manifest_that_has_doubled_is_a_reason(monkeypatch: pytest.MonkeyPatch
     assert reason(decides, ds) is None
 
 
-def test_slow_look_ups_are_a_reason_once_they_have_cost_a_round() -> None:
+def test_slow_lookups_start_a_worthwhile_round() -> None:
+    """A round pays off when the extra time of lookups has reached its own duration; a lasting
+    slowness is no reason again.
+    """
     decides, ds = Automatic(ROUND), new_table(10)
     decides.ended(ds.table, seconds=1.0)
     for _ in range(10):
@@ -104,12 +122,16 @@ def test_slow_look_ups_are_a_reason_once_they_have_cost_a_round() -> None:
     assert reason(decides, ds) is None
 
 
-def test_the_table_is_looked_at_from_time_to_time() -> None:
+def test_the_table_is_checked_periodically() -> None:
+    """Opening the newest version costs requests, so it happens at every fourth batch only."""
     decides = Automatic(ROUND)
     assert [decides.after_batch(None) for _ in range(9)] == [True, *[False] * 3] * 2 + [True]
 
 
-def test_what_is_left_behind_is_counted_without_decoding() -> None:
+def test_remaining_work_is_counted_without_decoding() -> None:
+    """The decision runs on the stream's driver and must stay cheap for manifests of many
+    fragments.
+    """
     ds = new_table(100).delete("id < 40").append(rows([500]))
     fragments = open_newest(ds.uri).manifest.fragments
     found = remains_of(ds.table, CompactionRules(50, max_deleted_fraction=0.25))
@@ -118,6 +140,9 @@ def test_what_is_left_behind_is_counted_without_decoding() -> None:
 
 
 def test_few_fragments_wait_for_more() -> None:
+    """Fewer small fragments than the fan-in are not worth a rewrite, unless neighbours bring
+    deletions.
+    """
     ds = new_table()
     for number in range(5):
         ds = ds.append(rows([number]))
@@ -182,7 +207,8 @@ def test_a_batch_does_not_wait_for_a_look() -> None:
     assert compaction.last_round is None
 
 
-def test_a_table_that_cannot_be_opened_fails_no_stream(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_tables_fail_no_stream(caplog: pytest.LogCaptureFixture) -> None:
+    """Compaction is housekeeping: a store that fails for a moment must not stop ingestion."""
     compaction = BackgroundCompaction(AUTO)
 
     def gone() -> object:

@@ -70,6 +70,7 @@ def last_round(compaction: BackgroundCompaction) -> Round:
 
 
 def test_compaction_runs_every_n_batches() -> None:
+    """The option promises a period in batches, which users choose to bound the number of files."""
     compaction = BackgroundCompaction(4)
     ds = new_table()
     for batch_id in range(11):
@@ -85,6 +86,7 @@ def test_compaction_runs_every_n_batches() -> None:
 
 
 def test_a_round_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Operators search logs by line, and need version and effect of a round in one of them."""
     compaction = BackgroundCompaction(1)
     ds = new_table().append(rows(*range(1000))).append(rows(*range(1000, 2000)))
     with caplog.at_level(logging.INFO, "lance_stream.compaction"):
@@ -96,6 +98,9 @@ def test_a_round_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_compaction_by_steps_rewrites_less() -> None:
+    """Compacting at every batch must merge as a binary counter does, not rewrite everything each
+    time.
+    """
     compaction = BackgroundCompaction(1)
     ds = new_table()
     removed = []
@@ -145,6 +150,7 @@ def test_batches_continue_during_a_compaction() -> None:
 
 
 def test_back_to_back_batches_admit_commits() -> None:
+    """A stream without pauses must not starve the commit of a finished round."""
     compaction = BackgroundCompaction(2)
     ds = new_table().append(rows(1)).append(rows(2))
     stop = threading.Event()
@@ -190,6 +196,9 @@ def test_parallel_batches_do_not_deadlock() -> None:
 def test_failed_rounds_are_logged_and_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """A failure costs one round, not the stream, and the next period tries again with all
+    fragments.
+    """
     compaction = BackgroundCompaction(2)
     ds = new_table().append(rows(1)).append(rows(2))
 
@@ -209,7 +218,8 @@ def test_failed_rounds_are_logged_and_retried(
 
 
 @pytest.mark.parametrize("where", ["before the first group", "between two groups"])
-def test_a_stopped_round_leaves_nothing(where: str) -> None:
+def test_stopped_rounds_leave_no_files(where: str) -> None:
+    """Stopping a query in mid-round must not leave files that no version names."""
     compaction = BackgroundCompaction(1, CompactionRules(2, max_deleted_fraction=-1.0))
     ds = new_table().append(rows(1, 2)).append(rows(3, 4))
     before = num_files(ds.table)
@@ -233,9 +243,11 @@ def test_a_stopped_round_leaves_nothing(where: str) -> None:
     assert ds.table.log.latest() == ds.version
 
 
-def test_an_unopenable_table_is_logged(
+def test_unreadable_tables_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """The cause must reach the log, since no exception reaches the user."""
+
     def fail() -> TableVersion:
         raise NotFoundError("the table is gone")
 
@@ -245,6 +257,9 @@ def test_an_unopenable_table_is_logged(
 
 
 def test_a_waiting_round_stops_at_once() -> None:
+    """A round whose files are written waits for the batch, and a stop must not wait for that as
+    well.
+    """
     compaction = BackgroundCompaction(1)
     ds = new_table().append(rows(1)).append(rows(2))
     before = num_files(ds.table)
@@ -259,6 +274,7 @@ def test_a_waiting_round_stops_at_once() -> None:
 
 
 def test_only_one_sink_compacts_a_table() -> None:
+    """Two rounds on one table would conflict and waste one of them; another table must not wait."""
     one, other, write = BackgroundCompaction(1), BackgroundCompaction(1), Writer()
     ds = new_table().append(rows(1)).append(rows(2))
     assert one.after_batch(0, newest(ds), write)
@@ -274,6 +290,7 @@ def test_only_one_sink_compacts_a_table() -> None:
 
 
 def test_pickling_omits_the_thread() -> None:
+    """Spark pickles the sink, and threads and results of rounds belong to one process."""
     compaction = BackgroundCompaction(2)
     ds = new_table().append(rows(1)).append(rows(2))
     compaction.after_batch(1, newest(ds))
@@ -344,6 +361,7 @@ def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("every", [0, -1, True, 2.5, "10"])
 def test_invalid_intervals_are_refused(every: Any) -> None:
+    """A text or zero must fail at the start of the query, not at the first round."""
     with pytest.raises(
         InvalidInputError, match='compact must be "auto" or a number of batches of at least 1'
     ):
@@ -352,6 +370,9 @@ def test_invalid_intervals_are_refused(every: Any) -> None:
 
 @pytest.mark.slow
 def test_exiting_mid_compaction_leaves_no_file(tmp_path: Path) -> None:
+    """The interpreter waits for the round at exit, which has to give up and delete its files
+    without noise.
+    """
     uri = str(tmp_path / "t")
     ds = lance_stream.create_dataset(uri, SCHEMA)
     for number in range(4):

@@ -120,6 +120,7 @@ def added_ids(before: TableVersion, after: TableVersion) -> set[int]:
 
 
 def test_compaction_changes_only_the_fragments() -> None:
+    """Readers of rows and of the feed must not notice a compaction."""
     table = new_table()
     done = commit_and_check(prepare(table, RULES))
     assert (done.num_removed, done.num_added, done.num_abandoned) == (3, 1, 0)
@@ -144,6 +145,9 @@ def test_compaction_changes_only_the_fragments() -> None:
 def test_concurrent_deletes_survive_the_rewrite(
     act: Act, left: list[tuple[int, int]], stable_row_ids: bool
 ) -> None:
+    """Writers must not wait for a compaction, so their changes are carried over to the new
+    files.
+    """
     table = new_table(stable_row_ids=stable_row_ids)
     prepared = prepare(table, RULES)
     act(Dataset(table))
@@ -153,6 +157,7 @@ def test_concurrent_deletes_survive_the_rewrite(
 
 
 def test_concurrent_deletes_find_their_new_fragment() -> None:
+    """With several fragments on both sides an offset could be counted in the wrong one."""
     table = new_table()
     prepared = prepare(table, CompactionRules(3, max_deleted_fraction=0.0))
     assert [fragment.physical_rows for group in prepared.groups for fragment in group.new] == [3]
@@ -168,6 +173,7 @@ def test_concurrent_deletes_find_their_new_fragment() -> None:
 
 
 def test_fully_deleted_new_fragments_are_dropped() -> None:
+    """A concurrent delete can empty a new fragment before it is committed."""
     table = compact(new_table()).table
     prepared = prepare(table, CompactionRules(3, max_deleted_fraction=-1.0))
     Dataset(table).delete("id IN (0, 2, 3)")
@@ -213,6 +219,7 @@ def test_useless_groups_are_given_up(act: Act) -> None:
 
 
 def test_groups_are_given_up_independently() -> None:
+    """One group that was overtaken must not cost the work on the others."""
     table = Dataset(new_table()).append(rows(*range(20, 120))).append(rows(120, 121)).table
     table = Dataset(table).append(rows(122, 123)).table
     prepared = prepare(table, RULES)
@@ -236,6 +243,9 @@ def meddling(*acts: Act) -> Callable[[Sequence[RewriteTask]], Iterator[list[Frag
 
 
 def test_abandoned_groups_are_planned_again() -> None:
+    """A group is given up if its fragments are gone; the remaining rows still deserve a
+    compaction, and no file may stay.
+    """
     table = new_table()
     write = meddling(
         lambda ds: ds.delete("id IN (0, 2, 3, 4, 5)"),
@@ -249,6 +259,7 @@ def test_abandoned_groups_are_planned_again() -> None:
 
 
 def test_planning_attempts_are_limited() -> None:
+    """On a table that is overwritten all the time the verb must end with an error."""
     table = new_table()
     overwrite: Act = lambda ds: ds.overwrite(rows(1)).append(rows(2))  # noqa: E731  # one of many
     with pytest.raises(RetryableConflictError, match=f"{MAX_PLANS} times in a row"):
@@ -263,6 +274,9 @@ def bytes_of_fragments(table: TableVersion) -> list[int]:
 
 
 def test_large_compactions_commit_in_between() -> None:
+    """Hours of work in one commit would be lost to one failure, and concurrent changes must
+    survive each part.
+    """
     ds = Dataset(new_table())
     for first in range(10, 30, 2):
         ds = ds.append(rows(first, first + 1))
@@ -282,7 +296,8 @@ def test_large_compactions_commit_in_between() -> None:
     assert feed(done.table, table.version) == 2
 
 
-def test_compactions_in_parts_leave_what_one_leaves() -> None:
+def test_partial_commits_reach_the_same_result() -> None:
+    """Committing in parts must not leave fragments that a whole compaction would have merged."""
     ds = Dataset(new_table())
     for first in range(10, 30, 2):
         ds = ds.append(rows(first, first + 1))
@@ -292,7 +307,8 @@ def test_compactions_in_parts_leave_what_one_leaves() -> None:
     assert compact(done.table, 8).num_removed == 0
 
 
-def test_a_failure_keeps_what_was_committed_before() -> None:
+def test_failures_keep_earlier_commits() -> None:
+    """An error in a later part must neither undo the earlier ones nor leave files."""
     ds = Dataset(new_table())
     for first in range(10, 30, 2):
         ds = ds.append(rows(first, first + 1))
@@ -313,6 +329,7 @@ def test_a_failure_keeps_what_was_committed_before() -> None:
 
 
 def test_unchanged_deletion_files_are_read_once() -> None:
+    """Preparing and committing both need the deleted offsets, and a read costs a request."""
     table = new_table()
     forget_deleted_offsets()
     store = WatchedStore(table.store)
@@ -378,7 +395,8 @@ def test_appends_that_take_its_ids_delay_a_compaction() -> None:
     assert verify(done.table) == []
 
 
-def test_each_attempt_takes_its_own_turn() -> None:
+def test_commit_attempts_take_separate_turns() -> None:
+    """Holding the turn during the wait between attempts would block the stream's batches."""
     table = new_table()
     happened: list[str] = []
 
@@ -402,6 +420,7 @@ def test_each_attempt_takes_its_own_turn() -> None:
 
 
 def test_giving_up_deletes_the_files() -> None:
+    """After the last attempt no version will name the rewritten files."""
     table = new_table()
     prepared = prepare(table, RULES)
 
@@ -422,6 +441,7 @@ def test_giving_up_deletes_the_files() -> None:
 
 
 def test_uncertain_commits_keep_their_files() -> None:
+    """If the answer is lost the version may exist, and deleting its files would destroy rows."""
     table = new_table()
     prepared = prepare(table, RULES)
     Dataset(table).delete("id = 0")
@@ -451,7 +471,10 @@ def test_ids_of_removed_fragments_stay_taken() -> None:
         check(emptied.manifest)
 
 
-def test_a_lost_response_is_no_failure() -> None:
+def test_lost_responses_are_not_failures() -> None:
+    """The committer recognises its own manifest, so the compaction must not report or undo a
+    success.
+    """
     table = new_table()
     prepared = prepare(table, RULES)
 
@@ -467,7 +490,8 @@ def test_a_lost_response_is_no_failure() -> None:
     assert files_of_no_version(newest_of_same(table)) == set()
 
 
-def test_a_failed_group_deletes_all_files() -> None:
+def test_failed_groups_delete_all_files() -> None:
+    """Groups written before the error are not committed either."""
     table = Dataset(new_table()).append(rows(*range(20, 120))).append(rows(120)).table
     table = Dataset(table).append(rows(121)).table
 
@@ -480,7 +504,8 @@ def test_a_failed_group_deletes_all_files() -> None:
     assert files_of_no_version(table) == set()
 
 
-def test_a_deleted_table_is_reported() -> None:
+def test_deleted_tables_are_reported() -> None:
+    """Committing must not recreate a table that was dropped, and the rewritten files must go."""
     table = new_table()
     prepared = prepare(table, RULES)
     for entry in table.store.list():

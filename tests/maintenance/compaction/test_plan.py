@@ -45,6 +45,9 @@ def table_of(*sizes: int | tuple[int, int]) -> TableVersion:
 def test_neighbours_merge_up_to_the_target(
     sizes: tuple[int | tuple[int, int], ...], groups: list[tuple[int, ...]]
 ) -> None:
+    """Only neighbours may merge, to keep the order of rows, and a fragment at its target is left
+    alone.
+    """
     assert plan(table_of(*sizes), CompactionRules(100)) == groups
 
 
@@ -92,6 +95,7 @@ def test_rounds_prefer_the_best_ratio() -> None:
 
 
 def test_rounds_are_limited_in_bytes() -> None:
+    """A round beside a stream must not hold up its commit by rewriting the whole table."""
     table = table_of(*[5] * 10)  # each file is said to have 1000 bytes
     assert plan(table, CompactionRules(100, max_bytes=12_000)) == [tuple(range(10))]
     assert plan(table, CompactionRules(100, max_bytes=4_000)) == [(0, 1, 2, 3)]
@@ -99,6 +103,7 @@ def test_rounds_are_limited_in_bytes() -> None:
 
 
 def test_invalid_target_sizes_are_refused() -> None:
+    """A target of zero rows would put every row in no fragment."""
     with pytest.raises(InvalidInputError, match="at least 1 row; give a whole number from 1"):
         CompactionRules(0)
 
@@ -114,6 +119,7 @@ def test_fragments_that_exceed_a_file_together_stay() -> None:
 
 
 def test_rounds_of_whole_groups_take_at_least_one() -> None:
+    """A group larger than the limit would otherwise never be compacted."""
     table = table_of(*[5] * 10, 100, 20, 20)
     every = [tuple(range(10)), (11, 12)]
     for most, groups in ((1, every[:1]), (11_000, every[:1]), (12_000, every)):
@@ -121,7 +127,8 @@ def test_rounds_of_whole_groups_take_at_least_one() -> None:
         assert plan(table, rules) == groups
 
 
-def test_fragments_that_are_too_new_wait() -> None:
+def test_newer_fragments_are_left_out() -> None:
+    """A compaction in parts must end, so it leaves out what arrives meanwhile."""
     table = table_of(*[5] * 6)
     assert plan(table, CompactionRules(100, newest_fragment=3)) == [(0, 1, 2, 3)]
     assert plan(table, CompactionRules(100, newest_fragment=0)) == []

@@ -85,6 +85,9 @@ def some_lineage(updated: list[int], row_ids: list[int]) -> Lineage:
 
 
 def test_compaction_makes_lineage_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After many scattered updates, runs of row ids fill the manifest; sorting rows joins them
+    again.
+    """
     before = lived()
     after = before.compact()
     assert content(after) == content(before)
@@ -98,7 +101,8 @@ def test_compaction_makes_lineage_shorter(monkeypatch: pytest.MonkeyPatch) -> No
     assert 1.5 * lineage_bytes(after) < lineage_bytes(as_they_stood)
 
 
-def test_a_worker_of_another_release_writes_nothing() -> None:
+def test_workers_of_other_releases_write_nothing() -> None:
+    """Driver and worker must agree on the order, or row ids would be assigned to the wrong rows."""
     ds = lived()
 
     def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
@@ -110,7 +114,8 @@ def test_a_worker_of_another_release_writes_nothing() -> None:
     assert set(ds.table.store.list_names("data")) == files
 
 
-def test_rows_only_move_among_those_of_one_version() -> None:
+def test_rows_move_within_their_version() -> None:
+    """Readers that skip by version rely on rows of one version staying together."""
     after = lived().compact()
     versions = after.scan(with_row_id=True, with_row_versions=True).read_all()
     updated = versions["_row_last_updated_at_version"].to_numpy()
@@ -121,7 +126,8 @@ def test_rows_only_move_among_those_of_one_version() -> None:
 
 
 @pytest.mark.parametrize("target_rows", [400, 5000])
-def test_deletes_beside_it_find_their_rows(target_rows: int) -> None:
+def test_concurrent_deletes_find_reordered_rows(target_rows: int) -> None:
+    """A row that was deleted meanwhile has another offset in the new order."""
     ds = lived()
     prepared = prepare(ds.table, CompactionRules(target_rows, max_deleted_fraction=0.0))
     assert any(group.order is not None for group in prepared.groups)
@@ -138,7 +144,10 @@ def test_deletes_beside_it_find_their_rows(target_rows: int) -> None:
     assert after.changes(ds.version).read_all().num_rows == 0
 
 
-def test_transactions_do_not_repeat_the_sequences_of_old_fragments() -> None:
+def test_transactions_omit_sequences_of_old_fragments() -> None:
+    """Old sequences are in the previous manifest already, and repeating them would double the
+    commit.
+    """
     before = lived()
     after = before.compact()
     named = read_transaction(after.table.store, after.table.manifest)
@@ -169,6 +178,7 @@ def test_updated_rows_take_two_bytes_each_in_any_number() -> None:
 
 
 def test_appended_rows_keep_their_order() -> None:
+    """Users cluster data by writing it in order, which compaction must not destroy."""
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
     dice = random.Random(3)
     for number in range(40):
@@ -177,13 +187,15 @@ def test_appended_rows_keep_their_order() -> None:
 
 
 def test_the_ids_of_appended_rows_stay_one_range() -> None:
+    """A range takes a few bytes, while 200,000 separate ids would fill the manifest."""
     n = 200_000
     plain = Lineage(np.arange(n, dtype=np.uint64), *[np.full(n, 2, np.uint64)] * 2)
     (fragment,) = rewrites._with_lineage([Fragment(0, (), physical_rows=n)], plain)
     assert fragment.row_ids == encode_row_ids(RowIdSequence.from_range(0, n))
 
 
-def test_deleted_rows_are_no_reason_to_move_others() -> None:
+def test_deletions_do_not_reorder_rows() -> None:
+    """Gaps in row ids do not justify giving up the order in which the user wrote the rows."""
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
     ids = random.Random(4).sample(range(5000), 5000)
     ds = ds.append(rows(ids, "sorted by another column")).delete("id % 3 = 0")
@@ -206,7 +218,9 @@ def test_rows_wait_for_as_little_memory_as_possible(monkeypatch: pytest.MonkeyPa
     assert most_waiting(order) < 100
 
 
-def test_short_lineage_is_no_reason_to_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_lineage_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computing an order costs reading all row ids, which plain tables must not pay."""
+
     def refuse(*_: object) -> None:
         raise AssertionError("the order of plain rows was computed")
 
@@ -219,6 +233,9 @@ def test_short_lineage_is_no_reason_to_read_it(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_batches_are_written_in_the_new_order(seed: int) -> None:
+    """Reordering streams batches with bounded memory, and must yield every row once for any
+    order and batch size.
+    """
     random_numbers = np.random.default_rng(seed)
     n = int(random_numbers.integers(1, 300))
     spread = float(random_numbers.choice([0.0, 3.0, 40.0, 1000.0]))

@@ -45,6 +45,7 @@ def newest(uri: str) -> Callable[[], TableVersion]:
 
 
 def test_a_child_brings_indices_up_to_date(uri: str, newest: Callable[[], TableVersion]) -> None:
+    """The new rows must be indexed in a version that Lance itself can search."""
     indexing = BackgroundIndexing(ANY_ROW)
     with indexing.batch():
         ds = lance_stream.open_dataset(uri).append(rows(60, 90))
@@ -63,6 +64,7 @@ def test_a_child_brings_indices_up_to_date(uri: str, newest: Callable[[], TableV
 def test_nothing_is_done_below_the_limit(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
+    """A refresh for a few rows would cost more than scanning them."""
     indexing = BackgroundIndexing(RefreshPolicy(rows=31))
     version = lance_stream.open_dataset(uri).append(rows(60, 90)).version
     indexing.after_batch(newest)
@@ -83,6 +85,9 @@ def test_a_round_that_did_nothing_hides_no_other(uri: str) -> None:
 def test_batches_do_not_wait_for_the_work(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
+    """Building an index takes minutes, during which the stream goes on and its rows are added by
+    the next round.
+    """
     indexing = BackgroundIndexing(ANY_ROW)
     lance_stream.open_dataset(uri).append(rows(60, 90))
     indexing.after_batch(newest)
@@ -102,6 +107,7 @@ def test_batches_do_not_wait_for_the_work(
 def test_a_commit_waits_for_the_batch_under_way(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
+    """A commit in the middle of a batch would make the batch plan again."""
     indexing = BackgroundIndexing(ANY_ROW)
     version = lance_stream.open_dataset(uri).append(rows(60, 90)).version
     indexing.after_batch(newest)
@@ -116,6 +122,9 @@ def test_a_commit_waits_for_the_batch_under_way(
 def test_rounds_pause_unless_they_are_waited_for(
     uri: str, newest: Callable[[], TableVersion], gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The pause bounds the load of continuous refreshing, but whoever waits wants the result
+    now.
+    """
     monkeypatch.setattr(background, "PAUSE", 1000.0)
     gate.is_open.set()
     indexing = BackgroundIndexing(ANY_ROW)
@@ -132,6 +141,7 @@ def test_rounds_pause_unless_they_are_waited_for(
 def test_a_round_waits_for_a_compaction(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
+    """A compaction moves rows, so an index built beside it would be out of date at once."""
     gate.is_open.set()
     indexing = BackgroundIndexing(ANY_ROW)
     lance_stream.open_dataset(uri).append(rows(60, 90))
@@ -144,9 +154,10 @@ def test_a_round_waits_for_a_compaction(
     assert gate.num_built == 1
 
 
-def test_a_round_starts_again_after_rows_were_moved(
+def test_moved_rows_restart_the_round(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
+    """Its index names row addresses that the compaction has replaced."""
     indexing = BackgroundIndexing(ANY_ROW)
     lance_stream.open_dataset(uri).append(rows(60, 90))
     indexing.after_batch(newest)
@@ -166,6 +177,8 @@ def test_errors_do_not_reach_the_stream(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """An index is an optimisation: its failure is logged, kept for the report, and tried again."""
+
     def fail(*_: Any) -> None:
         raise RetryableConflictError("others are faster")
 
@@ -186,6 +199,7 @@ def test_errors_do_not_reach_the_stream(
 def test_a_stopped_round_commits_nothing(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
+    """After a stop the query's owner expects no further versions, and the written files must go."""
     indexing = BackgroundIndexing(ANY_ROW)
     version = lance_stream.open_dataset(uri).append(rows(60, 90)).version
     folders = len(newest().store.list("_indices"))
@@ -203,7 +217,8 @@ def test_a_stopped_round_commits_nothing(
     assert len(newest().store.list("_indices")) == folders
 
 
-def test_the_child_is_killed_when_it_is_stopped(uri: str, newest: Any) -> None:
+def test_stopping_kills_the_child(uri: str, newest: Any) -> None:
+    """pylance cannot be interrupted, so only the end of its process frees memory and cores."""
     lance_stream.open_dataset(uri).append(rows(60, 90))
     table = newest()
     stop = threading.Event()
@@ -214,6 +229,7 @@ def test_the_child_is_killed_when_it_is_stopped(uri: str, newest: Any) -> None:
 
 
 def test_a_child_that_dies_is_reported(newest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without exit code and stderr nobody could tell a lack of memory from a bug."""
     table = newest()
     request = request_of(table, ["id_idx"])
     monkeypatch.setattr(child, "_PROGRAM", "import sys; sys.exit('no memory')")
@@ -224,7 +240,8 @@ def test_a_child_that_dies_is_reported(newest: Any, monkeypatch: pytest.MonkeyPa
         build_in_child(request, table.store.uri, {}, threading.Event())
 
 
-def test_errors_of_the_child_keep_their_class(newest: Any) -> None:
+def test_child_errors_keep_their_class(newest: Any) -> None:
+    """An error crosses the process boundary as data, and must come out as ours with its text."""
     table = newest()
     request = replace(request_of(table, ["id_idx"]), version=99)
     with pytest.raises(IndexBuildError, match="pylance could not open version 99"):
@@ -234,6 +251,7 @@ def test_errors_of_the_child_keep_their_class(newest: Any) -> None:
 def test_compactions_and_indices_share_the_turns(
     uri: str, newest: Callable[[], TableVersion]
 ) -> None:
+    """Both run beside one stream and conflict with each other; every search must stay correct."""
     upkeep = Upkeep(2, ANY_ROW)
     for number in range(6):
         with upkeep.batch():
@@ -251,7 +269,8 @@ def test_compactions_and_indices_share_the_turns(
     assert lance.dataset(uri).count_rows("g = 1") == sum(number % 3 == 1 for number in range(60))
 
 
-def test_pickles_begin_anew() -> None:
+def test_pickled_upkeep_starts_fresh() -> None:
+    """Spark pickles the sink with its settings, while threads and state belong to one process."""
     upkeep = pickle.loads(pickle.dumps(Upkeep("auto", ANY_ROW)))
     assert upkeep.compaction.every == "auto"
     assert upkeep.indexing.policy == ANY_ROW
@@ -269,7 +288,8 @@ indexing.after_batch(lambda: lance_stream.open_dataset(sys.argv[1]).table)
 """
 
 
-def test_a_program_that_ends_stops_the_work(uri: str) -> None:
+def test_ending_programs_stop_the_work(uri: str) -> None:
+    """A daemon thread with a child process must not delay or disturb the end of the program."""
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", PROGRAM, uri], capture_output=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -278,9 +298,10 @@ def test_a_program_that_ends_stops_the_work(uri: str) -> None:
     assert lance.dataset(uri).count_rows("id >= 60") == 30
 
 
-def test_a_damaged_index_keeps_no_other_from_it(
+def test_damaged_indices_do_not_block_others(
     uri: str, newest: Callable[[], TableVersion], gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """One damaged file would otherwise keep all indices of the table out of date."""
     gate.is_open.set()
     damage(uri, "g_idx")
     indexing = BackgroundIndexing(ANY_ROW)
@@ -297,7 +318,10 @@ def test_a_damaged_index_keeps_no_other_from_it(
     assert indexing.take_outcomes() == {}
 
 
-def test_a_damaged_index_is_left_alone_for_a_while(uri: str, gate: Gate) -> None:
+def test_damaged_indices_are_retried_later(uri: str, gate: Gate) -> None:
+    """Trying it at every round would waste a build each time; an index built anew is tried at
+    once.
+    """
     gate.is_open.set()
     damage(uri, "g_idx")
     indexing = BackgroundIndexing(ANY_ROW)
@@ -310,9 +334,10 @@ def test_a_damaged_index_is_left_alone_for_a_while(uri: str, gate: Gate) -> None
     assert missing(uri) == {0}
 
 
-def test_an_index_that_kills_its_child_keeps_no_other_from_it(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crashing_indices_do_not_block_others(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash names no index, so the round has to find out which one by building them
+    separately.
+    """
     program = (
         "import os, signal\n"
         "from lance_stream.maintenance.indices import child\n"
@@ -332,9 +357,10 @@ def test_an_index_that_kills_its_child_keeps_no_other_from_it(
     assert missing_by_name(uri) == {"g_idx": 30, "id_idx": 0}
 
 
-def test_an_age_is_reached_without_another_batch(
+def test_age_limits_fire_between_batches(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
+    """When the source falls silent the last rows would stay unindexed past their limit."""
     gate.is_open.set()
     now = [time.time_ns() - 10**12]  # before the indices were made
     environment = replace(MACHINE, now_nanos=lambda: now[0])
@@ -353,9 +379,10 @@ def test_an_age_is_reached_without_another_batch(
     assert indexing.stop(30)
 
 
-def test_an_unused_sink_ends_its_thread(
+def test_unused_sinks_end_their_thread(
     uri: str, newest: Callable[[], TableVersion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A driver that opens many sinks must not collect threads."""
     monkeypatch.setattr(background, "_LONGEST_WAIT", 0.1)
     indexing = BackgroundIndexing(RefreshPolicy(age=timedelta(days=1)))
     lance_stream.open_dataset(uri).append(rows(60, 90))
@@ -369,9 +396,12 @@ def test_an_unused_sink_ends_its_thread(
     assert not thread.is_alive()
 
 
-def test_a_round_without_effect_is_not_repeated_at_once(
+def test_rounds_without_effect_are_not_repeated(
     uri: str, newest: Callable[[], TableVersion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """pylance may decline to update an index, and asking again at every batch would waste
+    builds.
+    """
     requests: list[Any] = []
 
     def build_nothing(request: Any, *_: Any) -> Built:
@@ -388,9 +418,13 @@ def test_a_round_without_effect_is_not_repeated_at_once(
     assert "pylance left it unchanged" in indexing.take_outcomes()["id_idx"]
 
 
-def test_no_thread_does_not_stop_the_stream(
+def test_missing_threads_do_not_stop_streams(
     uri: str, newest: Callable[[], TableVersion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On an exhausted machine no thread may start for a moment; the stream goes on and a later
+    round succeeds.
+    """
+
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -426,6 +460,7 @@ child.build_in_child(request_of(table, ["id_idx"]), table.store.uri, {}, threadi
 
 
 def test_a_child_ends_soon_after_its_parent(uri: str) -> None:
+    """A killed driver cannot clean up, and an orphan would go on using memory and cores."""
     arguments = [sys.executable, "-c", ORPHAN, uri]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as parent:
         assert parent.stdout is not None

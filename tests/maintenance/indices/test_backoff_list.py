@@ -28,7 +28,8 @@ def seconds_held(backoffs: BackoffList, clock: Clock) -> float | None:
     return left
 
 
-def test_each_failure_doubles_the_time() -> None:
+def test_failures_double_the_wait() -> None:
+    """An index that cannot be built must cost less and less, up to a bound; a success resets it."""
     clock = Clock()
     backoffs = BackoffList(clock)
     times = [seconds_held(backoffs, clock) for _ in range(9)]
@@ -38,7 +39,8 @@ def test_each_failure_doubles_the_time() -> None:
     assert seconds_held(backoffs, clock) == FIRST_SECONDS
 
 
-def test_an_index_that_was_made_again_is_not_held() -> None:
+def test_rebuilt_indices_are_not_held_back() -> None:
+    """Rebuilding is the remedy that the message recommends, so it has to work at once."""
     backoffs = BackoffList(Clock())
     backoffs.note(["i"], {"i": "damaged"}, [INDEX])
     assert not backoffs.contains(replace(INDEX, built_at=NOW + timedelta(seconds=1)))
@@ -47,7 +49,10 @@ def test_an_index_that_was_made_again_is_not_held() -> None:
     assert backoffs.seconds_remaining([]) is None
 
 
-def test_rounds_that_fail_are_further_apart() -> None:
+def test_failing_rounds_move_further_apart() -> None:
+    """An error of the whole round, such as an unreachable store, must not be repeated at every
+    batch.
+    """
     backoffs = BackoffList(Clock())
     assert backoffs.seconds_after_error() == FIRST_SECONDS
     assert backoffs.seconds_after_error() == 2 * FIRST_SECONDS

@@ -84,9 +84,12 @@ NAMES = (
 
 
 @pytest.mark.parametrize("act", MEANWHILE, ids=NAMES)
-def test_a_round_survives_what_others_do_meanwhile(
+def test_rounds_survive_concurrent_changes(
     uri: str, gate: Gate, act: Callable[[Dataset], object]
 ) -> None:
+    """Index builds take long, and any change beneath them must lead to a correct index or a new
+    round.
+    """
     indexing = BackgroundIndexing(ANY_ROW)
     lance_stream.open_dataset(uri).append(rows(60, 90))
     indexing.after_batch(lambda: lance_stream.open_dataset(uri).table)
@@ -100,7 +103,8 @@ def test_a_round_survives_what_others_do_meanwhile(
     check(uri)
 
 
-def test_an_index_of_an_unknown_kind_is_reported(uri: str, gate: Gate) -> None:
+def test_unknown_index_kinds_are_reported(uri: str, gate: Gate) -> None:
+    """A newer Lance may add kinds, which must not stop the refresh of the others."""
     gate.is_open.set()
     edit_index(uri, "g_idx", details=("/lance.table.MadeUpIndexDetails", b""))
     lance_stream.open_dataset(uri).append(rows(60, 90))
@@ -124,9 +128,10 @@ def test_a_panic_of_pylance_is_reported(uri: str, gate: Gate) -> None:
 
 @pytest.mark.parametrize("damage", ["emptied", "cut", "garbled"])
 @pytest.mark.parametrize("name", ["g_idx", "id_idx"])
-def test_damaged_files_of_an_index_are_reported(
-    uri: str, gate: Gate, name: str, damage: str
-) -> None:
+def test_damaged_index_files_are_reported(uri: str, gate: Gate, name: str, damage: str) -> None:
+    """Empty, short or garbled files fail in different places of pylance, and each must name its
+    index only.
+    """
     gate.is_open.set()
     folder = Path(uri) / index_folder(index_named(uri, name).uuid)
     for file in folder.iterdir():
@@ -166,7 +171,8 @@ def test_an_index_on_a_field_of_a_struct_is_searched_rightly(
     assert lance.dataset(uri).count_rows("place.city = 'Ulm'") == 2 - is_emptied
 
 
-def test_a_table_without_rows_has_nothing_to_do(uri: str, gate: Gate) -> None:
+def test_empty_tables_need_no_round(uri: str, gate: Gate) -> None:
+    """Without fragments there is nothing to index, and indices must continue when rows return."""
     gate.is_open.set()
     lance_stream.open_dataset(uri).delete("true")
     assert round_of(uri) is None
@@ -178,7 +184,10 @@ def test_a_table_without_rows_has_nothing_to_do(uri: str, gate: Gate) -> None:
     check(uri)
 
 
-def test_a_vector_index_without_vectors_waits_for_some(tmp_path: Path, gate: Gate) -> None:
+def test_vector_indices_wait_for_vectors(tmp_path: Path, gate: Gate) -> None:
+    """Clusters cannot be assigned to nulls only, and the other indices of the table must not
+    wait.
+    """
     gate.is_open.set()
     uri = str(tmp_path / "vectors")
     kind = pa.list_(pa.float32(), 4)
@@ -199,7 +208,8 @@ def test_a_vector_index_without_vectors_waits_for_some(tmp_path: Path, gate: Gat
     assert set(missing_by_name(uri).values()) == {0}
 
 
-def test_a_branch_has_rounds_of_its_own(uri: str, gate: Gate) -> None:
+def test_branches_have_separate_rounds(uri: str, gate: Gate) -> None:
+    """A branch has its own versions, so its index must not be committed to the main branch."""
     gate.is_open.set()
     lance_stream.open_dataset(uri).branches.create("dev")
     dev = lance_stream.open_dataset(uri, branch="dev").append(rows(60, 90))

@@ -45,6 +45,9 @@ def index(indexed: int | None, missing: int | None, minutes: float | None = 0) -
     ],
 )
 def test_one_limit_suffices(policy: RefreshPolicy, state: IndexCoverage, is_due: bool) -> None:
+    """Limits by fraction, rows and age guard different workloads, and the first one reached
+    counts.
+    """
     assert (policy.reason(state, NOW) is not None) == is_due
     assert bool(policy.due([state], NOW)) == is_due
 
@@ -57,9 +60,12 @@ def test_one_limit_suffices(policy: RefreshPolicy, state: IndexCoverage, is_due:
         (RefreshPolicy(rows=5), [index(100, 1, 7)], None),
     ],
 )
-def test_an_age_is_reached_without_batches(
+def test_the_next_due_time_is_known(
     policy: RefreshPolicy, states: list[IndexCoverage], seconds: float | None
 ) -> None:
+    """The thread sleeps until the earliest index becomes due, or without limit of age until the
+    next batch.
+    """
     assert policy.seconds_until_due(states, NOW) == seconds
 
 
@@ -77,6 +83,7 @@ def test_threads_look_again_when_due() -> None:
 
 
 def test_the_reason_names_the_index_and_its_rows() -> None:
+    """Operators see in the log why a build has started."""
     assert USUAL.due([index(97_500, 2500)], NOW) == {"i": "i lacks 2500 rows (2.5%)"}
 
 
@@ -91,7 +98,8 @@ def test_the_reason_names_the_index_and_its_rows() -> None:
         (RefreshPolicy(rows=3), RefreshPolicy(rows=3)),
     ],
 )
-def test_a_policy_is_given_as_a_mapping(given: Any, policy: RefreshPolicy | None) -> None:
+def test_mappings_state_a_refresh_policy(given: Any, policy: RefreshPolicy | None) -> None:
+    """Spark's options and Python's arguments use plain values, which must mean the same policy."""
     assert as_refresh_policy(given) == policy
 
 
@@ -114,5 +122,6 @@ def test_a_policy_is_given_as_a_mapping(given: Any, policy: RefreshPolicy | None
     ],
 )
 def test_invalid_limits_are_refused(given: Any, message: str) -> None:
+    """A misspelt or impossible limit would mean an index that is never refreshed."""
     with pytest.raises(InvalidInputError, match=message):
         as_refresh_policy(given)

@@ -57,7 +57,10 @@ def read_by_both(uri: str) -> dict[int, list[int]]:
     return ours
 
 
-def test_all_versions_are_renamed_and_written_on(uri: str) -> None:
+def test_renamed_tables_stay_writable(uri: str) -> None:
+    """Both programs must read the same versions and append after the migration, also through an
+    older handle.
+    """
     before = read_by_both(uri)
     known = open_dataset(uri)
     assert migrate_manifest_paths(uri) == 4
@@ -72,7 +75,8 @@ def test_all_versions_are_renamed_and_written_on(uri: str) -> None:
 
 @pytest.mark.parametrize("by_us", [True, False])
 @pytest.mark.parametrize("before", [True, False])
-def test_a_killed_migration_is_completed_by_either(uri: str, before: bool, by_us: bool) -> None:
+def test_killed_migrations_can_be_completed(uri: str, before: bool, by_us: bool) -> None:
+    """Renaming is not atomic, so a kill at any step must leave what either program can finish."""
     expected = read_by_both(uri)
     number = 0
     while True:
@@ -92,7 +96,8 @@ def test_a_killed_migration_is_completed_by_either(uri: str, before: bool, by_us
     assert number == 8
 
 
-def test_an_interrupted_migration_refuses_to_be_written(uri: str) -> None:
+def test_interrupted_migrations_block_writes(uri: str) -> None:
+    """With names of both schemes a writer could publish a version number twice."""
     with killed_at(3, before=True):
         migrate_manifest_paths(uri)
     assert schemes(uri) == {NamingScheme.V1, NamingScheme.V2}
@@ -103,7 +108,10 @@ def test_an_interrupted_migration_refuses_to_be_written(uri: str) -> None:
     assert migrate_manifest_paths(uri) == 3
 
 
-def test_a_version_committed_meanwhile_is_renamed(uri: str) -> None:
+def test_concurrent_versions_are_renamed_too(uri: str) -> None:
+    """A writer may publish under the old scheme after the listing, and its version must not be
+    lost.
+    """
     old = Path(uri, "_versions/4.manifest").read_bytes()
     Path(uri, "_versions/4.manifest").unlink()
     real = LocalStore.delete
@@ -119,7 +127,8 @@ def test_a_version_committed_meanwhile_is_renamed(uri: str) -> None:
     assert list(read_by_both(uri)) == [1, 2, 3, 4]
 
 
-def test_two_versions_of_one_number_are_both_kept(uri: str) -> None:
+def test_duplicate_version_numbers_are_kept(uri: str) -> None:
+    """Renaming one over the other would destroy a version, so the user has to decide."""
     other = Path(uri, manifest_path(4, NamingScheme.V2))
     shutil.copy(Path(uri, "_versions/3.manifest"), other)
     with pytest.raises(CorruptDataError, match=r"version 4 of .* exists twice"):
@@ -131,7 +140,8 @@ def test_two_versions_of_one_number_are_both_kept(uri: str) -> None:
     assert list(read_by_both(uri)) == [1, 2, 3, 4]
 
 
-def test_a_manifest_store_refuses_new_names(uri: str, tmp_path: Path) -> None:
+def test_tables_with_manifest_stores_are_refused(uri: str, tmp_path: Path) -> None:
+    """The store's items state paths of manifests, which a rename would break."""
     options: dict[str, Any] = {"manifest_store": f"sqlite://{tmp_path}/manifests.db"}
     with pytest.raises(InvalidInputError, match="leave_manifest_store"):
         migrate_manifest_paths(uri, options)
@@ -143,7 +153,8 @@ def test_a_manifest_store_refuses_new_names(uri: str, tmp_path: Path) -> None:
         migrate_manifest_paths(tmp_path / "none")
 
 
-def test_branches_and_clones_of_an_old_table_have_new_names(uri: str, tmp_path: Path) -> None:
+def test_branches_and_clones_use_new_names(uri: str, tmp_path: Path) -> None:
+    """A branch is created by us with today's names, whatever its parent has."""
     open_dataset(uri, 2).branches.create("dev")
     open_dataset(uri, 4).shallow_clone(tmp_path / "clone")
     open_dataset(uri, branch="dev").append(rows(9))

@@ -56,6 +56,10 @@ def items(uri: Path, options: dict[str, str]) -> list[int]:
 def test_all_verbs_work_without_hard_links(
     uri: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A manifest store replaces atomic creation, so every verb and tags must work where links
+    are impossible.
+    """
+
     def no_links(*_: Any, **__: Any) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
@@ -79,7 +83,10 @@ def test_all_verbs_work_without_hard_links(
     assert ids_of(uri) == [2, 3, 4, 5, 6]
 
 
-def test_a_plain_table_moves_into_a_store(uri: Path, options: dict[str, str]) -> None:
+def test_plain_tables_move_into_a_store(uri: Path, options: dict[str, str]) -> None:
+    """The first commit with the option claims the table, and later commits without it must be
+    refused.
+    """
     plain = lance_stream.create_dataset(uri, SCHEMA).append(rows(1))
     assert items(uri, options) == []
     open_dataset(uri, storage_options=options).append(rows(2))
@@ -113,6 +120,9 @@ def test_a_plain_table_moves_into_a_store(uri: Path, options: dict[str, str]) ->
     ],
 )
 def test_tables_without_their_store_are_read_only(external: Path, verb: Any) -> None:
+    """A commit past the store could overwrite a version that the store has promised to another
+    writer.
+    """
     files = {path: path.read_bytes() for path in (external / "_versions").iterdir()}
     ds = open_dataset(external)
     assert ids_of(external) == [1, 2]
@@ -123,6 +133,9 @@ def test_tables_without_their_store_are_read_only(external: Path, verb: Any) -> 
 
 
 def test_tables_can_leave_their_manifest_store(external: Path, options: dict[str, str]) -> None:
+    """After leaving, plain writers must work, and no restored version may bring the setting
+    back.
+    """
     assert lance_stream.leave_manifest_store(external, options) == 4
     assert items(external, options) == []
     ds = open_dataset(external)
@@ -147,6 +160,7 @@ def test_stale_writers_take_the_table_back(external: Path, options: dict[str, st
 def test_leaving_can_resume_after_a_crash(
     external: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The last step deletes the store's items, and a crash before it must not block the table."""
     with monkeypatch.context() as patches:
         patches.setattr(ExternalLog, "forget", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -179,6 +193,7 @@ def test_copied_tables_can_be_claimed(
 def test_emptied_stores_can_be_claimed_again(
     external: Path, options: dict[str, str], tmp_path: Path
 ) -> None:
+    """A lost database must not make the table unwritable for ever, nor be accepted silently."""
     (tmp_path / "manifests.db").unlink()
     with pytest.raises(InvalidInputError, match="has no versions under"):
         open_dataset(external, storage_options=options).append(rows(3))
@@ -188,6 +203,9 @@ def test_emptied_stores_can_be_claimed_again(
 
 
 def test_forgotten_tables_can_be_recreated(external: Path, options: dict[str, str]) -> None:
+    """The store still names versions of a deleted table, which would corrupt a new one at the
+    same place.
+    """
     with pytest.raises(InvalidInputError, match=r"the table at .* exists"):
         lance_stream.forget_versions(external, options)
     shutil.rmtree(external)
@@ -201,6 +219,7 @@ def test_forgotten_tables_can_be_recreated(external: Path, options: dict[str, st
 
 
 def test_leaving_and_forgetting_need_a_store(external: Path) -> None:
+    """Without the option these functions would have no effect and look successful."""
     for function in (lance_stream.leave_manifest_store, lance_stream.forget_versions):
         with pytest.raises(InvalidInputError, match="has no manifest store"):
             function(external)
@@ -245,6 +264,7 @@ def stage(uri: Path, version: int, *, age: timedelta) -> Path:
 
 
 def test_cleanup_removes_items_of_versions(external: Path, options: dict[str, str]) -> None:
+    """Items of removed versions would lead readers to manifests that are gone."""
     cleaned(external, options, delete_unverified=True)
     assert items(external, options) == [3]
     ds = open_dataset(external, storage_options=options)
@@ -255,6 +275,9 @@ def test_cleanup_removes_items_of_versions(external: Path, options: dict[str, st
 
 
 def test_abandoned_staged_manifests_expire(external: Path, options: dict[str, str]) -> None:
+    """A killed writer leaves its staged manifest, which is young while its commit may still
+    succeed.
+    """
     old, next_one = (stage(external, number, age=GRACE * 2) for number in (2, 4))
     young = stage(external, 5, age=GRACE / 2)
     assert cleaned(external, options)["staged manifests"] == 2
@@ -288,9 +311,12 @@ def test_storeless_cleanup_keeps_newer_manifests(
     assert [value.exists() for value in (old, newer)] == [False, True]
 
 
-def test_cleanup_keeps_a_dead_writers_version(
+def test_cleanup_keeps_a_killed_writers_version(
     external: Path, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The item is in the store but the manifest still staged, so deleting it would lose a
+    committed version.
+    """
     with monkeypatch.context() as patches:
         patches.setattr(ExternalLog, "_finish", lambda *_: 1 / 0)
         with pytest.raises(lance_stream.CommitUncertainError):

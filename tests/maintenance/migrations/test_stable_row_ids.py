@@ -48,6 +48,7 @@ def test_every_row_gets_an_id(ds: Dataset) -> None:
 
 
 def test_no_data_file_changes(ds: Dataset) -> None:
+    """Ids are assigned in the manifest only, at any size of table."""
     before = ds.table.store.list_names("data")
     made = lance_stream.migrate_to_stable_row_ids(ds.uri)
     assert ds.table.store.list_names("data") == before
@@ -61,6 +62,7 @@ def test_no_data_file_changes(ds: Dataset) -> None:
 
 
 def test_the_feed_starts_with_the_migration(ds: Dataset) -> None:
+    """From here on every change must carry the id that the migration assigned."""
     first = lance_stream.migrate_to_stable_row_ids(ds.uri)
     made = first.update({"name": "'new'"}, "id = 4").delete("id = 1").append(rows(8))
     feed = made.changes(first.version).read_all()
@@ -77,11 +79,15 @@ def test_the_feed_starts_with_the_migration(ds: Dataset) -> None:
 
 
 def test_migrating_twice_makes_no_version(ds: Dataset) -> None:
+    """A job that migrates at each start must have no effect after the first."""
     made = lance_stream.migrate_to_stable_row_ids(ds.uri)
     assert lance_stream.migrate_to_stable_row_ids(ds.uri).version == made.version
 
 
-def test_an_empty_table_is_migrated() -> None:
+def test_empty_tables_are_migrated() -> None:
+    """Without fragments only the flag and the counter are set, from which later rows take their
+    ids.
+    """
     empty = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
@@ -93,6 +99,7 @@ def test_an_empty_table_is_migrated() -> None:
 
 
 def test_concurrent_rows_get_ids_too(ds: Dataset) -> None:
+    """Rows appended between plan and commit must not stay without ids."""
     made = stable_row_ids.migrate(in_the_way(ds, lambda: ds.append(rows(8, 9))).table)
     assert made.version == ds.version + 2
     assert Dataset(made).to_table(["id"], with_row_id=True)["_rowid"].to_pylist()[-2:] == [7, 8]
@@ -100,6 +107,8 @@ def test_concurrent_rows_get_ids_too(ds: Dataset) -> None:
 
 
 def test_earlier_plans_can_still_commit(ds: Dataset) -> None:
+    """A writer that planned before the migration must get ids at its commit."""
+
     def migrate() -> None:
         lance_stream.migrate_to_stable_row_ids(ds.uri)
 
@@ -109,6 +118,8 @@ def test_earlier_plans_can_still_commit(ds: Dataset) -> None:
 
 
 def test_concurrently_updated_rows_keep_their_ids(ds: Dataset) -> None:
+    """An update planned without ids must find those that the migration assigned meanwhile."""
+
     def migrate() -> None:
         lance_stream.migrate_to_stable_row_ids(ds.uri)
 
@@ -120,13 +131,15 @@ def test_concurrently_updated_rows_keep_their_ids(ds: Dataset) -> None:
     ]
 
 
-def test_versions_before_it_cannot_be_restored(ds: Dataset) -> None:
+def test_versions_before_migration_cannot_be_restored(ds: Dataset) -> None:
+    """A restore would bring back rows without ids, under ids that are in use."""
     made = lance_stream.migrate_to_stable_row_ids(ds.uri)
     with pytest.raises(InvalidInputError, match="has no stable row ids"):
         made.restore(ds.version)
 
 
 def test_history_before_the_migration_has_no_feed(ds: Dataset) -> None:
+    """Without ids older versions cannot be compared row by row."""
     made = lance_stream.migrate_to_stable_row_ids(ds.uri)
     with pytest.raises(UnsupportedFeatureError, match="stable row ids"):
         made.changes(0)
@@ -149,6 +162,9 @@ class TestWithTheReference:
         return made
 
     def test_lance_reads_ids_and_stamps(self, theirs: Any) -> None:
+        """The reference must accept the sequences that the migration wrote, in every file
+        version.
+        """
         ours = lance_stream.migrate_to_stable_row_ids(theirs.uri)
         read = lance.dataset(theirs.uri)
         read.validate()
@@ -160,6 +176,9 @@ class TestWithTheReference:
         assert ours.verify() == []
 
     def test_lance_finds_rows_by_id(self, theirs: Any) -> None:
+        """Lance's index from ids to addresses is built from our sequences, also after deletes
+        and a compaction.
+        """
         first = lance_stream.migrate_to_stable_row_ids(theirs.uri)
         first.delete("id < 3").compact()
         read = lance.dataset(theirs.uri)
@@ -169,6 +188,9 @@ class TestWithTheReference:
             assert read.to_table(["id"], filter="_rowid = 7")["id"].to_pylist() == [7]
 
     def test_lance_continues_to_write(self, theirs: Any) -> None:
+        """Every verb of the reference must go on assigning and keeping ids on the migrated
+        table.
+        """
         first = lance_stream.migrate_to_stable_row_ids(theirs.uri)
         ds = lance.dataset(theirs.uri)
         ds.insert(rows(20, 21))
@@ -196,6 +218,7 @@ class TestWithTheReference:
         assert lance_stream.open_dataset(theirs.uri).verify() == []
 
     def test_columns_rewritten_in_place_are_stamped(self, theirs: Any) -> None:
+        """Readers of both programs find changed rows by their version stamps."""
         first = lance_stream.migrate_to_stable_row_ids(theirs.uri)
         if theirs.data_storage_version.startswith("0."):
             with pytest.raises(InvalidInputError, match=r"version 0\.1"):
@@ -219,6 +242,7 @@ class TestWithTheReference:
         assert read.to_table(filter="id = 7", with_row_id=True)["_rowid"].to_pylist() == [7]
 
     def test_stale_lance_writers_can_commit(self, theirs: Any) -> None:
+        """A Lance writer that opened the table earlier must not remove the ids by its commit."""
         stale = lance.dataset(theirs.uri)
         lance_stream.migrate_to_stable_row_ids(theirs.uri)
         stale.delete("id = 0")
@@ -229,6 +253,7 @@ class TestWithTheReference:
 
 @pytest.mark.oracle
 def test_lance_keeps_the_stable_row_ids(tmp_path: Path) -> None:
+    """If Lance could restore an older version, the ids would be lost behind our back."""
     theirs = lance.write_dataset(rows(0, 1, 2), tmp_path / "t")
     made = lance_stream.migrate_to_stable_row_ids(theirs.uri)
     with pytest.raises(OSError, match="stable row ids were enabled after it"):

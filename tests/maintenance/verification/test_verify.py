@@ -51,7 +51,8 @@ def ds() -> Dataset:
     return Dataset(table).delete("id IN (1, 2)")
 
 
-def test_a_valid_table_has_no_findings(ds: Dataset) -> None:
+def test_valid_tables_have_no_findings(ds: Dataset) -> None:
+    """A false alarm would teach users to ignore the verb."""
     for version in range(1, ds.version + 1):
         assert ds.checkout(version).verify() == []
 
@@ -264,6 +265,7 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
 def test_every_violation_is_found(
     ds: Dataset, rule: str, damage: Callable[[Dataset], Dataset]
 ) -> None:
+    """A rule that cannot fire protects nothing, so each is shown at least one violation."""
     findings = damage(ds).verify()
     assert rule in {finding.rule for finding in findings}, list(map(str, findings))
     for finding in findings:
@@ -272,6 +274,7 @@ def test_every_violation_is_found(
 
 
 def test_every_rule_has_a_violation() -> None:
+    """A new rule must come with a table that breaks it."""
     assert set(BREAKS) == set(RULES)
 
 

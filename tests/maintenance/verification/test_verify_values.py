@@ -32,17 +32,22 @@ def ds(tmp_path: Path, request: pytest.FixtureRequest) -> Dataset:
 
 
 @pytest.mark.floors
-def test_sound_tables_have_no_findings(ds: Dataset) -> None:
+def test_deep_verification_accepts_sound_tables(ds: Dataset) -> None:
+    """Decoding every page of every file version must raise no false alarm, deleted rows
+    included.
+    """
     assert ds.verify(deep=True) == []
 
 
-def test_tables_of_pylance_have_no_findings(tmp_path: Path) -> None:
+def test_deep_verification_accepts_pylances_tables(tmp_path: Path) -> None:
+    """Encodings that only the reference writes must not be reported as damage."""
     made = lance.write_dataset(ROWS, str(tmp_path / "t"), data_storage_version="2.1")
     made.delete("name = 'name 7'")
     assert lance_stream.open_dataset(tmp_path / "t").verify(deep=True) == []
 
 
-def test_blobs_are_read(tmp_path: Path) -> None:
+def test_deep_verification_reads_blobs(tmp_path: Path) -> None:
+    """Blob values lie outside of the pages, and a null has none."""
     schema = pa.schema([pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})])
     ds = lance_stream.create_dataset(tmp_path / "t", schema, "2.1")
     ds = ds.append(pa.table({"b": pa.array([b"x" * 5000, None], pa.large_binary())}))
@@ -69,7 +74,8 @@ def test_damaged_values_are_named(tmp_path: Path) -> None:
     assert found >= 4  # random bytes of fixed-size values are values, too
 
 
-def test_a_missing_file_is_found_in_each_column(tmp_path: Path) -> None:
+def test_missing_files_affect_every_column(tmp_path: Path) -> None:
+    """A finding per column tells what is lost, and one must not hide the others."""
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS)
     (path,) = (tmp_path / "t" / "data").iterdir()
     path.unlink()
@@ -77,7 +83,10 @@ def test_a_missing_file_is_found_in_each_column(tmp_path: Path) -> None:
     assert sum(finding.rule == "values" for finding in found) == len(ROWS.column_names)
 
 
-def test_the_command_line_goes_deep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_verifies_deeply(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The option must reach the verb, and its combination with `--against` is refused."""
     uri = str(tmp_path / "t")
     lance_stream.create_dataset(uri, ROWS)
     assert program.main(["verify", uri, "--deep"]) == 0
