@@ -55,7 +55,7 @@ def side_by_side(uris: list[str], options: dict[str, str], batch_id: int) -> Non
         worker.join()
 
 
-def together(uris: list[str], options: dict[str, str], batch_id: int) -> None:
+def read_together(uris: list[str], options: dict[str, str], batch_id: int) -> None:
     """Commit to all tables in one transaction."""
     run_together({uri: partial(write, uri, options, batch_id) for uri in uris})
 
@@ -63,7 +63,7 @@ def together(uris: list[str], options: dict[str, str], batch_id: int) -> None:
 WAYS: dict[str, Callable[[list[str], dict[str, str], int], None]] = {
     "in order": in_order,
     "side by side": side_by_side,
-    "together": together,
+    "read_together": read_together,
 }
 
 

@@ -9,7 +9,7 @@ literal in a test.
         (tail,) = yield [ByteRange(size_bytes - 16, size_bytes)]
         return parse_header(tail)
 
-Several such generators run in step with `together`: the ranges of all of them go out in one
+Several such generators run in step with `read_together`: the ranges of all of them go out in one
 round, so that reading a hundred columns costs as many rounds as reading one. The number of
 rounds is deterministic, and therefore a plain assertion in tests.
 """
@@ -72,7 +72,7 @@ def answer(asking: Asking[T], read_ranges: ReadRanges) -> T:
         asking.close()
 
 
-def together(askings: Sequence[Asking[T]]) -> Asking[list[T]]:
+def read_together(askings: Sequence[Asking[T]]) -> Asking[list[T]]:
     """Run several generators in step: each round asks for the ranges of all of them.
 
     Returns:
@@ -99,10 +99,10 @@ def together(askings: Sequence[Asking[T]]) -> Asking[list[T]]:
         while requests:
             running = list(requests.items())
             buffers = yield [span for _, ranges in running for span in ranges]
-            taken = 0
+            num_sent = 0
             for index, ranges in running:
-                advance(index, buffers[taken : taken + len(ranges)])
-                taken += len(ranges)
+                advance(index, buffers[num_sent : num_sent + len(ranges)])
+                num_sent += len(ranges)
     finally:
         for asking in askings:
             asking.close()

@@ -1,6 +1,6 @@
 import pytest
 
-from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, together
+from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, read_together
 from lance_stream.errors import CorruptDataError
 
 DATA = bytes(range(100))
@@ -38,7 +38,7 @@ def test_parallel_generators_share_their_rounds() -> None:
         return read_from(DATA)(ranges)
 
     askings = [follow_pointer(3), read_nothing(), follow_pointer(9)]
-    assert answer(together(askings), counted) == [3, "nothing asked", 9]
+    assert answer(read_together(askings), counted) == [3, "nothing asked", 9]
     assert rounds == [2, 2]
 
 
@@ -62,7 +62,7 @@ def test_errors_in_one_generator_close_others() -> None:
         raise CorruptDataError("bad")
 
     with pytest.raises(CorruptDataError, match="bad"):
-        answer(together([waits(), fails()]), read_from(DATA))
+        answer(read_together([waits(), fails()]), read_from(DATA))
     assert closed == [True]
 
 

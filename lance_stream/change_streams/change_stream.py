@@ -266,7 +266,7 @@ class ChangeStream:
 
     def _record(self) -> None:
         if self._unrecorded is not None:
-            self._progress.note(self._refs, self._unrecorded)
+            self._progress.record_position(self._refs, self._unrecorded)
             self._unrecorded = None
 
     def _beginning(self, table: TableVersion) -> Position:
@@ -321,7 +321,7 @@ class ChangeStream:
         if rows.num_rows:
             self._unrecorded = self._position
             return ChangeBatch(rows, position_text(self._position))
-        self._progress.note(self._refs, self._position)  # there is nothing to process
+        self._progress.record_position(self._refs, self._position)  # there is nothing to process
         return None
 
     def _read_after(self, start: Position) -> _Read | None:
@@ -329,7 +329,7 @@ class ChangeStream:
         end = self._follower.advance(start, self._rules.limits)
         if end == start:
             return None
-        self._progress.hold(self._refs, start, end)
+        self._progress.protect_versions(self._refs, start, end)
         units = self._follower.units(start, end, self._columns_of)
         batches = [self._selection.rows_of(batch) for batch in read_changes(units)]
         rows = pa.Table.from_batches(batches, self.schema)

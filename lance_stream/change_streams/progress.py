@@ -74,7 +74,7 @@ class ConsumerProgress:
         text = None if self._consumer is None else read_position(refs, self._consumer)
         return None if text is None else parse_position(text)
 
-    def note(self, refs: Refs, position: Position) -> None:
+    def record_position(self, refs: Refs, position: Position) -> None:
         """Record that everything up to a position has been finished."""
         text = position_text(position) if self._keeps_positions else None
         progress = (position.version, text)
@@ -94,7 +94,7 @@ class ConsumerProgress:
             release_beginning(refs, self._consumer)
         self._noted, self._protected_version = progress, 0
 
-    def hold(self, refs: Refs, start: Position, end: Position) -> None:
+    def protect_versions(self, refs: Refs, start: Position, end: Position) -> None:
         """Protect the version that a batch reads until a first version has been finished.
 
         Args:

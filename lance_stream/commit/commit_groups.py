@@ -246,15 +246,15 @@ class CommitGroup:
         """Put the items of all waiting members. The caller holds the lock."""
         waiting = dict(self._waiting)
         try:
-            taken = _put(manifests, {entry.base_uri: entry.item for entry in waiting.values()})
+            existing = _put(manifests, {entry.base_uri: entry.item for entry in waiting.values()})
         except Exception as error:
             for entry in waiting.values():
                 entry.error = error
             self._resume(waiting)
             return
         for name, entry in waiting.items():
-            if not taken or entry.base_uri in taken:
-                entry.is_put = not taken
+            if not existing or entry.base_uri in existing:
+                entry.is_put = not existing
                 self._resume([name])
 
     def _resume(self, names: Sequence[str] | Mapping[str, Any]) -> None:

@@ -205,7 +205,7 @@ class ExternalLog:
         if location.is_staged:
             return self.read_latest().version
         if not any(self.store.exists(final_path) for final_path in location.final_paths):
-            raise self._lost(location)
+            raise self._missing_error(location)
         return location.version
 
     def has(self, version: int) -> bool:
@@ -222,7 +222,7 @@ class ExternalLog:
         newest = self.read_latest().version if location.is_staged else location.version
         versions = [version for version in self._listed.versions(after) if version <= newest]
         if newest > after and newest not in versions:
-            raise self._lost(location)
+            raise self._missing_error(location)
         return versions
 
     def read_state(self) -> LogState:
@@ -262,7 +262,7 @@ class ExternalLog:
                 return self._load(location, is_newest=True)
             # The file is missing: another reader finished the version, or the table was deleted.
         assert location is not None
-        raise self._lost(location)
+        raise self._missing_error(location)
 
     def manifest_path(self, version: int) -> str:
         """Return the path of a version's manifest; see `VersionLog.manifest_path`."""
@@ -459,7 +459,7 @@ class ExternalLog:
                 f"bytes, but {self.manifests.where} has {expected}"
             )
 
-    def _lost(self, location: _Location) -> Exception:
+    def _missing_error(self, location: _Location) -> Exception:
         """Return the error to raise if the newest version's manifest does not exist."""
         try:
             versions = self._listed.versions()
@@ -550,7 +550,7 @@ class ExternalLog:
                 return False
             if location.is_staged and self.store.exists(location.path):
                 return True
-            raise InvalidInputError(str(self._lost(location))) from None
+            raise InvalidInputError(str(self._missing_error(location))) from None
         if location is None:
             self._scheme = self._listed.scheme
         return True

@@ -82,7 +82,7 @@ class ManifestCache:
 
         self._manifests.change(store.uri, with_it)
 
-    def recall(self, store: Store, path: str, etag: str = "") -> Manifest | None:
+    def find(self, store: Store, path: str, etag: str = "") -> Manifest | None:
         """Return a manifest if it is cached and its file is unchanged; otherwise None.
 
         Args:
@@ -150,7 +150,7 @@ def read_manifest(
         NotFoundError: There is no such file.
         BadDataError: It is damaged, has another size, or describes another version.
     """
-    cached = MANIFESTS.recall(store, path, etag)
+    cached = MANIFESTS.find(store, path, etag)
     if cached is not None:
         return cached
     data = store.read(path)

@@ -60,7 +60,7 @@ class Ancestry:
         self._ids_with_files_of: dict[tuple[int, int], frozenset[int]] = {}
         self._restores: dict[int, TableVersion] = {}  # of each version that a restore brought back
 
-    def see(self, table: TableVersion) -> None:
+    def cache_version(self, table: TableVersion) -> None:
         """Record a version that was read, to save reading it again."""
         self._table = table
         self._recent[table.version] = table
@@ -151,11 +151,11 @@ class Ancestry:
             return self._first
         if version not in self._recent:
             try:
-                self.see(self._table.read_at(version))
+                self.cache_version(self._table.read_at(version))
             except NotFoundError:
                 if version not in self._restores:
                     raise
-                self.see(version_restored_by(self._restores[version], version))
+                self.cache_version(version_restored_by(self._restores[version], version))
         return self._recent[version]
 
 

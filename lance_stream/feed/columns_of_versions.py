@@ -88,7 +88,7 @@ class FeedColumns:
 
         Columns that the version does not have are left out.
         """
-        self.ancestry.see(table)
+        self.ancestry.cache_version(table)
         if table.version not in self._ids:
             self._note(table.version, self._follow(table) if self.schema.fields else {})
         return self._ids[table.version]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.byte_ranges import Asking, together
+from lance_stream.byte_ranges import Asking, read_together
 from lance_stream.errors import (
     BadDataError,
     InvalidInputError,
@@ -69,7 +69,7 @@ class PagedFile:
         yield from self._columns.load([index for column in columns for index in column.values()])
         yield from self._reader.load_ahead(fields, columns)
         return (
-            yield from together(
+            yield from read_together(
                 [
                     _noting(field, self._read_field(field, below, rows))
                     for field, below in zip(fields, columns, strict=True)

@@ -164,8 +164,8 @@ class KeyLookup:
         if not len(rows):
             return rows, rows
         if search.words is None or len(rows) > _SEARCHED_FOR_A_KEY * self.num_keys:
-            taken = [column.take(pa.array(rows)) for column in columns]
-            numbers = self._numbers(taken)
+            candidates = [column.take(pa.array(rows)) for column in columns]
+            numbers = self._numbers(candidates)
             hits = numbers >= 0
             return rows[hits], numbers[hits]
         nearest = np.minimum(np.searchsorted(search.words, words), self.num_keys - 1)

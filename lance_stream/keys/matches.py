@@ -70,7 +70,7 @@ def find_matches(
     """
     matches_of_batches: list[Matches] = []
     fragment = decode_fragment(unit.fragment)
-    learner = _learner(unit, fragment, num_keys) if unit.include_deleted else None
+    learner = _bounds_learner(unit, fragment, num_keys) if unit.include_deleted else None
     reads_all = unit.include_deleted or collector is not None or _most_live(fragment)
     keys_alone = replace(unit, columns=unit.columns[:num_keys])
     if reads_all:
@@ -79,9 +79,9 @@ def find_matches(
     for batch in read_unit(keys_alone):
         keys = batch.columns[:num_keys]
         if learner is not None:
-            learner.see(keys)
+            learner.add_keys(keys)
         if collector is not None:
-            collector.see(keys)
+            collector.add_keys(keys)
         rows, numbers = lookup.find_rows(keys)
         if len(rows):
             if reads_all:
@@ -146,7 +146,7 @@ def _most_live(fragment: Fragment) -> bool:
     return bool(file.num_deleted_rows) and 2 * file.num_deleted_rows < fragment.physical_rows
 
 
-def _learner(unit: WorkUnit, fragment: Fragment, num_keys: int) -> BoundsLearner:
+def _bounds_learner(unit: WorkUnit, fragment: Fragment, num_keys: int) -> BoundsLearner:
     return BoundsLearner(fragment, key_fields(unit.schema, unit.columns[:num_keys]))
 
 

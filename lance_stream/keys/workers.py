@@ -144,7 +144,7 @@ class Threads:
         ):
             if collector is not None:
                 part = slice(first, first + fragment.physical_rows)
-                collector.see([values[part] for values in keys])
+                collector.add_keys([values[part] for values in keys])
                 memory.add([collector])
                 for field in key_fields(table.schema, ordering):
                     location = column_location(fragment, field)

@@ -45,7 +45,7 @@ ROWS_AT_ONCE: Final = 1 << 15
 """Rows are processed in portions whose codes fit a processor's cache."""
 
 _ELEMENTS_AT_ONCE: Final = 1 << 15
-_LOOKED_AT: Final = 8  # words of a short text
+_SHORT_WORDS: Final = 8  # words of a short text
 _TABLE: Final = 1 << 13
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = (1 << 64) - 1
@@ -498,7 +498,7 @@ def _texts(array: pa.Array) -> U64:
     words = np.ndarray((last - first + 1,), "<u8", padded, strides=(1,))
     starts = starts - first
     longest = int(lengths.max())
-    if longest <= 8 * _LOOKED_AT:
+    if longest <= 8 * _SHORT_WORDS:
         _add_short(sums, words, starts, lengths, longest)
     else:
         _add_long(sums, words, starts, lengths)

@@ -269,8 +269,8 @@ class Metrics:
         """
         labels = (self._names["stream"].bounded(stream),)
         self._instruments.add(Sample(FED_ROWS, labels, num_rows))
-        behind = ((FEED_VERSIONS, versions), (FEED_ROWS, rows), (FEED_SECONDS, seconds))
-        for metric, value in behind:
+        lags = ((FEED_VERSIONS, versions), (FEED_ROWS, rows), (FEED_SECONDS, seconds))
+        for metric, value in lags:
             self._instruments.set(Sample(metric, labels, float("nan") if value is None else value))
 
     def table_samples(self) -> Iterator[Sample]:

@@ -622,15 +622,15 @@ def _chosen(arrays: Sequence[pa.Array], selection: Selection) -> list[pa.Array]:
     """Return the rows of a selection from arrays over its whole range."""
     assert selection.offsets is not None
     positions = selection.offsets - selection.start
-    taken = array_from_numpy(positions.astype(np.int64, copy=False), pa.int64())
+    indices = array_from_numpy(positions.astype(np.int64, copy=False), pa.int64())
     if 2 * len(positions) < selection.stop - selection.start:
-        return [array.take(taken) for array in arrays]
+        return [array.take(indices) for array in arrays]
     # if most rows stay, a mask is faster than indices, except for fixed-size lists
     mask = np.zeros(selection.stop - selection.start, np.bool_)
     mask[positions] = True
     is_chosen = pa.array(mask)
     return [
-        array.take(taken) if pa.types.is_fixed_size_list(array.type) else array.filter(is_chosen)
+        array.take(indices) if pa.types.is_fixed_size_list(array.type) else array.filter(is_chosen)
         for array in arrays
     ]
 

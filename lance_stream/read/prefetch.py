@@ -116,28 +116,28 @@ def read_ahead(reads: Iterator[Read], num_threads: int = NUM_READERS) -> Iterato
             return
         reads = chain(begun, planned)
     with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-scan") as threads:
-        ahead: deque[tuple[Future[pa.RecordBatch], int]] = deque()
+        pending: deque[tuple[Future[pa.RecordBatch], int]] = deque()
         waiting_bytes = 0
         has_begun = num_threads <= NUM_READERS
         try:
             for call, num_bytes in reads:
-                while ahead and not has_begun and waiting_bytes + num_bytes > BATCH_BYTES:
-                    batch, first_bytes = ahead.popleft()
+                while pending and not has_begun and waiting_bytes + num_bytes > BATCH_BYTES:
+                    batch, first_bytes = pending.popleft()
                     waiting_bytes -= first_bytes
                     has_begun = True
                     yield from _unless_empty(batch.result())
-                ahead.append((threads.submit(call), num_bytes))
+                pending.append((threads.submit(call), num_bytes))
                 waiting_bytes += num_bytes
-                while len(ahead) > NUM_READERS and (
-                    len(ahead) > num_threads or waiting_bytes > MAX_WAITING_BYTES
+                while len(pending) > NUM_READERS and (
+                    len(pending) > num_threads or waiting_bytes > MAX_WAITING_BYTES
                 ):
-                    batch, num_bytes = ahead.popleft()
+                    batch, num_bytes = pending.popleft()
                     waiting_bytes -= num_bytes
                     yield from _unless_empty(batch.result())
-            while ahead:
-                yield from _unless_empty(ahead.popleft()[0].result())
+            while pending:
+                yield from _unless_empty(pending.popleft()[0].result())
         finally:
-            for batch, _ in ahead:
+            for batch, _ in pending:
                 batch.cancel()
             # left to the garbage collector, it might end on one of the threads that it joins
             if isinstance(planned, Generator):

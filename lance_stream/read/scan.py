@@ -1,7 +1,7 @@
 """Scans a version: its live rows in order, or those that match a filter.
 
 A scan is planned as work units, one per fragment. Here a few threads read them, some batches
-ahead of the consumer (`reading_ahead`); on Spark each goes to a worker
+ahead of the consumer (`read_ahead`); on Spark each goes to a worker
 (`spark.source.table_reader`).
 """
 

@@ -404,9 +404,9 @@ def _make_folder(path: str, *, durable: bool) -> None:
             flush_names(parent.parent)
     except (FileExistsError, NotADirectoryError) as error:
         there = (parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
-        taken = next((parent for parent in there if not parent.is_dir()), folder)
+        obstacle = next((parent for parent in there if not parent.is_dir()), folder)
         raise InvalidInputError(
-            f"the folder {str(folder)!r} cannot be created: {str(taken)!r} exists, and is "
+            f"the folder {str(folder)!r} cannot be created: {str(obstacle)!r} exists, and is "
             "not a folder. Move it away, or choose another location"
         ) from error
     except FileNotFoundError as error:  # of folders made by the system, such as /proc

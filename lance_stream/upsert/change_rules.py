@@ -127,9 +127,11 @@ class ChangeRules:
                 "track_history_except_column_list require type 2 (scd2)"
             )
         stored = self.keys if self.column_list is None else self.column_list
-        lost = [key for key in self.keys if key in self.except_column_list or key not in stored]
-        if lost:
-            raise InvalidInputError(f"the key column {lost[0]!r} cannot be left out of the table")
+        missing = [key for key in self.keys if key in self.except_column_list or key not in stored]
+        if missing:
+            raise InvalidInputError(
+                f"the key column {missing[0]!r} cannot be left out of the table"
+            )
         wrong = [name for name in (*(tracked or ()), *untracked) if name in self.keys]
         if wrong:
             raise InvalidInputError(

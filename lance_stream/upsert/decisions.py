@@ -175,16 +175,16 @@ def _are_true(
 ) -> npt.NDArray[np.bool_]:
     """Return (n,) whether a condition is true for incoming rows and their stored rows."""
     columns = {SOURCE: source.take(pa.array(rows)), TARGET: stored}
-    beside = pa.RecordBatch.from_pydict(
+    inputs = pa.RecordBatch.from_pydict(
         {
             name: batch.to_struct_array()
             for name, batch in columns.items()
             if batch is not None and batch.num_columns
         }
     )
-    if not beside.num_columns:  # a constant
-        beside = pa.RecordBatch.from_pydict({SOURCE: pa.nulls(len(rows))})
-    is_true = evaluate_predicate(condition, beside).fill_null(False)
+    if not inputs.num_columns:  # a constant
+        inputs = pa.RecordBatch.from_pydict({SOURCE: pa.nulls(len(rows))})
+    is_true = evaluate_predicate(condition, inputs).fill_null(False)
     chosen: npt.NDArray[np.bool_] = is_true.to_numpy(zero_copy_only=False)
     return chosen
 

@@ -36,7 +36,7 @@ from lance_stream.write.planning import Outcome, commit_planned, planning_again
 from lance_stream.write.row_checks import Check, refuse_bad_rows
 from lance_stream.write.uploads import Uploads
 
-MAX_VERSIONS_BEHIND: Final = 8
+MAX_VERSION_LAG: Final = 8
 """How many versions others may have committed since the one that rows are written for."""
 
 
@@ -96,7 +96,7 @@ def _append_as_if_newest(
             return append_fragments(table, fragments)
 
         def check(newest: Manifest) -> None:
-            if not _is_like(table, newest) or newest.version > table.version + MAX_VERSIONS_BEHIND:
+            if not _is_like(table, newest) or newest.version > table.version + MAX_VERSION_LAG:
                 raise RetryableConflictError("the version is too old", newest.version)
             uploads.wait()
 

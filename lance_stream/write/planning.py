@@ -311,7 +311,7 @@ def planning_again(
         TableReplacedError: The table has been replaced by another one.
         NotFoundError: The same thing was missing twice in a row.
     """
-    in_the_way = RetryableConflictError if micro_batch is None else CommitConflictError
+    conflict = RetryableConflictError if micro_batch is None else CommitConflictError
     missing: str | None = None
     plans = Retrying(_PLANS, environment)
     for _ in range(1, MAX_PLANS):
@@ -319,7 +319,7 @@ def planning_again(
             return attempt()
         except TableReplacedError:
             raise
-        except in_the_way:
+        except conflict:
             plans.wait()
         except NotFoundError as error:
             if str(error) == missing:

@@ -107,7 +107,7 @@ def test_the_benchmark_of_several_tables_compares_ways() -> None:
     assert re.findall(r"^(\D+?) +[\d.]+ ms +[\d.]+ ms CPU$", shown, re.MULTILINE) == [
         "in order",
         "side by side",
-        "together",
+        "read_together",
     ]
 
 

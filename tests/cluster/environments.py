@@ -92,10 +92,10 @@ def _versions() -> str:
 
 
 def _digest(*parts: str | bytes) -> str:
-    together = hashlib.sha256()
+    read_together = hashlib.sha256()
     for part in parts:
-        together.update(part if isinstance(part, bytes) else f"{part}\n".encode())
-    return together.hexdigest()
+        read_together.update(part if isinstance(part, bytes) else f"{part}\n".encode())
+    return read_together.hexdigest()
 
 
 def _uv(*arguments: object) -> None:

@@ -28,7 +28,7 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
     arguments = {"storage_options": PATIENT, "compact": None}
     streams = [stream_job(mode, site.folder, **arguments) for mode in STREAMS[:2]]
     streams.append(stream_job(STREAMS[2], site.folder, "changes", **arguments))
-    jobs = [{"kind": "together", "lines": [[stream] for stream in streams]}]
+    jobs = [{"kind": "read_together", "lines": [[stream] for stream in streams]}]
     committed = dict.fromkeys(STREAMS, 0)
     batches: list[dict[str, Any]] = []
     for turn in range(len(MOMENTS)):

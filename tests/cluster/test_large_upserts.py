@@ -41,7 +41,10 @@ def jobs_of(site: Site) -> list[dict[str, Any]]:
         stream_job(mode, site.folder, "changes" if mode == "apply_changes" else "", **arguments)
         for mode in STREAMS
     ]
-    return [{"kind": "share_work"}, {"kind": "together", "lines": [[stream] for stream in streams]}]
+    return [
+        {"kind": "share_work"},
+        {"kind": "read_together", "lines": [[stream] for stream in streams]},
+    ]
 
 
 def at_step(site: Site, mode: str, step: str, fault: Fault) -> None:

@@ -102,7 +102,7 @@ def test_a_cleanup_spares_what_running_writes_need(site: Site) -> None:
         *({"kind": "cleanup", "table": table, "retain_versions": 1} for table in tables),
     ]
     lines = [*([stream] for stream in streams), upkeep]
-    driver = site.start_driver([{"kind": "together", "lines": lines}])
+    driver = site.start_driver([{"kind": "read_together", "lines": lines}])
 
     def clean_up() -> None:
         go.touch()

@@ -100,7 +100,7 @@ def test_manifests_without_time_or_transaction_are_forgotten(
         data = encode_manifest(manifest)
         store.write("m", data)
         memory.remember(store, "m", manifest, data)
-        assert memory.recall(store, "m") is None
+        assert memory.find(store, "m") is None
 
 
 def test_manifests_with_uninformative_ends_are_forgotten(memory: ManifestCache) -> None:
@@ -115,7 +115,7 @@ def test_manifests_with_uninformative_ends_are_forgotten(memory: ManifestCache) 
     assert decode_manifest(data) == manifest
     store.write("m", data)
     memory.remember(store, "m", manifest, data)
-    assert memory.recall(store, "m") is None
+    assert memory.find(store, "m") is None
 
 
 def test_two_manifests_per_table_are_remembered(memory: ManifestCache) -> None:
@@ -125,7 +125,7 @@ def test_two_manifests_per_table_are_remembered(memory: ManifestCache) -> None:
     log = create(3)
     commit_to(log, append(1, 3))
     commit_to(log, append(2, 3))
-    known = [memory.recall(log.store, manifest_path(version)) for version in (1, 2, 3)]
+    known = [memory.find(log.store, manifest_path(version)) for version in (1, 2, 3)]
     assert [value is not None for value in known] == [False, True, True]
 
 
@@ -138,15 +138,15 @@ def test_an_unchanged_etag_avoids_a_read(
     manifest, data = ObjectStoreLog(store).read_latest(), store.read(path)
     store.calls.clear()
     memory.remember(store, path, manifest, data, "tag")
-    assert memory.recall(store, path, "tag") is manifest
+    assert memory.find(store, path, "tag") is manifest
     assert store.calls == []
-    assert memory.recall(store, path, "another") is manifest
-    assert memory.recall(store, path) is manifest
+    assert memory.find(store, path, "another") is manifest
+    assert memory.find(store, path) is manifest
     assert [call for call, _ in store.calls] == ["read_ranges", "read_ranges"]
-    assert memory.recall(store, path, "another") is manifest, "what is said of it is learnt"
+    assert memory.find(store, path, "another") is manifest, "what is said of it is learnt"
     assert len(store.calls) == 2
     store.write(path, data[:-1])
-    assert memory.recall(store, path, "a third") is None
+    assert memory.find(store, path, "a third") is None
 
 
 def test_remembered_tables_and_bytes_are_bounded() -> None:
@@ -159,8 +159,8 @@ def test_remembered_tables_and_bytes_are_bounded() -> None:
         for log, manifest, value in zip(logs, manifests, data, strict=True):
             memory.remember(log.store, manifest_path(1), manifest, value)
             # The first table is looked at all the time.
-            memory.recall(logs[0].store, manifest_path(1))
-        return [memory.recall(log.store, manifest_path(1)) is not None for log in logs]
+            memory.find(logs[0].store, manifest_path(1))
+        return [memory.find(log.store, manifest_path(1)) is not None for log in logs]
 
     size = max(map(len, data))
     assert remembered(ManifestCache()) == [True, True, True, True]

@@ -260,8 +260,8 @@ def test_all_types_of_a_shape_agree(tmp_path: Path, version: FileVersion, shape:
 def beside_each_other(cases: Sequence[Case]) -> list[Sequence[Case]]:
     """Return what can stand in one file, for each such file."""
     alone = [case for case in cases if case.column.name == ALONE]
-    together = [case for case in cases if case.column.name != ALONE]
-    return [value for value in (together, alone) if value]
+    read_together = [case for case in cases if case.column.name != ALONE]
+    return [value for value in (read_together, alone) if value]
 
 
 def check_what_we_write(path: Path, version: FileVersion, batch: pa.RecordBatch) -> None:

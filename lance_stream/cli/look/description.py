@@ -46,13 +46,13 @@ def read_surroundings(table: TableVersion) -> Surroundings:
     )
 
 
-def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
+def describe(ds: Dataset, surroundings: Surroundings) -> dict[str, Any]:
     """Return a description of a table at a version.
 
     A data or deletion file is opened only if the manifest does not state its number of rows.
     """
     table, manifest = ds.table, ds.table.manifest
-    versions, tags, branches = beside.versions, beside.tags, beside.branches
+    versions, tags, branches = surroundings.versions, surroundings.tags, surroundings.branches
     fragments = manifest.fragments
     physical, live = (int(row_count.sum()) for row_count in table.row_counts)
     return {
@@ -115,7 +115,7 @@ def describe(ds: Dataset, beside: Surroundings) -> dict[str, Any]:
                 "versions_behind": sum(version > consumer.version for version in versions),
                 "updated_at": consumer.updated_at,
             }
-            for consumer in beside.consumers
+            for consumer in surroundings.consumers
         ],
     }
 

@@ -47,7 +47,7 @@ OLD_VERSIONS: Final = 10
 MANY_VERSIONS: Final = 1000
 """Recommend a cleanup from this many removable old versions, or versions of any age, on."""
 
-FAR_BEHIND: Final = 100
+LARGE_LAG: Final = 100
 LONG_SILENT: Final = timedelta(days=7)
 """Mention a consumer that is this many versions behind, or has been silent for this long."""
 
@@ -173,13 +173,13 @@ def _protection_test(surroundings: Surroundings, branch: str | None) -> Callable
 
 def _consumers(ds: Dataset, surroundings: Surroundings, now: datetime) -> Iterator[Recommendation]:
     for consumer in surroundings.consumers:
-        behind = sum(version > consumer.version for version in surroundings.versions)
+        lag = sum(version > consumer.version for version in surroundings.versions)
         silent = _silence(consumer, now)
-        if behind >= FAR_BEHIND or (behind and silent is not None and silent >= LONG_SILENT):
+        if lag >= LARGE_LAG or (lag and silent is not None and silent >= LONG_SILENT):
             since = "" if silent is None else f", and has been silent for {_as_text(silent)}"
             yield Recommendation(
                 "consumers",
-                f"the consumer {consumer.name} is {output.count(behind, 'version')} behind{since}: "
+                f"the consumer {consumer.name} is {output.count(lag, 'version')} behind{since}: "
                 "cleanup keeps them for it. Drop it if it is no longer used",
                 f"lance-stream consumers drop {shlex.quote(ds.uri)} {shlex.quote(consumer.name)}",
             )
@@ -247,7 +247,7 @@ def _manifest_names(
     if (
         parsed is not None
         and parsed.scheme is NamingScheme.V1
-        and len(surroundings.versions) >= FAR_BEHIND
+        and len(surroundings.versions) >= LARGE_LAG
     ):
         yield Recommendation(
             "manifest names",

@@ -79,11 +79,11 @@ def _lines(info: Mapping[str, Any]) -> Iterator[str]:
             f"{output.count(deletes['num_rows'], 'tombstone')} by "
             f"{', '.join(deletes['on'])}, ordered by {deletes['sequence_by']}"
         )
-    ahead = info["write_ahead_log"]
-    if ahead is not None:
+    log = info["write_ahead_log"]
+    if log is not None:
         yield (
             "written by a write-ahead log (MemWAL) with "
-            f"{output.count(ahead['num_files'], 'file')} of {output.size(ahead['bytes'])}: "
+            f"{output.count(log['num_files'], 'file')} of {output.size(log['bytes'])}: "
             "unmerged rows are not part of any version"
         )
 

@@ -27,9 +27,9 @@ def list_all(table: TableArgument, as_json: bool) -> int:
     ds = table.open()
     versions = ds.table.log.versions()
     consumers = list_consumers(ds.table.refs)
-    behind = [sum(version > consumer.version for version in versions) for consumer in consumers]
+    lags = [sum(version > consumer.version for version in versions) for consumer in consumers]
     if as_json:
-        for consumer, number in zip(consumers, behind, strict=True):
+        for consumer, number in zip(consumers, lags, strict=True):
             answer = {
                 "name": consumer.name,
                 "version": consumer.version,
@@ -41,7 +41,7 @@ def list_all(table: TableArgument, as_json: bool) -> int:
         return 0
     rows = [
         [consumer.name, str(consumer.version), str(number), output.moment(consumer.updated_at)]
-        for consumer, number in zip(consumers, behind, strict=True)
+        for consumer, number in zip(consumers, lags, strict=True)
     ]
     header = ["NAME", "FINISHED", "BEHIND", "UPDATED"]
     print_table(header, rows, numbers=("FINISHED", "BEHIND"))

@@ -294,7 +294,7 @@ class TableFollower:
     ) -> Position:
         version, first = start.version or through, start.num_delivered
         if not history.has(version):
-            self._lose(
+            self._report_loss(
                 f"the rows of version {version}, of which {first} have been read as a snapshot, "
                 "no longer exist with it",
                 history,
@@ -319,13 +319,13 @@ class TableFollower:
         version, first = self._beginning(history, start)
         rows, size_bytes, versions = limits.rows, limits.size_bytes, limits.versions
         unchanged = MOST_UNCHANGED_VERSIONS
-        ahead = version + (versions or NUM_PREFETCHED_VERSIONS)
-        history.prefetch(version, min(through, ahead))
+        prefetched_through = version + (versions or NUM_PREFETCHED_VERSIONS)
+        history.prefetch(version, min(through, prefetched_through))
         is_first = True
         for step, is_bridge in self._steps(history, version, through):
-            if step.newer.version >= ahead:  # the versions up to there had few changes
-                ahead = step.newer.version + 2 * (ahead - start.version)
-                history.prefetch(step.newer.version, min(through, ahead))
+            if step.newer.version >= prefetched_through:  # the versions up to there had few changes
+                prefetched_through = step.newer.version + 2 * (prefetched_through - start.version)
+                history.prefetch(step.newer.version, min(through, prefetched_through))
             stop, cost = _stop_within(step, first, rows, size_bytes)
             if stop < step.num_row_changes:
                 if is_bridge and not is_first:
@@ -369,7 +369,7 @@ class TableFollower:
                 instead = f"the rows of version {version} are read instead"
             else:
                 instead = "they are skipped, and a new snapshot follows"
-            self._lose(
+            self._report_loss(
                 f"rows of version {end.version} are needed for a snapshot, but no longer exist "
                 "with it",
                 history,
@@ -393,7 +393,7 @@ class TableFollower:
         part = end.version + 1 if end.num_delivered else None
         if part is not None and not history.has(part):
             # The part can no longer be determined; the next batch delivers the whole version.
-            self._lose(
+            self._report_loss(
                 f"the first {end.num_delivered} changes of version {part} are needed, but the "
                 "version no longer exists",
                 history,
@@ -428,7 +428,7 @@ class TableFollower:
         version = start.version
         if not history.has(version):
             next_version = history.next_existing(version)
-            self._lose(
+            self._report_loss(
                 f"the changes after version {version} are needed, but that version no longer "
                 "exists, so what the next ones changed is unknown",
                 history,
@@ -436,7 +436,7 @@ class TableFollower:
             )
             return next_version, 0
         if start.num_delivered and not history.has(version + 1):
-            self._lose(
+            self._report_loss(
                 f"{start.num_delivered} changes of version {version + 1} have been read, but that "
                 "version no longer exists, so which ones remain is unknown",
                 history,
@@ -501,7 +501,7 @@ class TableFollower:
             if self.rules.is_consumer and older:
                 self._warn(problem, instead)
             else:
-                self._lose(
+                self._report_loss(
                     f"the changes after version {older} are needed, but {problem}",
                     history,
                     instead,
@@ -639,7 +639,7 @@ class TableFollower:
             "from a copy. Start a new query, with a new checkpoint"
         )
 
-    def _lose(self, problem: str, history: ExistingVersions, instead: str) -> None:
+    def _report_loss(self, problem: str, history: ExistingVersions, instead: str) -> None:
         """Warn of lost changes; raise if that is an error."""
         if self.rules.fail_on_data_loss:
             oldest, newest = history.versions[0], history.versions[-1]

@@ -104,8 +104,8 @@ def gather(data: Bytes, starts: Positions, stops: Positions) -> tuple[Offsets, B
         len(bounds) - 1,
         [None, pa.py_buffer(bounds), pa.py_buffer(data)],
     )
-    taken = every.take(pa.array(np.arange(0, len(bounds), 2)))
-    buffers = taken.buffers()
+    selected = every.take(pa.array(np.arange(0, len(bounds), 2)))
+    buffers = selected.buffers()
     offsets = np.frombuffer(buffers[1], word)[: len(starts) + 1]
     values = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.zeros(0, np.uint8)
     return offsets, values[: int(offsets[-1])]

@@ -225,11 +225,11 @@ def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:
         codes[escapes + 1] = ESCAPE  # empty until the bytes are inserted
     is_large = len(codes) * MAX_SYMBOL_BYTES > INT32_MAX
     if len(codes) < LEAST_CODES_FOR_PAIRS or is_large:
-        ends, data = _looked_up(codes, _single_codes(table, is_large=is_large))
+        ends, data = _take_strings(codes, _single_codes(table, is_large=is_large))
         offsets, positions = ends.take(block.offsets), ends.take(escapes)
     else:
         pairs = np.append(codes, np.uint8(ESCAPE)) if len(codes) % 2 else codes
-        ends, data = _looked_up(pairs.view("<u2"), _pairs_of_codes(table))
+        ends, data = _take_strings(pairs.view("<u2"), _pairs_of_codes(table))
         offsets, positions = (
             ends.take(array >> 1) + _first_of_pair(codes, array, table)
             for array in (block.offsets, escapes)
@@ -310,7 +310,7 @@ def _first_of_pair(codes: Bytes, offsets: Offsets, table: SymbolTable) -> Offset
     return lengths.take(codes.take(offsets - 1)) * (offsets & 1)
 
 
-def _looked_up(codes: Words, strings: pa.Array) -> tuple[Offsets, Bytes]:
+def _take_strings(codes: Words, strings: pa.Array) -> tuple[Offsets, Bytes]:
     """Return the byte strings of codes, one after the other.
 
     Returns:

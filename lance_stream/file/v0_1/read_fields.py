@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.arrays import Positions
-from lance_stream.byte_ranges import Asking, Buffer, ByteRange, together
+from lance_stream.byte_ranges import Asking, Buffer, ByteRange, read_together
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.v0_1.page_table import Pages
 from lance_stream.file.v0_1.runs import Runs, ranges_from
@@ -118,7 +118,7 @@ def _read(field: Field, arrow: pa.DataType, columns: Columns, runs: Runs) -> Ask
 def _read_struct(
     field: Field, arrow: pa.DataType, columns: Columns, runs: Runs
 ) -> Asking[pa.Array]:
-    parts = yield from together(
+    parts = yield from read_together(
         [
             _read(child, arrow.field(index).type, columns, runs)
             for index, child in enumerate(field.children)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.byte_ranges import Asking, together
+from lance_stream.byte_ranges import Asking, read_together
 from lance_stream.errors import (
     BadDataError,
     CorruptDataError,
@@ -96,7 +96,7 @@ class V01File:
             for field in fields
             if str(field.id) in noted and has_bounds(field_to_arrow(field).type)
         }
-        answers = yield from together(
+        answers = yield from read_together(
             [self._bounds_of(field, stored) for field, stored in targets.values()]
         )
         return PageBounds(
@@ -131,13 +131,13 @@ class V01File:
                 descendant for descendant in below if descendant.logical_type.startswith("dict:")
             ]
         yield from self._load_pages(column_of_field)
-        yield from together([self._load_dictionary(dictionary) for dictionary in dictionaries])
+        yield from read_together([self._load_dictionary(dictionary) for dictionary in dictionaries])
         columns = Columns(
             {field_id: self._pages[column] for field_id, column in column_of_field.items()},
             self._dictionaries,
             self.tail.data_stop,
         )
-        return (yield from together([_noting(field, columns, runs) for field in fields]))
+        return (yield from read_together([_noting(field, columns, runs) for field in fields]))
 
     def _load_pages(self, column_of_field: Mapping[int, int]) -> Asking[None]:
         missing = [
@@ -187,7 +187,7 @@ class V01File:
             return None
         if any(parts[name].logical_type != field.logical_type for name in (MIN_VALUE, MAX_VALUE)):
             return None
-        arrays = yield from together(
+        arrays = yield from read_together(
             [self._statistic(parts[name]) for name in (NULL_COUNT, MIN_VALUE, MAX_VALUE)]
         )
         return valid_bounds(field, *arrays)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.byte_ranges import Asking, together
+from lance_stream.byte_ranges import Asking, read_together
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.cached_ranges import NO_CACHED_RANGES, CachedRanges
 from lance_stream.file.rows import Rows
@@ -78,7 +78,7 @@ def _read_leaf(
         return (
             yield from _read_strings_in_lists(arrow, column, column.bytes_of_strings, rows, cached)
         )
-    arrays = yield from together(
+    arrays = yield from read_together(
         [
             decode_array(column.encoding(page), arrow, column.buffers(page, cached), part)
             for page, part in column.split(rows)
@@ -95,7 +95,7 @@ def _read_struct(
     rows: Rows,
     cached: CachedRanges,
 ) -> Asking[pa.Array]:
-    children = yield from together(
+    children = yield from read_together(
         [
             read_field(child, columns, num_rows, rows, cached)
             if child.id in columns
@@ -144,15 +144,15 @@ def _read_lists(
 ) -> Asking[pa.Array]:
     column = columns[field.id]
     (item,) = field.children
-    ahead = indices_ahead(item, columns, column, rows)
+    prefetched = indices_ahead(item, columns, column, rows)
     both: list[Asking[Any]] = [
         _read_spans(column, rows, cached),
-        cached.answering(read_all(ahead)),
+        cached.answering(read_all(prefetched)),
     ]
-    spans, values = yield from together(both)
+    spans, values = yield from read_together(both)
     num_items = int(column.item_starts[-1])
     items = yield from read_field(
-        item, columns, num_items, spans.items(), cached.and_also(ahead, values)
+        item, columns, num_items, spans.items(), cached.and_also(prefetched, values)
     )
     offsets = spans.arrow_offsets(arrow, "items of lists")
     return pa.Array.from_buffers(arrow, len(rows), [spans.validity(), offsets], children=[items])
@@ -184,7 +184,7 @@ def _read_strings_in_lists(
 def _read_spans(column: PagedColumn, rows: Rows, cached: CachedRanges) -> Asking[Spans]:
     """Read the positions of the items of some lists, counted from the file's first one."""
     parts = column.split(rows)
-    spans_of_pages = yield from together(
+    spans_of_pages = yield from read_together(
         [
             read_lists(
                 list_encoding(column.encoding(page)),

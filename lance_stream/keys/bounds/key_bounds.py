@@ -121,7 +121,7 @@ class BoundsLearner:
         ]
         self._extremes: list[list[tuple[bytes, bytes]]] = [[] for _ in fields]
 
-    def see(self, keys: Sequence[pa.Array]) -> None:
+    def add_keys(self, keys: Sequence[pa.Array]) -> None:
         """Add some rows. Bounds are complete after all rows of the fragment, deleted ones included.
 
         Args:
@@ -156,7 +156,7 @@ def bounds_of_written(
     bounds: list[FileBounds] = []
     for fragment in fragments:
         learner = BoundsLearner(fragment, fields)
-        learner.see(keys)
+        learner.add_keys(keys)
         bounds += [one._replace(num_seen=fragment.physical_rows) for one in learner.file_bounds()]
     return bounds
 

@@ -156,9 +156,9 @@ def _prefixes(values: pa.Array, width: int) -> npt.NDArray[np.bytes_]:
     # Process parts of the batch, so that the byte indices take little memory.
     for start in range(0, len(values), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
-        taken = some[starts[part, None] + within]
-        taken[within >= sizes[part, None]] = 0
-        prefixes[part] = taken
+        prefix_bytes = some[starts[part, None] + within]
+        prefix_bytes[within >= sizes[part, None]] = 0
+        prefixes[part] = prefix_bytes
     return prefixes.view(f"S{width}")[:, 0]
 
 

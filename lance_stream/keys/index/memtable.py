@@ -84,7 +84,7 @@ class Collector:
         self._num_seen = 0
         self._parts: list[tuple[Words, npt.NDArray[np.uint64]]] = []
 
-    def see(self, keys: Sequence[pa.Array]) -> None:
+    def add_keys(self, keys: Sequence[pa.Array]) -> None:
         """Add the next rows of the fragment, live or not.
 
         Args:

@@ -170,7 +170,7 @@ def _read_few(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenF
             collector = memory.collector(file.file, file.num_rows)
             index = index_by_id[fragment.id]
             for batch in read_unit(unit_of(table, index, columns=names, include_deleted=True)):
-                collector.see(batch.columns)
+                collector.add_keys(batch.columns)
             memory.add([collector])
 
 

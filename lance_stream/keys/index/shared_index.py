@@ -131,7 +131,7 @@ def index_keys(
             continue
         collector = keys.collector(file, fragment.physical_rows)
         for batch in read_unit(unit_of(table, index, columns=tuple(on), include_deleted=True)):
-            collector.see(batch.columns)
+            collector.add_keys(batch.columns)
         keys.add([collector])
     keys.save(table, least_rows=1)
 

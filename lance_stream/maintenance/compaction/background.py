@@ -304,7 +304,7 @@ class BackgroundCompaction:
         clock = time.perf_counter
         start = clock()
         try:
-            write_all = partial(_until_stopped, stop, write or partial(_write_here, stop))
+            write_all = partial(_until_stopped, stop, write or partial(_write_locally, stop))
             prepared = prepare(table, rules, write_all)
             written = clock()
             done = commit_prepared(prepared, partial(self._turns.of_commit, stop))
@@ -330,7 +330,7 @@ class BackgroundCompaction:
             end_work(table.store.uri)
 
 
-def _write_here(stop: threading.Event, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+def _write_locally(stop: threading.Event, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
     for task in tasks:
         yield write_task(task, before_batch=partial(_check, stop))
 

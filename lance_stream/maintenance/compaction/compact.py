@@ -50,7 +50,7 @@ from lance_stream.maintenance.compaction.rewrites import (
     PreparedGroup,
     WriteTasks,
     prepare,
-    write_here,
+    write_locally,
 )
 from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.snapshot.opening import newest_of_same
@@ -91,7 +91,7 @@ class CompactionResult:
 def compact(
     table: TableVersion,
     target_rows: int = TARGET_ROWS,
-    write: WriteTasks = write_here,
+    write: WriteTasks = write_locally,
     environment: Environment = MACHINE,
     bytes_per_commit: int | None = None,
 ) -> CompactionResult:

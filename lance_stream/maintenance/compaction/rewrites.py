@@ -139,7 +139,7 @@ def write_task(
     return write_fragments(rows, task.target)
 
 
-def write_here(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+def write_locally(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
     """Execute tasks in this process, one after another."""
     yield from map(write_task, tasks)
 
@@ -147,7 +147,7 @@ def write_here(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
 def prepare(
     table: TableVersion,
     rules: CompactionRules | None = None,
-    write: WriteTasks = write_here,
+    write: WriteTasks = write_locally,
 ) -> PreparedCompaction:
     """Plan a compaction of a version, and write its files.
 

@@ -156,8 +156,8 @@ class BackgroundIndexing:
     def take_outcomes(self) -> dict[str, str]:
         """Return the outcomes by index since the last call; see `IndexRound.outcomes`."""
         with self._lock:
-            taken, self._outcomes = self._outcomes, {}
-        return taken
+            outcomes, self._outcomes = self._outcomes, {}
+        return outcomes
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait until nothing is due, without pauses between rounds; return whether nothing is.
@@ -304,7 +304,7 @@ class BackgroundIndexing:
                 raise
             seconds["commit"] = clock() - start - seconds["build"]
             problems |= self._without_effect(before, built, table, version)
-        self._backoff_list.note(
+        self._backoff_list.record_round(
             reasons, problems, before if version is None else index_coverage(version)
         )
         return IndexRound(None if version is None else version.version, reasons, problems, seconds)

@@ -45,7 +45,7 @@ class BackoffList:
         seconds = [self._by_name[index.name].until - self._clock() for index in indices]
         return max(0.0, min(seconds)) if seconds else None
 
-    def note(
+    def record_round(
         self, names: Collection[str], problems: Mapping[str, str], indices: Sequence[IndexCoverage]
     ) -> None:
         """Record the outcome of a round.

@@ -132,13 +132,13 @@ def build(request: BuildRequest, store: Store) -> Built:
     """
     with brought_by("index", "bringing indices up to date"):
         import lance
-    taken = _CommitLock(request.version, store)
+    commit_lock = _CommitLock(request.version, store)
     try:
         dataset: Any = lance.dataset(
             request.uri,
             version=request.version,
             storage_options=dict(request.storage_options),
-            commit_lock=taken.lock,
+            commit_lock=commit_lock.lock,
         )
     except Exception as error:
         raise IndexBuildError(
@@ -149,7 +149,7 @@ def build(request: BuildRequest, store: Store) -> Built:
     done = Built()
     try:
         for name in request.names:
-            with taken.one_index(name) as indices:
+            with commit_lock.one_index(name) as indices:
                 dataset.optimize.optimize_indices(index_names=[name], **how)
             done = done.and_also(Built(*indices))
     except BaseException:

@@ -118,7 +118,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             self._initial = _waiting_position(self.options)
         elif self._initial is None:
             self._initial = self._beginning()
-            self._progress.note(self.follower.refs, self._initial)
+            self._progress.record_position(self.follower.refs, self._initial)
         return to_offset(self._initial)
 
     @without_traceback
@@ -146,7 +146,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         """Record that Spark has finished a batch."""
         position = parse_offset(end)
         if not self._is_waiting_at(position):
-            self._progress.note(self.follower.refs, position)
+            self._progress.record_position(self.follower.refs, position)
 
     def _is_waiting(self) -> bool:
         """Return whether the table, or the version to start at, is still missing."""
@@ -172,7 +172,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         end = self.follower.advance(start, limits, through)
         if end == start:
             return start
-        self._progress.hold(self.follower.refs, start, end)
+        self._progress.protect_versions(self.follower.refs, start, end)
         return self.with_columns(end, self.columns(start))
 
     def columns(self, position: Position) -> FeedColumns:
@@ -297,7 +297,7 @@ if HAS_READ_LIMITS:
             position = parse_offset(start)
             if position != self._initial and not self._is_waiting_at(position):
                 # Spark calls `commit` one batch later, and not after the last batch of a run
-                self._progress.note(self.follower.refs, position)
+                self._progress.record_position(self.follower.refs, position)
             limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self.limits
             self._position = self.advance(position, limits, self._last_available)
             # the stored text, possibly of an older release: a different text would be a new batch

@@ -23,16 +23,16 @@ def layer_options(location: str, *layers: Mapping[str, Any]) -> dict[str, Any]:
     """
     setting_of = _settings_of(location)
     chosen: dict[str, Any] = {}
-    taken: set[str] = set()
+    seen: set[str] = set()
     is_set = False
     for layer in layers:
         settings = {name: setting_of.get(name.lower(), "") for name in layer}
         sets_any = any(setting and setting not in _INDEPENDENT for setting in settings.values())
         for name, setting in settings.items():
             is_independent = not setting or setting in _INDEPENDENT
-            if (is_independent or not is_set) and (setting or name) not in taken:
+            if (is_independent or not is_set) and (setting or name) not in seen:
                 chosen[name] = layer[name]
-        taken.update(setting or name for name, setting in settings.items())
+        seen.update(setting or name for name, setting in settings.items())
         is_set = is_set or sets_any
     return chosen
 

@@ -229,17 +229,19 @@ def _blob_host(host: str) -> str:
 
 
 def _endpoint(
-    taken: Mapping[str, Any],
+    settings: Mapping[str, Any],
     connection: Mapping[str, str],
     from_host: tuple[str | None, str | None],
     emulator: bool,
     environment: Mapping[str, str],
 ) -> str | None:
     """Return the endpoint that is named; None for the account's default one."""
-    text = _text(taken, "endpoint") or _text(taken, "account_host") or connection.get("endpoint")
+    text = (
+        _text(settings, "endpoint") or _text(settings, "account_host") or connection.get("endpoint")
+    )
     if text is None and emulator:
         text = environment.get("AZURITE_BLOB_STORAGE_URL") or _EMULATOR_ENDPOINT
-    if text is None and _flag(taken, "use_fabric"):
+    if text is None and _flag(settings, "use_fabric"):
         text = _ONELAKE
     if text is None:
         return from_host[0]
@@ -282,45 +284,45 @@ def _agreed(named: Mapping[str, str | None]) -> str | None:
 
 
 def _login(
-    taken: Mapping[str, Any], connection: Mapping[str, str], account: str, emulator: bool
+    settings: Mapping[str, Any], connection: Mapping[str, str], account: str, emulator: bool
 ) -> Login:
-    key = connection.get("key") or _text(taken, "account_key")
+    key = connection.get("key") or _text(settings, "account_key")
     if key:
         return SharedKey(account, key)
-    sas = connection.get("sas") or _text(taken, "sas_token")
+    sas = connection.get("sas") or _text(settings, "sas_token")
     if sas:
         return SharedAccess(sas)
-    if token := _text(taken, "bearer_token"):
+    if token := _text(settings, "bearer_token"):
         return BearerToken(token)
-    if _flag(taken, "anonymous"):
+    if _flag(settings, "anonymous"):
         return Anonymous()
     if emulator:
         return SharedKey(account, _EMULATOR_KEY)
-    return _identity(taken)
+    return _identity(settings)
 
 
-def _identity(taken: Mapping[str, Any]) -> Identity:
+def _identity(settings: Mapping[str, Any]) -> Identity:
     tenant, client, secret = (
-        _text(taken, setting) for setting in ("tenant_id", "client_id", "client_secret")
+        _text(settings, setting) for setting in ("tenant_id", "client_id", "client_secret")
     )
-    authority = _text(taken, "authority_host")
+    authority = _text(settings, "authority_host")
     if secret:
         if not (tenant and client):
             raise InvalidInputError(
                 "the storage option client_secret requires tenant_id and client_id"
             )
         return Identity("client secret", tenant, client, secret, authority)
-    if token_file := _text(taken, "token_file"):
+    if token_file := _text(settings, "token_file"):
         return Identity("workload", tenant, client, None, authority, token_file)
-    if _flag(taken, "use_cli"):
+    if _flag(settings, "use_cli"):
         return Identity("cli")
-    object_id, resource_id = _text(taken, "msi_object_id"), _text(taken, "msi_resource_id")
+    object_id, resource_id = _text(settings, "msi_object_id"), _text(settings, "msi_resource_id")
     if object_id or resource_id:
         return Identity("managed", client=client, object_id=object_id, resource_id=resource_id)
     return Identity("default", tenant, client, None, authority)
 
 
-def _check_is_encrypted(endpoint: str, login: Login, taken: Mapping[str, Any]) -> None:
+def _check_is_encrypted(endpoint: str, login: Login, settings: Mapping[str, Any]) -> None:
     """Refuse to send credentials that could be intercepted and used.
 
     Raises:
@@ -330,17 +332,17 @@ def _check_is_encrypted(endpoint: str, login: Login, taken: Mapping[str, Any]) -
     url = urlsplit(endpoint)
     is_local = url.hostname in ("localhost", "127.0.0.1", "::1")
     is_exposed = url.scheme == "http" and login.is_bearer and not is_local
-    if is_exposed and not _flag(taken, "allow_http"):
+    if is_exposed and not _flag(settings, "allow_http"):
         raise InvalidInputError(
             f"{endpoint} is plain HTTP, so the token in each request could be intercepted. Use "
             "https://, or set the storage option allow_http"
         )
 
 
-def _text(taken: Mapping[str, Any], setting: str) -> str | None:
-    value = taken.get(setting)
+def _text(settings: Mapping[str, Any], setting: str) -> str | None:
+    value = settings.get(setting)
     return None if value is None else as_text(setting, value)
 
 
-def _flag(taken: Mapping[str, Any], setting: str) -> bool:
-    return as_flag(setting, taken.get(setting, "false"))
+def _flag(settings: Mapping[str, Any], setting: str) -> bool:
+    return as_flag(setting, settings.get(setting, "false"))

@@ -275,8 +275,8 @@ def s3_settings(options: Mapping[str, Any]) -> S3Settings:
         if name in values
     }
     if "encryption" in values:
-        way = as_text("aws_server_side_encryption", values["encryption"])
-        texts["encryption"] = _ENCRYPTIONS.get(way.lower(), way)
+        mode = as_text("aws_server_side_encryption", values["encryption"])
+        texts["encryption"] = _ENCRYPTIONS.get(mode.lower(), mode)
     settings = S3Settings(
         **texts,
         **flags,
@@ -331,13 +331,13 @@ def _refuse_arguments_of_botocore(options: Mapping[str, Any]) -> None:
 def _creates_once(value: Any) -> bool | None:
     if value is None:
         return None
-    way = str(value).lower()
-    if way not in ("etag", "disabled"):
+    mode = str(value).lower()
+    if mode not in ("etag", "disabled"):
         raise InvalidInputError(
-            f"the storage option aws_conditional_put is 'etag' or 'disabled', not {way[:80]!r}; "
+            f"the storage option aws_conditional_put is 'etag' or 'disabled', not {mode[:80]!r}; "
             "to publish versions in DynamoDB, open s3+ddb://bucket/path?ddbTableName=..."
         )
-    return way == "etag"
+    return mode == "etag"
 
 
 def _refuse_contradictions(settings: S3Settings, options: Mapping[str, Any]) -> None:

@@ -89,10 +89,10 @@ def _check_ids(start: Manifest, new: Sequence[Fragment]) -> None:
     ids = [fragment.id for fragment in new]
     if len(set(ids)) < len(ids) or not all(0 < id_ <= MAX_FRAGMENT_ID for id_ in ids):
         raise InvalidInputError(f"rewritten fragments cannot have the ids {ids}")
-    taken = sorted(set(ids).intersection(start.fragments.ids))
-    if taken:
+    used_ids = sorted(set(ids).intersection(start.fragments.ids))
+    if used_ids:
         raise RetryableConflictError(
-            f"another writer has taken the fragment ids {taken}, which a rewrite states for its "
+            f"another writer has taken the fragment ids {used_ids}, which a rewrite states for its "
             "new fragments. Plan it again",
             start.version - 1,
         )

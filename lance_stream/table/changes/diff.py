@@ -229,7 +229,7 @@ def plan_diff(
         }
     removed = tuple(fragment for fragment in before.values() if fragment.id not in common)
     added = tuple(fragment for fragment in after.values() if fragment.id not in common)
-    looked_at = [*removed, *added, *(fragment for pair in common.values() for fragment in pair)]
+    fragments = [*removed, *added, *(fragment for pair in common.values() for fragment in pair)]
     return DiffPlan(
         older=0 if older is None else older.version,
         version=newer.version,
@@ -244,14 +244,14 @@ def plan_diff(
         deletion_files_of=tuple(
             {
                 (fragment.id, fragment.deletion_file): fragment
-                for fragment in looked_at
+                for fragment in fragments
                 if fragment.deletion_file is not None
             }.values()
         ),
         sequences=tuple(
             dict.fromkeys(
                 stored
-                for fragment in looked_at
+                for fragment in fragments
                 for stored in (fragment.row_ids, fragment.last_updated_at_versions)
                 if isinstance(stored, ExternalFile | LineageColumn)
             )

@@ -222,7 +222,7 @@ def indexes_moved_rows(ours: CreateIndex, theirs: Rewrite) -> bool:
     )
 
 
-def rewrites_indices_beside(ours: Rewrite, theirs: CreateIndex) -> bool:
+def lacks_new_index(ours: Rewrite, theirs: CreateIndex) -> bool:
     """Whether ours rewrites indices along with its rows, but lacks one that theirs created.
 
     If ours rewrites no index, applying it handles the new index: it follows the rows, or no longer

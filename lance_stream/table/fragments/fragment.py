@@ -116,15 +116,15 @@ def columns_of_files(
     Raises:
         BadDataError: As `DataFile.column_of`.
     """
-    taken: set[int] = set()
+    seen: set[int] = set()
     columns = []
     for file in reversed(files):
         column_of = {
             field_id: column
             for field_id, column in file.column_of().items()
-            if field_id not in taken
+            if field_id not in seen
         }
-        taken.update(field_id for field_id in column_of if field_id not in shared)
+        seen.update(field_id for field_id in column_of if field_id not in shared)
         columns.append(column_of)
     return columns[::-1]
 

@@ -80,8 +80,8 @@ class Ranges:
             return near
         which = np.searchsorted(self.ends, offsets, side="right")
         behind = (self.ends[which] - offsets).astype(np.uint64)
-        taken: RowIds = self.stops[which] - behind
-        return taken
+        row_ids: RowIds = self.stops[which] - behind
+        return row_ids
 
     def to_array(self) -> RowIds:
         """Return all ids."""
@@ -174,8 +174,8 @@ class RangeWithBitmap:
 
     def take(self, offsets: Positions) -> RowIds:
         """Return the ids at some offsets of the segment."""
-        taken: RowIds = self.to_array()[offsets]
-        return taken
+        row_ids: RowIds = self.to_array()[offsets]
+        return row_ids
 
     def to_array(self) -> RowIds:
         """Return all ids."""
@@ -202,8 +202,8 @@ class Values:
 
     def take(self, offsets: Positions) -> RowIds:
         """Return the ids at some offsets of the segment."""
-        taken: RowIds = self.values[offsets]
-        return taken
+        row_ids: RowIds = self.values[offsets]
+        return row_ids
 
     def to_array(self) -> RowIds:
         """Return all ids."""
@@ -320,11 +320,11 @@ class RowIdSequence:
         which = np.searchsorted(self._ends, targets, side="right")
         order = np.argsort(which, kind="stable")
         hit, firsts = np.unique(which[order], return_index=True)
-        taken = np.empty(len(targets), np.uint64)
+        row_ids = np.empty(len(targets), np.uint64)
         for index, group in zip(hit.tolist(), np.split(order, firsts[1:]), strict=True):
             begin = int(self._ends[index]) - len(self.segments[index])
-            taken[group] = self.segments[index].take(targets[group] - begin)
-        return taken
+            row_ids[group] = self.segments[index].take(targets[group] - begin)
+        return row_ids
 
     def slice(self, start: int, stop: int) -> RowIds:
         """Return the ids of the rows from offset `start` up to but not including `stop`.

@@ -119,8 +119,8 @@ class RowVersionSequence:
         targets = np.asarray(offsets).astype(np.int64, copy=False)
         if len(targets) and (int(targets.min()) < 0 or int(targets.max()) >= self.num_rows):
             raise InvalidInputError(f"a row offset is outside the {self.num_rows} rows")
-        taken: RowVersions = self.versions[np.searchsorted(self._ends, targets, side="right")]
-        return taken
+        versions: RowVersions = self.versions[np.searchsorted(self._ends, targets, side="right")]
+        return versions
 
     def slice(self, start: int, stop: int) -> RowVersions:
         """Return the versions of the rows from offset `start` up to but not including `stop`.

@@ -196,13 +196,13 @@ def _cast_rows(
     stores = ~deletes
     positions = np.cumsum(stores) - 1
     cast = cast_batch(batch.filter(pa.array(stores)), target)
-    taken = pa.array(positions, mask=deletes)
+    values = pa.array(positions, mask=deletes)
     keys = cast_batch(
         batch.select([field.name for field in target if field.name in on]),
         pa.schema([field for field in target if field.name in on]),
     )
     columns = [
-        keys.column(field.name) if field.name in on else cast.column(field.name).take(taken)
+        keys.column(field.name) if field.name in on else cast.column(field.name).take(values)
         for field in target
     ]
     return pa.RecordBatch.from_arrays(columns, names=target.names)
@@ -450,7 +450,7 @@ def _shadowed_values(
     row has the value of the event.
     """
     rows = pa.array(covering, mask=covering == NONE)
-    taken = {name: batch.column(name).take(rows) for name in batch.schema.names}
+    columns = {name: batch.column(name).take(rows) for name in batch.schema.names}
     for name in deletes.rows.schema.names:
         value_name = name.removeprefix(VALUE_PREFIX)
         if value_name != name:
@@ -459,9 +459,9 @@ def _shadowed_values(
             if name in deletes.missing:
                 # Select from the remembered values, followed by those of the covering rows.
                 positions = np.arange(len(chosen)) + len(chosen) * deletes.missing[name][chosen]
-                values = pa.concat_arrays([values, taken[value_name]]).take(pa.array(positions))
-            taken[value_name] = values
-    return pa.RecordBatch.from_arrays(list(taken.values()), schema=batch.schema)
+                values = pa.concat_arrays([values, columns[value_name]]).take(pa.array(positions))
+            columns[value_name] = values
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=batch.schema)
 
 
 def _as_stored(values: pa.Array, data_type: pa.DataType) -> pa.Array:
@@ -492,17 +492,17 @@ def _rebuilt_rows(
     rebuilt: RebuiltHistory,
 ) -> pa.RecordBatch:
     """Return the rows of the rebuilt history, in the table's columns."""
-    taken = {
+    values = {
         name: versions_of_keys.values.column(name).take(
             pa.array(rebuilt.rows if name in events.stored else rebuilt.stored_rows)
         )
         for name in versions_of_keys.values.schema.names
     }
-    taken[START_AT] = versions_of_keys.sequences.take(pa.array(rebuilt.starts))
-    taken[END_AT] = versions_of_keys.sequences.take(
+    values[START_AT] = versions_of_keys.sequences.take(pa.array(rebuilt.starts))
+    values[END_AT] = versions_of_keys.sequences.take(
         pa.array(rebuilt.ends, mask=rebuilt.ends == NONE)
     )
-    columns = [taken[field.name] for field in table.arrow_schema]
+    columns = [values[field.name] for field in table.arrow_schema]
     return pa.RecordBatch.from_arrays(columns, names=table.arrow_schema.names)
 
 

@@ -231,9 +231,9 @@ def rebuild_history(
     before = source_rows
     source_rows = np.where(source_rows != NONE, source_rows, events.rows)[source]
     keys = events.keys[heads]
-    taken = _replaced_rows(stored, keys, events.ranks[heads])
+    replaced = _replaced_rows(stored, keys, events.ranks[heads])
     used = np.zeros(len(stored.keys), np.bool_)
-    used[taken[taken != NONE]] = True
+    used[replaced[replaced != NONE]] = True
     is_hidden = _is_hidden(
         events, follows, continues, is_tail, remembers_values=same_remembered is not None
     )
@@ -250,7 +250,7 @@ def rebuild_history(
         end_ranks,
         events.rows[tails],
         source_rows[tails],
-        taken,
+        replaced,
         np.flatnonzero(~used),
         events.take(is_hidden & ~is_recorded),
         len(incoming.keys) - int(np.count_nonzero(is_incoming)),
@@ -325,18 +325,18 @@ def _replaced_rows(stored: StoredRows, keys: Positions, starts: Positions) -> Po
     key are paired in order.
     """
     num_rows, num_new = len(stored.keys), len(keys)
-    taken: Positions = np.full(num_new, NONE, np.int64)
+    replaced: Positions = np.full(num_new, NONE, np.int64)
     if not num_rows or not num_new:
-        return taken
+        return replaced
     factor = 1 + int(max(stored.starts.max(), starts.max()))
     codes = stored.keys * factor + stored.starts
     order = np.argsort(codes)
     targets = keys * factor + starts
     at = np.minimum(np.searchsorted(codes[order], targets), num_rows - 1)
     hits = codes[order][at] == targets
-    taken[hits] = order[at[hits]]
+    replaced[hits] = order[at[hits]]
     is_free = np.ones(num_rows, np.bool_)
-    is_free[taken[hits]] = False
+    is_free[replaced[hits]] = False
     # Pair the n-th remaining rebuilt row of a key with its n-th remaining stored row.
     olds = order[is_free[order]]
     news = np.flatnonzero(~hits)
@@ -346,8 +346,8 @@ def _replaced_rows(stored: StoredRows, keys: Positions, starts: Positions) -> Po
     if len(olds) and len(news):
         at = np.minimum(np.searchsorted(theirs, mine), len(olds) - 1)
         hits = theirs[at] == mine
-        taken[news[hits]] = olds[at[hits]]
-    return taken
+        replaced[news[hits]] = olds[at[hits]]
+    return replaced
 
 
 def _numbered(keys: Positions) -> Positions:

@@ -127,13 +127,13 @@ def with_names(fields: Sequence[Field], name_of: Mapping[int, str]) -> tuple[Fie
         )
         for field in fields
     )
-    taken: set[str] = set()
+    seen: set[str] = set()
     for rename in renamed:
-        if rename.name in taken:
+        if rename.name in seen:
             raise InvalidInputError(
                 f"two columns would be named {rename.name!r}; rename or drop the other one first"
             )
-        taken.add(rename.name)
+        seen.add(rename.name)
     return renamed
 
 

@@ -167,7 +167,7 @@ def wait_for(_spark: Any, file: str) -> None:
         time.sleep(0.1)
 
 
-def together(spark: Any, lines: Sequence[Sequence[dict[str, Any]]]) -> None:
+def read_together(spark: Any, lines: Sequence[Sequence[dict[str, Any]]]) -> None:
     """Run lines of jobs at once; the jobs of a line, one after another."""
     with ThreadPoolExecutor(len(lines)) as threads:
         for future in [threads.submit(run, spark, line) for line in lines]:
@@ -186,7 +186,7 @@ KINDS: Mapping[str, Callable[..., None]] = {
     value.__name__: value
     for value in (
         *(stream, write, feed, compact, cleanup, look),
-        *(share_work, wait_for, together, attempt),
+        *(share_work, wait_for, read_together, attempt),
     )
 }
 

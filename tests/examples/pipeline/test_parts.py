@@ -45,13 +45,13 @@ def test_a_vector_depends_on_its_text_alone() -> None:
     chance = random.Random(3)
     made = [article(chance) for _ in range(50)]
     titles, bodies = [value.title for value in made], [value.body for value in made]
-    together = embed(pa.record_batch({"title": titles, "body": bodies}))
+    read_together = embed(pa.record_batch({"title": titles, "body": bodies}))
     for place in (0, 17, 49):
         row = pa.record_batch(
             {"title": titles[place : place + 1], "body": pa.array([bodies[place]], pa.string())}
         )
-        assert embed(row)[0] == together[place]
-    assert together.type == pa.list_(pa.float32(), DIMENSIONS)
+        assert embed(row)[0] == read_together[place]
+    assert read_together.type == pa.list_(pa.float32(), DIMENSIONS)
 
 
 def test_an_empty_text_has_no_direction() -> None:

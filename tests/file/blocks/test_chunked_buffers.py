@@ -17,11 +17,11 @@ def test_chunks_of_several_buffers_are_put_side_by_side(gaps_and_sizes):
         bounds = np.cumsum(np.array(value, np.int64).reshape(-1))
         data = np.arange(100 * number, 100 * number + 99).astype(np.uint8)
         buffers.append(ChunkedBuffer(data, bounds[0::2], bounds[1::2] - bounds[0::2]))
-    together = in_one(buffers)
+    read_together = in_one(buffers)
     pieces = [
         buffer.data[start : start + size].tobytes()
         for buffer in buffers
         for start, size in zip(buffer.starts, buffer.sizes, strict=True)
     ]
-    assert joined(together).tobytes() == b"".join(pieces)
-    assert together.sizes.tolist() == [len(piece) for piece in pieces]
+    assert joined(read_together).tobytes() == b"".join(pieces)
+    assert read_together.sizes.tolist() == [len(piece) for piece in pieces]

@@ -41,7 +41,7 @@ def file_bounds(table: TableVersion, *keys: list[Any]) -> list[FileBounds]:
     bounds = []
     for fragment, key in zip(table.manifest.fragments, keys, strict=True):
         learner = BoundsLearner(fragment, [key_field(table)])
-        learner.see([pa.array(key, table.arrow_schema.field(0).type)])
+        learner.add_keys([pa.array(key, table.arrow_schema.field(0).type)])
         bounds += learner.file_bounds()
     return bounds
 

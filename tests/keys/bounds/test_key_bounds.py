@@ -75,7 +75,7 @@ def file_bounds_of(
     file_bounds: list[FileBounds] = []
     for fragment, rows in zip(fragments, rows_of, strict=True):
         learner = BoundsLearner(fragment, fields)
-        learner.see(arrays(types, rows))
+        learner.add_keys(arrays(types, rows))
         file_bounds += learner.file_bounds()
     return (
         KeyBounds([ColumnBounds(field) for field in fields]),
@@ -169,7 +169,7 @@ def test_ambiguous_fragments_are_always_read(changes: dict[str, Any]) -> None:
     assert file_column(fragment, fields[0].id) is not None
     assert file_column(changed, fields[0].id) is None
     learner = BoundsLearner(changed, fields)
-    learner.see([pa.array([1])])
+    learner.add_keys([pa.array([1])])
     assert learner.file_bounds() == []
     bounds = KeyBounds([ColumnBounds(fields[0])])
     listed = FragmentList.of([changed])
@@ -196,7 +196,7 @@ def test_bounds_need_all_parts_of_a_file() -> None:
     parts = []
     for keys in ([5, 7], [None, None], [1, 1]):
         learner = BoundsLearner(fragment, fields)
-        learner.see([pa.array(keys, pa.int64())])
+        learner.add_keys([pa.array(keys, pa.int64())])
         parts += learner.file_bounds()
     listed = FragmentList.of([fragment])
     column = ColumnBounds(fields[0])
@@ -217,7 +217,7 @@ def test_columns_without_bounds_decide_nothing() -> None:
     fragment = fragment_of(1, fields, 1)
     learner = BoundsLearner(fragment, fields)
     text = pa.array(["a"]).dictionary_encode()
-    learner.see([text, pa.array([5])])
+    learner.add_keys([text, pa.array([5])])
     bounds = KeyBounds([None, ColumnBounds(fields[1])])
     bounds.add_bounds(learner.file_bounds())
     listed = FragmentList.of([fragment])
@@ -245,7 +245,7 @@ def test_new_files_inherit_the_old_bounds(rows_of: list[list[Any] | None], may: 
     for fragment, keys in zip(old, rows_of, strict=True):
         if keys is not None:
             learner = BoundsLearner(fragment, [field])
-            learner.see([pa.array(keys, pa.int64())])
+            learner.add_keys([pa.array(keys, pa.int64())])
             column.add(learner.file_bounds())
     new = fragment_of(9, (field,), 3)
     column.inherit(old, [new])
@@ -276,7 +276,7 @@ def test_bounds_of_removed_files_are_dropped() -> None:
     file_bounds = []
     for fragment in fragments:
         learner = BoundsLearner(fragment, [field])
-        learner.see([pa.array([fragment.id])])
+        learner.add_keys([pa.array([fragment.id])])
         file_bounds += learner.file_bounds()
     column.add(file_bounds)
     column.forget_others(fragments)
@@ -294,7 +294,7 @@ def learned(numbers: Iterable[int]) -> list[FileBounds]:
     file_bounds: list[FileBounds] = []
     for number in numbers:
         learner = BoundsLearner(fragment_of(number, (field,), 1), [field])
-        learner.see([pa.array([number])])
+        learner.add_keys([pa.array([number])])
         file_bounds += learner.file_bounds()
     return file_bounds
 

@@ -250,8 +250,8 @@ def collected(
 ) -> Collector:
     place = FileColumn(number.to_bytes(16, "big"), 0)
     made = memory.collector((place,), len(keys) if num_rows is None else num_rows)
-    made.see([keys[:3]])
-    made.see([keys[3:]])
+    made.add_keys([keys[:3]])
+    made.add_keys([keys[3:]])
     return made
 
 

@@ -26,7 +26,7 @@ from lance_stream.maintenance.compaction.background import (
     StoppedError,
 )
 from lance_stream.maintenance.compaction.plan import CompactionRules
-from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_here
+from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_locally
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
@@ -60,7 +60,7 @@ class Writer:
     def __call__(self, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
         self.begun.set()
         assert self.go_on.wait(PATIENCE)
-        yield from write_here(tasks)
+        yield from write_locally(tasks)
 
 
 def last_round(compaction: BackgroundCompaction) -> Round:
@@ -203,7 +203,7 @@ def test_failed_rounds_are_logged_and_retried(
     ds = new_table().append(rows(1)).append(rows(2))
 
     def fail(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
-        for _ in write_here(tasks):
+        for _ in write_locally(tasks):
             raise UnsupportedFeatureError("this cannot be read")
         yield []
 
@@ -228,11 +228,11 @@ def test_stopped_rounds_leave_no_files(where: str) -> None:
     def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
         assert len(tasks) == 2
         if where == "between two groups":
-            yield next(write_here(tasks))
+            yield next(write_locally(tasks))
             assert num_files(ds.table) == before + 1
         at.set()
         assert go_on.wait(PATIENCE)
-        yield from write_here(tasks if where == "before the first group" else tasks[1:])
+        yield from write_locally(tasks if where == "before the first group" else tasks[1:])
 
     compaction.after_batch(0, newest(ds), write)
     assert at.wait(PATIENCE)

@@ -28,7 +28,7 @@ from lance_stream.maintenance.compaction.rewrites import (
     PreparedCompaction,
     RewriteTask,
     prepare,
-    write_here,
+    write_locally,
 )
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.retries import RetryPolicy
@@ -237,7 +237,7 @@ def meddling(*acts: Act) -> Callable[[Sequence[RewriteTask]], Iterator[list[Frag
         if left:
             uri = tasks[0].target.store.uri
             left.pop(0)(lance_stream.open_dataset(uri))
-        yield from write_here(tasks)
+        yield from write_locally(tasks)
 
     return write
 
@@ -318,7 +318,7 @@ def test_failures_keep_earlier_commits() -> None:
         calls.append(len(tasks))
         if len(calls) == 3:
             raise OSError("the disk is gone")
-        yield from write_here(tasks)
+        yield from write_locally(tasks)
 
     with pytest.raises(OSError, match="the disk is gone"):
         compact(ds.table, 8, write, bytes_per_commit=4 * max(bytes_of_fragments(ds.table)))
@@ -496,7 +496,7 @@ def test_failed_groups_delete_all_files() -> None:
     table = Dataset(table).append(rows(121)).table
 
     def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
-        yield from write_here(tasks[:1])
+        yield from write_locally(tasks[:1])
         raise InvalidInputError("the second group cannot be read")
 
     with pytest.raises(InvalidInputError, match="second group"):

@@ -19,7 +19,7 @@ class Clock:
 
 
 def seconds_held(backoffs: BackoffList, clock: Clock) -> float | None:
-    backoffs.note(["i"], {"i": "damaged"}, [INDEX])
+    backoffs.record_round(["i"], {"i": "damaged"}, [INDEX])
     left = backoffs.seconds_remaining([INDEX])
     assert left is not None
     assert backoffs.contains(INDEX)
@@ -35,14 +35,14 @@ def test_failures_double_the_wait() -> None:
     times = [seconds_held(backoffs, clock) for _ in range(9)]
     assert times[:3] == [FIRST_SECONDS, 2 * FIRST_SECONDS, 4 * FIRST_SECONDS]
     assert times[-1] == MOST_SECONDS
-    backoffs.note(["i"], {}, [INDEX])
+    backoffs.record_round(["i"], {}, [INDEX])
     assert seconds_held(backoffs, clock) == FIRST_SECONDS
 
 
 def test_rebuilt_indices_are_not_held_back() -> None:
     """Rebuilding is the remedy that the message recommends, so it has to work at once."""
     backoffs = BackoffList(Clock())
-    backoffs.note(["i"], {"i": "damaged"}, [INDEX])
+    backoffs.record_round(["i"], {"i": "damaged"}, [INDEX])
     assert not backoffs.contains(replace(INDEX, built_at=NOW + timedelta(seconds=1)))
     assert not backoffs.contains(replace(INDEX, name="j"))
     assert backoffs.contains(replace(INDEX, rows_unindexed=7))

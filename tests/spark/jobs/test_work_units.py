@@ -76,14 +76,14 @@ def test_scattered_rows_cost_more(tmp_path: Path) -> None:
     whole = unit_of(table, 0, columns=("text",))
     _, all_bytes = size_of(whole)
     assert cost_of(whole) == all_bytes
-    together, apart, few = (
+    read_together, apart, few = (
         scattered(table, *value) for value in ((4000, 1), (4000, 9), (2, 20_000))
     )
-    assert size_of(together) == size_of(apart) == (4000, all_bytes // 10)
-    assert cost_of(together) == all_bytes // 10
-    assert 8 * cost_of(together) < cost_of(apart) <= all_bytes
+    assert size_of(read_together) == size_of(apart) == (4000, all_bytes // 10)
+    assert cost_of(read_together) == all_bytes // 10
+    assert 8 * cost_of(read_together) < cost_of(apart) <= all_bytes
     assert 2 * SCATTERED_ROW_BYTES < cost_of(few) < 3 * SCATTERED_ROW_BYTES
-    assert cut(together, 8) == [together]
+    assert cut(read_together, 8) == [read_together]
     parts = [value.offsets for value in cut(apart, 8)]
     assert [len(part) for part in parts] == [1333, 1333, 1334]
     assert np.array_equal(np.concatenate(parts), apart.offsets)

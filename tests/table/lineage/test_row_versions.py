@@ -96,10 +96,10 @@ def test_many_runs_are_decoded_as_few_are(last: rowids_pb2.RowDatasetVersionRun)
     """Their numbers are read at once if all are plain, and one by one if a single run is not."""
     plain = [run(number % 300, range=span(number, 2 * number + 1)) for number in range(MANY)]
     assert len(message_of(*plain)) > 2048
-    together = row_versions._decode(message_of(*plain, last))
+    read_together = row_versions._decode(message_of(*plain, last))
     parts = [row_versions._decode(message_of(value))[0] for value in [*plain, last]]
     joined = RowVersionSequence.concat(parts)
-    assert together == (joined, joined.num_rows)
+    assert read_together == (joined, joined.num_rows)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, together
+from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, read_together
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.rows import MAX_POSITION, Rows
 from lance_stream.file.v2_0.encodings.compressed_buffers import compress, decompress
@@ -62,7 +62,7 @@ def decode_binary(
         or _is_whole_page(encoding, page, rows)
     ):
         both: list[Asking[Any]] = [reading_spans, _read_everything(buffer)]
-        spans, everything = yield from together(both)
+        spans, everything = yield from read_together(both)
         if is_compressed(flat):
             everything = _decompressed(everything, flat, spans)
         in_memory = ByteRange(0, len(everything))

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, together
+from lance_stream.byte_ranges import Asking, read_together
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.encodings.binary import is_binary_like
@@ -49,7 +49,7 @@ def decode_dictionary(
     if encoding.items.nullable.WhichOneof("nullability") == "all_nulls":
         return pa.nulls(len(rows), arrow)
     is_dictionary = pa.types.is_dictionary(arrow)
-    indices, items = yield from together(
+    indices, items = yield from read_together(
         [
             decode(encoding.indices, _index_type(encoding, arrow), page, rows),
             decode(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, together
+from lance_stream.byte_ranges import Asking, read_together
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.arrow_blocks import nulls
 from lance_stream.file.rows import Rows
@@ -36,7 +36,7 @@ def decode_nullable(
         return nulls(len(rows), arrow)
     if kind != "some_nulls":
         raise CorruptDataError("a page does not state whether its values are null")
-    validity, values = yield from together(
+    validity, values = yield from read_together(
         [
             decode(encoding.some_nulls.validity, pa.bool_(), page, rows),
             decode(encoding.some_nulls.values, arrow, page, rows),

@@ -20,7 +20,7 @@ import numpy as np
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.arrays import Positions
-from lance_stream.byte_ranges import Asking, together
+from lance_stream.byte_ranges import Asking, read_together
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.metadata.columns import Page, unpack_encoding
 from lance_stream.file.v2_1.layouts.blob import (
@@ -141,7 +141,7 @@ class PagesOfColumn:
             if len(inside):
                 positions.append(index)
                 askings.append(self._read_page(index, leaf, opened, inside))
-        parts = yield from together(askings)
+        parts = yield from read_together(askings)
         return join_leaf_rows(self._decoded(positions, parts))
 
     def _decoded(
@@ -204,7 +204,7 @@ class PagesOfColumn:
 
     @contextmanager
     def _noting(self, index: int) -> Iterator[None]:
-        """Add the page's place to its errors."""
+        """Add the page's position to its errors."""
         try:
             yield
         except BadDataError as error:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arrays import Mask
-from lance_stream.byte_ranges import Asking, together
+from lance_stream.byte_ranges import Asking, read_together
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.blocks.arrow_blocks import (
     fixed_size_list_array,
@@ -138,7 +138,7 @@ def _read(
             leaves.append(leaf)
     if not leaves:
         return _without_values(field, arrow_type, len(rows), pages_of_leaf)
-    parts = yield from together(
+    parts = yield from read_together(
         [
             pages_of_leaf[leaf.field_id].read(leaf, _entries(rows, leaf.entries_per_row))
             for leaf in leaves
