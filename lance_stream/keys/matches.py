@@ -11,7 +11,7 @@ bounds, and keys for the index.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,25 @@ class Matches(NamedTuple):
         """
         sequence = None if self.sequence is None else self.sequence.take(pa.array(chosen))
         return Matches(self.addresses[chosen], self.keys[chosen], sequence)
+
+
+class KeyedRows(Protocol):
+    """A batch whose keys are looked up."""
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """Its key columns."""
+        ...
+
+    @property
+    def lookup(self) -> KeyLookup:
+        """Its keys."""
+        ...
+
+    @property
+    def scanned_columns(self) -> tuple[str, ...]:
+        """The table's key columns, and the sequence column to read for matches, if any."""
+        ...
 
 
 def find_matches(

@@ -5,18 +5,14 @@ their bounds. When a batch is planned again because the table changed, only frag
 added or changed since are searched: addresses are valid until the files of their fragment change.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from lance_stream.errors import NotFoundError
-from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.keys.bounds.cached_key_bounds import key_bounds, save_key_bounds
-from lance_stream.keys.matches import Matches, join_matches
+from lance_stream.keys.matches import KeyedRows, Matches, join_matches
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.read.units import unit_of
 from lance_stream.schema.fields import Field
@@ -25,25 +21,6 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment, decode_fragment
 from lance_stream.table.lineage.ascending import are_among
 from lance_stream.table.lineage.row_addresses import unpack_addresses
-
-
-class KeyedRows(Protocol):
-    """A batch whose keys are looked up."""
-
-    @property
-    def on(self) -> tuple[str, ...]:
-        """Its key columns."""
-        ...
-
-    @property
-    def lookup(self) -> KeyLookup:
-        """Its keys."""
-        ...
-
-    @property
-    def scanned_columns(self) -> tuple[str, ...]:
-        """The table's key columns, and the sequence column to read for matches, if any."""
-        ...
 
 
 class KeyMatcher:
@@ -93,25 +70,12 @@ class KeyMatcher:
             for index in positions
         ]
         was_looked_up = any(column.saved_work for column in bounds.columns)
-        results = self._workers.find(
-            table, incoming.on, incoming.lookup, units, was_looked_up=was_looked_up
-        )
+        results = self._workers.find(table, incoming, units, was_looked_up=was_looked_up)
         for index, unit, result in zip(positions, units, results, strict=True):
             self._matches_of[fragments.ids[index]] = (unit.fragment, result)
         bounds.add_bounds(file_bounds for result in results for file_bounds in result.file_bounds)
         save_key_bounds(table, bounds)
         return join_matches([*valid, *results])
-
-    def remember(
-        self,
-        table: TableVersion,
-        on: Sequence[str],
-        sequence_by: str | None,
-        fragments: Sequence[Fragment],
-        rows: pa.RecordBatch,
-    ) -> None:
-        """Note the keys of files that were written; see `Workers`."""
-        self._workers.remember(table, on, sequence_by, fragments, rows)
 
 
 def _still(table: TableVersion, index: int, raw: bytes, matches: Matches) -> Matches | None:

@@ -28,7 +28,14 @@ from lance_stream.keys.index.key_index import (
 )
 from lance_stream.keys.index.memtable import Collector
 from lance_stream.keys.index.run_files import RunUnavailableError
-from lance_stream.keys.matches import NO_MATCHES, Matches, find_matches, live_matches, sequence_of
+from lance_stream.keys.matches import (
+    NO_MATCHES,
+    KeyedRows,
+    Matches,
+    find_matches,
+    live_matches,
+    sequence_of,
+)
 from lance_stream.read.prefetch import num_readers
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit
@@ -44,8 +51,7 @@ class Workers(Protocol):
     def find(
         self,
         table: TableVersion,
-        on: Sequence[str],
-        lookup: KeyLookup,
+        incoming: KeyedRows,
         units: Sequence[WorkUnit],
         *,
         was_looked_up: bool,
@@ -54,8 +60,7 @@ class Workers(Protocol):
 
         Args:
             table: The version.
-            on: The key columns.
-            lookup: The keys of the batch.
+            incoming: The batch.
             units: The units of the fragments that may have a key of the batch.
             was_looked_up: Whether any process has looked up keys in the table before.
         """
@@ -95,8 +100,7 @@ class Threads:
     def find(
         self,
         table: TableVersion,
-        on: Sequence[str],
-        lookup: KeyLookup,
+        incoming: KeyedRows,
         units: Sequence[WorkUnit],
         *,
         was_looked_up: bool,
@@ -104,6 +108,7 @@ class Threads:
         """Return the matches of each unit: from the index, or else from the key columns."""
         if not units:
             return []
+        lookup, on = incoming.lookup, incoming.on
         memory = key_index_of(table, on)
         fragments = [decode_fragment(unit.fragment) for unit in units]
         numbers, remembered = _remembered(memory, table, fragments, lookup)

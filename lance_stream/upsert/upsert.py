@@ -159,7 +159,7 @@ class _BatchOfRows:
                 rows = incoming.rows.select(list(incoming.scanned_columns))
                 rows = rows.take(written_order(decision, self._written))
                 on, by = self.rules.on, self.rules.sequence_by
-                self._matcher.remember(table, on, by, self._written.fragments, rows)
+                self._workers.remember(table, on, by, self._written.fragments, rows)
         part = Part(self._written, incoming.num_rows, incoming.num_late + decision.num_late)
         return Work([part], incoming.rows.schema.names, remembered)
 

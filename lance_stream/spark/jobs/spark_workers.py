@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.batch_keys import KeyLookup
-from lance_stream.keys.matches import Matches, find_matches
+from lance_stream.keys.matches import KeyedRows, Matches, find_matches
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import WorkUnit, sizes_of
@@ -42,14 +42,13 @@ class SparkTasks:
     def find(
         self,
         table: TableVersion,  # noqa: ARG002  # only workers that keep keys need it
-        on: Sequence[str],
-        lookup: KeyLookup,
+        incoming: KeyedRows,
         units: Sequence[WorkUnit],
         *,
         was_looked_up: bool,  # noqa: ARG002
     ) -> Sequence[Matches]:
         """Return the matches of each unit; see `find_matches`."""
-        find = partial(_find_all, lookup=lookup, num_keys=len(on))
+        find = partial(_find_all, lookup=incoming.lookup, num_keys=len(incoming.on))
         results = run_in_tasks(self._spark, _task_inputs(units), find)
         return [match for group in results for match in group]
 

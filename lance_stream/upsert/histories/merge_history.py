@@ -278,7 +278,7 @@ def merge_history(
     )
     if keeps_keys:
         keys_written = rows.select(list(rules.on)).take(written_order(decision, written))
-        matcher.remember(table, rules.on, rules.sequence_by, written.fragments, keys_written)
+        workers.remember(table, rules.on, rules.sequence_by, written.fragments, keys_written)
     hidden = rebuilt.hidden
     changed = np.searchsorted(versions_of_keys.addresses, replaced)
     touched = [

@@ -27,6 +27,7 @@ from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.batch_keys import without_dictionary
 from lance_stream.keys.matching import KeyMatcher
+from lance_stream.keys.workers import THREADS
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.row_updates.in_place import columns_that_may_stay
 from lance_stream.row_updates.staged_files import SortedRows, discard_files, write_sorted
@@ -98,7 +99,7 @@ class PartedUpsert:
         except BaseException:
             discard_files(self.table.store, [staged])
             raise
-        self._remember(matcher, incoming.rows, decision, written)
+        self._remember(incoming.rows, decision, written)
         num_late = incoming.num_late + decision.num_late
         return Part(written, incoming.num_rows, num_late, staged, incoming.partial)
 
@@ -145,7 +146,7 @@ class PartedUpsert:
             decision,
             write_target(self.table),
         )
-        self._remember(KeyMatcher(), changed, decision, written)
+        self._remember(changed, decision, written)
         return Part(written)
 
     def _may_stay(self, incoming: IncomingRows, decision: Decision) -> bool:
@@ -154,15 +155,13 @@ class PartedUpsert:
         changing = [name for name in names if name not in self.rules.on]
         return bool(len(decision.changed) and columns_that_may_stay(self.table, changing, names, 0))
 
-    def _remember(
-        self, matcher: KeyMatcher, rows: pa.RecordBatch, decision: Decision, written: Written
-    ) -> None:
+    def _remember(self, rows: pa.RecordBatch, decision: Decision, written: Written) -> None:
         if self.keeps_keys:
             columns = (*self.rules.on, self.rules.sequence_by)
             names = [name for name in rows.schema.names if name in columns]
             keys = rows.select(names).take(written_order(decision, written))
             on, by = self.rules.on, self.rules.sequence_by
-            matcher.remember(self.table, on, by, written.fragments, keys)
+            THREADS.remember(self.table, on, by, written.fragments, keys)
 
 
 def _staged_changes(store: Store, incoming: IncomingRows, decision: Decision) -> SortedRows:
