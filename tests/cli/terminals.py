@@ -93,7 +93,7 @@ def on_terminal(
         has_piped_output: Whether stdout is a pipe.
     """
     names = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
-    kept = {name: value for name, value in os.environ.items() if name not in names}
+    inherited = {name: value for name, value in os.environ.items() if name not in names}
     parts: list[bytes] = []
     with _terminal(width) as (ours, theirs):
         reader = threading.Thread(target=_read_all, args=(ours, parts))
@@ -110,7 +110,7 @@ def on_terminal(
             with (
                 mock.patch.multiple(sys, **streams),
                 mock.patch.dict(
-                    os.environ, {**kept, "TERM": "xterm", **(variables or {})}, clear=True
+                    os.environ, {**inherited, "TERM": "xterm", **(variables or {})}, clear=True
                 ),
             ):
                 code = program.main(list(words), environment)

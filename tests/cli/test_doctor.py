@@ -180,8 +180,8 @@ def test_stores_without_conditions_are_failures() -> None:
             return True
 
     store = Careless("/careless")
-    (found,) = machine.probe(store, MACHINE)
-    assert (found.name, found.status) == ("create once", "failure")
+    (check,) = machine.probe(store, MACHINE)
+    assert (check.name, check.status) == ("create once", "failure")
     assert store.list() == []
 
 
@@ -202,8 +202,8 @@ def test_manifest_stores_replace_conditional_writes(
     capsys: pytest.CaptureFixture[str], s3_bucket: Bucket, tmp_path: Path
 ) -> None:
     """The manifest store publishes versions, so the bucket need not support conditional writes."""
-    given = {**s3_bucket.storage_options, "aws_conditional_put": "disabled"}
-    options = [f"-o{key}={value}" for key, value in given.items()]
+    values = {**s3_bucket.storage_options, "aws_conditional_put": "disabled"}
+    options = [f"-o{key}={value}" for key, value in values.items()]
     code, checks = diagnose(capsys, f"{s3_bucket.uri}/v", *options, "--probe")
     assert (code, checks["create once"][0]) == (1, "failure")
     options.append(f"-omanifest_store=sqlite://{tmp_path}/versions.db")

@@ -30,11 +30,11 @@ def parse(words: list[str]) -> None:
     command: click.Command = make_program()
     context = command.make_context("lance-stream", list(words))
     while isinstance(command, click.Group):
-        kept = "_protected_args" if hasattr(context, "_protected_args") else "protected_args"
-        rest = [*getattr(context, kept), *context.args]
-        _, found, words = command.resolve_command(context, rest)
-        assert found is not None
-        command = found
+        attribute = "_protected_args" if hasattr(context, "_protected_args") else "protected_args"
+        rest = [*getattr(context, attribute), *context.args]
+        _, subcommand, words = command.resolve_command(context, rest)
+        assert subcommand is not None
+        command = subcommand
         context = command.make_context(command.name, words, parent=context)
 
 
@@ -69,10 +69,10 @@ def every_context() -> Iterator[click.Context]:
         yield context
         if isinstance(context.command, click.Group):
             for name in context.command.list_commands(context):
-                found = context.command.get_command(context, name)
-                assert found is not None
+                command = context.command.get_command(context, name)
+                assert command is not None
                 waiting.append(
-                    click.Context(found, parent=context, info_name=name, terminal_width=80)
+                    click.Context(command, parent=context, info_name=name, terminal_width=80)
                 )
 
 

@@ -53,7 +53,7 @@ sys.exit(main())
 )
 def test_completion_loads_nothing_heavy(words: str, found: str) -> None:
     """The shell runs the program at every press of the tab key."""
-    asked = {
+    variables = {
         "_LANCE_STREAM_COMPLETE": "bash_complete",
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split()) - 1),
@@ -62,6 +62,6 @@ def test_completion_loads_nothing_heavy(words: str, found: str) -> None:
         [sys.executable, "-c", COMPLETE, *HEAVY],
         capture_output=True,
         text=True,
-        env={**os.environ, **asked},
+        env={**os.environ, **variables},
     )
     assert (done.stdout.split(), done.stderr.strip()) == ([found], "")

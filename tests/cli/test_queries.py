@@ -34,8 +34,8 @@ BY_ID = [("id", "ascending")]
 @pytest.fixture
 def ds() -> Dataset:
     """Several fragments, with deleted rows."""
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", ROWS.slice(0, 100))
-    return made.append(ROWS.slice(100, 150)).append(ROWS.slice(250)).delete("id % 10 = 3")
+    dataset = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", ROWS.slice(0, 100))
+    return dataset.append(ROWS.slice(100, 150)).append(ROWS.slice(250)).delete("id % 10 = 3")
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
@@ -86,9 +86,9 @@ def test_rows_are_sorted_as_requested(
 ) -> None:
     """Sorting with a limit merges batches and must agree with sorting the whole table."""
     words = ["query", ds.uri, "--where", "id > 20", "--columns", "id", "--order-by", order]
-    found = printed(capsys, *words, *([] if limit is None else ["--limit", str(limit)]))
-    wanted = ds.to_table(filter="id > 20").sort_by(keys)["id"].to_pylist()[:limit]
-    assert found == [{"id": value} for value in wanted]
+    records = printed(capsys, *words, *([] if limit is None else ["--limit", str(limit)]))
+    expected = ds.to_table(filter="id > 20").sort_by(keys)["id"].to_pylist()[:limit]
+    assert records == [{"id": value} for value in expected]
 
 
 def test_limited_sorts_keep_few_rows(
@@ -100,7 +100,9 @@ def test_limited_sorts_keep_few_rows(
     most = []
     in_order = rows_printed._in_order
     monkeypatch.setattr(
-        rows_printed, "_in_order", lambda *each: most.append(each[0].num_rows) or in_order(*each)
+        rows_printed,
+        "_in_order",
+        lambda *arguments: most.append(arguments[0].num_rows) or in_order(*arguments),
     )
     printed(capsys, "query", ds.uri, "--order-by", "id desc", "--limit", "3")
     assert most
@@ -142,8 +144,8 @@ def test_rows_are_counted(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_row_ids_are_added(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     """Row ids relate rows of a query to those in the change feed."""
-    found = printed(capsys, "query", ds.uri, "--columns", "id", "--with-row-id", "-n", "4")
-    assert [(row["id"], row["_rowid"]) for row in found] == [(0, 0), (1, 1), (2, 2), (4, 4)]
+    records = printed(capsys, "query", ds.uri, "--columns", "id", "--with-row-id", "-n", "4")
+    assert [(row["id"], row["_rowid"]) for row in records] == [(0, 0), (1, 1), (2, 2), (4, 4)]
 
 
 def test_rows_can_be_streamed_as_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +153,8 @@ def test_rows_can_be_streamed_as_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPa
     stdout = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr(sys, "stdout", stdout)
     assert program.main(["query", ds.uri, "--where", "id > 50", "--format", "arrow"]) == 0
-    found = pa.ipc.open_stream(stdout.buffer.getvalue()).read_all()
-    assert found.equals(ds.to_table(filter="id > 50"))
+    table = pa.ipc.open_stream(stdout.buffer.getvalue()).read_all()
+    assert table.equals(ds.to_table(filter="id > 50"))
 
 
 def test_blobs_are_described_without_reading(

@@ -40,10 +40,10 @@ HOSTILE = "\x1b]0;owned\x07 \u202egnp.exe\u2066 \x9b31m \u200b\r\nrm -rf \x1b[2J
 def ds() -> Dataset:
     """A table wider than any terminal, with names that would steer one."""
     uri = f"memory://{uuid.uuid4()}/t"
-    made = lance_stream.create_dataset(uri, WIDE, config={f"key {HOSTILE}": HOSTILE})
-    made.tags.create("gold", 1)
-    record_progress(made.table.refs, "totals", 1)
-    return made.append(WIDE.slice(0, 3)).delete("id = 1")
+    dataset = lance_stream.create_dataset(uri, WIDE, config={f"key {HOSTILE}": HOSTILE})
+    dataset.tags.create("gold", 1)
+    record_progress(dataset.table.refs, "totals", 1)
+    return dataset.append(WIDE.slice(0, 3)).delete("id = 1")
 
 
 def columns_of(line: str) -> int:
@@ -98,11 +98,11 @@ def test_styles_can_be_switched_off(
     """`NO_COLOR` and dumb terminals are conventions, and the text must be the
     same without styles.
     """
-    shown = on_terminal(*given(ds, words), variables=variables)
-    assert (shown.code, ESCAPE in shown.raw) == (0, False)
+    screen = on_terminal(*given(ds, words), variables=variables)
+    assert (screen.code, ESCAPE in screen.raw) == (0, False)
     styled = on_terminal(*given(ds, words))
     assert f"{ESCAPE}[1m" in styled.raw
-    assert [line.rstrip() for line in styled.lines] == [line.rstrip() for line in shown.lines]
+    assert [line.rstrip() for line in styled.lines] == [line.rstrip() for line in screen.lines]
 
 
 @pytest.mark.floors
@@ -110,11 +110,11 @@ def test_styles_can_be_switched_off(
 def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset) -> None:
     """Escape sequences in data could rename the window or type commands for the user."""
     hostile = ds.append(WIDE.slice(0, 2).set_column(1, "city", pa.array([HOSTILE, HOSTILE])))
-    shown = on_terminal(*given(hostile, words), width=200)
-    assert shown.code == 0
-    assert all(value.isprintable() or value == "\n" for value in shown.text)
+    screen = on_terminal(*given(hostile, words), width=200)
+    assert screen.code == 0
+    assert all(value.isprintable() or value == "\n" for value in screen.text)
     if words[0] == "show":
-        assert "\\u001b]0;owned\\u0007" in shown.text
+        assert "\\u001b]0;owned\\u0007" in screen.text
 
 
 @pytest.mark.floors
@@ -122,18 +122,18 @@ def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset)
 @pytest.mark.parametrize("words", [["head", "URI"], ["changes", "URI"]], ids=" ".join)
 def test_rows_fit_the_terminal(width: int, words: list[str], ds: Dataset) -> None:
     """Wrapped lines destroy a table, so columns that do not fit are left out with a note."""
-    shown = on_terminal(*given(ds, words), width=width)
-    note, *lines = shown.lines
+    screen = on_terminal(*given(ds, words), width=width)
+    note, *lines = screen.lines
     assert all(columns_of(line) <= width for line in lines)
     assert ("left out" in note) == (width < 200 or words[0] == "changes")
-    header = next(line for line in shown.lines if line.startswith(("id", "_change", "city")))
+    header = next(line for line in screen.lines if line.startswith(("id", "_change", "city")))
     assert width < 80 or header.split()[:2] == ["id", "city"]
 
 
 def test_the_change_columns_are_left_out_last(ds: Dataset) -> None:
     """Changes are meaningless without their type and version."""
-    shown = on_terminal("changes", ds.uri, width=60)
-    assert {"_change_type", "_commit_version"} <= set(shown.lines[1].split())
+    screen = on_terminal("changes", ds.uri, width=60)
+    assert {"_change_type", "_commit_version"} <= set(screen.lines[1].split())
 
 
 def test_wide_letters_keep_columns_aligned(ds: Dataset) -> None:
@@ -156,22 +156,22 @@ def test_long_vectors_are_cut_like_their_text(longest: int) -> None:
     """
     for value in (list(range(longest)), b"x" * longest, "w" * longest, (0.5,) * longest):
         text = value if isinstance(value, str) else output.to_json(value)
-        wanted = text if len(text) <= 40 else f"{text[:39]}…"
-        assert output.cell(value) == wanted
+        expected = text if len(text) <= 40 else f"{text[:39]}…"
+        assert output.cell(value) == expected
 
 
 def test_tables_fold_long_cells(ds: Dataset) -> None:
     """Configuration values must remain complete, so they are folded instead of cut."""
     ds.update_config({"long": "word " * 60})
-    shown = on_terminal("show", ds.uri, width=70)
-    assert all(columns_of(line) <= 70 for line in shown.lines[3:] if "lance-stream" not in line)
-    assert sum(line.count("word") for line in shown.lines) == 60
+    screen = on_terminal("show", ds.uri, width=70)
+    assert all(columns_of(line) <= 70 for line in screen.lines[3:] if "lance-stream" not in line)
+    assert sum(line.count("word") for line in screen.lines) == 60
 
 
 def test_terminals_refuse_arrow_streams(ds: Dataset) -> None:
     """Binary output can leave a terminal unusable."""
-    shown = on_terminal("head", ds.uri, "--format", "arrow")
-    assert (shown.code, "redirect it" in shown.text) == (2, True)
+    screen = on_terminal("head", ds.uri, "--format", "arrow")
+    assert (screen.code, "redirect it" in screen.text) == (2, True)
 
 
 def test_empty_results_are_announced_to_people_only(
@@ -189,12 +189,12 @@ def test_empty_results_are_announced_to_people_only(
 )
 def test_progress_is_for_people_and_leaves_nothing(words: list[str], ds: Dataset) -> None:
     """Progress goes to the terminal even if the result goes to a pipe, and is erased at the end."""
-    shown = on_terminal(*given(ds, words), has_piped_output=True)
-    assert shown.code == 0
-    assert shown.raw.count("\r") > 1
-    assert shown.raw.rstrip().endswith("\x1b[2K")
-    assert ESCAPE not in shown.piped
-    assert shown.piped
+    screen = on_terminal(*given(ds, words), has_piped_output=True)
+    assert screen.code == 0
+    assert screen.raw.count("\r") > 1
+    assert screen.raw.rstrip().endswith("\x1b[2K")
+    assert ESCAPE not in screen.piped
+    assert screen.piped
     quiet = on_terminal(*given(ds, words), has_piped_output=True, variables={"TERM": "dumb"})
     assert quiet.raw == ""
 
@@ -204,8 +204,8 @@ def test_people_confirm_deletion_of_unverified_files(answer: str, code: int, ds:
     """The files may belong to a writer that is still running, and an empty answer must mean no."""
     ds.table.store.write("data/new.lance", b"being written")
     words = ("cleanup", ds.uri, "--delete-unverified")
-    shown = on_terminal(*words, answer=answer)
-    assert (shown.code, "[y/N]" in shown.text) == (code, True)
+    screen = on_terminal(*words, answer=answer)
+    assert (screen.code, "[y/N]" in screen.text) == (code, True)
     assert ds.table.store.exists("data/new.lance") == bool(code)
     for name in ("--yes", "--dry-run"):
         assert "[y/N]" not in on_terminal(*words, name).text
@@ -220,9 +220,9 @@ def test_scripts_need_no_confirmation(ds: Dataset, capsys: pytest.CaptureFixture
 def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:
     """Interrupting a command that follows a table is its normal end."""
     ds = lance_stream.create_dataset(tmp_path / "t", WIDE)
-    shown = interrupted("changes", ds.uri, "--after", "0", "--follow", "--columns", "id", at="39")
-    assert shown.code == 130
-    assert "Traceback" not in shown.text
+    screen = interrupted("changes", ds.uri, "--after", "0", "--follow", "--columns", "id", at="39")
+    assert screen.code == 130
+    assert "Traceback" not in screen.text
 
 
 def test_errors_are_one_paragraph(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,14 +232,14 @@ def test_errors_are_one_paragraph(ds: Dataset, monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("broken \x1b[31m")
 
     monkeypatch.setattr(Dataset, "cleanup", fail)
-    shown = on_terminal("cleanup", ds.uri, "--dry-run")
-    assert (shown.code, "Traceback" in shown.text) == (1, False)
-    assert "RuntimeError: broken \\u001b[31m" in shown.text
-    assert "--debug" in shown.lines[-1]
+    screen = on_terminal("cleanup", ds.uri, "--dry-run")
+    assert (screen.code, "Traceback" in screen.text) == (1, False)
+    assert "RuntimeError: broken \\u001b[31m" in screen.text
+    assert "--debug" in screen.lines[-1]
     for words in (["cleanup", ds.uri, "--debug"], ["--debug", "cleanup", ds.uri]):
         assert "Traceback" in on_terminal(*words).text
-    shown = on_terminal("show", "memory://nobody/nothing", "--debug")
-    assert (shown.code, "Traceback" in shown.text) == (3, True)
+    screen = on_terminal("show", "memory://nobody/nothing", "--debug")
+    assert (screen.code, "Traceback" in screen.text) == (3, True)
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
@@ -266,11 +266,11 @@ def test_every_command_prints_json(
     words: list[str], ds: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Scripts parse the output of any command."""
-    found = documents(capsys, *given(ds, words), "--json")
+    printed = documents(capsys, *given(ds, words), "--json")
     is_silent = words[:1] == ["verify"] and "--against" not in words  # nothing is wrong
     is_empty = words[0] == "branches" or words[:2] == ["quarantine", "list"]
-    assert bool(found) != (is_silent or is_empty)
-    assert all(isinstance(value, dict) for value in found)
+    assert bool(printed) != (is_silent or is_empty)
+    assert all(isinstance(value, dict) for value in printed)
 
 
 def test_changing_commands_print_json(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,9 +301,9 @@ def test_branches_are_created_written_and_deleted(
     ds: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Deleting a branch deletes its rows, so tags block it and a person has to confirm."""
-    (made,) = documents(capsys, "branches", "create", ds.uri, "dev", "gold", "--json")
-    assert (made["name"], made["parent"], made["parent_version"]) == ("dev", None, 1)
-    assert documents(capsys, "branches", "list", ds.uri, "--json") == [made]
+    (branch,) = documents(capsys, "branches", "create", ds.uri, "dev", "gold", "--json")
+    assert (branch["name"], branch["parent"], branch["parent_version"]) == ("dev", None, 1)
+    assert documents(capsys, "branches", "list", ds.uri, "--json") == [branch]
     lance_stream.open_dataset(ds.uri, ("dev", None)).delete("id > 4")
     at_branch = (ds.uri, "--branch", "dev")
     assert documents(capsys, "query", *at_branch, "--count", "--json") == [{"num_rows": 5}]
@@ -313,11 +313,11 @@ def test_branches_are_created_written_and_deleted(
     assert program.main(["branches", "delete", ds.uri, "dev"]) == 2  # the tag needs it
     assert "silver" in capsys.readouterr().err
     documents(capsys, "tags", "delete", ds.uri, "silver", "--json")
-    shown = on_terminal("branches", "delete", ds.uri, "dev", answer="n\n")
-    assert (shown.code, "with all rows" in shown.text) == (1, True)
+    screen = on_terminal("branches", "delete", ds.uri, "dev", answer="n\n")
+    assert (screen.code, "with all rows" in screen.text) == (1, True)
     assert on_terminal("branches", "delete", ds.uri, "dev", answer="y\n").code == 0
-    shown = on_terminal("branches", "delete", ds.uri, "dev")
-    assert (shown.code, "[y/N]" in shown.text) == (3, False)
+    screen = on_terminal("branches", "delete", ds.uri, "dev")
+    assert (screen.code, "[y/N]" in screen.text) == (3, False)
     assert documents(capsys, "branches", "list", ds.uri, "--json") == []
 
 
@@ -327,8 +327,8 @@ def test_clones_hold_their_version_by_tag(
     """A shallow clone reads files of the source, which cleanup must not delete."""
     ds = lance_stream.create_dataset(tmp_path / "t", WIDE).delete("id = 0")
     words = ("clone", ds.uri, str(tmp_path / "copy"), "--version", "1", "--json")
-    (made,) = documents(capsys, *words)
-    assert (made["source_version"], made["version"]) == (1, 1)
+    (clone,) = documents(capsys, *words)
+    assert (clone["source_version"], clone["version"]) == (1, 1)
     assert lance_stream.open_dataset(tmp_path / "copy").count_rows() == 40
     assert documents(capsys, "tags", "list", ds.uri, "--json") == []
     (tag,) = documents(capsys, "tags", "list", ds.uri, "--all", "--json")
@@ -415,9 +415,9 @@ def script(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
 def test_fish_completes_commands_and_options(script: dict[str, str], tmp_path: Path) -> None:
     """Each shell has its own protocol, so only the real one shows whether the script works."""
-    asked = "; ".join(f"complete -C '{typed}'" for typed, _ in TYPED)
+    commands = "; ".join(f"complete -C '{typed}'" for typed, _ in TYPED)
     done = subprocess.run(
-        ["fish", "--no-config", "-c", f"lance-stream completion fish | source; {asked}"],
+        ["fish", "--no-config", "-c", f"lance-stream completion fish | source; {commands}"],
         capture_output=True,
         text=True,
         timeout=60,
@@ -461,35 +461,35 @@ def test_other_shells_have_scripts(shell: str, capsys: pytest.CaptureFixture[str
 
 def recommended(ds: Dataset, days: float = 0) -> dict[str, str]:
     later = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + int(days * 86400e9))
-    shown = on_terminal("show", ds.uri, "--json", environment=later)
-    return {row["name"]: row["command"] for row in json.loads(shown.raw)["recommendations"]}
+    screen = on_terminal("show", ds.uri, "--json", environment=later)
+    return {row["name"]: row["command"] for row in json.loads(screen.raw)["recommendations"]}
 
 
 def grown(num_versions: int, **settings: Any) -> Dataset:
-    made = lance_stream.create_dataset(
+    table = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64())]), **settings
     )
     for number in range(num_versions):
-        made = made.append(pa.table({"id": [number, -number]}))
-    return made
+        table = table.append(pa.table({"id": [number, -number]}))
+    return table
 
 
 def test_fresh_tables_have_no_recommendations() -> None:
     """Advice for every table would soon be ignored."""
-    made = grown(3)
-    assert recommended(made) == {}
-    assert "recommended" not in on_terminal("show", made.uri).text
+    table = grown(3)
+    assert recommended(table) == {}
+    assert "recommended" not in on_terminal("show", table.uri).text
 
 
 def test_show_recommends_compaction_until_done() -> None:
     """The recommended command has to remove the recommendation, or the user would run it again and
     again.
     """
-    made = grown(12)
-    assert recommended(made) == {"compact": f"lance-stream compact {made.uri}"}
-    assert "12 fragments could be 1" in on_terminal("show", made.uri).text
-    assert program.main(["compact", made.uri]) == 0
-    assert recommended(made) == {}
+    table = grown(12)
+    assert recommended(table) == {"compact": f"lance-stream compact {table.uri}"}
+    assert "12 fragments could be 1" in on_terminal("show", table.uri).text
+    assert program.main(["compact", table.uri]) == 0
+    assert recommended(table) == {}
     large = grown(1).append(pa.table({"id": range(3000)}))
     assert recommended(large.delete("id > 2500")) == {}
     assert list(recommended(large.delete("id > 1500"))) == ["compact"]
@@ -497,23 +497,23 @@ def test_show_recommends_compaction_until_done() -> None:
 
 def test_show_recommends_cleanup_until_done() -> None:
     """Versions that a tag or consumer holds do not count, since no cleanup would remove them."""
-    made = grown(12).compact()
-    assert recommended(made, days=13) == {}
-    assert recommended(made, days=15) == {"cleanup": f"lance-stream cleanup {made.uri}"}
-    record_progress(made.table.refs, "totals", 13)
-    made.tags.create("gold", 12)
-    assert "11 unreferenced versions are older" in _message(made, "cleanup", days=15)
-    assert program.main(["cleanup", made.uri, "--retain-versions", "1"]) == 0
-    assert "cleanup" not in recommended(made, days=15)
+    table = grown(12).compact()
+    assert recommended(table, days=13) == {}
+    assert recommended(table, days=15) == {"cleanup": f"lance-stream cleanup {table.uri}"}
+    record_progress(table.table.refs, "totals", 13)
+    table.tags.create("gold", 12)
+    assert "11 unreferenced versions are older" in _message(table, "cleanup", days=15)
+    assert program.main(["cleanup", table.uri, "--retain-versions", "1"]) == 0
+    assert "cleanup" not in recommended(table, days=15)
 
 
 def _message(ds: Dataset, name: str, days: float) -> str:
     later = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + int(days * 86400e9))
-    shown = on_terminal("show", ds.uri, "--json", environment=later)
+    screen = on_terminal("show", ds.uri, "--json", environment=later)
     return str(
         next(
             row["message"]
-            for row in json.loads(shown.raw)["recommendations"]
+            for row in json.loads(screen.raw)["recommendations"]
             if row["name"] == name
         )
     )
@@ -521,14 +521,14 @@ def _message(ds: Dataset, name: str, days: float) -> str:
 
 def test_show_mentions_stalled_consumers() -> None:
     """A forgotten consumer holds back cleanup for good."""
-    made = grown(3)
-    record_progress(made.table.refs, "totals", 4)
-    record_progress(made.table.refs, "late", 2)
-    assert recommended(made) == {}
-    assert recommended(made, days=8) == {
-        "consumers": f"lance-stream consumers drop {made.uri} late"
+    table = grown(3)
+    record_progress(table.table.refs, "totals", 4)
+    record_progress(table.table.refs, "late", 2)
+    assert recommended(table) == {}
+    assert recommended(table, days=8) == {
+        "consumers": f"lance-stream consumers drop {table.uri} late"
     }
-    assert "2 versions behind, and has been silent for 8 days" in _message(made, "consumers", 8)
+    assert "2 versions behind, and has been silent for 8 days" in _message(table, "consumers", 8)
 
 
 def test_show_recommends_updating_indices(tmp_path: Path) -> None:
@@ -537,27 +537,27 @@ def test_show_recommends_updating_indices(tmp_path: Path) -> None:
     lance_stream.create_dataset(uri, pa.table({"id": range(9000), "n": range(9000)}))
     for column in ("id", "n"):
         lance.dataset(uri).create_scalar_index(column, "BTREE")
-    made = lance_stream.open_dataset(uri).append(pa.table({"id": range(999), "n": range(999)}))
-    assert recommended(made) == {}
-    made = made.append(pa.table({"id": [1], "n": [1]}))
-    assert recommended(made) == {"indices": f"lance-stream indices optimize {uri}"}
+    table = lance_stream.open_dataset(uri).append(pa.table({"id": range(999), "n": range(999)}))
+    assert recommended(table) == {}
+    table = table.append(pa.table({"id": [1], "n": [1]}))
+    assert recommended(table) == {"indices": f"lance-stream indices optimize {uri}"}
     message = (
         "the index id_idx lacks 1000 rows, which every search scans (2 indices are out of date)"
     )
-    assert _message(made, "indices", 0) == message
-    assert program.main(recommended(made)["indices"].split()[1:]) == 0
-    assert recommended(made) == {}
+    assert _message(table, "indices", 0) == message
+    assert program.main(recommended(table)["indices"].split()[1:]) == 0
+    assert recommended(table) == {}
 
 
 def test_show_recommends_migrations() -> None:
     """Tables of other writers lack stable row ids, without which there is no change feed."""
-    made = grown(1, stable_row_ids=False, file_version="2.0")
-    found = recommended(made)
-    assert found["stable row ids"] == f"lance-stream migrate {made.uri} stable-row-ids"
-    assert found["file version"] is None
-    words = found["stable row ids"].split()
+    table = grown(1, stable_row_ids=False, file_version="2.0")
+    commands = recommended(table)
+    assert commands["stable row ids"] == f"lance-stream migrate {table.uri} stable-row-ids"
+    assert commands["file version"] is None
+    words = commands["stable row ids"].split()
     assert program.main(words[1:]) == 0
-    assert list(recommended(made)) == ["file version"]
+    assert list(recommended(table)) == ["file version"]
 
 
 def test_show_recommends_lineage_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -566,21 +566,21 @@ def test_show_recommends_lineage_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(maintenance_advice, "LARGE_LINEAGE", 1000)
     monkeypatch.setattr(lineage_limits, "DEFAULT_INLINE_BYTES", 500)
-    made = grown(1)
-    assert recommended(made) == {}
-    made = made.append(pa.table({"id": range(1000, 3000)}))
-    made = made.update({"id": "id"}, where="id % 7 = 0 OR id % 11 = 3")
-    made = made.update({"id": "id"}, where="id % 5 = 0 OR id % 13 = 3").compact()
-    assert "1.1 kB of row ids" in _message(made, "lineage", 0)
-    migration = recommended(made)["lineage"].split()
-    assert migration == ["lance-stream", "migrate", made.uri, "lineage-files"]
+    table = grown(1)
+    assert recommended(table) == {}
+    table = table.append(pa.table({"id": range(1000, 3000)}))
+    table = table.update({"id": "id"}, where="id % 7 = 0 OR id % 11 = 3")
+    table = table.update({"id": "id"}, where="id % 5 = 0 OR id % 13 = 3").compact()
+    assert "1.1 kB of row ids" in _message(table, "lineage", 0)
+    migration = recommended(table)["lineage"].split()
+    assert migration == ["lance-stream", "migrate", table.uri, "lineage-files"]
     assert program.main(migration[1:]) == 0
     assert "nothing to migrate" in on_terminal(*migration[1:]).text
-    compaction = recommended(made)["lineage"].split()
-    assert compaction == ["lance-stream", "compact", made.uri]
+    compaction = recommended(table)["lineage"].split()
+    assert compaction == ["lance-stream", "compact", table.uri]
     assert program.main(compaction[1:]) == 0
-    assert recommended(made) == {}
-    assert lance_stream.open_dataset(made.uri).table.manifest.fragments.has_hidden_lineage
+    assert recommended(table) == {}
+    assert lance_stream.open_dataset(table.uri).table.manifest.fragments.has_hidden_lineage
 
 
 def test_old_files_refuse_lineage_migration(
@@ -597,7 +597,9 @@ def test_old_files_refuse_lineage_migration(
 
 def test_show_mentions_large_ledgers() -> None:
     """Entries of streams that no longer run are copied into every manifest."""
-    made = grown(1)
+    table = grown(1)
     entry = json.dumps({"batch": 1, "query": "q" * 1000, "version": 1})
-    made = made.update_config({f"lance_stream.ledger.app{number}": entry for number in range(300)})
-    assert "300 streams" in _message(made, "ledger", 0)
+    table = table.update_config(
+        {f"lance_stream.ledger.app{number}": entry for number in range(300)}
+    )
+    assert "300 streams" in _message(table, "ledger", 0)

@@ -43,9 +43,9 @@ def rows(*ids: int) -> pa.Table:
 def ds() -> Dataset:
     """Five versions: none, three rows, two more, one changed and moved, one deleted."""
     uri = f"memory://{uuid.uuid4()}/t"
-    made = lance_stream.create_dataset(uri, SCHEMA, config={"team": "blue"})
-    made = made.append(rows(1, 2, 3)).append(rows(4, 5))
-    return made.update({"id": "id", "name": "'new'"}, "id = 2").delete("id = 4")
+    dataset = lance_stream.create_dataset(uri, SCHEMA, config={"team": "blue"})
+    dataset = dataset.append(rows(1, 2, 3)).append(rows(4, 5))
+    return dataset.update({"id": "id", "name": "'new'"}, "id = 2").delete("id = 4")
 
 
 Run = Callable[..., tuple[int, str, str]]
@@ -200,9 +200,9 @@ def test_log_lists_versions_newest_first(run: Run, ds: Dataset) -> None:
 def test_log_counts_restored_rows_on_request(run: Run, ds: Dataset) -> None:
     """Counting a restore compares two versions, which is too expensive to do for every listing."""
     ds.restore(3)
-    (told,) = objects(answer(run, "log", ds.uri, "--json", "-n", "1"))
+    (listed,) = objects(answer(run, "log", ds.uri, "--json", "-n", "1"))
     (counted,) = objects(answer(run, "log", ds.uri, "--json", "-n", "1", "--count-rows"))
-    assert (told["rows_inserted"], counted["rows_inserted"]) == (None, 1)
+    assert (listed["rows_inserted"], counted["rows_inserted"]) == (None, 1)
 
 
 # --- changes
@@ -211,11 +211,11 @@ def test_log_counts_restored_rows_on_request(run: Run, ds: Dataset) -> None:
 def test_changes_prints_the_feed(run: Run, ds: Dataset) -> None:
     """The printed changes must be the rows of the Python API."""
     printed = objects(answer(run, "changes", ds.uri, "--after", "2", "--format", "json"))
-    wanted = ds.changes(after=2).read_all().to_pylist()
-    assert len(printed) == len(wanted) == 5
-    for row in wanted:
+    expected = ds.changes(after=2).read_all().to_pylist()
+    assert len(printed) == len(expected) == 5
+    for row in expected:
         row["_commit_timestamp"] = row["_commit_timestamp"].isoformat()
-    assert printed == wanted
+    assert printed == expected
 
 
 @pytest.mark.parametrize(
@@ -255,8 +255,8 @@ def test_filters_may_use_unselected_struct_fields(run: Run, tmp_path: Path) -> N
     """Fields of structs are read separately, so the filter's field has to be read in addition."""
     struct = pa.struct([("x", pa.int64()), ("y", pa.string())])
     uri = str(tmp_path / "nested")
-    made = lance_stream.create_dataset(uri, pa.schema([("id", pa.int64()), ("s", struct)]))
-    made.append(pa.table({"id": [1, 2], "s": [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}]}))
+    table = lance_stream.create_dataset(uri, pa.schema([("id", pa.int64()), ("s", struct)]))
+    table.append(pa.table({"id": [1, 2], "s": [{"x": 1, "y": "a"}, {"x": 2, "y": "b"}]}))
     words = ["--columns", "id,s.x", "--filter", "s.y = 'a'", "--format", "json"]
     (printed,) = objects(answer(run, "changes", uri, *words))
     assert (printed["id"], printed["s"]) == (1, {"x": 1})
@@ -302,13 +302,13 @@ def test_changes_can_print_a_table(run: Run, ds: Dataset) -> None:
 
 def test_changes_can_stream_arrow(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even an empty interval must produce a stream with the schema."""
-    for words, wanted in ((["--after", "2"], 5), (["--after", "5"], 0)):
+    for words, num_changes in ((["--after", "2"], 5), (["--after", "5"], 0)):
         printed = io.TextIOWrapper(io.BytesIO())
         monkeypatch.setattr(sys, "stdout", printed)
         assert program.main(["changes", ds.uri, *words, "--format", "arrow"]) == 0
         table = pa.ipc.open_stream(printed.buffer.getvalue()).read_all()
         assert table.equals(ds.changes(after=int(words[1])).read_all())
-        assert table.num_rows == wanted
+        assert table.num_rows == num_changes
 
 
 def test_following_prints_new_versions(
@@ -445,15 +445,15 @@ def test_indices_are_listed_and_updated(run: Run, tmp_path: Path) -> None:
     lance_stream.open_dataset(uri).append(pa.table({"id": [3], "name": ["c"]}))
     lines = [line.split() for line in answer(run, "indices", "list", uri).splitlines()]
     assert lines[1][:6] == ["id_idx", "BTREE", "id", "2", "1", "66.7%"]
-    shown = json.loads(answer(run, "show", uri, "--json"))
-    assert shown["indices"][0]["rows_unindexed"] == 1
+    description = json.loads(answer(run, "show", uri, "--json"))
+    assert description["indices"][0]["rows_unindexed"] == 1
     done = json.loads(answer(run, "indices", "optimize", uri, "--json"))
     assert done == {"is_committed": True, "version": 4, "indices": ["id_idx"]}
     assert answer(run, "indices", "optimize", uri) == (
         "all indices are up to date with version 4\n"
     )
-    found = json.loads(answer(run, "indices", "list", uri, "--json"))
-    assert (found["rows_indexed"], found["rows_unindexed"], found["fraction"]) == (3, 0, 1.0)
+    index = json.loads(answer(run, "indices", "list", uri, "--json"))
+    assert (index["rows_indexed"], index["rows_unindexed"], index["fraction"]) == (3, 0, 1.0)
     lance_stream.open_dataset(uri).append(pa.table({"id": [4], "name": ["d"]}))
     assert answer(run, "indices", "optimize", uri, "--index", "id_idx") == (
         "committed version 6: id_idx\n"
@@ -667,11 +667,13 @@ def test_parquet_files_may_have_different_columns(run: Run, tmp_path: Path) -> N
     whole = pa.table({"id": [1, 2, 3], "name": [None, None, "c"], "day": [7, 7, 8]})
     ds = lance_stream.create_dataset(tmp_path / "whole", whole.schema).append(whole)
     folder = tmp_path / "folder"
-    for place, day in ((slice(0, 2), 7), (slice(2, 3), 8)):
+    for rows_of_day, day in ((slice(0, 2), 7), (slice(2, 3), 8)):
         (folder / f"day={day}").mkdir(parents=True)
-        part = whole.slice(place.start, place.stop - place.start).drop_columns("day")
-        own = part.drop_columns("name") if day == 7 else part
-        pq.write_table(own, folder / f"day={day}" / "part.parquet")
+        part = whole.slice(rows_of_day.start, rows_of_day.stop - rows_of_day.start).drop_columns(
+            "day"
+        )
+        columns_of_day = part.drop_columns("name") if day == 7 else part
+        pq.write_table(columns_of_day, folder / f"day={day}" / "part.parquet")
     assert answer(run, "verify", ds.uri, "--against", str(folder)).endswith("same\n")
     for name in ("name", "day"):
         chosen = ("--columns", name, "--against", str(folder))

@@ -149,8 +149,8 @@ class Site:
         table_version = self.open(table).table
         log = table_version.log
         named = {name for version in log.versions() for name in names_of(log.read(version), set())}
-        found = [(file.path, nameable(file.path)) for file in table_version.store.list("data")]
-        return [path for path, what in found if what is not None and what.name not in named]
+        files = [(file.path, nameable(file.path)) for file in table_version.store.list("data")]
+        return [path for path, what in files if what is not None and what.name not in named]
 
     def snapshot(self, table: str, version: int) -> ByRowId:
         """Return the rows of a version, as pylance reads them; none of version 0."""
@@ -216,5 +216,5 @@ def said(program: Program) -> list[dict[str, Any]]:
 
 def machine_of(request: StoreRequest) -> str:
     """Return the access key of a request, which is its machine's."""
-    found = re.search("Credential=([^/]+)/", request.headers.get("authorization", ""))
-    return found[1] if found else ""
+    match = re.search("Credential=([^/]+)/", request.headers.get("authorization", ""))
+    return match[1] if match else ""

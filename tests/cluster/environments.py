@@ -37,14 +37,14 @@ def environment_of(
     wheel, of_pyspark = _wheels()
     folder = MACHINES / machine / "env"
     versions = _versions()
-    wanted = _digest(sys.version, versions, extras, *packages, "without", *without)
-    installed = _digest(wanted, wheel.read_bytes())
+    digest = _digest(sys.version, versions, extras, *packages, "without", *without)
+    installed = _digest(digest, wheel.read_bytes())
     stamp = folder / ".installed"
     stamps = stamp.read_text().split() if stamp.exists() else []
-    if stamps == [wanted, installed]:
+    if stamps == [digest, installed]:
         return folder
     python = folder / "bin" / "python"
-    if stamps[:1] == [wanted]:
+    if stamps[:1] == [digest]:
         _uv("pip", "install", "--python", python, "--no-deps", "--reinstall", wheel)
     else:
         constraints = MACHINES / "constraints.txt"
@@ -54,7 +54,7 @@ def environment_of(
         _uv("pip", "install", "--python", python, "--constraint", constraints, *what)
     if without:
         _uv("pip", "uninstall", "--python", python, *without)
-    stamp.write_text(f"{wanted} {installed}")
+    stamp.write_text(f"{digest} {installed}")
     return folder
 
 
@@ -84,10 +84,12 @@ def _wheels() -> tuple[Path, Path]:
 
 def _versions() -> str:
     """Return what is installed here, a line each, as constraints."""
-    found = {
+    versions = {
         distribution.metadata["Name"]: distribution.version for distribution in distributions()
     }
-    ours = {name: found[name] for name in found if name and not re.fullmatch("lance.stream", name)}
+    ours = {
+        name: versions[name] for name in versions if name and not re.fullmatch("lance.stream", name)
+    }
     return "".join(f"{name}=={ours[name]}\n" for name in sorted(ours))
 
 

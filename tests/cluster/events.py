@@ -33,13 +33,13 @@ def make_batches(seed: int, num_batches: int = NUM_BATCHES, num_bytes: int = 0) 
         batches.append(
             [
                 {
-                    "id": number * ROWS_A_BATCH + place,
+                    "id": number * ROWS_A_BATCH + index,
                     "key": key,
                     "seq": number,
                     "value": f"{number}-{chance.random():.6f}" + "x" * num_bytes,
                     "op": "d" if chance.random() < 0.2 else "u",
                 }
-                for place, key in enumerate(keys)
+                for index, key in enumerate(keys)
             ]
         )
     return batches
@@ -91,8 +91,8 @@ def history(batches: Sequence[Rows]) -> Rows:
         if before is not None:
             before["__END_AT"] = row["seq"]
         if row["op"] != "d":
-            made = {name: row[name] for name in COLUMNS if name != "seq"}
-            current[row["key"]] = {**made, "__START_AT": row["seq"], "__END_AT": None}
+            row_of_event = {name: row[name] for name in COLUMNS if name != "seq"}
+            current[row["key"]] = {**row_of_event, "__START_AT": row["seq"], "__END_AT": None}
             rows.append(current[row["key"]])
     return rows
 

@@ -23,7 +23,7 @@ def main(parent: int, root: str, folder: str, command: list[str]) -> None:
     """Run the program as the only one of its machine, and end as it does."""
     end_with_parent(parent)
     leave_namespaces()
-    own, temporary = (os.open(value, os.O_PATH) for value in (folder, f"{folder}/tmp"))
+    folder_fd, temporary = (os.open(value, os.O_PATH) for value in (folder, f"{folder}/tmp"))
     init = os.fork()
     if init:
         signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))
@@ -34,7 +34,7 @@ def main(parent: int, root: str, folder: str, command: list[str]) -> None:
     Path(root).mkdir(parents=True, exist_ok=True)  # it may have been in the /tmp now out of sight
     mount("none", root, "tmpfs", 0)
     Path(folder).mkdir(parents=True)
-    mount(f"/proc/self/fd/{own}", folder, None, _BIND)
+    mount(f"/proc/self/fd/{folder_fd}", folder, None, _BIND)
     mount(f"{folder}/hosts", "/etc/hosts", None, _BIND)
     mount("none", "/proc", "proc", 0)
     os.chdir(folder)

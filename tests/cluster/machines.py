@@ -85,15 +85,15 @@ class Program:
 
     def wait_for(self, text: str, timeout_seconds: float) -> str:
         """Wait until it has printed a text, and return the rest of that line."""
-        found: list[str] = []
+        lines: list[str] = []
 
         def is_said() -> bool:
-            found.extend(self.output().partition(text)[1:])
-            assert found[-2] or self.process.poll() is None, self.output()[-3000:]
-            return bool(found[-2]) and "\n" in found[-1]
+            lines.extend(self.output().partition(text)[1:])
+            assert lines[-2] or self.process.poll() is None, self.output()[-3000:]
+            return bool(lines[-2]) and "\n" in lines[-1]
 
         wait_until(is_said, timeout_seconds, lambda: self.output()[-3000:])
-        return found[-1].partition("\n")[0]
+        return lines[-1].partition("\n")[0]
 
     def find(self, *words: str) -> list[int]:
         """Return the ids of its processes whose command has all of some words."""
@@ -176,8 +176,8 @@ class Machine:
     @cached_property
     def site_packages(self) -> Path:
         """Where its packages are installed."""
-        (found,) = self.folder.glob("env/lib/python*/site-packages")
-        return found
+        (site_packages,) = self.folder.glob("env/lib/python*/site-packages")
+        return site_packages
 
     @property
     def spark_home(self) -> Path:
@@ -191,9 +191,9 @@ class Machine:
     def environment(self) -> dict[str, str]:
         """Return the environment of its programs."""
         java = shutil.which("java") or "/usr/bin/java"
-        known = {name: os.environ[name] for name in ("JAVA_HOME", "LANG") if name in os.environ}
+        inherited = {name: os.environ[name] for name in ("JAVA_HOME", "LANG") if name in os.environ}
         variables = {
-            **known,
+            **inherited,
             "PATH": f"{self.folder}/env/bin:{Path(java).parent}:/usr/bin:/bin",
             "HOME": str(self.folder / "home"),
             "SPARK_LOCAL_IP": HOST,

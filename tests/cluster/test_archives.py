@@ -109,9 +109,9 @@ def check_all(
         {"kind": "compact", "table": upsert, "target_rows": 60},
         {"kind": "cleanup", "table": upsert, "retain_versions": 1},
     ]
-    said = submitted(site, jobs, options, variables)
+    messages = submitted(site, jobs, options, variables)
     site.check(*MODES)
-    (views,) = [message["seen"] for message in said if "seen" in message]
+    (views,) = [message["seen"] for message in messages if "seen" in message]
     for view in views:
         assert view["here"].startswith(tuple(map(str, folders_of(site)))), "it is a worker's"
     return views
@@ -132,5 +132,5 @@ def submitted(
     command = [str(site.driver.spark_home / "bin" / "spark-submit"), *options]
     for item in driver_settings(site.cluster).items():
         command += ["--conf", "=".join(item)]
-    given = {"conf": {}, "jobs": list(jobs)}
-    return finish(start_program(site.driver, given, command, variables))
+    program = {"conf": {}, "jobs": list(jobs)}
+    return finish(start_program(site.driver, program, command, variables))

@@ -52,19 +52,21 @@ def test_connect_clients_stream_read_and_compact(
         {**look, "name": "after"},
         {"kind": "cleanup", "table": f"{site.folder}/append", "retain_versions": 1},
     ]
-    said = finish(start_program(client, {"remote": server.url, "conf": {}, "jobs": jobs}))
+    messages = finish(start_program(client, {"remote": server.url, "conf": {}, "jobs": jobs}))
     site.check(*modes)
     site.check_who_reads("format_upsert")
-    ended = {message["ended"]: message["knows_commit"] for message in said if "ended" in message}
+    ended = {
+        message["ended"]: message["knows_commit"] for message in messages if "ended" in message
+    }
     assert ended == dict.fromkeys(modes, False), "the server has the outcomes of the batches"
-    (compacted,) = [message["version"] for message in said if "compacted" in message]
+    (compacted,) = [message["version"] for message in messages if "compacted" in message]
     assert compacted > len(site.batches), "there was something to compact"
-    ranges = [message for message in said if "feed" in message]
+    ranges = [message for message in messages if "feed" in message]
     assert len(ranges) == 2 * len(RANGES)
     for span in ranges:
         before = site.snapshot("upsert", span["first"] - 1)
         assert after(before, span["rows"]) == site.snapshot("upsert", span["last"])
-    streamed = [after({}, message["rows"]) for message in said if "streamed" in message]
+    streamed = [after({}, message["rows"]) for message in messages if "streamed" in message]
     assert streamed == 2 * [site.snapshot("upsert", compacted)]
     assert len(site.open("append").versions()) == 1
     assert [str(value) for value in by_client(site, "format_append")] == []

@@ -34,8 +34,8 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
     for turn in range(len(MOMENTS)):
         driver = site.start_driver(jobs)
         meeting = Meeting(len(STREAMS), driver.kill)
-        for place, mode in enumerate(STREAMS):
-            moment = MOMENTS[(turn + place) % len(MOMENTS)]
+        for number, mode in enumerate(STREAMS):
+            moment = MOMENTS[(turn + number) % len(MOMENTS)]
             meet(site, mode, moment, meeting)
             committed[mode] += 2 if moment == "after the commit" else 1
         site.await_death(driver, meeting)

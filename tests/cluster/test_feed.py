@@ -26,7 +26,7 @@ def test_the_feed_is_the_difference_of_snapshots(site: Site) -> None:
 
     for at in (2, 12):
         site.at_data("upsert", at, kill)
-    said = site.run(
+    messages = site.run(
         [
             {**look, "name": "before"},
             {"kind": "compact", "table": table, "target_rows": 60},
@@ -37,13 +37,13 @@ def test_the_feed_is_the_difference_of_snapshots(site: Site) -> None:
     assert all(deaths)
     site.check("upsert")
     site.check_who_reads()
-    (compacted,) = [message["version"] for message in said if "compacted" in message]
+    (compacted,) = [message["version"] for message in messages if "compacted" in message]
     assert compacted > len(site.batches), "there was something to compact"
-    ranges = [message for message in said if "feed" in message]
+    ranges = [message for message in messages if "feed" in message]
     assert len(ranges) == 2 * len(RANGES)
     for span in ranges:
         before = site.snapshot("upsert", span["first"] - 1)
         assert after(before, span["rows"]) == site.snapshot("upsert", span["last"]), span["first"]
-    for row in said:
+    for row in messages:
         if "streamed" in row:
             assert after({}, row["rows"]) == site.snapshot("upsert", compacted)

@@ -75,8 +75,8 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
     for turn in range(len(steps)):
         driver = site.start_driver(jobs)
         meeting = Meeting(len(STREAMS), driver.kill)
-        for place, mode in enumerate(STREAMS):
-            step = steps[(turn + 2 * place) % len(steps)]
+        for number, mode in enumerate(STREAMS):
+            step = steps[(turn + 2 * number) % len(steps)]
             is_done = step == "after the commit"
             at_step(site, mode, step, meeting.fault(None if is_done else CutBefore()))
             committed[mode] += 2 if is_done else 1

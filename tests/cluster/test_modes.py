@@ -11,8 +11,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
 def test_tasks_use_their_own_machines_wheel(site: Site) -> None:
     """If tasks could see the driver's files, the cluster tests would prove nothing."""
     hidden = [str(site.driver.folder), __file__]
-    said = site.run([{"kind": "look", "num_tasks": 12, "paths": hidden}])
-    (views,) = [message["seen"] for message in said if "seen" in message]
+    messages = site.run([{"kind": "look", "num_tasks": 12, "paths": hidden}])
+    (views,) = [message["seen"] for message in messages if "seen" in message]
     folders = {str(worker.machine.folder) for worker in site.cluster.workers.values()}
     used = set()
     for view in views:

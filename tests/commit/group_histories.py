@@ -77,8 +77,8 @@ class Model:
 
     def write(self, rows: list[Row]) -> None:
         if self.by_key:
-            found = {row[0]: row for row in self.rows} | {row[0]: row for row in rows}
-            self.rows = list(found.values())
+            rows_by_id = {row[0]: row for row in self.rows} | {row[0]: row for row in rows}
+            self.rows = list(rows_by_id.values())
         else:
             self.rows = [*self.rows, *rows]
 
@@ -183,7 +183,7 @@ class History:
         dice = random.Random(f"{stream} {batch_id} {name}")
         least = 1 if name in ("orders", "lines") else 0
         ids = dice.sample(range(NUM_KEYS), dice.randrange(least, 6))
-        return [(each, stream, batch_id) for each in ids]
+        return [(id_, stream, batch_id) for id_ in ids]
 
     def open(self, name: str) -> Dataset:
         return lance_stream.open_dataset(self.uris[name], storage_options=self.options)
@@ -331,8 +331,8 @@ class History:
         return entry.version if entry is not None else 0
 
     def opened_together(self) -> Mapping[str, Dataset]:
-        found = lance_stream.open_together([*self.uris.values()], self.options)
-        return dict(zip(self.uris, found, strict=True))
+        datasets = lance_stream.open_together([*self.uris.values()], self.options)
+        return dict(zip(self.uris, datasets, strict=True))
 
     def which_have(self, stream: str, batch_id: int) -> bool:
         """Return whether the tables have a batch, of which none has it alone."""
@@ -358,9 +358,11 @@ class History:
 
     def _read_until(self, ended: threading.Event) -> None:
         while not ended.is_set():
-            found = self.opened_together()
+            datasets = self.opened_together()
             for stream in STREAMS:
-                entries = [found[each].ledger().get(f"stream {stream}") for each in [*found][:2]]
+                entries = [
+                    datasets[each].ledger().get(f"stream {stream}") for each in [*datasets][:2]
+                ]
                 seen = {entry and entry.batch_id for entry in entries}
                 assert len(seen) == 1, f"{stream}: {seen}"
             self.counts["reads"] += 1
@@ -392,12 +394,12 @@ class History:
 
 
 def as_table(rows: list[Row]) -> pa.Table:
-    columns = [pa.array([row[place] for row in rows], SCHEMA.types[place]) for place in range(3)]
+    columns = [pa.array([row[index] for row in rows], SCHEMA.types[index]) for index in range(3)]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
 def rows_in(ds: Dataset) -> list[Row]:
-    return sorted((each["id"], each["stream"], each["batch"]) for each in ds.to_table().to_pylist())
+    return sorted((row["id"], row["stream"], row["batch"]) for row in ds.to_table().to_pylist())
 
 
 def play(seed: int, num_steps: int) -> Mapping[str, int]:

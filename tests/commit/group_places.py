@@ -81,8 +81,8 @@ class GroupPlace:
 
     def batches(self) -> list[list[int]]:
         """Return the batches that each table has, all of them read at one moment."""
-        found = lance_stream.open_together(list(self.uris.values()), self.options)
-        return [sorted(value.to_table()["batch"].to_pylist()) for value in found]
+        datasets = lance_stream.open_together(list(self.uris.values()), self.options)
+        return [sorted(value.to_table()["batch"].to_pylist()) for value in datasets]
 
     def batches_of(self, name: str) -> list[int]:
         """Return the batches of one table; it is opened by itself."""

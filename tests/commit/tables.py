@@ -35,7 +35,7 @@ START_NANOS = 1_700_000_000_000_000_000
 _numbers = itertools.count(1)
 
 
-def make_environment(**given: Any) -> Environment:
+def make_environment(**overrides: Any) -> Environment:
     """A clock that advances a second per reading, waits that take no time, and counting dice."""
     seconds = itertools.count(1)
     defaults: dict[str, Any] = {
@@ -44,7 +44,7 @@ def make_environment(**given: Any) -> Environment:
         "chance": lambda: 0.5,
         "random_id": lambda: next(_numbers),
     }
-    return Environment(**{**defaults, **given})
+    return Environment(**{**defaults, **overrides})
 
 
 def make_store() -> Store:
@@ -81,12 +81,12 @@ def configure(read_version: int, **entries: str | None) -> Transaction:
 
 def delete(log: ObjectStoreLog, read_version: int, row_ids: Iterable[int]) -> Transaction:
     """Plan to delete rows by row id, and write the deletion files."""
-    manifest, wanted = log.read(read_version), np.array(sorted(row_ids), np.uint64)
+    manifest, targets = log.read(read_version), np.array(sorted(row_ids), np.uint64)
     updated, removed = [], []
     for fragment in manifest.fragments:
         ids = ids_of(fragment)
         dead = dead_of(log.store, fragment)
-        killed = np.flatnonzero(np.isin(ids, wanted)).astype(np.uint32)
+        killed = np.flatnonzero(np.isin(ids, targets)).astype(np.uint32)
         if not len(np.setdiff1d(killed, dead)):
             continue
         all_dead = np.union1d(dead, killed)
@@ -102,8 +102,10 @@ def delete(log: ObjectStoreLog, read_version: int, row_ids: Iterable[int]) -> Tr
 
 def create(*nums_rows: int, store: Store | None = None) -> ObjectStoreLog:
     log = ObjectStoreLog(store or make_store())
-    made = commit(log, overwrite(0, *nums_rows), creation=CREATION, environment=make_environment())
-    assert isinstance(made, CommittedTransaction)
+    outcome = commit(
+        log, overwrite(0, *nums_rows), creation=CREATION, environment=make_environment()
+    )
+    assert isinstance(outcome, CommittedTransaction)
     return log
 
 
@@ -126,14 +128,14 @@ def publish_foreign(
     """Publish a next version as another program might: with any operation, or with none stated."""
 
     newest = log.read_latest()
-    made = replace(
+    manifest = replace(
         newest.successor(), writer_version=WriterVersion("other", "1"), **(changes or {})
     )
     if operation is not None:
         data = encode_transaction(transaction(newest.version, operation))
-        made = replace(made, inline_transaction=data)
-    assert log.publish(made.version, encode_manifest(made))
-    return made
+        manifest = replace(manifest, inline_transaction=data)
+    assert log.publish(manifest.version, encode_manifest(manifest))
+    return manifest
 
 
 def ids_of(fragment: Fragment) -> "np.ndarray[Any, np.dtype[np.uint64]]":
@@ -154,7 +156,7 @@ def dead_of(store: Store, fragment: Fragment) -> "np.ndarray[Any, np.dtype[np.ui
 def live_ids(log: ObjectStoreLog, version: int | None = None) -> list[int]:
     """The ids of all live rows, in scan order."""
     manifest = log.read(version or log.latest())
-    found: list[int] = []
+    ids: list[int] = []
     for fragment in manifest.fragments:
-        found += np.delete(ids_of(fragment), dead_of(log.store, fragment)).tolist()
-    return found
+        ids += np.delete(ids_of(fragment), dead_of(log.store, fragment)).tolist()
+    return ids

@@ -33,9 +33,9 @@ from tests.servers.store_faults import CutAfter, CutBefore, Forge
 
 @pytest.fixture
 def place(tmp_path: Path) -> GroupPlace:
-    made = in_sqlite(tmp_path)
-    made.create()
-    return made
+    group = in_sqlite(tmp_path)
+    group.create()
+    return group
 
 
 class SharedWatch:
@@ -193,11 +193,11 @@ def test_tables_wait_for_one_that_loses_a_race(place: GroupPlace) -> None:
 @pytest.mark.floors
 def test_lost_answers_are_resolved(place: GroupPlace, times: int) -> None:
     """The transaction was committed, but the connection broke before the answer arrived."""
-    left = [1] * times
+    remaining = [1] * times
 
     def lose(call: str, _version: int) -> None:
-        if call == "put_all_if_not_exist" and left:
-            left.pop()
+        if call == "put_all_if_not_exist" and remaining:
+            remaining.pop()
             raise StoreUnavailableError("the answer was lost")
 
     outcomes = place.commit(0, prepare=SharedWatch(after=lose))
@@ -208,11 +208,11 @@ def test_lost_answers_are_resolved(place: GroupPlace, times: int) -> None:
 @pytest.mark.parametrize("times", [1, 3])
 def test_lost_requests_are_sent_again(place: GroupPlace, times: int) -> None:
     """A request that never arrived must not fail the batch."""
-    left = [1] * times
+    remaining = [1] * times
 
     def lose(call: str, _version: int) -> None:
-        if call == "put_all_if_not_exist" and left:
-            left.pop()
+        if call == "put_all_if_not_exist" and remaining:
+            remaining.pop()
             raise StoreUnavailableError("the request was lost")
 
     place.commit(0, prepare=SharedWatch(before=lose))
@@ -221,19 +221,19 @@ def test_lost_requests_are_sent_again(place: GroupPlace, times: int) -> None:
 
 def test_an_unknown_outcome_deletes_nothing(place: GroupPlace) -> None:
     """The store stays away after a commit, and the repeated batch finds its result."""
-    gone = threading.Event()
+    unreachable = threading.Event()
 
     def lose(call: str, _version: int) -> None:
         if call == "put_all_if_not_exist":
-            gone.set()
-        if gone.is_set():
+            unreachable.set()
+        if unreachable.is_set():
             raise StoreUnavailableError("gone")
 
     with pytest.raises(CommitUncertainError):
         place.commit(
             0,
             prepare=SharedWatch(
-                before=lambda c, v: lose(c, v) if gone.is_set() else None, after=lose
+                before=lambda c, v: lose(c, v) if unreachable.is_set() else None, after=lose
             ),
         )
     assert place.batches() == [[0], [0]]
@@ -349,15 +349,15 @@ def test_streams_with_shared_tables_never_deadlock(tmp_path: Path) -> None:
 
     def write(stream: int) -> None:
         names = [*place.uris][stream % 3 :] + [*place.uris][: stream % 3]
-        own = GroupPlace({name: place.uris[name] for name in names}, place.options)
+        pair = GroupPlace({name: place.uris[name] for name in names}, place.options)
         for batch_id in range(5):
-            own.commit(batch_id, app_id=f"stream {stream}")
+            pair.commit(batch_id, app_id=f"stream {stream}")
 
     def read() -> None:
         while not ended.is_set():
-            found = place.batches()
-            if found[1:] != found[:-1]:
-                torn.append(found)
+            batches = place.batches()
+            if batches[1:] != batches[:-1]:
+                torn.append(batches)
 
     with ThreadPoolExecutor(4) as threads:
         reading = threads.submit(read)

@@ -523,6 +523,8 @@ def test_reused_uuids_write_two_transaction_files() -> None:
     done = commit(ObjectStoreLog(store), one, environment=make_environment())
     assert done.reason == "this transaction was already committed as version 2"
     assert len(live_ids(log)) == 14
-    made = log.read(2)
-    assert log.store.read(f"_transactions/{made.transaction_file}") == made.inline_transaction
+    manifest = log.read(2)
+    assert (
+        log.store.read(f"_transactions/{manifest.transaction_file}") == manifest.inline_transaction
+    )
     assert len([n for n in log.store.list_names("_transactions") if one.uuid in n]) == 2

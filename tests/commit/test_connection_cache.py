@@ -13,13 +13,13 @@ from lance_stream.commit.manifest_stores.connection_cache import MAX_CONNECTIONS
 def test_the_connection_used_longest_ago_is_closed() -> None:
     """Closing a connection in frequent use would reconnect with every commit."""
     closed: list[int] = []
-    kept: ConnectionCache[str, int] = ConnectionCache(closed.append)
+    cache: ConnectionCache[str, int] = ConnectionCache(closed.append)
     for number in range(MAX_CONNECTIONS):
-        kept[str(number)] = number
-    assert kept["0"] == 0
-    kept["one more"] = 99
+        cache[str(number)] = number
+    assert cache["0"] == 0
+    cache["one more"] = 99
     assert closed == [1]
-    assert len(kept) == MAX_CONNECTIONS
+    assert len(cache) == MAX_CONNECTIONS
 
 
 def test_clients_of_dynamodb_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,9 +178,9 @@ def test_commits_leave_nothing_staged(writer: Writer) -> None:
     """Each leftover would be a copy of the manifest, and the item must name the final file."""
     assert writer.log.publish(4, manifest_of(4))
     assert staged(writer.store) == []
-    found = writer.manifests.inner.latest("uri of t")
-    assert found is not None
-    assert found == (4, f"uri of t/{FINAL_4}", len(manifest_of(4)))
+    item = writer.manifests.inner.latest("uri of t")
+    assert item is not None
+    assert item == (4, f"uri of t/{FINAL_4}", len(manifest_of(4)))
     changes = [call for call, _ in writer.manifests.calls if call.startswith("put")]
     assert changes == ["put_if_not_exists", "put_if_exists"]
 
@@ -198,10 +198,10 @@ def test_readers_see_all_or_nothing_of_crashes(writer: Writer, step: int) -> Non
     assert len(live_ids(reader)) == expected
     # a plain copy of the directory is the same table
     assert ObjectStoreLog(reader.store).read_latest().version == expected
-    left = staged(reader.store)
-    assert len(left) == (1 if step in (2, 5) else 0)
-    assert reader.obsolete_staged_files([f"_versions/{number}" for number in left]) == {
-        f"_versions/{number}" for number in left
+    leftovers = staged(reader.store)
+    assert len(leftovers) == (1 if step in (2, 5) else 0)
+    assert reader.obsolete_staged_files([f"_versions/{number}" for number in leftovers]) == {
+        f"_versions/{number}" for number in leftovers
     }
     commit_to(reader, append(expected, 1))
     assert reader.versions() == list(range(1, expected + 2))
@@ -220,9 +220,9 @@ def test_every_read_finishes_interrupted_commits(writer: Writer, step: int, read
     reader = writer.others()
     getattr(reader, read)(*([4] if read in ("read", "find") else []))
     assert staged(reader.store) == []
-    found = reader.manifests.latest("uri of t")
-    assert found is not None
-    assert found.path == f"uri of t/{FINAL_4}"
+    item = reader.manifests.latest("uri of t")
+    assert item is not None
+    assert item.path == f"uri of t/{FINAL_4}"
 
 
 def test_an_interrupted_reader_leaves_finishing_to_others(writer: Writer) -> None:
@@ -382,9 +382,9 @@ def test_errors_at_any_step_commit_once(writer: Writer, call: str, when: str) ->
 
     setattr(writer.store, when, fail)
     setattr(writer.manifests, when, fail)
-    made = commit_to(writer.log, append(3, 1))
+    manifest = commit_to(writer.log, append(3, 1))
     assert failed
-    assert made.version == 4
+    assert manifest.version == 4
     revive(writer)
     assert len(live_ids(writer.others())) == 4
     assert writer.others().versions() == [1, 2, 3, 4]
@@ -393,8 +393,8 @@ def test_errors_at_any_step_commit_once(writer: Writer, call: str, when: str) ->
 def test_lost_replies_are_recognized_as_ours(writer: Writer) -> None:
     """The retried request finds the version taken, but by the first request."""
 
-    def say_taken(call: str, *given: Any) -> Any:
-        answer = passed(call, *given)
+    def say_taken(call: str, *arguments: Any) -> Any:
+        answer = passed(call, *arguments)
         return False if call == "put_if_not_exists" else answer
 
     passed = writer.manifests._pass
@@ -527,17 +527,17 @@ def test_the_newest_versions_mark_counts(tmp_path: Path, operation: str) -> None
     log = new_log(tmp_path, store)
     commit_to(log, configure(1, a="b"))
     if operation == "restore":
-        made = commit_to(log, transaction(2, Restore(1)))
+        manifest = commit_to(log, transaction(2, Restore(1)))
     else:
-        made = commit_to(
+        manifest = commit_to(
             log, transaction(2, UpdateConfig(config=MapUpdate((("c", "d"),), replace=True)))
         )
-    assert made.config[CONFIG_KEY] == "sqlite uri of t"
+    assert manifest.config[CONFIG_KEY] == "sqlite uri of t"
     leaving = ExternalLog(store, log.manifests, log.base_uri, is_marking=False)
-    made = commit_to(leaving, configure(3, **{CONFIG_KEY: None}))
-    assert CONFIG_KEY not in made.config
-    made = commit_to(plain, transaction(4, Restore(2)))
-    assert CONFIG_KEY not in made.config
+    manifest = commit_to(leaving, configure(3, **{CONFIG_KEY: None}))
+    assert CONFIG_KEY not in manifest.config
+    manifest = commit_to(plain, transaction(4, Restore(2)))
+    assert CONFIG_KEY not in manifest.config
 
 
 def test_versions_past_the_manifest_store_count(
@@ -551,8 +551,8 @@ def test_versions_past_the_manifest_store_count(
     store.write(FINAL_4, theirs)
     assert writer.log.read_latest().version == 3  # as the reference has it
     assert writer.log.find(4) is None
-    made = commit_to(writer.log, append(3, 1))
-    assert made.version == 5
+    manifest = commit_to(writer.log, append(3, 1))
+    assert manifest.version == 5
     assert writer.others().versions() == [1, 2, 3, 4, 5]
     assert store.read(FINAL_4) == theirs
 
@@ -577,26 +577,26 @@ def test_versions_published_during_commits_stand(tmp_path: Path, step: int) -> N
             cut_in(call, path)
 
     store.before, manifests.before = in_store, cut_in
-    made = commit_to(writer.log, append(3, 1))
-    assert made.version == 5
+    manifest = commit_to(writer.log, append(3, 1))
+    assert manifest.version == 5
     revive(writer)
     assert store.read(FINAL_4) == theirs
     assert writer.others().versions() == [1, 2, 3, 4, 5]
-    found = manifests.get("uri of t", 4)
-    assert found is not None
-    assert found.size_bytes == len(theirs)
+    item = manifests.get("uri of t", 4)
+    assert item is not None
+    assert item.size_bytes == len(theirs)
     assert staged(store) == []
 
 
 def manifest_like(writer: Writer, version: int) -> bytes:
     """What another program makes of the newest version: the same rows, another version."""
     newest = writer.others().read_latest()
-    made = replace(
+    manifest = replace(
         newest.successor(),
         inline_transaction=encode_transaction(transaction(newest.version, Append(()))),
     )
-    assert made.version == version
-    return encode_manifest(made)
+    assert manifest.version == version
+    return encode_manifest(manifest)
 
 
 # --- a table that was deleted

@@ -33,10 +33,10 @@ def calls_of_a_look(log: ObjectStoreLog) -> list[str]:
 def test_our_own_commit_is_not_reread() -> None:
     """A stream that writes reads back its own version before every batch."""
     log = create(3)
-    made = commit_to(log, append(1, 3))
+    manifest = commit_to(log, append(1, 3))
     assert calls_of_a_look(log) == ["list_files", "read_ranges"]
-    assert log.read_latest() is made
-    assert decode_manifest(log.store.read(manifest_path(2))) == made
+    assert log.read_latest() is manifest
+    assert decode_manifest(log.store.read(manifest_path(2))) == manifest
 
 
 def test_another_writers_version_is_read_once(memory: ManifestCache) -> None:
@@ -54,9 +54,9 @@ def test_commits_reuse_the_previous_fragments() -> None:
     log = create(*[1] * 500)
     opened = log.read_latest()
     _ = opened.fragments.numbers
-    made = commit_to(log, append(1, 3))
+    manifest = commit_to(log, append(1, 3))
     again = log.read_latest()
-    assert again is made
+    assert again is manifest
     assert "numbers" in again.fragments.__dict__
     assert again.fragments.num_decoded <= 501
 
@@ -125,8 +125,8 @@ def test_two_manifests_per_table_are_remembered(memory: ManifestCache) -> None:
     log = create(3)
     commit_to(log, append(1, 3))
     commit_to(log, append(2, 3))
-    known = [memory.find(log.store, manifest_path(version)) for version in (1, 2, 3)]
-    assert [value is not None for value in known] == [False, True, True]
+    cached = [memory.find(log.store, manifest_path(version)) for version in (1, 2, 3)]
+    assert [value is not None for value in cached] == [False, True, True]
 
 
 def test_an_unchanged_etag_avoids_a_read(

@@ -133,10 +133,10 @@ def test_dynamodb_uses_s3_keys_and_region() -> None:
     by_uri = choose("s3+ddb://bucket/a/t?ddbTableName=T", keys)
     assert by_uri.uri == "s3://bucket/a/t"
     assert choose("s3://bucket/a/t", {**keys, "manifest_store": "dynamodb://T"}) == by_uri
-    found = choose(
+    chosen = choose(
         "s3://b/t", {**keys, "manifest_store": "dynamodb://T?region=x&endpoint=http://h:1"}
     )
-    assert "region='x', endpoint='http://h:1'" in repr(found.manifests)
+    assert "region='x', endpoint='http://h:1'" in repr(chosen.manifests)
 
 
 def test_dynamodbs_endpoint_follows_option_or_environment(

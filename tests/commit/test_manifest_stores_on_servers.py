@@ -67,9 +67,9 @@ def test_sixteen_threads_can_create_the_table(postgresql_url: str) -> None:
 
         def race(number: int = number, line: Any = line, won: Any = won) -> None:
             name = f"&application_name={threading.get_ident()}"  # a connection of its own
-            own = in_postgresql(postgresql_url, f"?table=t{number}{name}")
+            manifests = in_postgresql(postgresql_url, f"?table=t{number}{name}")
             line.wait()
-            won.append(own.put_if_not_exists(URI, item(1)))
+            won.append(manifests.put_if_not_exists(URI, item(1)))
 
         threads = [threading.Thread(target=race) for _ in range(NUM_RACERS)]
         for thread in threads:
@@ -212,8 +212,8 @@ def client_of(table: DynamoTable) -> Any:
 def test_our_items_equal_the_references(dynamodb_table: DynamoTable) -> None:
     """Other implementations share the DynamoDB table and need every attribute as they write it."""
     in_dynamodb(dynamodb_table).put_if_not_exists("dir/t.lance", item(3))
-    found = client_of(dynamodb_table).scan(TableName=dynamodb_table.name)["Items"]
-    assert found == [
+    items = client_of(dynamodb_table).scan(TableName=dynamodb_table.name)["Items"]
+    assert items == [
         {
             "base_uri": {"S": "dir/t.lance"},
             "version": {"N": "3"},
@@ -295,10 +295,10 @@ def test_tables_with_wrong_keys_are_refused(
     the actual keys.
     """
     uri, version = ("base_uri", "S", "HASH"), ("version", "N", "RANGE")
-    for place, keys in enumerate(
+    for number, keys in enumerate(
         [(uri,), (uri, ("version", "S", "RANGE")), (("uri", "S", "HASH"), version)]
     ):
-        wrong = make_table(any_dynamodb, f"{any_dynamodb.name}-{place}", *keys)
+        wrong = make_table(any_dynamodb, f"{any_dynamodb.name}-{number}", *keys)
         with pytest.raises(InvalidInputError, match="the HASH key 'base_uri' of type S") as caught:
             in_dynamodb(wrong).latest(URI)
         for key, kind, role in keys:
@@ -342,8 +342,8 @@ def test_empty_answers_are_no_missing_items(
         assert manifests.put_if_not_exists(URI, item(1))
         proxy.clear()
         proxy.add(Forge(200), kind=kind, at=1, times=1)
-        found = manifests.latest(URI) if kind == "Query" else manifests.get(URI, 1)
-        assert found == item(1)
+        answer = manifests.latest(URI) if kind == "Query" else manifests.get(URI, 1)
+        assert answer == item(1)
         assert proxy.kinds()[kind] == 2
         assert manifests.get(URI, 2) is None
 
@@ -406,21 +406,21 @@ def test_expired_keys_of_dynamodb_are_renewed(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     with FaultProxy(dynamodb_table.endpoint) as proxy:
-        own = DynamoDBManifests(dynamodb_table.name, "us-east-1", proxy.url)
-        assert own.put_if_not_exists(URI, item(1))
+        renewable = DynamoDBManifests(dynamodb_table.name, "us-east-1", proxy.url)
+        assert renewable.put_if_not_exists(URI, item(1))
         proxy.choose = lambda request: (
             Forge(400, "ExpiredTokenException")
             if "Credential=old/" in request.headers["authorization"]
             else None
         )
         with pytest.raises(StoreRefusedError, match="ExpiredTokenException"):
-            own.latest(URI)
+            renewable.latest(URI)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "new")
-        assert own.latest(URI) == item(1)
-        given = DynamoDBManifests(dynamodb_table.name, "us-east-1", proxy.url, "new", SECRET)
-        assert given.latest(URI) == item(1)
+        assert renewable.latest(URI) == item(1)
+        fixed = DynamoDBManifests(dynamodb_table.name, "us-east-1", proxy.url, "new", SECRET)
+        assert fixed.latest(URI) == item(1)
         proxy.clear()
         proxy.add(Forge(400, "ExpiredTokenException"), kind="Query", times=None)
         with pytest.raises(StoreRefusedError, match="ExpiredTokenException"):
-            given.latest(URI)
+            fixed.latest(URI)
         assert proxy.kinds() == {"Query": 1}

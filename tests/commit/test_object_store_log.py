@@ -162,11 +162,11 @@ def test_vanished_versions_are_listed_again() -> None:
     log = create(3)
     commit_to(log, append(1, 3))
     store = WatchedStore(log.store)
-    gone: list[str] = []
+    deleted: list[str] = []
 
     def lose(call: str, path: str) -> None:
-        if call.startswith("read") and not gone:
-            gone.append(path)
+        if call.startswith("read") and not deleted:
+            deleted.append(path)
             log.store.delete(path)
 
     store.before = lose
@@ -186,9 +186,9 @@ def long_history(scheme: NamingScheme = NamingScheme.V2) -> WatchedStore:
 
 
 def listings(store: WatchedStore) -> list[tuple[str, str]]:
-    found = [call for call in store.calls if call[0].startswith("list")]
+    calls = [call for call in store.calls if call[0].startswith("list")]
     store.calls.clear()
-    return found
+    return calls
 
 
 FIRST, ALL = ("list_files", "_versions"), ("list_names", "_versions")
@@ -290,7 +290,7 @@ def test_looking_for_a_version_costs_one_request() -> None:
     assert len(store.calls) == 1
     log.publish(LONG + 1, manifest_of(LONG + 1))
     store.calls.clear()
-    found = log.find(LONG + 1)
-    assert found is not None
-    assert found.version == LONG + 1
+    manifest = log.find(LONG + 1)
+    assert manifest is not None
+    assert manifest.version == LONG + 1
     assert len(store.calls) == 1

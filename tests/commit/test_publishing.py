@@ -22,11 +22,11 @@ def be_silent() -> None:
 
 def at_manifests(*acts: Callable[[], Any]) -> Callable[[str, str], None]:
     """Return a watch that does one act after the other when manifests are created, then none."""
-    left = list(acts)
+    remaining = list(acts)
 
     def watch(call: str, path: str) -> None:
-        if call == "create_once" and path.endswith(".manifest") and left:
-            left.pop(0)()
+        if call == "create_once" and path.endswith(".manifest") and remaining:
+            remaining.pop(0)()
 
     return watch
 

@@ -20,9 +20,9 @@ def rows(ids: Iterable[int], text: str) -> pa.Table:
 
 def content(ds: lance_stream.Dataset) -> Content:
     table = ds.to_table()
-    found = dict(zip(table["id"].to_pylist(), table["x"].to_pylist(), strict=True))
-    assert len(found) == table.num_rows, "a key has two rows"
-    return found
+    values = dict(zip(table["id"].to_pylist(), table["x"].to_pylist(), strict=True))
+    assert len(values) == table.num_rows, "a key has two rows"
+    return values
 
 
 class Writer:
@@ -65,11 +65,11 @@ class Writer:
         elif verb == "delete":
             self.keep(ds.delete(some))
         elif verb == "upsert":
-            known = dice.sample(range(self.next_id), 4)
-            self.keep(ds.upsert(rows(known, f"upserted {n}"), "id"))
+            sampled = dice.sample(range(self.next_id), 4)
+            self.keep(ds.upsert(rows(sampled, f"upserted {n}"), "id"))
         elif verb == "again":  # as other rows
-            gone = [number for number in range(self.next_id) if number not in self.states[n]]
-            self.keep(ds.append(rows(gone[:3], f"again {n}")))
+            deleted = [number for number in range(self.next_id) if number not in self.states[n]]
+            self.keep(ds.append(rows(deleted[:3], f"again {n}")))
         elif verb == "move":  # keys of rows go to others
             self.keep(ds.update({"id": "id + 1"}, where=f"id >= {self.next_id - 4}"))
             self.next_id += 1
@@ -108,5 +108,5 @@ def states_of(ds: lance_stream.Dataset) -> list[Content]:
 
 def follows(states: list[Content], others: list[Content]) -> bool:
     """Return whether each state is one of the others, in their order."""
-    left = iter(others)
-    return all(any(state == other for other in left) for state in states)
+    remaining = iter(others)
+    return all(any(state == other for other in remaining) for state in states)

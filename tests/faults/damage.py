@@ -161,11 +161,11 @@ class Damager:
         except DecodeError:
             return packed
         for value in _messages_in(message):
-            kept = self._seen.setdefault(value.DESCRIPTOR.full_name, [])
-            if len(kept) < 200:
-                kept.append(value.SerializeToString())
+            examples = self._seen.setdefault(value.DESCRIPTOR.full_name, [])
+            if len(examples) < 200:
+                examples.append(value.SerializeToString())
             else:
-                kept[self.chance.randrange(200)] = value.SerializeToString()
+                examples[self.chance.randrange(200)] = value.SerializeToString()
         self._mutate(message)
         wrapped.value = message.SerializeToString()
         return wrapped.SerializeToString()
@@ -175,29 +175,29 @@ class Damager:
         page = self.chance.choice(list(column.pages))
         if not page.buffer_offsets or len(page.buffer_offsets) != len(page.buffer_sizes):
             return
-        place = self.chance.randrange(len(page.buffer_offsets))
-        start, size = page.buffer_offsets[place], page.buffer_sizes[place]
-        held = parts.data[start : start + size]
+        index = self.chance.randrange(len(page.buffer_offsets))
+        start, size = page.buffer_offsets[index], page.buffer_sizes[index]
+        data = parts.data[start : start + size]
         choice = self.chance.randrange(4)
         if choice == 0:
-            held = self.chance.choice(bombs())
+            data = self.chance.choice(bombs())
         elif choice == 1:
-            held = damaged_bytes(held, self.chance) if held else b"\1"
-        elif choice == 2 and held:
+            data = damaged_bytes(data, self.chance) if data else b"\1"
+        elif choice == 2 and data:
             # Where a compressed block begins is not known: anywhere is tried.
-            at = self.chance.choice([0, 8, self.chance.randrange(len(held))])
-            held = held[:at] + self.chance.choice(bombs()) + held[at:]
+            at = self.chance.choice([0, 8, self.chance.randrange(len(data))])
+            data = data[:at] + self.chance.choice(bombs()) + data[at:]
         else:
             other = self.chance.choice(list(self.chance.choice(parts.columns).pages) or [page])
             if 0 < len(other.buffer_offsets) == len(other.buffer_sizes):
                 at = self.chance.randrange(len(other.buffer_offsets))
-                page.buffer_offsets[place] = other.buffer_offsets[at]
-                page.buffer_sizes[place] = other.buffer_sizes[at]
+                page.buffer_offsets[index] = other.buffer_offsets[at]
+                page.buffer_sizes[index] = other.buffer_sizes[at]
             return
         parts.data += bytes(-len(parts.data) % 64)
-        page.buffer_offsets[place] = len(parts.data)
-        page.buffer_sizes[place] = len(held)
-        parts.data += held
+        page.buffer_offsets[index] = len(parts.data)
+        page.buffer_sizes[index] = len(data)
+        parts.data += data
 
     def _mutate(self, message: Message) -> None:
         places = list(_places_in(message))
@@ -227,8 +227,8 @@ class Damager:
             some = self._other(each, values[0] if len(values) else _zero(each))
             values.extend([some] * self.chance.choice([1, 1, 1, 2000]))
         else:
-            place = self.chance.randrange(len(values))
-            values[place] = self._other(each, values[place])
+            index = self.chance.randrange(len(values))
+            values[index] = self._other(each, values[index])
 
     def _mutate_message(self, holder: Message, each: FieldDescriptor) -> None:
         inner = getattr(holder, each.name)
@@ -278,8 +278,8 @@ class Damager:
         low, high = _limits(each)
         flipped = value ^ (1 << self.chance.randrange(64))
         near = [value - 1, value + 1, value * 2, value // 2, flipped]
-        found = self.chance.choice([self.chance.choice(near), self.chance.choice(NUMBERS)])
-        return min(max(found, low), high)
+        number = self.chance.choice([self.chance.choice(near), self.chance.choice(NUMBERS)])
+        return min(max(number, low), high)
 
 
 def damaged_bytes(whole: bytes, chance: Chance) -> bytes:
@@ -294,18 +294,18 @@ def damaged_bytes(whole: bytes, chance: Chance) -> bytes:
     first = chance.choice([0, 0, max(0, len(whole) - 600)])
     last = chance.choice([len(whole), len(whole), max(first + 1, min(len(whole), 64))])
     for _ in range(chance.choice([1, 1, 2, 5])):
-        place = chance.randrange(first, last)
+        position = chance.randrange(first, last)
         if kind == "flip":
-            broken[place] ^= 1 << chance.randrange(8)
+            broken[position] ^= 1 << chance.randrange(8)
         elif kind == "number":
             code = chance.choice(["<B", "<H", "<I", "<Q"])
             stored = struct.pack(code, chance.choice(NUMBERS) % 256 ** struct.calcsize(code))
-            broken[place : place + len(stored)] = stored[: len(broken) - place]
+            broken[position : position + len(stored)] = stored[: len(broken) - position]
         else:
             size = chance.randrange(1, 65)
             start = chance.randrange(len(broken))
             stretch = broken[start : start + size]
-            broken[place : place + len(stretch)] = stretch[: len(broken) - place]
+            broken[position : position + len(stretch)] = stretch[: len(broken) - position]
     return bytes(broken)
 
 
@@ -313,12 +313,12 @@ def damaged_bytes(whole: bytes, chance: Chance) -> bytes:
 def bombs() -> list[bytes]:
     """Small bytes that claim to be, or become, very many."""
     zeros = bytes(64 << 20)
-    found = []
+    streams = []
     for claimed in (1000, 64 << 20, 2**31 - 1, 2**40, 2**63 - 1):
         size = struct.pack("<Q", claimed)
-        found.append(size + bytes(pa.compress(zeros, "zstd", asbytes=True)))
-        found.append(size[:4] + bytes(pa.compress(zeros[: 4 << 20], "lz4_raw", asbytes=True)))
-    return found
+        streams.append(size + bytes(pa.compress(zeros, "zstd", asbytes=True)))
+        streams.append(size[:4] + bytes(pa.compress(zeros[: 4 << 20], "lz4_raw", asbytes=True)))
+    return streams
 
 
 def _messages_in(message: Message) -> Iterator[Message]:

@@ -34,10 +34,10 @@ def slowly(batch: pa.RecordBatch) -> list[str]:
     return [value_of(text) for text in batch["text"].to_pylist()]
 
 
-def in_table(uri: str, make: Callable[..., Derivation] = derive, **given: Any) -> Derivation:
+def in_table(uri: str, make: Callable[..., Derivation] = derive, **options: Any) -> Derivation:
     """Return the derivation of a column of the same table."""
     settings: dict[str, Any] = {"function_version": "1", "batch_rows": 10, "rows_per_commit": 40}
-    return make(uri, {"value": pa.string()}, slowly, "text", **settings | given)
+    return make(uri, {"value": pa.string()}, slowly, "text", **settings | options)
 
 
 def beside(uri: str, make: Callable[..., Derivation] = derive) -> Derivation:

@@ -79,10 +79,10 @@ def followed(rows: Rows, batch: Batch) -> Rows:
     """CDC: the newest change of a key counts, unless a row of the table is newer."""
     newest = {entry.id: entry for entry in sorted(batch, key=lambda each: each.seq)}
     there = {row[0] for row in rows}
-    kept = [row for row in rows if row[0] not in newest or newest[row[0]].seq < row[2]]
+    survivors = [row for row in rows if row[0] not in newest or newest[row[0]].seq < row[2]]
     changed = [row[0] for row in rows if row[0] in newest and newest[row[0]].seq >= row[2]]
     new = [*changed, *(key for key in newest if key not in there)]
-    return sorted([*kept, *(newest[key][:3] for key in new if not newest[key].deletes)])
+    return sorted([*survivors, *(newest[key][:3] for key in new if not newest[key].deletes)])
 
 
 def to_arrow(batch: Batch) -> pa.Table:
@@ -214,8 +214,8 @@ def check_sound(uri: str) -> None:
     assert table.verify() == []
     assert table.table.log.versions() == list(range(1, table.version + 1))
     there = {file.path for file in table.table.store.list()}
-    held = {path for path in there if path.startswith(("data/", "_deletions/"))}
-    assert held == named_files(table.table)
+    stored = {path for path in there if path.startswith(("data/", "_deletions/"))}
+    assert stored == named_files(table.table)
 
 
 def named_files(table: TableVersion) -> set[str]:

@@ -45,7 +45,7 @@ def die(*_: Any, **__: Any) -> Any:
 
 def after(done: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that dies when it has done something."""
-    return lambda *given, **named: die(done(*given, **named))
+    return lambda *arguments, **named: die(done(*arguments, **named))
 
 
 def main(uri: str, victim: str, step: str) -> None:
@@ -53,12 +53,12 @@ def main(uri: str, victim: str, step: str) -> None:
     child._PROGRAM = CHILD.format(uri=uri, victim=victim, step=step)  # type: ignore[misc]  # a fault
     create = LocalStore.create_once
 
-    def create_once(store: LocalStore, path: str, *given: Any, **named: Any) -> bool:
+    def create_once(store: LocalStore, path: str, *arguments: Any, **named: Any) -> bool:
         if not path.startswith("_versions/"):
-            return create(store, path, *given, **named)
+            return create(store, path, *arguments, **named)
         if step == "before the manifest":
             die()
-        done = create(store, path, *given, **named)
+        done = create(store, path, *arguments, **named)
         if step == "after the manifest":
             die()
         return done

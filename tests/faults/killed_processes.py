@@ -83,8 +83,8 @@ def is_alive(process: subprocess.Popen[bytes]) -> bool:
     """Return whether a process runs; one that has ended must have met what is Spark's own."""
     if process.poll() is None:
         return True
-    said = _LOGS[process.pid].read_text()
-    assert any(value in said for value in SPARKS_OWN), said[-3000:]
+    log = _LOGS[process.pid].read_text()
+    assert any(value in log for value in SPARKS_OWN), log[-3000:]
     return False
 
 

@@ -48,7 +48,7 @@ done."""
 
 def rows_of(number: int) -> pa.Table:
     """Return a batch: changes of old keys, deletes, and new ones; some lack the wide column."""
-    keys = [(number * 37 + place * 3) % NUM_KEYS for place in range(ROWS_A_BATCH)]
+    keys = [(number * 37 + index * 3) % NUM_KEYS for index in range(ROWS_A_BATCH)]
     keys = list(dict.fromkeys(keys))
     columns: dict[str, Any] = {
         "id": pa.array(keys, pa.int64()),
@@ -63,15 +63,15 @@ def rows_of(number: int) -> pa.Table:
 
 def expected(num_batches: int) -> dict[int, tuple[int, bool]]:
     """Return of each key the number `x`, and whether it has a wide value."""
-    found: dict[int, tuple[int, bool]] = {}
+    state: dict[int, tuple[int, bool]] = {}
     for number in range(num_batches):
         for row in rows_of(number).to_pylist():
-            had = number == 0 or found.get(row["id"], (0, False))[1]
+            had = number == 0 or state.get(row["id"], (0, False))[1]
             if row["op"] == "d":
-                found.pop(row["id"], None)
+                state.pop(row["id"], None)
             else:
-                found[row["id"]] = row["x"], had
-    return found
+                state[row["id"]] = row["x"], had
+    return state
 
 
 def apply(uri: str, number: int) -> None:
@@ -83,8 +83,8 @@ def apply(uri: str, number: int) -> None:
     staged = []
     try:
         for task, start in enumerate(range(0, rows.num_rows, 50)):
-            own = rows.slice(start, 50).to_batches()
-            staged.append(stage_rows(own, table.store, table.arrow_schema, RULES, task=task))
+            batches = rows.slice(start, 50).to_batches()
+            staged.append(stage_rows(batches, table.store, table.arrow_schema, RULES, task=task))
         identity = PendingBatch.of("app", number, digest=digest_of(rows))
         upsert_staged(table, staged, RULES, rows.schema.names, pa.int64(), identity)
     finally:
@@ -96,15 +96,15 @@ def killing(step: str) -> None:
     name, path, count, done = STEPS[step]
     kind: Any = LocalFileWriter if name == "close" else LocalStore
     inner: Callable[..., Any] = getattr(kind, name)
-    left = [count]
+    remaining = [count]
 
     def call(own: Any, *arguments: Any, **named: Any) -> Any:
         where = own._target if name == "close" else arguments[0]
-        left[0] -= path in where
-        if path in where and left[0] == 0 and not done:
+        remaining[0] -= path in where
+        if path in where and remaining[0] == 0 and not done:
             os.kill(os.getpid(), signal.SIGKILL)
         answer = inner(own, *arguments, **named)
-        if path in where and left[0] == 0:
+        if path in where and remaining[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 

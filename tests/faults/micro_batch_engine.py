@@ -77,10 +77,10 @@ class Engine:
         self.checkpoint = checkpoint or Checkpoint()
         self.sink = sink
         self.at_step = at_step
-        given = {"path": uri, "readChangeFeed": True} | options
+        texts = {"path": uri, "readChangeFeed": True} | options
         if options_of(uri):
-            given["secretStorageOptions"] = json.dumps(options_of(uri))
-        self.options = {key: str(value) for key, value in given.items()}
+            texts["secretStorageOptions"] = json.dumps(options_of(uri))
+        self.options = {key: str(value) for key, value in texts.items()}
         self.reported: Mapping[str, Any] | None = None
 
     def run(self, polls: int | None = None) -> None:

@@ -325,11 +325,11 @@ class History:
                 self.position, self.given = Position(0), []
                 continue
             if end == self.position:
-                wanted = [
+                expected = [
                     (row["_commit_version"], row["_change_type"], row[self.columns[0]])
                     for row in open_dataset(self.uri).changes(0).read_all().to_pylist()
                 ]
-                assert sorted(self.given) == sorted(wanted), "other changes than the table's"
+                assert sorted(self.given) == sorted(expected), "other changes than the table's"
                 self.counts["caught up"] += 1
                 return
             self.position, self.given = end, self.given + found

@@ -332,7 +332,7 @@ class History:
         """Let files arrive; one row of each has come before."""
         for _ in range(count):
             number = len(self.files)
-            file = [self._row(4 * number + place, number) for place in range(4)]
+            file = [self._row(4 * number + index, number) for index in range(4)]
             if self.files:
                 file.append(self.dice.choice(self.dice.choice(self.files[-2:])[:4]))
             columns = zip(*file, strict=True)
@@ -456,12 +456,12 @@ class History:
         try:
             table = open_dataset(self.uri)
         except NotFoundError:
-            found = []
+            rows = []
         else:
             assert table.verify() == []
             columns = table.to_table().to_pydict().values()
-            found = sorted(zip(*columns, strict=True))
-        assert found == sorted(self.kind.expected(self.files)), self.done
+            rows = sorted(zip(*columns, strict=True))
+        assert rows == sorted(self.kind.expected(self.files)), self.done
 
 
 def _entries(log: Path) -> list[int]:

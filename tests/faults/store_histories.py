@@ -312,17 +312,17 @@ def check(uri: str, options: Options, writers: list[OurWriter | LanceWriter], co
     """Hold a table against what its writers know, for us, for Lance, and in its own feed."""
     table = open_dataset(uri, storage_options=options)
     rows = table.to_table(["id", "value"], with_row_id=True).to_pylist()
-    held = {row["id"]: row["value"] for row in rows}
-    assert len(held) == len(rows), f"{context}: a key is there twice"
+    values = {row["id"]: row["value"] for row in rows}
+    assert len(values) == len(rows), f"{context}: a key is there twice"
     for writer in writers:
-        check_writer(writer, held, context)
-    known = {key for writer in writers for key in writer.values}
-    known |= {key for writer in writers for group in writer.in_doubt for key in group}
-    assert set(held) <= known, f"{context}: rows that nobody wrote"
+        check_writer(writer, values, context)
+    keys = {key for writer in writers for key in writer.values}
+    keys |= {key for writer in writers for group in writer.in_doubt for key in group}
+    assert set(values) <= keys, f"{context}: rows that nobody wrote"
     assert table.verify() == [], context
     assert table.table.log.versions() == list(range(1, table.version + 1)), context
     theirs = lance.dataset(uri, storage_options=dict(options)).to_table(["id", "value"]).to_pylist()
-    assert {row["id"]: row["value"] for row in theirs} == held, context
+    assert {row["id"]: row["value"] for row in theirs} == values, context
     assert len(theirs) == len(rows), context
     rebuilt: dict[int, tuple[int, str]] = {}
     for change in table.changes(1).read_all().to_pylist():
@@ -330,7 +330,7 @@ def check(uri: str, options: Options, writers: list[OurWriter | LanceWriter], co
             del rebuilt[change["_rowid"]]
         else:
             rebuilt[change["_rowid"]] = (change["id"], change["value"])
-    assert dict(rebuilt.values()) == held, f"{context}: the feed does not make the table"
+    assert dict(rebuilt.values()) == values, f"{context}: the feed does not make the table"
 
 
 def check_writer(writer: OurWriter | LanceWriter, held: dict[int, str], context: str) -> None:

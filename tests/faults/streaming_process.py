@@ -125,8 +125,12 @@ def main(names: str, folder: str) -> None:
     )
     register(spark)
     spark.range(2).mapInArrow(lambda batches: batches, "id bigint").collect()  # starts the workers
-    place = Path(folder, "tables.json")
-    tables = json.loads(place.read_text()) if place.exists() else {"uri": folder, "options": {}}
+    tables_path = Path(folder, "tables.json")
+    tables = (
+        json.loads(tables_path.read_text())
+        if tables_path.exists()
+        else {"uri": folder, "options": {}}
+    )
     ends = sys.stdin.readline().strip() == "all"
     queries = []
     for name in names.split(","):

@@ -36,13 +36,11 @@ class Killed(BaseException):
 
 def fresh() -> Dataset:
     """Four rows in two fragments, one of them dead, without stable row ids."""
-    made = lance_stream.create_dataset(
-        f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
-    )
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False)
     for ids in ([1, 2], [3, 4]):
         rows = {"id": ids, "name": [f"n{e}" for e in ids], "s": [{"a": e} for e in ids]}
-        made = made.append(pa.table(rows, SCHEMA))
-    return made.delete("id = 2")
+        ds = ds.append(pa.table(rows, SCHEMA))
+    return ds.delete("id = 2")
 
 
 def dying(ds: Dataset, number: int) -> tuple[Dataset, WatchedStore]:

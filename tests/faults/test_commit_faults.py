@@ -185,8 +185,8 @@ def test_kills_within_the_store_leave_nothing_torn(
 
     assert in_child(die) == signal.SIGKILL
     check_whole(store, int(landed))
-    left = [file.path for file in store.list() if file.path.endswith(".tmp")]
-    assert len(left) == (name != "open")
+    leftovers = [file.path for file in store.list() if file.path.endswith(".tmp")]
+    assert len(leftovers) == (name != "open")
     assert take_in(store, 0) == ("taken in" if landed else "committed")
     check_whole(store, 1)
 

@@ -40,11 +40,11 @@ class Replica:
     def __call__(self, batch: pa.Table, batch_id: int) -> None:
         """Take a batch in; one that comes again must be the same."""
         assert batch_id <= len(self.batches), "a batch was left out"
-        known = self.batches.setdefault(batch_id, batch)
-        self.num_replays += known is not batch
-        assert sorted(map(repr, batch.to_pylist())) == sorted(map(repr, known.to_pylist()))
-        own = [name for name in batch.column_names if is_change_column(name)]
-        rules = UpsertRules(("id",), except_columns=tuple(own), applies_changes=True)
+        recorded = self.batches.setdefault(batch_id, batch)
+        self.num_replays += recorded is not batch
+        assert sorted(map(repr, batch.to_pylist())) == sorted(map(repr, recorded.to_pylist()))
+        feed_columns = [name for name in batch.column_names if is_change_column(name)]
+        rules = UpsertRules(("id",), except_columns=tuple(feed_columns), applies_changes=True)
         micro_batch = PendingBatch.of("replicate", batch_id)
         self.ds = lance_stream.Dataset(upsert(self.ds.table, batch, rules, micro_batch).table)
 
@@ -128,15 +128,15 @@ def test_a_crashing_query_delivers_changes_once(
     assert num_whole > 1
     assert content(replica.ds) == content(writer.ds)
     assert replica.ds.verify() == []
-    expected, found = writer.changes, replica.changes()
+    expected, delivered = writer.changes, replica.changes()
     if "startingVersion" not in options:
-        begin = found[0]["_commit_version"]
-        snapshot = [row for row in found if row["_commit_version"] == begin]
+        begin = delivered[0]["_commit_version"]
+        snapshot = [row for row in delivered if row["_commit_version"] == begin]
         assert {row["id"]: row["x"] for row in snapshot} == writer.states[begin]
         assert {row["_change_type"] for row in snapshot} == {"insert"}
-        found = [row for row in found if row["_commit_version"] > begin]
+        delivered = [row for row in delivered if row["_commit_version"] > begin]
         expected = [row for row in expected if row["_commit_version"] > begin]
-    assert Counter(map(identity, found)) == Counter(map(identity, expected))
+    assert Counter(map(identity, delivered)) == Counter(map(identity, expected))
     if not is_cut:
         # What the replica's own feed tells is what the source was, at the ends of the batches.
         assert follows(states_of(replica.ds), [{}, *writer.states.values()])

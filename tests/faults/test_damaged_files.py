@@ -117,12 +117,12 @@ def damage(data: bytes, chance: random.Random) -> bytes:
     broken = bytearray(data)
     # Metadata stands at the end of the files: damage it more often than its share of bytes.
     start = chance.choice([0, max(0, len(data) - 2000)])
-    place = chance.randrange(start, len(data))
+    position = chance.randrange(start, len(data))
     if kind == "flip":
-        broken[place] ^= 1 << chance.randrange(8)
+        broken[position] ^= 1 << chance.randrange(8)
     else:
         filler = b"\xff" * 8 if kind == "huge" else bytes(8)
-        broken[place : place + 8] = filler[: len(data) - place]
+        broken[position : position + 8] = filler[: len(data) - position]
     return bytes(broken)
 
 
@@ -143,10 +143,10 @@ def torture(uri: str, rounds: int, seed: int) -> tuple[int, int]:
             else:
                 refused += 1
         except BaseException as error:
-            kept = Path(uri + "-damaged")
-            shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(uri, kept)
-            error.add_note(f"damaged file: {victim.name}; the table is kept at {kept}")
+            finding_path = Path(uri + "-damaged")
+            shutil.rmtree(finding_path, ignore_errors=True)
+            shutil.copytree(uri, finding_path)
+            error.add_note(f"damaged file: {victim.name}; the table is kept at {finding_path}")
             raise
         finally:
             victim.write_bytes(whole)

@@ -176,8 +176,8 @@ def test_three_nested_drivers_commit_a_batch_once(mode: str, copy: Callable[[], 
     for first in stops(copy, mode):
         uri = copy()
         drivers = [driver(uri, mode) for _ in range(3)]
-        for place, value in enumerate(drivers):
-            value.go_on((first + 3 * place) % num_steps)
+        for number, value in enumerate(drivers):
+            value.go_on((first + 3 * number) % num_steps)
         for item in drivers:
             item.finish()
         assert rows_at(uri) == expected

@@ -66,7 +66,7 @@ def driver(uri: str, changes: list[Change], app_id: str = "ours") -> Driver:
 
 def check(uri: str, *batches: list[Change]) -> None:
     rows = states(lance_stream.open_dataset(uri).to_table())
-    assert rows == model.history([each for batch in (START, *batches) for each in batch])
+    assert rows == model.history([change for batch in (START, *batches) for change in batch])
     check_sound(uri)
 
 

@@ -21,18 +21,18 @@ HIDDEN_LINEAGE = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_m
 
 
 def content_after(num_batches: int) -> dict[int, int]:
-    found = dict.fromkeys(range(NUM_OLD_KEYS), -1)
+    content = dict.fromkeys(range(NUM_OLD_KEYS), -1)
     for number in range(num_batches):
-        found.update(dict.fromkeys(batch(number)["id"].to_pylist(), number))
-    return found
+        content.update(dict.fromkeys(batch(number)["id"].to_pylist(), number))
+    return content
 
 
 def check(uri: str) -> lance_stream.Dataset:
     ds = lance_stream.open_dataset(uri)
     rows = ds.to_table().to_pydict()
-    found = dict(zip(rows["id"], rows["x"], strict=True))
-    assert found == content_after(max(0, max(found) - NUM_OLD_KEYS + 1))
-    assert len(rows["id"]) == len(found)
+    content = dict(zip(rows["id"], rows["x"], strict=True))
+    assert content == content_after(max(0, max(content) - NUM_OLD_KEYS + 1))
+    assert len(rows["id"]) == len(content)
     assert verify(ds.table) == []
     return ds
 

@@ -75,10 +75,10 @@ def check(uri: str) -> None:
 
 
 def values_of(ds: Dataset) -> dict[int, str | None]:
-    found = ds.to_table(["id", "value"]).to_pylist()
-    made = {row["id"]: row["value"] for row in found}
-    assert len(made) == len(found)
-    return made
+    rows = ds.to_table(["id", "value"]).to_pylist()
+    values = {row["id"]: row["value"] for row in rows}
+    assert len(values) == len(rows)
+    return values
 
 
 def run_kills(folder: Path, num_kills: int, where: str = "process") -> None:

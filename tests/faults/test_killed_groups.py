@@ -30,7 +30,7 @@ _PROCESSES.set_forkserver_preload(
 )
 
 
-def index_by_id(kind: str, request: pytest.FixtureRequest, folder: Path) -> GroupPlace:
+def group_of_kind(kind: str, request: pytest.FixtureRequest, folder: Path) -> GroupPlace:
     """Return tables that exist and are empty."""
     options: dict[str, str] = {}
     uris = {name: str(folder / name) for name in NAMES}
@@ -50,9 +50,9 @@ def index_by_id(kind: str, request: pytest.FixtureRequest, folder: Path) -> Grou
             name: f"{uri.replace('s3:', 's3+ddb:')}?ddbTableName={table.name}"
             for name, uri in uris.items()
         }
-    place = GroupPlace(uris, options)
-    place.create()
-    return place
+    group = GroupPlace(uris, options)
+    group.create()
+    return group
 
 
 KINDS = [
@@ -93,19 +93,19 @@ def test_kills_at_any_step_leave_all_or_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, step: str, table: str
 ) -> None:
     """One request publishes all tables, and a reader has to finish the rest for each of them."""
-    place = index_by_id(kind, request, tmp_path)
-    place.commit(0)
-    with process(group_process.commit_and_stop, place, 1, step, table) as hears:
+    group = group_of_kind(kind, request, tmp_path)
+    group.commit(0)
+    with process(group_process.commit_and_stop, group, 1, step, table) as hears:
         assert hears.poll(120), "it says nothing"
         assert hears.recv() == "stopped"
     expected = [0] if step in ("staged", "put all") else [0, 1]
-    assert place.batches() == [expected] * 3
+    assert group.batches() == [expected] * 3
     for name in NAMES:  # a table that is opened by itself shows the same
-        assert place.batches_of(name) == expected
-    place.commit(1)
-    place.commit(2)
-    assert place.batches() == [[0, 1, 2]] * 3
-    check_is_whole(place)
+        assert group.batches_of(name) == expected
+    group.commit(1)
+    group.commit(2)
+    assert group.batches() == [[0, 1, 2]] * 3
+    check_is_whole(group)
 
 
 class Reader:
@@ -122,12 +122,12 @@ class Reader:
         newest = [0] * len(NAMES)
         try:
             while not self._ended.is_set():
-                found = lance_stream.open_together(
+                datasets = lance_stream.open_together(
                     [*self._place.uris.values()], self._place.options
                 )
-                batches = [{*value.to_table()["batch"].to_pylist()} - {-1} for value in found]
+                batches = [{*value.to_table()["batch"].to_pylist()} - {-1} for value in datasets]
                 self.num_reads += 1
-                versions = [version.version for version in found]
+                versions = [version.version for version in datasets]
                 if any(batch != batches[0] for batch in batches) or versions < newest:
                     self.torn.append((versions, batches))
                 newest = versions
@@ -197,17 +197,17 @@ def test_readers_never_see_partial_batches(
     """Kills at random moments with concurrent readers find gaps between the steps that are tested
     one by one.
     """
-    left = NUM_KILLS // 2
-    while left > 0:  # on new tables now and then, whose readers are faster
-        num_kills = min(left, 50)
-        folder = tmp_path / str(left)
+    remaining = NUM_KILLS // 2
+    while remaining > 0:  # on new tables now and then, whose readers are faster
+        num_kills = min(remaining, 50)
+        folder = tmp_path / str(remaining)
         folder.mkdir()
-        place = index_by_id("sqlite", request, folder)
-        num_batches, num_reads, num_found = kill_often(place, num_kills, with_others=with_others)
+        group = group_of_kind("sqlite", request, folder)
+        num_batches, num_reads, num_found = kill_often(group, num_kills, with_others=with_others)
         print(f"{num_kills} kills: {num_batches} batches, {num_found} found, {num_reads} reads")
         assert num_batches >= num_kills // 4
         assert num_reads
-        left -= num_kills
+        remaining -= num_kills
 
 
 @pytest.mark.slow
@@ -217,5 +217,5 @@ def test_server_readers_never_see_partial_batches(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     """PostgreSQL and DynamoDB have transactions and snapshots with rules of their own."""
-    place = index_by_id(kind, request, tmp_path)
-    assert all(kill_often(place, 5 * NUM_ROUNDS, with_others=True)[:2])
+    group = group_of_kind(kind, request, tmp_path)
+    assert all(kill_often(group, 5 * NUM_ROUNDS, with_others=True)[:2])

@@ -43,9 +43,9 @@ def test_killed_drivers_apply_each_batch_once(tmp_path: Path) -> None:
     num_batches = 1 + len(STEPS)
     assert ds.version == 1 + num_batches, "each batch is one version"
     rows = lance.dataset(uri).to_table().to_pylist()
-    found = {row["id"]: (row["x"], row["wide"] is not None) for row in rows}
-    assert len(found) == len(rows)
-    assert found == expected(num_batches)
+    stored = {row["id"]: (row["x"], row["wide"] is not None) for row in rows}
+    assert len(stored) == len(rows)
+    assert stored == expected(num_batches)
     feed = ds.changes(0).read_all().to_pylist()
     state: dict[int, int] = {}
     for change in sorted(feed, key=lambda each: each["_commit_version"]):
@@ -53,7 +53,7 @@ def test_killed_drivers_apply_each_batch_once(tmp_path: Path) -> None:
             assert state.pop(change["id"]) == change["x"]
         else:
             state[change["id"]] = change["x"]
-    assert state == {key: x for key, (x, _) in found.items()}
+    assert state == {key: x for key, (x, _) in stored.items()}
     assert ds.table.store.list(STAGED_ROWS_DIRECTORY), "nothing was left behind"
     assert unnamed(ds)
     ds.cleanup("0 seconds", delete_unverified=True)
@@ -67,5 +67,5 @@ def unnamed(ds: lance_stream.Dataset) -> list[str]:
     """Return the data files that no version names."""
     log = ds.table.log
     named = {name for version in log.versions() for name in names_of(log.read(version), set())}
-    found = [(file.path, nameable(file.path)) for file in ds.table.store.list("data")]
-    return [path for path, what in found if what is not None and what.name not in named]
+    files = [(file.path, nameable(file.path)) for file in ds.table.store.list("data")]
+    return [path for path, what in files if what is not None and what.name not in named]

@@ -50,16 +50,16 @@ def test_killed_streams_leave_no_partial_batch(tmp_path: Path) -> None:
     """Spark's checkpoint and several tables must agree after a kill at any moment."""
     add_files(tmp_path)
     dice = random.Random(NUM_KILLS)
-    found = 0
+    committed = 0
     for _ in range(NUM_KILLS):
         with streaming(["several"], tmp_path) as process:
             say(process, "go")
             deadline = time.monotonic() + 300
-            while (now := num_batches(tmp_path)) < found + 2 and is_alive(process):
+            while (now := num_batches(tmp_path)) < committed + 2 and is_alive(process):
                 assert time.monotonic() < deadline
             time.sleep(dice.random())
         assert num_batches(tmp_path) >= now
-        found = num_batches(tmp_path)
-    assert found < NUM_FILES  # so the last kill met it at work
+        committed = num_batches(tmp_path)
+    assert committed < NUM_FILES  # so the last kill met it at work
     run_until_it_ends(["several"], tmp_path)
     assert num_batches(tmp_path) == NUM_FILES

@@ -56,8 +56,8 @@ class Streams:
     def __init__(self, folder: Path, seed: int, tables: str | None = None) -> None:
         self.folder = folder
         self.tables = tables or str(folder)
-        place = {"uri": self.tables, "options": dict(options_of(self.tables))}
-        (folder / "tables.json").write_text(json.dumps(place))
+        location = {"uri": self.tables, "options": dict(options_of(self.tables))}
+        (folder / "tables.json").write_text(json.dumps(location))
         self.random = random.Random(seed)
         self.batches: list[Batch] = []
         (folder / "files").mkdir()
@@ -72,8 +72,8 @@ class Streams:
         ids = [*range(first, first + ROWS_PER_FILE // 2)]
         ids += self.random.sample(range(max(first, ROWS_PER_FILE)), ROWS_PER_FILE - len(ids))
         batch = [
-            Change(key, f"file {number}", first + place, deletes=self.random.random() < 0.1)
-            for place, key in enumerate(dict.fromkeys(ids))
+            Change(key, f"file {number}", first + index, deletes=self.random.random() < 0.1)
+            for index, key in enumerate(dict.fromkeys(ids))
         ]
         self.batches.append(batch)
         rows = to_arrow(batch).append_column(
@@ -105,9 +105,9 @@ class Streams:
 
     def wait_for_versions(self, more: int, process: subprocess.Popen[bytes]) -> None:
         """Wait until the tables have so many more versions together."""
-        wanted = sum(self.versions()) + more
+        target = sum(self.versions()) + more
         deadline = time.monotonic() + 300
-        while sum(self.versions()) < wanted:
+        while sum(self.versions()) < target:
             assert process.poll() is None, log_of(process)
             assert time.monotonic() < deadline, f"no progress: {log_of(process)}"
             time.sleep(0.02)
@@ -251,10 +251,10 @@ def test_killed_replicas_get_each_change_once(tmp_path: Path) -> None:
             if number + 1 < NUM_ROUNDS_OF_REPLICAS:
                 spare = processes.enter_context(streaming(names, tmp_path))
             say(process, "go")
-            wanted = versions() + dice.randrange(2, 6)
+            target = versions() + dice.randrange(2, 6)
             deadline = time.monotonic() + 300
             seen, ahead = versions(), 0
-            while versions() < wanted and is_alive(process):
+            while versions() < target and is_alive(process):
                 assert time.monotonic() < deadline, f"no progress: {log_of(process)}"
                 seen, ahead = versions(), ahead if versions() == seen else 0
                 if ahead < MAX_AHEAD:

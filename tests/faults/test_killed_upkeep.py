@@ -48,8 +48,8 @@ def files_of_no_version(ds: Dataset) -> list[str]:
         for version in ds.table.log.versions()
         for name in names_of(ds.table.log.read(version), set())
     }
-    found = [(file.path, nameable(file.path)) for file in ds.table.store.list()]
-    return [path for path, what in found if what is not None and what.name not in named]
+    files = [(file.path, nameable(file.path)) for file in ds.table.store.list()]
+    return [path for path, what in files if what is not None and what.name not in named]
 
 
 def check_same(before: Dataset) -> Dataset:
@@ -121,9 +121,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     for case in upkeep_process.DELETIONS:
         tables[case] = tables[case].compact(4)
     with running(folder, *CASES) as process:
-        said, _ = process.communicate(timeout=600)
+        output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, (folder / "errors").read_text()[-3000:]
-    return Run(tables, json.loads(said.splitlines()[-1]))
+    return Run(tables, json.loads(output.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("fault", upkeep_process.FAULTS)
@@ -176,9 +176,9 @@ def test_killed_drivers_lose_only_their_last_round(tmp_path: Path) -> None:
     done = after.version - before.version
     assert done >= 3
     with running(tmp_path, "driver") as process:
-        said, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=300)
     whole = check_same(before)
-    assert json.loads(said.splitlines()[-1]) == {"driver": whole.version}
+    assert json.loads(output.splitlines()[-1]) == {"driver": whole.version}
     operations = [version.operation for version in whole.versions()][before.version :]
     assert operations == ["Rewrite"] * len(operations)
     assert len(operations) > done, "it was killed before its end"

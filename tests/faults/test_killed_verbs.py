@@ -40,16 +40,16 @@ def batch_of(number: int) -> pa.Table:
     """Changes of some old keys, and two new ones; some old ones are deleted."""
     old = [key for key in range(NUM_KEYS) if key % 11 == number % 11]
     keys = [*old, NUM_KEYS + 2 * number, NUM_KEYS + 2 * number + 1]
-    gone = [key < NUM_KEYS and (key + number) % 13 == 0 for key in keys]
-    return pa.table({"id": keys, "x": [number] * len(keys), "gone": gone})
+    deletes = [key < NUM_KEYS and (key + number) % 13 == 0 for key in keys]
+    return pa.table({"id": keys, "x": [number] * len(keys), "gone": deletes})
 
 
 def content_after(num_batches: int) -> dict[int, tuple[int, list[float] | None]]:
     """Return `x` and `w` of each key; only the first rows have the latter."""
     found = {key: (-1, wide_value(key)) for key in range(NUM_KEYS)}
     for number in range(num_batches):
-        for key, x, gone in zip(*batch_of(number).to_pydict().values(), strict=True):
-            if gone:
+        for key, x, is_delete in zip(*batch_of(number).to_pydict().values(), strict=True):
+            if is_delete:
                 found.pop(key, None)
             else:
                 found[key] = (x, found[key][1] if key in found else None)
@@ -123,10 +123,10 @@ def rows_by_id(ds: Any) -> dict[int, tuple[int, int, int]]:
 
 def is_in_place(table: TableVersion) -> bool:
     """Say whether the version's commit left changed rows in place."""
-    made = read_transaction(table.store, table.manifest)
-    assert made is not None
-    assert isinstance(made.operation, Update)
-    return made.operation.update_mode is UpdateMode.REWRITE_COLUMNS
+    transaction = read_transaction(table.store, table.manifest)
+    assert transaction is not None
+    assert isinstance(transaction.operation, Update)
+    return transaction.operation.update_mode is UpdateMode.REWRITE_COLUMNS
 
 
 def content(rows: pa.Table) -> dict[int, tuple[int, list[float] | None]]:

@@ -62,9 +62,9 @@ FAULTS: dict[str, Fault] = {
 
 @pytest.fixture(scope="module")
 def proxies() -> Iterator[Proxies]:
-    made = Proxies()
-    yield made
-    made.close()
+    created = Proxies()
+    yield created
+    created.close()
 
 
 CASES = [

@@ -90,9 +90,9 @@ def warmed(place: DynamoPlace) -> Place:
 
 @pytest.fixture(scope="module")
 def proxies() -> Iterator[Proxies]:
-    made = Proxies()
-    yield made
-    made.close()
+    created = Proxies()
+    yield created
+    created.close()
 
 
 @pytest.fixture(autouse=True)

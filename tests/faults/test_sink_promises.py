@@ -102,8 +102,8 @@ def check(uri: str, expected: Rows) -> None:
 
 def check_no_files_are_left(uri: str) -> None:
     table = open_table(uri).table
-    held = {file.path for name in ("data", "_deletions") for file in table.store.list(name)}
-    assert held == named_files(table)
+    stored = {file.path for name in ("data", "_deletions") for file in table.store.list(name)}
+    assert stored == named_files(table)
 
 
 @pytest.fixture

@@ -192,11 +192,11 @@ def test_available_now_ends_despite_fast_writers(ds: Dataset, limit: dict[str, A
     query = Engine(ds.uri, sink, at_step=write, startingVersion=0, **limit)
     query.run()
     assert ds.version > newest
-    given = [version for versions in sink.versions for version in versions]
-    assert given == list(range(2, given[-1] + 1))  # each once, in order
+    delivered = [version for versions in sink.versions for version in versions]
+    assert delivered == list(range(2, delivered[-1] + 1))  # each once, in order
     if HAS_READ_LIMITS:  # nothing but what was there when the run began
-        assert newest <= given[-1] <= newest + 2
-        assert len(sink.batches) == (-(-given[-1] // 2) if limit else 1)
+        assert newest <= delivered[-1] <= newest + 2
+        assert len(sink.batches) == (-(-delivered[-1] // 2) if limit else 1)
     query.at_step = lambda _: None
     query.run()
     assert sorted(sink.changes) == sorted(changes_in(ds.changes(0).read_all()))
@@ -384,6 +384,6 @@ def test_streams_continue_when_columns_are_added(ds: Dataset) -> None:
     query = Engine(ds.uri, sink, checkpoint, add, startingVersion=0, maxVersionsPerTrigger=1)
     query.run(polls=6)
     query.run(polls=2)
-    found = sink.changes
-    assert found[:5] == inserted(2, 1, 2, 3, 4) + inserted(3, 5)
-    assert sorted(found[5:]) == sorted(updated(5, 1) + inserted(5, 9))
+    changes = sink.changes
+    assert changes[:5] == inserted(2, 1, 2, 3, 4) + inserted(3, 5)
+    assert sorted(changes[5:]) == sorted(updated(5, 1) + inserted(5, 9))

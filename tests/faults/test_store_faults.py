@@ -69,9 +69,9 @@ FEW_FAULTS = ("cut after by a reset", "cut after", "500 and done all the same", 
 @pytest.fixture(scope="module")
 def proxies() -> Iterator[Proxies]:
     """Clients are kept for each proxy: a module's tests share them."""
-    made = Proxies()
-    yield made
-    made.close()
+    created = Proxies()
+    yield created
+    created.close()
 
 
 def cases(faults: Iterable[str]) -> list[object]:
@@ -103,9 +103,9 @@ def cases(faults: Iterable[str]) -> list[object]:
 
 @pytest.fixture
 def bucket(request: pytest.FixtureRequest, store: str) -> Bucket:
-    made = request.getfixturevalue(store)
-    assert isinstance(made, Bucket)
-    return made
+    created = request.getfixturevalue(store)
+    assert isinstance(created, Bucket)
+    return created
 
 
 @pytest.mark.quick_cases(one_in=3)

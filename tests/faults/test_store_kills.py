@@ -79,7 +79,7 @@ def test_killed_writers_leave_nothing_unfinished(place: Place, name: str, arrive
     """The writer is killed at any of its requests."""
     action, then = ACTIONS[name], None if arrives else CutBefore()
     options = place.through()
-    found, number = set(), 0
+    outcomes, number = set(), 0
     while True:
         number += 1
         uri = action.new_table(place)
@@ -87,7 +87,7 @@ def test_killed_writers_leave_nothing_unfinished(place: Place, name: str, arrive
         context = f"killed at {number}"
         there = rows_there(uri, place.direct)
         assert there in (action.before, action.after), context
-        found.add(there == action.after)
+        outcomes.add(there == action.after)
         action.act(uri, options)
         check_done(action, uri, place.direct, context)
         if not was_killed:
@@ -96,7 +96,7 @@ def test_killed_writers_leave_nothing_unfinished(place: Place, name: str, arrive
             others = append_others_rows(uri, place.direct)
             assert rows_there(uri, place.direct) == sorted(action.after + others)
     assert number > 5
-    assert found == {False, True}
+    assert outcomes == {False, True}
 
 
 @pytest.mark.nightly
@@ -109,12 +109,12 @@ def test_killed_uploads_leave_invisible_parts(
     options = place.through()
     for kind, at in (("start upload", 1), ("part", 1), ("part", 3), ("complete", 1)):
         assert run_and_kill(place, append_much, uri, options, kind=kind, at=at, then=CutBefore())
-    left = num_uploads(place.bucket)
-    assert left >= 3
+    leftovers = num_uploads(place.bucket)
+    assert leftovers >= 3
     assert open_dataset(uri, storage_options=place.direct).version == table.version
     assert table.verify() == []
     assert table.append(LARGE).count_rows() == len(LARGE)
-    assert num_uploads(place.bucket) == left
+    assert num_uploads(place.bucket) == leftovers
     assert open_dataset(uri, storage_options=options).to_table() == LARGE
 
 

@@ -164,10 +164,10 @@ def test_short_responses_give_no_wrong_data(place: Place, uri: str, name: str, s
             proxy.clear()
             rule = proxy.add(Shorten(float(share)), at=number, times=times)
             try:
-                found = open_and_read(read, uri, options)
+                data = open_and_read(read, uri, options)
             except LanceStreamError:
-                found = expected  # that it says so is as good
-            assert found == expected, proxy.story()
+                data = expected  # that it says so is as good
+            assert data == expected, proxy.story()
             # Two that need the same bytes at the same time may both ask for them, or only one.
             assert rule.num_fired or number > last - 4, proxy.story()
 

@@ -43,11 +43,11 @@ def test_a_dying_sink_commits_batches_once(
         if deaths and when == "before":
             deaths.pop()
             raise CommitUncertainError("the power went")
-        made = commit(*args, **kwargs)
+        committed = commit(*args, **kwargs)
         if deaths:
             deaths.pop()
             raise CommitUncertainError("the power went")
-        return made
+        return committed
 
     file_stream.add(rows(0, 1))
     file_stream.add(rows(2, 3))

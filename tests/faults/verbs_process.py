@@ -117,14 +117,14 @@ def branch(ds: Dataset, dice: random.Random) -> object:
 
 def clone(ds: Dataset, dice: random.Random) -> object:
     """Make a clone, and forget it; an interrupted one is removed first."""
-    place = Path(f"{ds.uri}-clone")
-    shutil.rmtree(place, ignore_errors=True)
+    target = Path(f"{ds.uri}-clone")
+    shutil.rmtree(target, ignore_errors=True)
     for name, file in ds.tags.list().items():
-        if (file.metadata or {}).get("clone") == str(place):
+        if (file.metadata or {}).get("clone") == str(target):
             ds.tags.delete(name)
-    made = ds.shallow_clone(place)
-    assert made.count_rows() == ds.count_rows()
-    return made
+    cloned = ds.shallow_clone(target)
+    assert cloned.count_rows() == ds.count_rows()
+    return cloned
 
 
 def index(ds: Dataset, dice: random.Random) -> object:

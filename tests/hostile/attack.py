@@ -75,7 +75,7 @@ def legal_tables(folder: Path) -> list[Files]:
             "l": pa.array([[number] * (number % 3) for number in range(40)], pa.list_(pa.int32())),
         }
     )
-    made = []
+    tables = []
     for file_version in ("2.2", "2.0"):
         uri = str(folder / f"legal {file_version}")
         ds = lance_stream.create_dataset(
@@ -88,12 +88,12 @@ def legal_tables(folder: Path) -> list[Files]:
         (column,) = cached_key_bounds.key_bounds(ds.table, ["id"]).columns
         cached_key_bounds.write_bounds(ds.table.store, column, ds.table.manifest.fragments)
         store = ds.table.store
-        made.append({file.path: bytes(store.read(file.path)) for file in store.list()})
+        tables.append({file.path: bytes(store.read(file.path)) for file in store.list()})
     plain = str(folder / "legal plain")
     ds = lance_stream.create_dataset(plain, rows.schema, "2.1", stable_row_ids=False)
     store = ds.append(rows).delete("id = 7").table.store
-    made.append({file.path: bytes(store.read(file.path)) for file in store.list()})
-    return made
+    tables.append({file.path: bytes(store.read(file.path)) for file in store.list()})
+    return tables
 
 
 def newest(files: Files) -> str:
@@ -120,10 +120,12 @@ def hostile(files: Files, attacker: Attacker) -> tuple[Files, str]:
         files[path] = message.SerializeToString()
         return files, f"{path} {what}"
     if path.endswith(".json") and dice.random() < 0.7:
-        found = json.loads(files[path])
-        key = dice.choice([*found, "branch", "version"]) if isinstance(found, dict) else ""
+        document = json.loads(files[path])
+        key = dice.choice([*document, "branch", "version"]) if isinstance(document, dict) else ""
         value = dice.choice([-1, 0, 1 << 70, 1e300, None, [], {}, True, attacker.text()])
-        files[path] = json.dumps({**found, key: value} if isinstance(found, dict) else []).encode()
+        files[path] = json.dumps(
+            {**document, key: value} if isinstance(document, dict) else []
+        ).encode()
         return files, f"{path} {key} = {value!r:.80}"
     if "key_bounds" in path:
         data = attacker.damage(files[path][:-32])
@@ -173,10 +175,10 @@ def verbs(uri: str, options: dict[str, Any]) -> dict[str, Callable[[], object]]:
         return lance_stream.open_dataset(uri, version, options)
 
     def shown(*words: str) -> None:
-        given = [item for key, value in options.items() for item in ("-o", f"{key}={value}")]
+        option_words = [item for key, value in options.items() for item in ("-o", f"{key}={value}")]
         printed = StringIO()
         with redirect_stdout(printed):
-            code = command_line([*words, uri, *given])
+            code = command_line([*words, uri, *option_words])
         if code not in (0, 1, 2, 3, 4, 5, 6):
             raise AssertionError(f"exit code {code}")
         if escapes := [
@@ -266,8 +268,12 @@ def attack(uri: str, options: dict[str, Any], files: Files, endings: Counter[str
                 findings.append(f"{name}: the error shows {secret or raw}: {error!r:.300}")
         except BaseException as error:
             where = traceback.extract_tb(error.__traceback__)
-            own = [value for value in where if "lance_stream/" in value.filename]
-            at = f"{own[-1].filename.partition('lance_stream/')[2]}:{own[-1].lineno}" if own else ""
+            own_frames = [value for value in where if "lance_stream/" in value.filename]
+            at = (
+                f"{own_frames[-1].filename.partition('lance_stream/')[2]}:{own_frames[-1].lineno}"
+                if own_frames
+                else ""
+            )
             findings.append(f"{name}: {type(error).__name__} at {at}: {error!s:.200}")
     return findings
 
@@ -287,7 +293,7 @@ def main(words: list[str]) -> int:
     legal = legal_tables(folder)
     outside = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     endings: Counter[str] = Counter()
-    found: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     for number in range(rounds):
         attacker = Attacker(random.Random(f"{seed} {number}"), f"127.0.0.1:{canary.port}")
         files, what = hostile(attacker.dice.choice(legal), attacker)
@@ -299,8 +305,8 @@ def main(words: list[str]) -> int:
         print(f"{number} {what!r:.300}", file=sys.stderr, flush=True)
         for name in attack(uri, options, files, endings):
             kind = name.partition(": ")[2]
-            found[kind] += 1
-            if found[kind] == 1:
+            outcomes[kind] += 1
+            if outcomes[kind] == 1:
                 print(f"FINDING round {number} ({what!r:.200}): {name!r}", flush=True)
     if canary.visits:
         print(f"FINDING the canary was asked: {canary.visits[:3]!r}")
@@ -308,7 +314,7 @@ def main(words: list[str]) -> int:
     if now != outside:
         print("FINDING files outside of the table were touched")
     print(json.dumps(endings))
-    return 1 if found or canary.visits or now != outside else 0
+    return 1 if outcomes or canary.visits or now != outside else 0
 
 
 if __name__ == "__main__":

@@ -75,13 +75,13 @@ class Attacker:
             of_key = field.message_type.fields_by_name["key"]
             is_text = of_key.type == FieldDescriptor.TYPE_STRING
             others = [*KEYS, self.text()] if is_text else [self.value(of_key)]
-            known = self.dice.choice([*entries, *others])
+            entry = self.dice.choice([*entries, *others])
             value = self.value(of_value)
             if value is None:
-                entries[known].SetInParent()
+                entries[entry].SetInParent()
             else:
-                entries[known] = value
-            return f"{{{known!r:.40}: {value!r:.60}}}"
+                entries[entry] = value
+            return f"{{{entry!r:.40}: {value!r:.60}}}"
         value = self.value(field)
         if not field.is_repeated:
             setattr(message, field.name, value)

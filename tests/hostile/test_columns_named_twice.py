@@ -35,8 +35,8 @@ def test_cached_columns_belong_to_one_field(
     """
     arrow, value = ITEMS[item]
     lists = pa.array([[value] * (row % 3) for row in ROWS], pa.list_(arrow))
-    made = SCALARS[scalar]
-    rows = pa.table({"a": made(0), "b": made(1), "c": made(2), "d": lists})
+    array = SCALARS[scalar]
+    rows = pa.table({"a": array(0), "b": array(1), "c": array(2), "d": lists})
     uri = tmp_path / "table"
     ds = lance_stream.create_dataset(uri, rows.schema, version, stable_row_ids=False)
     ds.append(rows).drop_columns(["c"])
@@ -53,7 +53,7 @@ def test_cached_columns_belong_to_one_field(
 
     edit_manifest(uri, add_fragment)
     ds = lance_stream.open_dataset(uri)
-    assert ds.to_table(["a", "b"]).slice(len(ROWS))["a"].equals(pa.chunked_array([made(1)]))
+    assert ds.to_table(["a", "b"]).slice(len(ROWS))["a"].equals(pa.chunked_array([array(1)]))
     for columns in (["d"], None):
         with pytest.raises(CorruptDataError):
             ds.to_table(columns)

@@ -93,7 +93,7 @@ def test_refusals_of_the_disk_are_final(
 ) -> None:
     """Nothing was created, so the commit is not uncertain and others can take the version."""
     ds = make_table(tmp_path / "t")
-    own = getattr(os, call)
+    real_call = getattr(os, call)
 
     def refuse(*words: Any, **named: Any) -> Any:
         is_manifest = any("_versions" in str(word) for word in words)
@@ -102,7 +102,7 @@ def test_refusals_of_the_disk_are_final(
         )
         if is_written or (is_manifest and (call != "open" or words[1] & os.O_CREAT)):
             raise OSError(number, os.strerror(number))
-        return own(*words, **named)
+        return real_call(*words, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(create_once.os, call, refuse)
@@ -326,8 +326,8 @@ def test_fast_clocks_delete_no_unfinished_files(
     """
     ds = make_table(tmp_path / "t")
     (tmp_path / "t" / "data" / "unfinished.lance").write_bytes(b"of a writer at work")
-    own = MACHINE.now_nanos
-    ahead = replace(MACHINE, now_nanos=lambda: own() + 8 * DAY_NANOS)
+    real_now = MACHINE.now_nanos
+    ahead = replace(MACHINE, now_nanos=lambda: real_now() + 8 * DAY_NANOS)
     monkeypatch.setattr(store_clock, "_machine_nanos", ahead.now_nanos)
     rules = cleanup.CleanupRules(older_than=timedelta(days=7))
     with caplog.at_level(logging.WARNING):
@@ -352,16 +352,16 @@ def test_fast_clocks_expire_no_tombstones(tmp_path: Path, monkeypatch: pytest.Mo
     ds = lance_stream.create_dataset(tmp_path / "t", schema, primary_key=["id"])
     ds = upsert(ds, rows((1, 1, "u"), (2, 1, "u")))
     ds = upsert(ds, rows((1, 5, "d")))
-    own = MACHINE.now_nanos
-    monkeypatch.setattr(store_clock, "_machine_nanos", lambda: own() + 8 * DAY_NANOS)
+    real_now = MACHINE.now_nanos
+    monkeypatch.setattr(store_clock, "_machine_nanos", lambda: real_now() + 8 * DAY_NANOS)
     store_clock._ahead.clear()
-    object.__setattr__(MACHINE, "now_nanos", lambda: own() + 8 * DAY_NANOS)
+    object.__setattr__(MACHINE, "now_nanos", lambda: real_now() + 8 * DAY_NANOS)
     try:
         for late in (3, 4):
             ds = upsert(ds, rows((1, late, "u"), (3, late, "d")))
             assert ds.to_table()["id"].to_pylist() == [2]
     finally:
-        object.__setattr__(MACHINE, "now_nanos", own)
+        object.__setattr__(MACHINE, "now_nanos", real_now)
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "--json"], ["log"], ["verify"]])

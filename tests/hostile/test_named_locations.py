@@ -138,10 +138,10 @@ def test_other_locations_in_a_bucket_are_read(any_bucket: Bucket) -> None:
     uri = f"{any_bucket.uri}/clone"
     for value in (source, uri):
         lance_stream.create_dataset(value, ROWS.schema, storage_options=options).append(ROWS)
-    theirs, own = open_store(source, options), open_store(uri, options)
-    for file in own.list("data"):
-        theirs.write(file.path, own.read(file.path))
-        own.delete(file.path)
+    theirs, ours = open_store(source, options), open_store(uri, options)
+    for file in ours.list("data"):
+        theirs.write(file.path, ours.read(file.path))
+        ours.delete(file.path)
     name_base(uri, options, source)
     ds = lance_stream.open_dataset(uri, storage_options=options)
     assert ds.to_table()["id"].to_pylist() == [1, 2, 3]
@@ -162,10 +162,10 @@ def test_trusted_locations_can_be_stated_everywhere(
     for text in (trusted, json.dumps([trusted])):
         for parse in (
             parse_reader_options,
-            lambda each: parse_writer_options(each, streaming=False),
+            lambda options: parse_writer_options(options, streaming=False),
         ):
-            asked = parse({"path": uri, "trustedlocations": text})
-            assert asked.storage_options["trusted_locations"] == (trusted,)
+            arguments = parse({"path": uri, "trustedlocations": text})
+            assert arguments.storage_options["trusted_locations"] == (trusted,)
 
 
 @pytest.mark.parametrize("tag", ["x.tmp", "tmp", "a.json", "CON", "x" * 200])

@@ -150,7 +150,7 @@ def number(value: Decimal) -> int:
         unscaled, exponent = unscaled // 10, exponent + 1
     if exponent > 0:
         unscaled, exponent = unscaled * 10**exponent, 0
-    words = [unscaled >> 64 * place & MASK for place in range(5)]
+    words = [unscaled >> 64 * index & MASK for index in range(5)]
     signs = [MASK if word >> 63 else 0 for word in words]
     code = fold(words[0]) - exponent * weight(4)
     return code + sum((words[i + 1] ^ signs[i]) * weight(i) for i in range(3))
@@ -171,7 +171,7 @@ def floating(value: float) -> int:
 
 def text(value: bytes, lane: int) -> int:
     total = len(value) * length(lane)
-    for place in range(-(-len(value) // 8)):
-        word = int.from_bytes(value[8 * place : 8 * place + 8], "little")
-        total += k(lane, place) * fold(word)
+    for index in range(-(-len(value) // 8)):
+        word = int.from_bytes(value[8 * index : 8 * index + 8], "little")
+        total += k(lane, index) * fold(word)
     return mix(total)

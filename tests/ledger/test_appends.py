@@ -40,8 +40,8 @@ def rows(*ids: int) -> pa.Table:
 
 
 def ids_of(table: TableVersion) -> list[int]:
-    found: list[int] = lance_stream.Dataset(newest_of_same(table)).to_table()["id"].to_pylist()
-    return found
+    ids: list[int] = lance_stream.Dataset(newest_of_same(table)).to_table()["id"].to_pylist()
+    return ids
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_duplicate_files_of_a_batch_are_deleted(tmp_path: Path) -> None:
     assert append_fragments(table, theirs, batch(0)).is_new
     done = append_fragments(table, ours, batch(0))
     assert (done.is_new, done.already_committed_in) == (False, 2)
-    left = [path.name for path in (tmp_path / "t" / "data").iterdir()]
-    assert left == [theirs[0].files[0].path]
+    leftovers = [path.name for path in (tmp_path / "t" / "data").iterdir()]
+    assert leftovers == [theirs[0].files[0].path]
 
 
 def test_committed_files_are_not_deleted(tmp_path: Path) -> None:

@@ -146,10 +146,10 @@ def test_many_drivers_create_one_table(uri: str, way: str) -> None:
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert errors == []
     ds = lance_stream.open_dataset(uri)
     assert ds.version == 6

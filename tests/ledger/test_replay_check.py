@@ -28,8 +28,8 @@ def rows(*ids: int) -> pa.Table:
 
 
 def batch(number: int, data: pa.Table, app_id: str = QUERY, **others: Any) -> PendingBatch:
-    given = {"query_id": QUERY, "rules": RULES, "digest": digest_of(data)} | others
-    return PendingBatch.of(app_id, number, **given)
+    fields = {"query_id": QUERY, "rules": RULES, "digest": digest_of(data)} | others
+    return PendingBatch.of(app_id, number, **fields)
 
 
 def take_in(
@@ -295,7 +295,7 @@ def test_entries_keep_few_recent_batches(table: TableVersion) -> None:
         take_in(table, number, rows(number))
     entry = ledger_entries.read_entry(newest_of_same(table).manifest.config, QUERY)
     assert entry is not None
-    assert [each.batch_id for each in entry.recent] == list(range(9, 1, -1))
+    assert [recent.batch_id for recent in entry.recent] == list(range(9, 1, -1))
     assert entry == replace(entry, recent=entry.recent)
 
 

@@ -47,9 +47,9 @@ def table_of_many_types() -> pa.Table:
 @pytest.mark.floors
 def test_digests_never_change() -> None:
     """Ledgers and users keep digests, so a failure here means that the definition was changed."""
-    found = digest_of(table_of_many_types())
-    assert str(found) == "4 rows, b9e75fa3f93d7084d404bf673cc8dc20"
-    assert digest(table_of_many_types()) == (4, found.text)
+    row_digest = digest_of(table_of_many_types())
+    assert str(row_digest) == "4 rows, b9e75fa3f93d7084d404bf673cc8dc20"
+    assert digest(table_of_many_types()) == (4, row_digest.text)
     assert digest_of_column([1, 2, 3]) == "32520ceef98ce47d75fe11c7b59c60cf"
     assert digest_of_column(["abc", None]) == "8c78058ebca638fdc428e07da0d42092"
     assert (
@@ -72,8 +72,8 @@ def test_digests_match_the_definition(column: Column) -> None:
     for shape in shapes:
         array = column.array(shape, np.random.default_rng(1))
         table = pa.table({"x": array.slice(3, ROWS) if len(array) > ROWS else array})
-        found = digest_of(table)
-        assert (found.num_rows, found.text) == digest(table), shape.name
+        row_digest = digest_of(table)
+        assert (row_digest.num_rows, row_digest.text) == digest(table), shape.name
 
 
 def test_digests_ignore_row_and_column_order() -> None:
@@ -111,7 +111,7 @@ def test_swapped_values_change_the_digest() -> None:
     assert digest_of(pa.table({"x": [3, 2], "y": [1, 4]})) != digest_of(one)
     assert digest_of(pa.table({"y": [1, 2], "x": [3, 4]})) != digest_of(one)
     nested = [[[1, 2], [3, 4]], [[1, 3], [2, 4]], [[1, 2, 3], [4]], [[2, 1], [3, 4]]]
-    assert len({digest_of_column([each]) for each in nested}) == 4
+    assert len({digest_of_column([value]) for value in nested}) == 4
     words = ["aaaaaaaabbbbbbbb", "bbbbbbbbaaaaaaaa", "aaaaaaaabbbbbbbb\0", "\0aaaaaaaabbbbbbb"]
     assert len({digest_of_column([word]) for word in words}) == 4
 
@@ -281,11 +281,11 @@ def test_batches_are_digested_while_they_are_read() -> None:
 
 def test_digests_are_parsed_from_their_text() -> None:
     """The text is stored in ledgers, so damaged text must be refused."""
-    found = digest_of(table_of_many_types())
-    assert RowsDigest.parse(found.num_rows, found.text) == found
+    row_digest = digest_of(table_of_many_types())
+    assert RowsDigest.parse(row_digest.num_rows, row_digest.text) == row_digest
     for text in ("", "0" * 31, "G" * 32, "A" * 32):
         with pytest.raises(InvalidInputError, match="not a digest"):
             RowsDigest.parse(1, text)
     with pytest.raises(InvalidInputError, match="-1 rows"):
-        RowsDigest.parse(-1, found.text)
+        RowsDigest.parse(-1, row_digest.text)
     assert RowsDigest.parse(0, NO_ROWS.text) == NO_ROWS

@@ -64,7 +64,7 @@ class Scenario:
 
     def bring(self, parsed: re.Match[str]) -> str:
         table, batch_id = self.ds.table, int(parsed["batch"])
-        rows = pa.table({"id": [int(each) for each in parsed["rows"].split(",") if each]}, SCHEMA)
+        rows = pa.table({"id": [int(text) for text in parsed["rows"].split(",") if text]}, SCHEMA)
         earlier = [name.strip() for name in (parsed["after"] or "").split(",") if name]
         pending = PendingBatch.of(
             parsed["app"],

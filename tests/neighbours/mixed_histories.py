@@ -120,9 +120,11 @@ class MixedHistory:
         link = self.folder.with_name(f"link{self.links}")
         link.symlink_to(self.folder, target_is_directory=True)
         self.duckdb.execute(f"ATTACH '{link}' AS ns{self.links} (TYPE LANCE)")
-        found = self.duckdb.execute(query.replace("{t}", f"ns{self.links}.main.t")).to_arrow_table()
+        result = self.duckdb.execute(
+            query.replace("{t}", f"ns{self.links}.main.t")
+        ).to_arrow_table()
         self.duckdb.execute(f"DETACH ns{self.links}")
-        return found
+        return result
 
     # Rows and keys.
 
@@ -352,10 +354,10 @@ class MixedHistory:
         )
 
     def restore(self) -> None:
-        kept = [version for version in self.versions if version in self.ours_versions()]
-        if not kept:
+        versions = [version for version in self.versions if version in self.ours_versions()]
+        if not versions:
             return
-        version = self.dice.choice(kept)
+        version = self.dice.choice(versions)
         self.let(
             {
                 "ours": lambda: self.ours.restore(version),
@@ -405,8 +407,8 @@ class MixedHistory:
 
     def let(self, writers: dict[str, Callable[[], Any]]) -> None:
         """Let one of some writers do its work."""
-        own = [name for name in writers if name.startswith("ours")]
-        names = own if own and self.dice.random() < 0.4 else list(writers)
+        ours = [name for name in writers if name.startswith("ours")]
+        names = ours if ours and self.dice.random() < 0.4 else list(writers)
         name = self.dice.choice(names)
         caller = sys._getframe(1).f_code.co_name
         self.notes.append(f"{name}: {caller}")
@@ -497,17 +499,19 @@ class MixedHistory:
 
     def follow(self) -> None:
         """Apply the feed's net effect since the oldest version whose rows are known."""
-        kept = sorted(self.versions.keys() & self.ours_versions())
-        rows = dict(self.versions[kept[0]][0])
-        changes = self.ours.changes(kept[0], deduplication_mode="netChanges").read_all().to_pylist()
+        versions = sorted(self.versions.keys() & self.ours_versions())
+        rows = dict(self.versions[versions[0]][0])
+        changes = (
+            self.ours.changes(versions[0], deduplication_mode="netChanges").read_all().to_pylist()
+        )
         for change in changes:
             if change["_change_type"] in ("delete", "update_preimage"):
                 rows.pop(change["id"], None)
         for change in changes:
             if change["_change_type"] in ("insert", "update_postimage"):
                 rows[change["id"]] = change
-        found = {key: (row["x"], row["g"]) for key, row in rows.items()}
-        assert found == {key: (row["x"], row["g"]) for key, row in self.model.items()}
+        values = {key: (row["x"], row["g"]) for key, row in rows.items()}
+        assert values == {key: (row["x"], row["g"]) for key, row in self.model.items()}
         self.counts["feeds"] += 1
 
 

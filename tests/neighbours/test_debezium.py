@@ -43,14 +43,14 @@ def recipe(
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
     }
-    with (folder / "said.txt").open("wb") as said:
+    with (folder / "said.txt").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, str(program)],
             cwd=folder,
             env={**os.environ, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=output,
             start_new_session=True,
         )
     try:

@@ -34,7 +34,7 @@ def kill_after(
     command: list[str], variables: dict[str, str], folder: Path, more_versions: int
 ) -> None:
     """Run a driver, and kill it with its Java when both tables have some more versions."""
-    wanted = [number_of_versions(folder / name) + more_versions for name in TABLES]
+    targets = [number_of_versions(folder / name) + more_versions for name in TABLES]
     with (folder / "driver.txt").open("ab") as output:
         process = subprocess.Popen(
             command, env=variables, stdout=output, stderr=output, start_new_session=True
@@ -42,7 +42,7 @@ def kill_after(
     try:
         deadline = time.monotonic() + 600
         while any(
-            number_of_versions(folder / name) < n for name, n in zip(TABLES, wanted, strict=True)
+            number_of_versions(folder / name) < n for name, n in zip(TABLES, targets, strict=True)
         ):
             said = (folder / "driver.txt").read_text(errors="replace")[-3000:]
             assert process.poll() is None, said
@@ -87,9 +87,9 @@ def test_kafka_events_arrive_once_despite_kills(
     assert len(records) == 1100
     values = {(p, offset): value and json.loads(value) for p, offset, _, value in records}
     log = lance_stream.open_dataset(str(tmp_path / "log.lance")).to_table().to_pylist()
-    found = {(row["partition"], row["offset"]): row["number"] for row in log}
-    assert len(log) == len(found) == 1100
-    assert found == {place: value and value["number"] for place, value in values.items()}
+    numbers = {(row["partition"], row["offset"]): row["number"] for row in log}
+    assert len(log) == len(numbers) == 1100
+    assert numbers == {position: value and value["number"] for position, value in values.items()}
 
     newest: dict[int, int | None] = {}
     for _, _, key, value in sorted(records):  # the events of a key are in one partition

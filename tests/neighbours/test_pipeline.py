@@ -47,8 +47,8 @@ def _run_and_check(command: list[str], state: Path) -> None:
         timeout=SECONDS,
         check=False,
     )
-    said = done.stdout[-5000:] + done.stderr[-3000:]
-    assert done.returncode == 0, said
+    output = done.stdout[-5000:] + done.stderr[-3000:]
+    assert done.returncode == 0, output
     report = json.loads((state / "report.json").read_text())
     assert report["findings"] == []
     assert [row["part"] for row in report["kills"]] == list(KILLED)

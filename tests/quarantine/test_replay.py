@@ -217,8 +217,8 @@ def test_rows_of_stale_attempts_stay(uri: str) -> None:
     take_in(uri, 0, rows, commits=False)
     take_in(uri, 0, rows, expect="x > 1", commits=False)
     take_in(uri, 0, rows, expect="x > 1")
-    found = lance_stream.list_quarantine(uri)
-    assert sorted((batch.state, batch.num_rows) for batch in found) == [
+    batches = lance_stream.list_quarantine(uri)
+    assert sorted((batch.state, batch.num_rows) for batch in batches) == [
         ("ready", 1),
         ("ready", 1),
         ("stale", 1),
@@ -261,8 +261,8 @@ def test_rows_of_former_tables_are_never_replayed(uri, batches):
     for number in range(3):
         rows = bad(11 + number) if number in batches else [{"id": number, "x": 0}]
         take_in(uri, number, rows, ends=True)
-    kept = json.loads(states_of(uri)[-1][1])["x"], states_of(uri)[-1][0]
-    assert kept == (304, 3)
+    before_replay = json.loads(states_of(uri)[-1][1])["x"], states_of(uri)[-1][0]
+    assert before_replay == (304, 3)
     states = [(json.loads(row)["x"], state) for _, row, state in states_of(uri)]
     old = [state for state in states if state[0] < 310]
     assert sorted(row[0] for row in old) == [301, 302, 303, 304]
@@ -453,10 +453,10 @@ def test_killed_replays_are_repeated_safely(
             published += is_version
             if is_version and published == last + 1 and when == "before":
                 raise Killed
-            made = publish(store, path, *args, **kwargs)
+            is_published = publish(store, path, *args, **kwargs)
             if is_version and published == last + 1:
                 raise Killed
-            return made
+            return is_published
 
         monkeypatch.setattr(LocalStore, "create_once", die)
         try:
@@ -471,9 +471,9 @@ def test_killed_replays_are_repeated_safely(
             lance_stream.replay_quarantine(uri, fix={"x": "x - 299"})
     assert deaths >= 3
     rounds = 1 if mode == "upsert" else last + 1
-    wanted = [(row["id"], row["x"] - 299) for row in bad] * rounds
-    wanted += [(100 + number, 1) for number in range(last + 1)]
-    assert rows_of(uri) == sorted(wanted)
+    expected = [(row["id"], row["x"] - 299) for row in bad] * rounds
+    expected += [(100 + number, 1) for number in range(last + 1)]
+    assert rows_of(uri) == sorted(expected)
     assert left_in(uri) == 0
 
 

@@ -116,13 +116,13 @@ class Stage:
 
     def copy(self, *plans: Planned) -> Path:
         """Return a new copy of the table in which the files of some plans lie."""
-        made = self.folder / f"copy-{next(self._numbers)}"
-        shutil.copytree(self.template, made)
+        target = self.folder / f"copy-{next(self._numbers)}"
+        shutil.copytree(self.template, target)
         for plan in plans:
-            for place, path in plan.files:
-                (made / place).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, made / place)
-        return made
+            for relative, path in plan.files:
+                (target / relative).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target / relative)
+        return target
 
     def plan(self, name: str, *, by_pylance: bool = False) -> Planned:
         """Return an act's plan on the table; made once."""
@@ -141,18 +141,18 @@ class Stage:
             assert act.by_pylance is not None
             act.by_pylance(lance.dataset(str(twin)))
         log = ObjectStoreLog(open_store(str(twin)))
-        made = read_transaction(log, log.read_latest())
-        assert made is not None
-        assert made.read_version == PLANNED_ON
-        assert type(made.operation) is act.kind
-        return Planned(made, tuple(self._new_files(twin)))
+        transaction = read_transaction(log, log.read_latest())
+        assert transaction is not None
+        assert transaction.read_version == PLANNED_ON
+        assert type(transaction.operation) is act.kind
+        return Planned(transaction, tuple(self._new_files(twin)))
 
     def _new_files(self, twin: Path) -> Iterable[tuple[str, Path]]:
         for folder in FOLDERS:
             for path in sorted((twin / folder).rglob("*")):
-                place = str(path.relative_to(twin))
-                if path.is_file() and not (self.template / place).exists():
-                    yield place, path
+                relative = str(path.relative_to(twin))
+                if path.is_file() and not (self.template / relative).exists():
+                    yield relative, path
 
 
 def upsert(keys: Iterable[int]) -> Act:

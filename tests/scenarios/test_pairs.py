@@ -185,11 +185,11 @@ class Player:
         actual = ds.to_table(with_row_id=True, with_row_versions=self.stable_row_ids)
         assert actual.select(expected.column_names).to_pylist() == expected.to_pylist()
         check_queries(theirs)
-        found = sorted(expected.to_pylist(), key=lambda row: (row["id"], row["_rowid"]))
-        row_ids = {row["_rowid"] for row in found}
-        assert len(row_ids) == len(found)
-        kept = [tuple(aged(name, value) for name, value in row.items()) for row in found]
-        return End(verdict, tell(ds, theirs, found, self.indices), kept)
+        records = sorted(expected.to_pylist(), key=lambda row: (row["id"], row["_rowid"]))
+        row_ids = {row["_rowid"] for row in records}
+        assert len(row_ids) == len(records)
+        aged_rows = [tuple(aged(name, value) for name, value in row.items()) for row in records]
+        return End(verdict, tell(ds, theirs, records, self.indices), aged_rows)
 
 
 committer_check = committer.check
@@ -209,11 +209,11 @@ def check_queries(ds: Any) -> None:
     for column in ds.schema.names:
         if column not in QUERIES:
             continue
-        found = [
+        matches = [
             ds.scanner(filter=QUERIES[column], columns=["id"], use_scalar_index=by_index)
             for by_index in (True, False)
         ]
-        by_index, by_scan = (sorted(value.to_table()["id"].to_pylist()) for value in found)
+        by_index, by_scan = (sorted(value.to_table()["id"].to_pylist()) for value in matches)
         assert by_index == by_scan, QUERIES[column]
 
 

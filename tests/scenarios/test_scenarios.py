@@ -101,19 +101,19 @@ class Story:
 
     def plan(self, who: str, what: str, rest: str) -> list[str]:
         version = self.log.latest()
-        given = dict(part.split("=") for part in rest.split() if "=" in part)
+        settings = dict(part.split("=") for part in rest.split() if "=" in part)
         options: dict[str, Any] = {}
         if what == "delete":
-            planned = tables.delete(self.log, version, numbers(given["rows"]))
+            planned = tables.delete(self.log, version, numbers(settings["rows"]))
         elif what == "config":
             planned = tables.configure(
-                version, **{key: None if value == "-" else value for key, value in given.items()}
+                version, **{key: None if value == "-" else value for key, value in settings.items()}
             )
         elif what == "batch":
             planned, options = self.plan_batch(version, rest)
         else:
             make = {"append": tables.append, "overwrite": tables.overwrite}[what]
-            planned = make(version, *numbers(given["rows"]))
+            planned = make(version, *numbers(settings["rows"]))
         self.writers[who] = Writer(planned, options)
         return []
 
@@ -246,8 +246,8 @@ class Story:
             elif fragment.deletion_file != before[fragment.id].deletion_file:
                 dead = tables.dead_of(self.log.store, fragment).tolist()
                 parts.append(f"fragment {fragment.id} dead={','.join(map(str, dead))}")
-        gone = before.keys() - {fragment.id for fragment in newer.fragments}
-        parts += [f"fragment {number} gone" for number in sorted(gone)]
+        removed = before.keys() - {fragment.id for fragment in newer.fragments}
+        parts += [f"fragment {number} gone" for number in sorted(removed)]
         config = older.config if older else {}
         parts += [
             f"{key}={newer.config.get(key, '-')}"
@@ -264,11 +264,11 @@ def is_step(name: str, when: str, call: str, path: str) -> bool:
 
 
 def numbers(text: str) -> list[int]:
-    found: list[int] = []
+    values: list[int] = []
     for part in filter(None, text.split(",")):
         start, dots, stop = part.partition("..")
-        found += range(int(start), int(stop)) if dots else [int(part)]
-    return found
+        values += range(int(start), int(stop)) if dots else [int(part)]
+    return values
 
 
 def spans(values: list[int]) -> str:
@@ -285,7 +285,7 @@ def spans(values: list[int]) -> str:
 def blocks(text: str) -> list[tuple[list[str], str]]:
     """Split a story into its commands and the answers it expects."""
     story = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
-    found: list[tuple[list[str], str]] = []
+    pairs: list[tuple[list[str], str]] = []
     commands: list[str] = []
     lines = iter(story.splitlines())
     for line in lines:
@@ -295,12 +295,12 @@ def blocks(text: str) -> list[tuple[list[str], str]]:
                 if not line:
                     break
                 answer.append(line)
-            found.append((commands, "\n".join(answer)))
+            pairs.append((commands, "\n".join(answer)))
             commands = []
         elif line:
             commands.append(line)
     assert not commands, f"a story ends without an answer to {commands}"
-    return found
+    return pairs
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda each: each.stem)

@@ -314,8 +314,8 @@ class _Handler(BaseHTTPRequestHandler):
             case Forge():
                 if fault.landed:
                     self._ask(sent, body)
-                made, text = forged_answer(fault, request)
-                self._answer(request, _Answer(fault.status, "Forged", made, text, len(text)))
+                response, text = forged_answer(fault, request)
+                self._answer(request, _Answer(fault.status, "Forged", response, text, len(text)))
             case CutBody():
                 answer = self._ask(sent, body)
                 share = answer.body[: int(len(answer.body) * fault.share)]
@@ -368,9 +368,9 @@ class _Handler(BaseHTTPRequestHandler):
         upstream.endheaders(body or None)
         response = upstream.getresponse()
         answered = response.read()
-        said = response.headers.get("Content-Length")
+        length = response.headers.get("Content-Length")
         chunked = "chunked" in response.headers.get("Transfer-Encoding", "")
-        num_bytes_said = int(said) if said is not None else None if chunked else len(answered)
+        num_bytes_said = int(length) if length is not None else None if chunked else len(answered)
         return _Answer(
             response.status, response.reason, response.getheaders(), answered, num_bytes_said
         )

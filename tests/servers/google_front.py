@@ -133,35 +133,35 @@ class GoogleFront:
         condition = request.headers.get("x-goog-if-generation-match")
         source = request.headers.get("x-goog-copy-source")
         if source is None:
-            status, said = await self._write(bucket, key, body, condition)
+            status, document = await self._write(bucket, key, body, condition)
         else:
             of_bucket, _, of_key = unquote(source).lstrip("/").partition("/")
             url = (
                 f"{self._server.endpoint}/storage/v1/b/{of_bucket}/o/{quote(of_key, safe='')}"
                 f"/rewriteTo/b/{bucket}/o/{quote(key, safe='')}"
             )
-            status, said = await self._post(url, b"")
-            said = said.get("resource", {})
+            status, document = await self._post(url, b"")
+            document = document.get("resource", {})
         if status >= 400:
             return _error(status, of_bucket=source is None)
-        headers = {"ETag": f'"{_hex(said.get("md5Hash", ""))}"'}
-        headers["x-goog-generation"] = str(said.get("generation", ""))
+        headers = {"ETag": f'"{_hex(document.get("md5Hash", ""))}"'}
+        headers["x-goog-generation"] = str(document.get("generation", ""))
         return web.Response(status=status, headers=headers, text="<CopyObjectResult/>")
 
     async def _list(self, request: web.Request, bucket: str) -> web.Response:
         query = request.query
         after = query.get("continuation-token") or query.get("start-after", "")
-        asked = {"prefix": query.get("prefix", ""), "startOffset": after}
+        parameters = {"prefix": query.get("prefix", ""), "startOffset": after}
         if "delimiter" in query:
-            asked["delimiter"] = query["delimiter"]
+            parameters["delimiter"] = query["delimiter"]
         async with self._client.get(
-            f"{self._server.endpoint}/storage/v1/b/{bucket}/o", params=asked
+            f"{self._server.endpoint}/storage/v1/b/{bucket}/o", params=parameters
         ) as answer:
             if answer.status != 200:
                 return _error(answer.status, of_bucket=True)
-            said = await answer.json()
-        found = [row for row in said.get("items", ()) if row["name"] > after]
-        page = found[: int(query.get("max-keys", self.names_a_page))]
+            document = await answer.json()
+        items = [row for row in document.get("items", ()) if row["name"] > after]
+        page = items[: int(query.get("max-keys", self.names_a_page))]
         root = ElementTree.Element("ListBucketResult")
         for record in page:
             of_object = ElementTree.SubElement(root, "Contents")
@@ -172,10 +172,10 @@ class GoogleFront:
                 ("Size", record["size"]),
             ):
                 ElementTree.SubElement(of_object, tag).text = text
-        for value in said.get("prefixes", ()):
+        for value in document.get("prefixes", ()):
             folder = ElementTree.SubElement(root, "CommonPrefixes")
             ElementTree.SubElement(folder, "Prefix").text = value
-        is_cut = len(page) < len(found)
+        is_cut = len(page) < len(items)
         ElementTree.SubElement(root, "IsTruncated").text = str(is_cut).lower()
         if is_cut:
             ElementTree.SubElement(root, "NextContinuationToken").text = page[-1]["name"]
@@ -204,12 +204,12 @@ class GoogleFront:
         ]
         data = b"".join(parts[int(text or 0)] for tag, text in tags if tag == "PartNumber")
         condition = request.headers.get("x-goog-if-generation-match")
-        status, said = await self._write(bucket, key, data, condition)
+        status, document = await self._write(bucket, key, data, condition)
         if status != 200:
             return _error(status, of_bucket=True)
-        etag = f'"{_hex(said["md5Hash"])}"'
+        etag = f'"{_hex(document["md5Hash"])}"'
         answer = _xml("CompleteMultipartUploadResult", Bucket=bucket, Key=key, ETag=etag)
-        answer.headers["x-goog-generation"] = str(said["generation"])
+        answer.headers["x-goog-generation"] = str(document["generation"])
         return answer
 
     async def _write(
@@ -227,8 +227,8 @@ class GoogleFront:
         async with self._client.post(
             URL(url, encoded=True), data=_pieces(data), headers={"Content-Length": str(len(data))}
         ) as answer:
-            said = await answer.json(content_type=None)
-            return answer.status, said if isinstance(said, dict) else {}
+            document = await answer.json(content_type=None)
+            return answer.status, document if isinstance(document, dict) else {}
 
 
 async def _pieces(data: bytes) -> Any:

@@ -45,15 +45,15 @@ class PostgreSQL(Server):
 
     def prepare(self) -> None:
         """Make an empty cluster."""
-        found = _find_binaries()
-        assert found is not None
-        self._binaries = found
+        binaries = _find_binaries()
+        assert binaries is not None
+        self._binaries = binaries
         if self.user:
             account = pwd.getpwnam(self.user)
             os.chown(self.folder, account.pw_uid, account.pw_gid)
-            if not self._may_run(found):
+            if not self._may_run(binaries):
                 copy = self.folder / "installation"
-                shutil.copytree(found.parent, copy, symlinks=True)
+                shutil.copytree(binaries.parent, copy, symlinks=True)
                 self._binaries = copy / "bin"
         password = self.folder / "password"
         password.write_text(PASSWORD)

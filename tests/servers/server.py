@@ -90,9 +90,9 @@ class Server(ABC):
                 return self
             if process.poll() is None:
                 break
-        said = self.output(5_000)
+        output = self.output(5_000)
         self.stop()
-        raise ServerError(f"{self.name} did not answer on {self.endpoint}. It said:\n{said}")
+        raise ServerError(f"{self.name} did not answer on {self.endpoint}. It said:\n{output}")
 
     def stop(self) -> None:
         """End the process, by force after 10 s, and remove its folder."""

@@ -73,8 +73,10 @@ class StoreRequest:
 
     def __str__(self) -> str:
         """The request on a line, for the message of an assertion."""
-        asked = f"{self.kind} {self.key}" + (f" [{self.range}]" if self.range else "")
-        return f"{self.number}: {asked} -> {self.status}" + (f" ({self.fault})" * bool(self.fault))
+        request = f"{self.kind} {self.key}" + (f" [{self.range}]" if self.range else "")
+        return f"{self.number}: {request} -> {self.status}" + (
+            f" ({self.fault})" * bool(self.fault)
+        )
 
 
 def describe(method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[str, ...]:
@@ -126,8 +128,8 @@ def _of_s3(
 
 
 def _azure_name(body: bytes) -> str:
-    found = re.search(rb"^DELETE /([^ ?]*)", body, re.MULTILINE)
-    return unquote(found[1].decode()).split("/", 2)[-1] if found else ""
+    match = re.search(rb"^DELETE /([^ ?]*)", body, re.MULTILINE)
+    return unquote(match[1].decode()).split("/", 2)[-1] if match else ""
 
 
 def _of_azure(
@@ -182,13 +184,13 @@ def _of_google(
 
 def _is_last(content_range: str) -> bool:
     """Return whether "bytes 0-9/10" reaches the end; one that states no size does not."""
-    found = re.fullmatch(r"bytes (?:\d+-(\d+)|\*)/(\d+)", content_range)
-    return bool(found and (found[1] is None or int(found[1]) + 1 == int(found[2])))
+    match = re.fullmatch(r"bytes (?:\d+-(\d+)|\*)/(\d+)", content_range)
+    return bool(match and (match[1] is None or int(match[1]) + 1 == int(match[2])))
 
 
 def _google_name(body: bytes) -> str:
-    found = re.search(rb'"name"\s*:\s*("(?:[^"\\]|\\.)*")', body[:4096])
-    return str(json.loads(found[1])) if found else ""
+    match = re.search(rb'"name"\s*:\s*("(?:[^"\\]|\\.)*")', body[:4096])
+    return str(json.loads(match[1])) if match else ""
 
 
 def _of_dynamodb(headers: Mapping[str, str], body: bytes) -> tuple[str, str]:

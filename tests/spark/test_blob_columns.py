@@ -40,17 +40,17 @@ def test_blobs_round_trip_through_a_stream(
     file_stream.run(lance_sink(uri))
 
     register(spark)
-    wanted = [
+    pairs = [
         (row["id"], None if row["image"] is None else bytes(row["image"]))
         for row in expected.to_pylist()
     ]
     scanned = spark.read.format("lance").load(uri).orderBy("id").collect()
-    found = [(row.id, None if row.image is None else bytes(row.image)) for row in scanned]
-    assert found == wanted
+    read_pairs = [(row.id, None if row.image is None else bytes(row.image)) for row in scanned]
+    assert read_pairs == pairs
     feed = spark.read.format("lance").option("readChangeFeed", "true")
     changes = feed.option("startingVersion", 1).load(uri).orderBy("id").collect()
-    found = [(row.id, None if row.image is None else bytes(row.image)) for row in changes]
-    assert found == wanted
+    read_pairs = [(row.id, None if row.image is None else bytes(row.image)) for row in changes]
+    assert read_pairs == pairs
     ds = lance_stream.open_dataset(uri)
     large = ds.take_blobs("image", row_offsets=[4])[0]
     assert large is not None

@@ -38,8 +38,8 @@ def ids_of(uri: str, branch: str | None) -> list[int]:
 
 
 def load(session: Any, uri: str, **options: Any) -> list[int]:
-    found = session.read.format("lance").options(**options).load(uri).collect()
-    return sorted(row["id"] for row in found)
+    rows = session.read.format("lance").options(**options).load(uri).collect()
+    return sorted(row["id"] for row in rows)
 
 
 @pytest.mark.nightly

@@ -20,6 +20,6 @@ def test_the_driver_stays_small(case: str, rows: int) -> None:
     """A driver whose memory grows with the batch or the number of fragments would fail on exactly
     the largest tables.
     """
-    found = run(case, rows)
-    assert len(found) > 2
-    assert max(row["python"] for row in found) < TARGET_MB
+    samples = run(case, rows)
+    assert len(samples) > 2
+    assert max(row["python"] for row in samples) < TARGET_MB

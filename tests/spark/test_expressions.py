@@ -84,8 +84,8 @@ def test_every_entry_point_selects_sparks_rows(
     ds = lance_stream.create_dataset(tmp_path / "t", TABLE)
     assert sorted(ds.to_table(["id"], filter=condition)["id"].to_pylist()) == chosen
     assert program.main(["query", ds.uri, "--where", condition, "--columns", "id", "--json"]) == 0
-    shown = capsys.readouterr().out
-    assert sorted(map(int, re.findall(r'"id": ?(\d+)', shown))) == chosen
+    output = capsys.readouterr().out
+    assert sorted(map(int, re.findall(r'"id": ?(\d+)', output))) == chosen
     updated = ds.update({"s": "'*'"}, condition)
     assert sorted(updated.to_table(["id"], filter="s = '*'")["id"].to_pylist()) == chosen
     assert ids(updated.restore(ds.version).delete(condition)) == others

@@ -117,5 +117,5 @@ def test_sink_and_format_match_the_model(spark: Any, tmp_path: Path) -> None:
         "format": through_format(spark, batch_ids),
     }
     for seed in (2, 13):
-        made = play(History(seed, ways, str(tmp_path), comes_from_spark), 3)
-        assert made.num_rows
+        history = play(History(seed, ways, str(tmp_path), comes_from_spark), 3)
+        assert history.num_rows

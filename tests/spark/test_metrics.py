@@ -74,9 +74,9 @@ def names_on_board() -> set[str]:
     texts += [
         row["query"]["query"] for row in board["templating"]["list"] if row["type"] == "query"
     ]
-    found = [re.findall(r"\blance_stream_\w+", text) for text in texts]
-    assert all(found)
-    return {name for names in found for name in names}
+    names_of_texts = [re.findall(r"\blance_stream_\w+", text) for text in texts]
+    assert all(names_of_texts)
+    return {name for names in names_of_texts for name in names}
 
 
 def test_a_scrape_has_all_dashboard_metrics(
@@ -195,14 +195,14 @@ def test_a_change_stream_reports_its_lag(
             .start()
         )
         query.awaitTermination(120)
-        wanted = ("lance_stream_feed_rows_total", frozenset({("stream", name)}))
+        counter = ("lance_stream_feed_rows_total", frozenset({("stream", name)}))
         deadline = time.monotonic() + 30  # events arrive a little later
-        while scrape(address).get(wanted) != 5 and time.monotonic() < deadline:
+        while scrape(address).get(counter) != 5 and time.monotonic() < deadline:
             time.sleep(0.1)
         scraped = scrape(address)
     finally:
         spark.streams.removeListener(listener)
-    assert scraped[wanted] == 5
+    assert scraped[counter] == 5
     assert value(scraped, "feed_lag_versions", stream=name) == 0
     assert value(scraped, "feed_lag_rows", stream=name) == 0
     assert value(scraped, "feed_lag_duration_seconds", stream=name) == 0

@@ -105,15 +105,15 @@ def test_a_stream_round_trips_through_a_store(
     assert consumer.name == "replica"
 
     batch = spark.read.format(FORMAT).option("readChangeFeed", "true")
-    found = batch.option("startingVersion", newest).load(uri).orderBy("_rowid").collect()
+    feed_rows = batch.option("startingVersion", newest).load(uri).orderBy("_rowid").collect()
     by_sql = spark.sql(
         f"SELECT * FROM {FORMAT}_changes('{uri}', {newest}) ORDER BY _rowid"
     ).collect()
-    assert [(row.id, row._change_type) for row in found] == [
+    assert [(row.id, row._change_type) for row in feed_rows] == [
         (row.id, row._change_type) for row in by_sql
     ]
     assert {"insert", "delete", "update_preimage", "update_postimage"} == {
-        row._change_type for row in found
+        row._change_type for row in feed_rows
     }
 
     rows = spark.read.format(FORMAT).load(uri)
@@ -194,14 +194,14 @@ def test_workers_reuse_one_client(spark: Any, any_bucket: Bucket) -> None:
                 id(next(iter(clients._connections.values()))),
             )
 
-    found = [
+    clients_of_tasks = [
         value
         for _ in range(2)
         for value in spark.sparkContext.parallelize(range(4), 2).mapPartitions(ask).collect()
     ]
-    assert {read for _, read, _, _ in found} == {b"written by the driver"}
+    assert {read for _, read, _, _ in clients_of_tasks} == {b"written by the driver"}
     by_worker: dict[int, set[tuple[int, int]]] = {}
-    for pid, _, num_clients, client in found:
+    for pid, _, num_clients, client in clients_of_tasks:
         by_worker.setdefault(pid, set()).add((num_clients, client))
     assert os.getpid() not in by_worker
     assert len(by_worker) <= 2, "workers are used again"

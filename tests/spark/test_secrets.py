@@ -94,7 +94,7 @@ def test_secrets_are_never_shown(any_bucket: Bucket, tmp_path: Path) -> None:
     that shows them is enough for a leak.
     """
     plan = PLANS[any_bucket.uri.partition(":")[0]](any_bucket)
-    given = {
+    program_input = {
         "uri": plan.uri,
         "options": plan.options,
         "settings": plan.settings,
@@ -104,41 +104,41 @@ def test_secrets_are_never_shown(any_bucket: Bucket, tmp_path: Path) -> None:
     program = Path(__file__).with_name("planting_process.py")
     done = subprocess.run(
         [sys.executable, str(program), str(tmp_path)],
-        input=json.dumps(given),
+        input=json.dumps(program_input),
         capture_output=True,
         text=True,
         timeout=600,
         env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    shown = {
+    outputs = {
         str(path.relative_to(tmp_path)): path.read_bytes()
         for path in tmp_path.rglob("*")
         if path.is_file()
     }
     store = open_store(plan.uri, any_bucket.storage_options)
-    shown |= {f"store: {file.path}": store.read(file.path) for file in store.list()}
-    shown |= {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
+    outputs |= {f"store: {file.path}": store.read(file.path) for file in store.list()}
+    outputs |= {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
 
-    found = {
-        (place, form)
+    leaks = {
+        (location, form)
         for secret in plan.secrets
         for form in forms(secret)
-        for place, data in shown.items()
+        for location, data in outputs.items()
         if form in data
     }
-    assert found == set()
+    assert leaks == set()
 
     # The search would find them: what is no secret stands in most of these places.
     name = any_bucket.name.encode()
-    named_in = [place for place, data in shown.items() if name in data]
+    named_in = [location for location, data in outputs.items() if name in data]
     places = {"log/", "events/", "shown/error of tasks"}
     places |= {"shown/pages", "shown/rest sql"} if plan.settings else set()
-    for place in places:
-        assert any(text.startswith(place) for text in named_in), place
-    assert any(text.startswith("store: t/_versions/") for text in shown)
-    assert b"127.0.0.1:9" in shown["shown/error of a sink"]
-    assert b"StoreUnavailableError" in shown["shown/error of a load"]
+    for location in places:
+        assert any(text.startswith(location) for text in named_in), location
+    assert any(text.startswith("store: t/_versions/") for text in outputs)
+    assert b"127.0.0.1:9" in outputs["shown/error of a sink"]
+    assert b"StoreUnavailableError" in outputs["shown/error of a load"]
 
 
 def forms(secret: str) -> set[bytes]:

@@ -70,18 +70,18 @@ class Value(NamedTuple):
 
 def values_as(kind: Kind, arrow: pa.DataType) -> list[Value]:
     """Return the values of a kind that a type holds, and those that do not fit the table."""
-    found = []
-    for place in range(len(kind.values)):
-        stored = array_of([kind.values[place]], kind.stored)
+    values = []
+    for index in range(len(kind.values)):
+        stored = array_of([kind.values[index]], kind.stored)
         try:
             came = stored if arrow.equals(kind.stored) else stored.cast(arrow)
             if came.cast(kind.stored).equals(stored):
-                found.append(Value(place, came))
+                values.append(Value(index, came))
         except pa.ArrowException:
             continue
-    for place, value in kind.unfit.get(arrow, ()):
-        found.append(Value(place + 0.5, array_of([value], arrow)))
-    return found
+    for index, value in kind.unfit.get(arrow, ()):
+        values.append(Value(index + 0.5, array_of([value], arrow)))
+    return values
 
 
 def array_of(values: Sequence[Any], arrow: pa.DataType) -> pa.Array:
@@ -224,21 +224,23 @@ def merged(stored: Any, came: Any, whole: pa.DataType, part: pa.DataType) -> Any
     """Return what is stored for a value whose type may lack struct fields."""
     if not pa.types.is_struct(whole) or came is None:
         return came
-    made = {}
-    for each in whole:
-        place = part.get_field_index(each.name)
-        before = None if stored is None else stored[each.name]
-        if place < 0:
-            made[each.name] = before
+    result = {}
+    for column_field in whole:
+        index = part.get_field_index(column_field.name)
+        before = None if stored is None else stored[column_field.name]
+        if index < 0:
+            result[column_field.name] = before
         else:
-            made[each.name] = merged(before, came[each.name], each.type, part.field(place).type)
-    return made
+            result[column_field.name] = merged(
+                before, came[column_field.name], column_field.type, part.field(index).type
+            )
+    return result
 
 
 def plain(value: Any) -> Any:
     """Return a value that compares as it should: NaN equals NaN, and 0 is not False."""
     if isinstance(value, dict):
-        return tuple((name, plain(each)) for name, each in value.items())
+        return tuple((name, plain(item)) for name, item in value.items())
     if isinstance(value, list):
         return ("list", *map(plain, value))
     if isinstance(value, float):
@@ -320,18 +322,18 @@ class Model:
     def _winners(self, batch: Sequence[Row]) -> dict[tuple[int, ...], Row]:
         by_key: dict[tuple[int, ...], list[Row]] = {}
         for row in batch:
-            if any(each is None or each != int(each) for each in row.key):
+            if any(part is None or part != int(part) for part in row.key):
                 raise RefusedError("a key is null, or does not fit")
             if self.has_sequence and row.sequence is None:
                 raise RefusedError("a sequence is null")
-            by_key.setdefault(tuple(int(each or 0) for each in row.key), []).append(row)
+            by_key.setdefault(tuple(int(part or 0) for part in row.key), []).append(row)
         winners = {}
         for key, rows in by_key.items():
             if not self.has_sequence and len(rows) > 1:
                 raise RefusedError("a key occurs twice")
-            greatest = max(each.sequence or 0 for each in rows) if self.has_sequence else None
-            best = [each for each in rows if each.sequence == greatest or not self.has_sequence]
-            if len({repr((plain(each.values), each.deletes)) for each in best}) > 1:
+            greatest = max(part.sequence or 0 for part in rows) if self.has_sequence else None
+            best = [part for part in rows if part.sequence == greatest or not self.has_sequence]
+            if len({repr((plain(part.values), part.deletes)) for part in best}) > 1:
                 raise RefusedError("which row is the newest cannot be determined")
             winners[key] = best[0]
         return winners
@@ -484,10 +486,10 @@ class History:
 
     def _check_rows(self, way: str) -> None:
         table = lance_stream.Dataset(self.tables[way]).scan(with_row_id=True).read_all()
-        found = dict(zip(self._stored_keys(table), self._stored_rows(table), strict=True))
-        assert len(found) == table.num_rows, way
-        assert found.keys() == self.model.rows.keys(), way
-        for key, (sequence, values, row_id) in found.items():
+        stored = dict(zip(self._stored_keys(table), self._stored_rows(table), strict=True))
+        assert len(stored) == table.num_rows, way
+        assert stored.keys() == self.model.rows.keys(), way
+        for key, (sequence, values, row_id) in stored.items():
             expected = self.model.rows[key]
             if self.model.stores_sequence:
                 assert sequence == expected.sequence, (way, key)
@@ -520,9 +522,9 @@ class History:
         order = None if self.sequence is None else self._pool(self.sequence, is_faulty)
         rows: list[Row] = []
         arrays: list[list[pa.Array]] = []
-        wanted = chance.choice([1, 3, 8, 20])
+        num_keys = chance.choice([1, 3, 8, 20])
         seen: set[tuple[float, ...]] = set()
-        for _ in range(wanted):
+        for _ in range(num_keys):
             if rows and chance.random() < 0.1 and (order is not None or is_faulty):
                 again = chance.randrange(len(rows))  # the same row twice
                 rows.append(rows[again])
@@ -541,27 +543,29 @@ class History:
             arrays.append([each.array for each in picked] + ([] if at is None else [at.array]))
         names = [*self.on, *([] if order is None else ["q"])]
         columns: dict[str, pa.Array] = {
-            name: pa.concat_arrays([array[place] for array in arrays])
-            for place, name in enumerate(names)
+            name: pa.concat_arrays([array[index] for array in arrays])
+            for index, name in enumerate(names)
         }
         if is_faulty and chance.random() < 0.2:
             self._put_a_null(rows, columns)
         for name, kind in types.items():
             columns[name] = pa.array([row.values[name] for row in rows], kind)
-        kept = ["u", None] if order is None else ["u"]  # where a row comes twice, it is the same
+        operations = (
+            ["u", None] if order is None else ["u"]
+        )  # where a row comes twice, it is the same
         columns["op"] = pa.array(
-            ["d" if row.deletes else chance.choice(kept) for row in rows], pa.string()
+            ["d" if row.deletes else chance.choice(operations) for row in rows], pa.string()
         )
         return rows, types, pa.table(columns)
 
     def _kinds(self, name: str, is_faulty: bool) -> list[pa.DataType]:
-        kinds = [each for each in PARTS[name] if self.comes(each)]
+        kinds = [candidate for candidate in PARTS[name] if self.comes(candidate)]
         return [kind for kind in kinds if is_faulty or not kind.equals(LACKING)]
 
     def _pool(self, kind: Kind, is_faulty: bool) -> list[Value]:
         """Return values of a kind in one of the types in which they may come."""
         is_stored = kind is not self.sequence or self.model.stores_sequence
-        types = [each for each in kind.types if self.comes(each)]
+        types = [arrow_type for arrow_type in kind.types if self.comes(arrow_type)]
         values = values_as(kind, self.chance.choice(types if is_stored else types[:1]))
         unfit = [value for value in values if not value.fits]
         values = [value for value in values if value.fits]
@@ -578,8 +582,8 @@ class History:
         if name == "q":
             rows[at] = row._replace(sequence=None)
         else:
-            place = self.on.index(name)
-            rows[at] = row._replace(key=(*row.key[:place], None, *row.key[place + 1 :]))
+            index = self.on.index(name)
+            rows[at] = row._replace(key=(*row.key[:index], None, *row.key[index + 1 :]))
 
     def finish(self) -> None:
         """Make the final checks."""
@@ -603,7 +607,7 @@ def shown(array: pa.Array) -> str:
         return str([shown(part) for part in array.flatten()])
     if pa.types.is_list(array.type) and not array.null_count:
         items = array.flatten()
-        return str([shown(items.slice(place, 1)) for place in range(len(items))])
+        return str([shown(items.slice(index, 1)) for index in range(len(items))])
     return repr(array.to_pylist())
 
 
@@ -626,8 +630,8 @@ def run(seed: int, num_batches: int) -> History:
     Raises:
         AssertionError: The check failed; its notes have the history.
     """
-    made = History(seed, {"one": by_one, "parts": in_parts, "staged": staged})
-    return play(made, num_batches)
+    history = History(seed, {"one": by_one, "parts": in_parts, "staged": staged})
+    return play(history, num_batches)
 
 
 def play(made: History, num_batches: int) -> History:
@@ -649,11 +653,11 @@ def play(made: History, num_batches: int) -> History:
 
 def counted(seed: int, num_batches: int) -> dict[str, int]:
     """Make a history, and count what occurred."""
-    made = run(seed, num_batches)
+    history = run(seed, num_batches)
     return {
-        "batches": made.num_batches,
-        "batches refused": made.num_refused,
-        "rows": made.num_rows,
+        "batches": history.num_batches,
+        "batches refused": history.num_refused,
+        "rows": history.num_rows,
     }
 
 

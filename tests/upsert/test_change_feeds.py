@@ -178,8 +178,8 @@ STEPS: st.SearchStrategy[list[Step]] = st.lists(
 def do(ds: lance_stream.Dataset, step: Step) -> lance_stream.Dataset:
     """Change a table, whose ids stay a key."""
     verb, one, other = step
-    known = {row["id"]: row["x"] for row in content(ds)}
-    top = max(known, default=0) + 1
+    values = {row["id"]: row["x"] for row in content(ds)}
+    top = max(values, default=0) + 1
     if verb == "append":
         return ds.append(rows({top + n: f"new {other}" for n in range(one)}))
     if verb == "update":
@@ -187,7 +187,7 @@ def do(ds: lance_stream.Dataset, step: Step) -> lance_stream.Dataset:
     if verb == "move":  # every key becomes another row's
         return ds.update({"id": f"id + {1 + one % 2}"})
     if verb == "swap":  # pairs of rows get each other's key
-        low, high = min(known, default=0), top - 1
+        low, high = min(values, default=0), top - 1
         return ds.update({"id": f"{low + high} - id"})
     if verb == "delete":
         return ds.delete(f"id % 4 = {one % 4}")
@@ -275,9 +275,9 @@ def test_filtered_changes_maintain_filtered_replicas(
     source, replica = new_table(), new_table()
     for step in steps:
         source = do(source, step)
-    wanted = "x <> 'updated 1' AND id < 12"
+    condition = "x <> 'updated 1' AND id < 12"
     for through in range(1, source.version + 1):
         feed = source.changes(through - 1, through).read_all()
         passes = pc.and_(pc.not_equal(feed["x"], "updated 1"), pc.less(feed["id"], 12))
         replica = replica.apply_changes(feed.filter(passes), on="id")
-        assert content(replica) == content(source.checkout(through), wanted)
+        assert content(replica) == content(source.checkout(through), condition)

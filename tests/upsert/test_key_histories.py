@@ -12,8 +12,8 @@ from tests.upsert.key_histories import KEYS, SEQUENCES, Kind, run, values_as
 @pytest.mark.parametrize("seed", range(8))
 def test_both_ways_of_upsert_match_the_model(seed: int) -> None:
     """Random batches with any types must have the same result in one process and in parts."""
-    made = run(seed, 4)
-    assert made.num_rows
+    history = run(seed, 4)
+    assert history.num_rows
 
 
 @pytest.mark.parametrize("kinds", [KEYS, SEQUENCES])

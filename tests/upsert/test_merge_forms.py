@@ -29,8 +29,8 @@ def rows(prices: dict[int, float | None], zip_code: str = "1") -> pa.Table:
 @pytest.fixture
 def ds() -> Dataset:
     """Keys 1 and 2 in one fragment, key 3 in another."""
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows({1: 10, 2: 20}))
-    return made.append(rows({3: 30}))
+    dataset = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows({1: 10, 2: 20}))
+    return dataset.append(rows({3: 30}))
 
 
 def prices(ds: Dataset) -> dict[int, float | None]:

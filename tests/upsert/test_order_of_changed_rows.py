@@ -25,7 +25,7 @@ NUM_ROWS = 4000
 def rows(ids: Iterable[int], x: object) -> pa.Table:
     named = list(ids)
     return pa.table(
-        {"id": named, "x": [f"{x} {each}" for each in named], "y": [each % 7 for each in named]},
+        {"id": named, "x": [f"{x} {key}" for key in named], "y": [key % 7 for key in named]},
         schema=SCHEMA,
     )
 
@@ -78,8 +78,8 @@ def test_unsorted_large_values_keep_their_rows(
     expected = sorted(lived(3, ["id", "x"]).scan(with_row_id=True).read_all().to_pylist(), key=str)
     monkeypatch.setattr(row_writer, "_MOST_SORTED_BYTES", 200)
     ds = lived(3, ["id", "x"])
-    found = ds.scan(with_row_id=True, with_row_versions=True).read_all()
-    assert sorted(found.select([*SCHEMA.names, "_rowid"]).to_pylist(), key=str) == expected
+    records = ds.scan(with_row_id=True, with_row_versions=True).read_all()
+    assert sorted(records.select([*SCHEMA.names, "_rowid"]).to_pylist(), key=str) == expected
     in_order = [
         ids == sorted(ids)
         for ids in (
@@ -88,7 +88,7 @@ def test_unsorted_large_values_keep_their_rows(
         )
     ]
     assert not all(in_order[2:])
-    by_age = {row["_rowid"]: row["_row_created_at_version"] for row in found.to_pylist()}
+    by_age = {row["_rowid"]: row["_row_created_at_version"] for row in records.to_pylist()}
     assert all(
         created == (2 if row_id < 2000 else 3)
         for row_id, created in by_age.items()
@@ -126,18 +126,18 @@ def test_rows_from_the_future_are_refused() -> None:
 @pytest.mark.parametrize("file_version", ["2.0", "2.1"])
 def test_deletes_need_no_other_column(file_version: str) -> None:
     """No row is written, so none can lack a value that the table requires."""
-    place = pa.struct([("a", pa.int64())])
+    struct = pa.struct([("a", pa.int64())])
     schema = pa.schema(
-        [pa.field("id", pa.int64(), False), pa.field("y", pa.int32(), False), ("s", place)]
+        [pa.field("id", pa.int64(), False), pa.field("y", pa.int32(), False), ("s", struct)]
     )
     uri = f"memory://{uuid.uuid4()}/t"
     ds = lance_stream.create_dataset(uri, schema, file_version=file_version)
-    stored = [{"id": each, "y": each, "s": {"a": each}} for each in range(4)]
+    stored = [{"id": key, "y": key, "s": {"a": key}} for key in range(4)]
     ds = ds.append(pa.Table.from_pylist(stored, schema))
-    gone = pa.table({"id": [1, 9], "gone": [True, True]})
-    ds = ds.upsert(gone, on="id", delete_when="gone", except_columns="gone")
+    deletes = pa.table({"id": [1, 9], "gone": [True, True]})
+    ds = ds.upsert(deletes, on="id", delete_when="gone", except_columns="gone")
     assert ds.to_table().to_pylist() == [stored[0], *stored[2:]]
-    both = pa.table({"id": [0, 2], "gone": [True, False], "s": pa.array([None, {"a": 7}], place)})
+    both = pa.table({"id": [0, 2], "gone": [True, False], "s": pa.array([None, {"a": 7}], struct)})
     ds = ds.upsert(both, on="id", delete_when="gone", except_columns="gone")
     assert sorted(ds.to_table().to_pylist(), key=lambda row: row["id"]) == [
         {**stored[2], "s": {"a": 7}},

@@ -63,12 +63,16 @@ def content(table: TableVersion) -> dict[int, str]:
 
 
 def tombstone_files(table: TableVersion) -> set[str]:
-    return {each.path for each in table.store.list(TOMBSTONES_DIRECTORY)}
+    return {file.path for file in table.store.list(TOMBSTONES_DIRECTORY)}
 
 
 def named_files(table: TableVersion) -> set[str]:
-    known = read_tombstones(Dataset(table).checkout(None).config)
-    return {f"{TOMBSTONES_DIRECTORY}/{file.name}" for file in known.files} if known else set()
+    tombstones = read_tombstones(Dataset(table).checkout(None).config)
+    return (
+        {f"{TOMBSTONES_DIRECTORY}/{file.name}" for file in tombstones.files}
+        if tombstones
+        else set()
+    )
 
 
 events = st.lists(
@@ -130,8 +134,8 @@ def test_concurrent_writers_end_like_one(
     order = {event: at for at, event in enumerate([*before, *ours, *theirs])}
     # One sequence for each event: two of a key that are equally new have no order.
     before, ours, theirs = (
-        [(key, at * 100 + order[key, at, op], op) for key, at, op in each]
-        for each in (before, ours, theirs)
+        [(key, at * 100 + order[key, at, op], op) for key, at, op in happened]
+        for happened in (before, ours, theirs)
     )
     table = take_in(new_table(), *before).table
     done: list[UpsertResult] = []
@@ -158,10 +162,10 @@ def test_deletes_beat_concurrent_older_inserts(ours: Event) -> None:
 def test_without_tombstones_late_rows_resurrect() -> None:
     """This shows the fault that tombstones prevent, and that both settings behave as documented."""
     table = append(new_table(), pa.table({"id": [1], "seq": [1], "x": ["1@1"]})).table
-    for rules, left in ((FORGETFUL, {1: "1@2"}), (RULES, {})):
+    for rules, expected in ((FORGETFUL, {1: "1@2"}), (RULES, {})):
         table = take_in(table, (1, 9, "d"), rules=rules).table
         done = take_in(table, (1, 2, "u"), rules=rules)
-        assert (content(done.table), done.num_late) == (left, 1 - len(left))
+        assert (content(done.table), done.num_late) == (expected, 1 - len(expected))
         table = done.table
 
 
@@ -303,11 +307,11 @@ def test_restores_bring_back_their_tombstones() -> None:
 def test_other_key_columns_are_refused() -> None:
     """Deletes are remembered by one key, so another key is refused before anything is written."""
     table = take_in(new_table(), (1, 5, "d")).table
-    files = [each.path for each in table.store.list()]
+    files = [file.path for file in table.store.list()]
     rows = batch((1, 6, "d")).append_column("at", pa.array([1]))
     with pytest.raises(InvalidInputError, match=r"by the key \('id'\) in the order of 'seq'"):
         upsert(table, rows, replace(RULES, sequence_by="at", except_columns=("op", "at")))
-    assert [each.path for each in table.store.list()] == files
+    assert [file.path for file in table.store.list()] == files
 
 
 def test_concurrent_writers_with_other_keys_conflict() -> None:
@@ -394,14 +398,14 @@ THEIRS: list[Event] = [(1, 5, "u"), (4, 5, "u"), (5, 4, "d"), (6, 6, "d"), (2, 2
 
 def test_concurrent_commits_anywhere_end_alike() -> None:
     """Another writer commits before each call to the store in turn."""
-    wanted = last_state([*BEFORE, *OURS, *THEIRS])
+    expected = last_state([*BEFORE, *OURS, *THEIRS])
     num_calls = number_of_calls(*OURS, before=BEFORE)
     assert num_calls > 8
     for at in range(1, num_calls + 1):
         table = take_in(new_table(), *BEFORE).table
         stale = watched(table, at, lambda table=table: take_in(table, *THEIRS))
         take_in(stale, *OURS, micro_batch=PendingBatch.of("app", 0))
-        assert content(table) == wanted
+        assert content(table) == expected
         assert named_files(table) == tombstone_files(table)
 
 

@@ -59,8 +59,8 @@ def remember(
 ) -> TableVersion:
     """Return the table with the deletes of a batch, as after a commit."""
     on = [name for name in table.arrow_schema.names if name != "seq"]
-    known = open_remembered(table, on, "seq", sequence.type, age=age, now_ms=now_ms)
-    return taken_in(table, plan(table, known, keys, sequence))
+    remembered = open_remembered(table, on, "seq", sequence.type, age=age, now_ms=now_ms)
+    return taken_in(table, plan(table, remembered, keys, sequence))
 
 
 def plan(
@@ -83,18 +83,18 @@ def late(
     age: timedelta | None = WEEK,
 ) -> list[bool]:
     on = [name for name in table.arrow_schema.names if name != "seq"]
-    known = open_remembered(table, on, "seq", sequence.type, age=age, now_ms=now_ms)
+    remembered = open_remembered(table, on, "seq", sequence.type, age=age, now_ms=now_ms)
     lookup = KeyLookup(keys)
     assert lookup.num_keys == len(sequence)
-    found: list[bool] = known.are_late(lookup, keys, sequence).tolist()
-    return found
+    flags: list[bool] = remembered.are_late(lookup, keys, sequence).tolist()
+    return flags
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[pa.DataType], list[dict[tuple[Any, ...], int]]]:
     """Types of key columns, and batches of distinct keys with sequences."""
     types = draw(st.lists(st.sampled_from(list(values)), min_size=1, max_size=2))
-    keys = st.tuples(*(values[each] for each in types))
+    keys = st.tuples(*(values[arrow_type] for arrow_type in types))
     batches = draw(
         st.lists(
             st.dictionaries(keys, st.integers(0, 6), min_size=1, max_size=5),
@@ -108,7 +108,7 @@ def histories(draw: st.DrawFn) -> tuple[list[pa.DataType], list[dict[tuple[Any, 
 def columns_of(
     batch: dict[tuple[Any, ...], int], types: list[pa.DataType]
 ) -> tuple[list[pa.Array], pa.Array]:
-    keys = [pa.array([key[at] for key in batch], each) for at, each in enumerate(types)]
+    keys = [pa.array([key[at] for key in batch], arrow_type) for at, arrow_type in enumerate(types)]
     return keys, pa.array(list(batch.values()), pa.int64())
 
 
@@ -124,15 +124,15 @@ def test_rows_must_be_newer_than_every_delete(
     model: dict[tuple[Any, ...], int] = {}
     for batch in batches:
         keys, sequence = columns_of(batch, types)
-        wanted = [each <= model.get(key, -1) for key, each in batch.items()]
-        assert late(table, keys, sequence) == wanted
+        expected = [each <= model.get(key, -1) for key, each in batch.items()]
+        assert late(table, keys, sequence) == expected
         table = remember(table, keys, sequence)
         model = {key: max(batch.get(key, -1), model.get(key, -1)) for key in {*batch, *model}}
     keys, sequence = columns_of(dict.fromkeys(model, 0), types)
-    known = open_remembered(
+    remembered = open_remembered(
         table, [field.name for field in fields], "seq", pa.int64(), age=WEEK, now_ms=0
     )
-    last = known.last_sequences(KeyLookup(keys), keys)
+    last = remembered.last_sequences(KeyLookup(keys), keys)
     assert last.to_pylist() == list(model.values())
 
 
@@ -146,13 +146,13 @@ def test_few_and_many_keys_are_looked_up(num_asked: int) -> None:
         keys = dice.choice(2000, 300, replace=False)
         sequence = dice.integers(0, 1000, 300)
         table = remember(table, [pa.array(keys)], pa.array(sequence))
-        for key, each in zip(keys.tolist(), sequence.tolist(), strict=True):
-            model[key] = max(each, model.get(key, -1))
-    asked = dice.choice(4000, num_asked, replace=False)
+        for key, value in zip(keys.tolist(), sequence.tolist(), strict=True):
+            model[key] = max(value, model.get(key, -1))
+    queried = dice.choice(4000, num_asked, replace=False)
     sequence = dice.integers(0, 1000, num_asked)
-    pairs = zip(asked.tolist(), sequence.tolist(), strict=True)
-    assert late(table, [pa.array(asked)], pa.array(sequence)) == [
-        each <= model.get(key, -1) for key, each in pairs
+    pairs = zip(queried.tolist(), sequence.tolist(), strict=True)
+    assert late(table, [pa.array(queried)], pa.array(sequence)) == [
+        value <= model.get(key, -1) for key, value in pairs
     ]
 
 
@@ -167,13 +167,13 @@ def test_old_deletes_expire() -> None:
     day = 24 * 3600 * 1000
     table = remember(new_table(), ids(1), pa.array([5]), now_ms=0)
     table = remember(table, ids(2), pa.array([5]), now_ms=6 * day)
-    asked = ids(1, 2), pa.array([4, 4])
-    assert late(table, *asked, now_ms=7 * day) == [True, True]
-    assert late(table, *asked, now_ms=7 * day + 1) == [False, True]
-    assert late(table, *asked, now_ms=99 * day) == [False, False]
-    assert late(table, *asked, now_ms=99 * day, age=None) == [True, True]
+    rows = ids(1, 2), pa.array([4, 4])
+    assert late(table, *rows, now_ms=7 * day) == [True, True]
+    assert late(table, *rows, now_ms=7 * day + 1) == [False, True]
+    assert late(table, *rows, now_ms=99 * day) == [False, False]
+    assert late(table, *rows, now_ms=99 * day, age=None) == [True, True]
     table = remember(table, ids(3), pa.array([5]), now_ms=8 * day)
-    assert late(table, *asked, now_ms=0, age=None) == [False, True]
+    assert late(table, *rows, now_ms=0, age=None) == [False, True]
 
 
 def test_old_deletes_in_joined_files_expire() -> None:
@@ -182,17 +182,17 @@ def test_old_deletes_in_joined_files_expire() -> None:
     for number in range(8):  # the eighth file takes in the seven before
         table = remember(table, ids(number), pa.array([5]), now_ms=number * 1000)
     assert len(config_files(table)) == 1
-    asked = ids(*range(8)), pa.array([5] * 8)
-    assert late(table, *asked, now_ms=9000, age=timedelta(seconds=5)) == [False] * 4 + [True] * 4
+    rows = ids(*range(8)), pa.array([5] * 8)
+    assert late(table, *rows, now_ms=9000, age=timedelta(seconds=5)) == [False] * 4 + [True] * 4
     for number in range(8, 15):
         table = remember(table, ids(number), pa.array([5]), 9000, timedelta(seconds=5))
-    assert [each.num_rows for each in config_files(table)] == [8, *[1] * 7]
+    assert [file.num_rows for file in config_files(table)] == [8, *[1] * 7]
 
 
 def config_files(table: TableVersion) -> tuple[TombstoneFile, ...]:
-    known = lance_stream.table.config.tombstones.read_tombstones(table.manifest.config)
-    assert known is not None
-    return known.files
+    tombstones = lance_stream.table.config.tombstones.read_tombstones(table.manifest.config)
+    assert tombstones is not None
+    return tombstones.files
 
 
 def test_joining_keeps_the_newest_delete() -> None:
@@ -200,7 +200,7 @@ def test_joining_keeps_the_newest_delete() -> None:
     table = new_table()
     for sequence in (3, 9, 4, 1, 1, 1, 1, 1):
         table = remember(table, ids(1), pa.array([sequence]))
-    assert [each.num_rows for each in config_files(table)] == [1]
+    assert [file.num_rows for file in config_files(table)] == [1]
     assert late(table, ids(1), pa.array([9])) == [True]
     assert late(table, ids(1), pa.array([10])) == [False]
 
@@ -212,9 +212,9 @@ def test_concurrent_writers_keep_both_tombstones() -> None:
     table = new_table()
     for number in range(7):
         table = remember(table, ids(number), pa.array([5]))
-    known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
-    ours = plan(table, known, ids(50), pa.array([5]))
-    theirs = plan(table, known, ids(60), pa.array([5]))
+    remembered = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
+    ours = plan(table, remembered, ids(50), pa.array([5]))
+    theirs = plan(table, remembered, ids(60), pa.array([5]))
     assert len(ours.joined) == len(theirs.joined) == 7
     both = taken_in(taken_in(table, theirs), ours)
     assert len(config_files(both)) == 2
@@ -224,8 +224,8 @@ def test_concurrent_writers_keep_both_tombstones() -> None:
 def test_no_file_without_deletes() -> None:
     """Most batches delete nothing and should cost no file or entry."""
     table = new_table()
-    known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
-    planned = plan(table, known, ids(), pa.array([], pa.int64()))
+    remembered = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
+    planned = plan(table, remembered, ids(), pa.array([], pa.int64()))
     assert planned.entries(table.manifest, 2) == {}
     assert table.store.list("_lance_stream") == []
 
@@ -237,11 +237,14 @@ def test_each_process_reads_a_file_once() -> None:
     here = replace(table, store=watched)
     assert late(here, ids(1), pa.array([5])) == [True]
     assert watched.calls == []
-    kept = DeleteFileCache(1 << 20)
-    known = open_remembered(here, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
+    cache = DeleteFileCache(1 << 20)
+    remembered = open_remembered(here, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
     for _ in range(3):
-        assert kept.get(known.open_files, known.files[0], known.schema).rows.num_rows == 1
-    assert watched.calls == [("read_end", tombstone_path(known.files[0].name))]
+        assert (
+            cache.get(remembered.open_files, remembered.files[0], remembered.schema).rows.num_rows
+            == 1
+        )
+    assert watched.calls == [("read_end", tombstone_path(remembered.files[0].name))]
 
 
 def test_the_cache_respects_its_limit() -> None:
@@ -252,16 +255,16 @@ def test_the_cache_respects_its_limit() -> None:
             table, [pa.array(np.arange(100 * 8**number))], pa.array(np.arange(100 * 8**number))
         )
     watched = WatchedStore(table.store)
-    known = open_remembered(
+    remembered = open_remembered(
         replace(table, store=watched), ["id"], "seq", pa.int64(), age=WEEK, now_ms=0
     )
-    kept = DeleteFileCache((24 + 16) * 900)
-    for place in (0, 1, 0, 1, 2, 1):
-        deletes = kept.get(known.open_files, known.files[place], known.schema)
-        assert deletes.rows.num_rows == known.files[place].num_rows
+    cache = DeleteFileCache((24 + 16) * 900)
+    for index in (0, 1, 0, 1, 2, 1):
+        deletes = cache.get(remembered.open_files, remembered.files[index], remembered.schema)
+        assert deletes.rows.num_rows == remembered.files[index].num_rows
     # The third is larger than what may be kept: it is read each time, and the others stay.
     assert [path for _, path in watched.calls] == [
-        tombstone_path(known.files[place].name) for place in (0, 1, 2)
+        tombstone_path(remembered.files[index].name) for index in (0, 1, 2)
     ]
 
 
@@ -312,7 +315,7 @@ def test_unstored_sequences_compare_as_wider_type() -> None:
         pa.array([b"a", b"b"], pa.large_binary()),
         pa.array(["a", "b"]).dictionary_encode(),
     ],
-    ids=lambda each: str(each.type),
+    ids=lambda array: str(array.type),
 )
 def test_any_ordered_type_can_be_a_sequence(sequence: pa.Array) -> None:
     """The order in tombstone files must be the one that decides among stored rows."""
@@ -323,8 +326,8 @@ def test_any_ordered_type_can_be_a_sequence(sequence: pa.Array) -> None:
 def test_only_changes_of_the_named_columns_conflict() -> None:
     """Deletes are remembered by the key and the sequence, whatever other columns the table has."""
     table = new_table(SCHEMA.append(pa.field("more", pa.int64())))
-    known = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
-    planned = plan(table, known, ids(1), pa.array([5]))
+    remembered = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
+    planned = plan(table, remembered, ids(1), pa.array([5]))
     schema = table.manifest.schema
     assert planned.entries(replace(table.manifest, schema=schema), 2)
     without_more = replace(schema, fields=schema.fields[:2])
@@ -360,22 +363,22 @@ def test_missing_files_explain_the_remedy() -> None:
     """Ignoring the loss would resurrect rows, so the user has to decide, and the error names the
     key to remove.
     """
-    known = Tombstones(("id",), "seq", "int64", (TombstoneFile("0" * 32 + ".arrow", 0, 1),))
+    tombstones = Tombstones(("id",), "seq", "int64", (TombstoneFile("0" * 32 + ".arrow", 0, 1),))
     table = new_table()
-    table = table.at(replace(table.manifest, config=config_entries(known)))
+    table = table.at(replace(table.manifest, config=config_entries(tombstones)))
     with pytest.raises(CorruptDataError, match=f"restore the file.*{CONFIG_KEY}"):
         late(table, ids(1), pa.array([5]))
 
 
 def test_damaged_files_explain_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table would otherwise refuse every upsert without telling what can be done."""
-    known = Tombstones(("id",), "seq", "int64", (TombstoneFile("1" * 32 + ".arrow", 0, 1),))
+    tombstones = Tombstones(("id",), "seq", "int64", (TombstoneFile("1" * 32 + ".arrow", 0, 1),))
     table = new_table()
-    table = table.at(replace(table.manifest, config=config_entries(known)))
+    table = table.at(replace(table.manifest, config=config_entries(tombstones)))
     monkeypatch.setattr(tombstone_files, "_bytes_of", lambda *_: b"")
     with pytest.raises(CorruptDataError, match="damaged") as raised:
         late(table, ids(1), pa.array([5]))
-    assert any(CONFIG_KEY in each for each in raised.value.__notes__)
+    assert any(CONFIG_KEY in note for note in raised.value.__notes__)
 
 
 @pytest.mark.parametrize("kind", ["another of the table", "longer", "shorter", "huge"])
@@ -404,9 +407,9 @@ def test_replaced_files_are_refused(kind: str, tmp_path: Path) -> None:
 
 
 def the_file(folder: Path, table: TableVersion) -> Path:
-    known = read_tombstones(table.manifest.config)
-    assert known is not None
-    (only,) = known.files
+    tombstones = read_tombstones(table.manifest.config)
+    assert tombstones is not None
+    (only,) = tombstones.files
     return folder / tombstone_path(only.name)
 
 
@@ -429,8 +432,8 @@ def test_damaged_files_are_refused_or_read() -> None:
     refused = 0
     for _ in range(300):
         damaged = bytearray(data[: dice.integers(len(data))] if dice.random() < 0.2 else data)
-        for place in dice.integers(0, max(len(damaged), 1), 3):
-            damaged[place : place + 1] = bytes([dice.integers(256)])
+        for position in dice.integers(0, max(len(damaged), 1), 3):
+            damaged[position : position + 1] = bytes([dice.integers(256)])
         try:
             assert decode_deletes(bytes(damaged), NAMES, 2).num_rows == 2
         except CorruptDataError:

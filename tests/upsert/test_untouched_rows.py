@@ -52,8 +52,8 @@ def in_parts(table: TableVersion, data: pa.Table, rules: UpsertRules) -> object:
 
 
 def content(table: TableVersion) -> dict[int, tuple[int, int]]:
-    found = Dataset(table).checkout(None).to_table()
-    return {row["id"]: (row["lsn"], row["a"]) for row in found.to_pylist()}
+    stored = Dataset(table).checkout(None).to_table()
+    return {row["id"]: (row["lsn"], row["a"]) for row in stored.to_pylist()}
 
 
 @pytest.mark.parametrize("apply", [upsert, in_parts], ids=["whole", "parts"])
@@ -122,8 +122,8 @@ def test_deleted_history_rows_come_back() -> None:
     table = upsert(ds.table, rows((1, 5, 1), (2, 5, 2)), rules).table
     stale = on_publication(table, lambda: Dataset(table).delete("id = 2"))
     upsert(stale, rows((2, 5, 2), (40, 9, 40)), rules)
-    found = Dataset(table).checkout(None).to_table(["id", "a"]).to_pylist()
-    assert sorted(row["id"] for row in found) == [1, 2, 40]
+    records = Dataset(table).checkout(None).to_table(["id", "a"]).to_pylist()
+    assert sorted(row["id"] for row in records) == [1, 2, 40]
 
 
 def test_upserts_without_effect_commit_nothing(table: TableVersion) -> None:

@@ -49,8 +49,8 @@ def new_table() -> TableVersion:
 
 
 def content(table: TableVersion) -> list[dict[str, Any]]:
-    found = lance_stream.Dataset(table).to_table().to_pylist()
-    return sorted(found, key=lambda row: row["id"])
+    rows = lance_stream.Dataset(table).to_table().to_pylist()
+    return sorted(rows, key=lambda row: row["id"])
 
 
 @settings(max_examples=40 if ALL_CASES else 20, deadline=None)
@@ -120,8 +120,8 @@ def test_unknown_columns_list_the_existing_ones() -> None:
     """The list lets the user see a misspelt name at a glance."""
     schema = pa.schema([("id", pa.int64()), ("price", pa.float64()), ("name", pa.string())])
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
-    told = "no column 'prize'; it has: id, price, name"
-    with pytest.raises(InvalidInputError, match=told):
+    message = "no column 'prize'; it has: id, price, name"
+    with pytest.raises(InvalidInputError, match=message):
         ds.upsert(pa.table({"id": [1], "prize": [2.0]}), on="id")
 
 

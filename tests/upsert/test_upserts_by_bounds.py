@@ -59,9 +59,9 @@ def path_of(table: TableVersion, place: int) -> str:
 
 
 def values(table: TableVersion) -> dict[int, float]:
-    found = lance_stream.Dataset(table).to_table().to_pydict()
-    assert len(set(found["id"])) == len(found["id"])
-    return dict(zip(found["id"], found["x"], strict=True))
+    columns = lance_stream.Dataset(table).to_table().to_pydict()
+    assert len(set(columns["id"])) == len(columns["id"])
+    return dict(zip(columns["id"], columns["x"], strict=True))
 
 
 def test_recent_keys_open_few_fragments() -> None:
@@ -69,7 +69,7 @@ def test_recent_keys_open_few_fragments() -> None:
     table = ordered_by_time()
     first, store = watched(table)
     done = upsert(first, rows(550, 560, 1.0), ON_ID)
-    assert data_files_read(store) == {path_of(table, place) for place in range(NUM_FRAGMENTS)}
+    assert data_files_read(store) == {path_of(table, index) for index in range(NUM_FRAGMENTS)}
     now, store = watched(done.table)
     done = upsert(now, rows(1150, 1250, 2.0), ON_ID)
     assert data_files_read(store) == {path_of(table, 11)}
@@ -78,11 +78,11 @@ def test_recent_keys_open_few_fragments() -> None:
     done = upsert(now, rows(1200, 1210, 3.0), ON_ID)
     written = path_of(now, len(now.manifest.fragments) - 1)
     assert data_files_read(store) == {written}
-    found = values(done.table)
-    assert [found[key] for key in (549, 550, 1149, 1150, 1199, 1200, 1209, 1210)] == [
+    stored = values(done.table)
+    assert [stored[key] for key in (549, 550, 1149, 1150, 1199, 1200, 1209, 1210)] == [
         0, 1, 0, 2, 2, 3, 3, 2
     ]  # fmt: skip
-    assert len(found) == 1250
+    assert len(stored) == 1250
 
 
 def test_distant_keys_skip_fragments_between() -> None:
@@ -91,7 +91,7 @@ def test_distant_keys_skip_fragments_between() -> None:
     now, store = watched(table)
     keys = pa.table({"id": [5, 1105, 5000], "x": [1.0, 1.0, 1.0]}, SCHEMA)
     done = upsert(now, keys, ON_ID)
-    assert data_files_read(store) == {path_of(table, place) for place in (0, 11)}
+    assert data_files_read(store) == {path_of(table, index) for index in (0, 11)}
     assert (done.num_updated, done.num_inserted) == (2, 1)
 
 
@@ -263,9 +263,9 @@ def test_upserts_match_a_dictionary(
         else:
             key_index.clear_key_indices()
         history[ds.version] = model
-        found = ds.to_table().to_pydict()
-        assert dict(zip(found["n"], found["x"], strict=True)) == model
-        assert len(found["n"]) == len(model)
+        stored = ds.to_table().to_pydict()
+        assert dict(zip(stored["n"], stored["x"], strict=True)) == model
+        assert len(stored["n"]) == len(model)
     assert num_left_out > 0 or kind == "long texts"
 
 

@@ -200,11 +200,11 @@ def run(spark: Any, jobs: Sequence[dict[str, Any]]) -> None:
 
 def main(path: str) -> None:
     """Run the jobs of a file, one after another."""
-    given = json.loads(Path(path).read_text())
-    spark = session(given.get("remote"), given["conf"])
+    program = json.loads(Path(path).read_text())
+    spark = session(program.get("remote"), program["conf"])
     register(spark)
     say(ready=True)
-    run(spark, given["jobs"])
+    run(spark, program["jobs"])
     spark.stop()
     say(done=True)
 

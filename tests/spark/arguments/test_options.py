@@ -142,7 +142,7 @@ def test_unknown_options_get_a_suggestion() -> None:
 
 def test_feed_options_are_parsed() -> None:
     """Every option of the feed has to reach its field, whatever the spelling of its value."""
-    given = {
+    options = {
         "readChangeFeed": "true",
         "startingTimestamp": "2026-01-01",
         "deduplicationMode": "NETCHANGES",
@@ -154,7 +154,7 @@ def test_feed_options_are_parsed() -> None:
         "maxBytesPerTrigger": "20",
         "consumer": "me",
     }
-    assert parse_reader_options({**PATH, **given}) == ReaderOptions(
+    assert parse_reader_options({**PATH, **options}) == ReaderOptions(
         "/data/events.lance",
         read_change_feed=True,
         starting_timestamp=datetime(2026, 1, 1, tzinfo=UTC),
@@ -257,7 +257,7 @@ def test_writer_options_are_parsed() -> None:
     """Every option of the writer has to reach its argument, and Spark's own options of a stream
     must not be refused.
     """
-    given = {
+    texts = {
         **PATH,
         "txnappid": "nightly",
         "txnversion": "7",
@@ -266,7 +266,7 @@ def test_writer_options_are_parsed() -> None:
         "schemaevolution": "ADD_COLUMNS",
         "storageoptions": '{"durable": "true"}',
     }
-    assert parse_writer_options(given, streaming=False) == WriterArguments(
+    assert parse_writer_options(texts, streaming=False) == WriterArguments(
         "/data/events.lance",
         storage_options={"durable": "true"},
         txn_app_id="nightly",
@@ -323,11 +323,11 @@ def test_writers_refuse_options_they_ignore(
     "parse",
     [
         parse_reader_options,
-        lambda given: parse_writer_options(given, True),
-        lambda given: parse_writer_options(given, False),
-        lambda given: lance_sink(given["path"]),
-        lambda given: _reader_options(
-            SessionOptions(), (False, False), given["path"], 1, None, None
+        lambda options: parse_writer_options(options, True),
+        lambda options: parse_writer_options(options, False),
+        lambda options: lance_sink(options["path"]),
+        lambda options: _reader_options(
+            SessionOptions(), (False, False), options["path"], 1, None, None
         ),
     ],
 )
@@ -363,7 +363,7 @@ def test_readers_ignore_valid_writer_options() -> None:
 
 
 @pytest.mark.parametrize(
-    "parse", [parse_reader_options, lambda given: parse_writer_options(given, False)]
+    "parse", [parse_reader_options, lambda options: parse_writer_options(options, False)]
 )
 def test_catalog_tables_are_refused(
     parse: Callable[[dict[str, str]], object],

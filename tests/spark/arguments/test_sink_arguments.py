@@ -172,9 +172,9 @@ def test_a_missing_extra_is_named(
     a cluster.
     """
     lance_sink(uri)
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == module else found(name)
+        "importlib.util.find_spec", lambda name: None if name == module else find_spec(name)
     )
     with pytest.raises(InvalidInputError, match=rf"pip install 'lance-stream\[{extra}\]'"):
         lance_sink(uri)

@@ -71,10 +71,10 @@ class Query:
         return FeedStreamWithoutStart if self.without_start else make_stream_reader
 
     def _make_reader(self) -> DataSourceStreamReader:
-        asked = parse_reader_options({"path": self.uri, "readChangeFeed": "true", **self.options})
-        table = open_for_changes(asked)
-        carried = carrier_schema(schema_of_changes(table, asked))
-        return self.make(asked, carried, table.version)
+        options = parse_reader_options({"path": self.uri, "readChangeFeed": "true", **self.options})
+        table = open_for_changes(options)
+        carried = carrier_schema(schema_of_changes(table, options))
+        return self.make(options, carried, table.version)
 
     def run(self) -> list[list[Row]]:
         """Read all that is there, and return the batches that this run gave."""

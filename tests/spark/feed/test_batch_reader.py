@@ -26,8 +26,8 @@ def uri(tmp_path: Path) -> str:
 
 def num_rows(uri: str, **options: datetime) -> int:
     """How many changes a batch between two timestamps has."""
-    given = {name: moment.isoformat() for name, moment in options.items()}
-    source = LanceSource({"path": uri, "readchangefeed": "true", **given})
+    texts = {name: moment.isoformat() for name, moment in options.items()}
+    source = LanceSource({"path": uri, "readchangefeed": "true", **texts})
     reader = source.reader(source.schema())
     return sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part))
 

@@ -18,7 +18,7 @@ def batch(num_rows: int, first: int = 0) -> pa.RecordBatch:
 @given(st.lists(st.sampled_from([0, 1, 3000, SMALL_BATCH_ROWS - 1, SMALL_BATCH_ROWS, 9000])))
 def test_small_batches_are_joined_in_order(sizes: list[int]) -> None:
     """Spark pays for each batch, so of two neighbours at most one may be small."""
-    firsts = [sum(sizes[:place]) for place in range(len(sizes))]
+    firsts = [sum(sizes[:index]) for index in range(len(sizes))]
     given_batches = [batch(size, first) for size, first in zip(sizes, firsts, strict=True)]
     joined = list(join_small(given_batches))
     rows = [row for record in joined for row in record["n"].to_pylist()]

@@ -92,9 +92,9 @@ def test_its_rows_equal_the_formats_rows(
     """`load_changes` plans in the user's process instead of a worker, and every option must still
     have the same effect.
     """
-    found, expected = load_changes(spark, uri, **options), by_format(spark, uri, options)
-    assert found.schema.simpleString() == expected.schema.simpleString()
-    assert found.collect() == expected.collect()
+    changes, expected = load_changes(spark, uri, **options), by_format(spark, uri, options)
+    assert changes.schema.simpleString() == expected.schema.simpleString()
+    assert changes.collect() == expected.collect()
 
 
 def test_large_feeds_are_divided_into_tasks(
@@ -103,10 +103,10 @@ def test_large_feeds_are_divided_into_tasks(
     """A large feed must use all cores and keep the order of changes."""
     monkeypatch.setattr(changes_frame, "MOST_BYTES_AT_ONCE", -1)
     monkeypatch.setattr("lance_stream.spark.jobs.work_units.number_of_tasks", lambda _bytes: 3)
-    found = load_changes(spark, uri, startingVersion=1)
-    assert found.rdd.getNumPartitions() > 1
+    changes = load_changes(spark, uri, startingVersion=1)
+    assert changes.rdd.getNumPartitions() > 1
     expected = by_format(spark, uri, {"startingVersion": 1}).collect()
-    assert found.collect() == expected
+    assert changes.collect() == expected
 
 
 def test_commit_times_ignore_the_sessions_zone(spark: SparkSession, uri: str) -> None:
@@ -131,10 +131,10 @@ def test_few_rows_start_no_python_worker(
 @pytest.mark.usefixtures("reader")
 def test_later_commits_are_not_shown(spark: SparkSession, uri: str) -> None:
     """Two actions on one DataFrame must agree while other writers commit."""
-    found = load_changes(spark, uri, startingVersion=1)
-    before = found.count()
+    changes = load_changes(spark, uri, startingVersion=1)
+    before = changes.count()
     lance_stream.open_dataset(uri).append(rows(20))
-    assert found.count() == before
+    assert changes.count() == before
     assert load_changes(spark, uri, startingVersion=1).count() == before + 1
 
 
@@ -142,8 +142,8 @@ def test_options_accept_python_values(spark: SparkSession, uri: str) -> None:
     """A Python function should accept lists, datetimes, numbers and None where the format only
     accepts text.
     """
-    found = load_changes(spark, uri, startingVersion=4, columns=["id"], preImages=True)
-    assert [(entry.id, entry._change_type) for entry in found.collect()] == [(5, "delete")]
+    deletes = load_changes(spark, uri, startingVersion=4, columns=["id"], preImages=True)
+    assert [(entry.id, entry._change_type) for entry in deletes.collect()] == [(5, "delete")]
     since = datetime(2001, 1, 1, tzinfo=UTC)
     assert load_changes(spark, uri, startingTimestamp=since).count() == 16
     changes = load_changes(spark, uri, startingVersion=4, endingVersion=None, readchangefeed=True)
@@ -181,6 +181,6 @@ def test_missing_tables_are_reported(spark: SparkSession, tmp_path: Path) -> Non
 @pytest.mark.usefixtures("reader")
 def test_empty_intervals_keep_their_columns(spark: SparkSession, uri: str) -> None:
     """A program that selects columns from the result must also work when nothing has changed."""
-    found = load_changes(spark, uri, startingVersion=5)
-    assert found.columns[: len(SCHEMA)] == SCHEMA.names
-    assert found.count() == 0
+    changes = load_changes(spark, uri, startingVersion=5)
+    assert changes.columns[: len(SCHEMA)] == SCHEMA.names
+    assert changes.count() == 0

@@ -77,8 +77,8 @@ def test_small_batches_are_sent_with_plans(tmp_path: Path) -> None:
     """Sent rows save a Python task per batch, and the task must still be able to read the same
     rows if Spark has lost them.
     """
-    asked = Asked(make_table(tmp_path, 1000))
-    inputs, flag, batches = asked.plan(*positions(asked))
+    stream = Asked(make_table(tmp_path, 1000))
+    inputs, flag, batches = stream.plan(*positions(stream))
     assert (len(inputs), flag) == (1, ROWS)
     rows = pa.Table.from_batches(batches)
     assert rows["id"].to_pylist() == list(range(1000))
@@ -88,22 +88,22 @@ def test_small_batches_are_sent_with_plans(tmp_path: Path) -> None:
 
 def test_readers_hold_rows_for_one_answer(tmp_path: Path) -> None:
     """A stream runs for months, and rows that Spark never fetched must not stay in its memory."""
-    asked = Asked(make_table(tmp_path, 1000))
-    start, end = positions(asked)
-    asked.plan(start, end)
-    assert type(asked.reader) is asked.kind
-    asked.reader.partitions(start, end)  # and nobody asks for the rows
-    assert type(asked.reader) is not asked.kind
-    assert asked.reader.partitions(end, end) == []
-    assert type(asked.reader) is asked.kind
+    stream = Asked(make_table(tmp_path, 1000))
+    start, end = positions(stream)
+    stream.plan(start, end)
+    assert type(stream.reader) is stream.kind
+    stream.reader.partitions(start, end)  # and nobody asks for the rows
+    assert type(stream.reader) is not stream.kind
+    assert stream.reader.partitions(end, end) == []
+    assert type(stream.reader) is stream.kind
 
 
 def test_replanned_batches_send_equal_rows(tmp_path: Path) -> None:
     """A restarted query repeats a batch, which must be identical for exactly-once sinks."""
     uri = make_table(tmp_path, 1000)
-    asked = Asked(uri)
-    start, end = positions(asked)
-    before = asked.plan(start, end)[2]
+    stream = Asked(uri)
+    start, end = positions(stream)
+    before = stream.plan(start, end)[2]
     again = Asked(uri).plan(start, end)[2]
     assert pa.Table.from_batches(before).equals(pa.Table.from_batches(again))
 
@@ -113,8 +113,8 @@ def test_large_batches_are_left_to_tasks(tmp_path: Path, monkeypatch: pytest.Mon
     parallel.
     """
     monkeypatch.setattr(sent_rows, "MOST_BYTES_IN_A_BATCH", 10_000)
-    asked = Asked(make_table(tmp_path, 1000))
-    inputs, flag, _ = asked.plan(*positions(asked))
+    stream = Asked(make_table(tmp_path, 1000))
+    inputs, flag, _ = stream.plan(*positions(stream))
     assert flag == NOT_FOUND
     rows = [value for task_input in inputs for value in TaskReader().read(task_input)]
     assert sum(row.num_rows for row in rows) == 1000
@@ -153,8 +153,8 @@ def test_uncopyable_rows_are_left_to_tasks(tmp_path: Path) -> None:
     handles.
     """
     table = pa.table({"id": [1], "v": pa.array([[1.0, None]], pa.list_(pa.float32()))})
-    asked = Asked(lance_stream.create_dataset(tmp_path / "t", table).uri)
-    inputs, flag, _ = asked.plan(*positions(asked))
+    stream = Asked(lance_stream.create_dataset(tmp_path / "t", table).uri)
+    inputs, flag, _ = stream.plan(*positions(stream))
     assert flag == NOT_FOUND
     (batch,) = TaskReader().read(inputs[0])
     assert batch["v"].to_pylist() == [[1.0, None]]
@@ -163,11 +163,11 @@ def test_uncopyable_rows_are_left_to_tasks(tmp_path: Path) -> None:
 def test_read_errors_are_left_to_tasks(tmp_path: Path) -> None:
     """Spark repeats a failed task, while an error of the planner ends the query."""
     uri = make_table(tmp_path, 1000)
-    asked = Asked(uri)
-    offsets = positions(asked)
+    stream = Asked(uri)
+    offsets = positions(stream)
     for path in (tmp_path / "t" / "data").iterdir():
         path.unlink()
-    inputs, flag, _ = asked.plan(*offsets)
+    inputs, flag, _ = stream.plan(*offsets)
     assert (len(inputs), flag) == (1, NOT_FOUND)
     with pytest.raises(lance_stream.NotFoundError):
         list(TaskReader().read(inputs[0]))
@@ -182,8 +182,8 @@ def test_clusters_leave_all_rows_to_tasks(
     """On a cluster the planner runs on one machine, which should not read for all."""
     monkeypatch.setattr(LanceSource, "session_options", SessionOptions(is_cluster=True))
     uri = make_table(tmp_path, 1000)
-    asked = Asked(uri)
-    assert asked.plan(*positions(asked))[1] == NOT_FOUND
+    stream = Asked(uri)
+    assert stream.plan(*positions(stream))[1] == NOT_FOUND
     source = LanceSource({"path": uri, **options})
     (task_input,) = source.reader(source.schema()).partitions()
     assert isinstance(task_input, TaskInput)
@@ -207,8 +207,8 @@ def test_clusters_are_recognized_by_their_master(master: str, expected: bool) ->
 def test_tasks_read_without_sparks_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrapper is private to PySpark and may be missing in another release."""
     monkeypatch.setattr(sent_rows, "_WRAPPER", None)
-    asked = Asked(make_table(tmp_path, 1000))
-    assert asked.plan(*positions(asked))[1] == NOT_FOUND
+    stream = Asked(make_table(tmp_path, 1000))
+    assert stream.plan(*positions(stream))[1] == NOT_FOUND
 
 
 ROWS_OF_MANY_TYPES = pa.table(
@@ -247,8 +247,8 @@ def test_sent_rows_equal_read_rows(spark: Any, tmp_path: Path) -> None:
         seen.append(df.toArrow())
         assert df.count() == seen[-1].num_rows
 
-    asked = {"readChangeFeed": "true", "startingVersion": "1"}
-    stream = spark.readStream.format("lance").options(**asked).load(uri)
+    options = {"readChangeFeed": "true", "startingVersion": "1"}
+    stream = spark.readStream.format("lance").options(**options).load(uri)
     query = (
         stream.writeStream.foreachBatch(see_twice)
         .option("checkpointLocation", str(tmp_path / "c"))
@@ -257,7 +257,7 @@ def test_sent_rows_equal_read_rows(spark: Any, tmp_path: Path) -> None:
     )
     query.awaitTermination()
     (progress, *_) = [row for row in query.recentProgress if row["numInputRows"]]
-    expected = spark.read.format("lance").options(**asked).load(uri).toArrow()
+    expected = spark.read.format("lance").options(**options).load(uri).toArrow()
     assert pa.concat_tables(seen).to_pylist() == expected.to_pylist()
     if runner.__dict__.get("READ_LIMIT_REGISTRY") is not None:  # not in PySpark 4.1
         assert json.loads(progress["sources"][0]["latestOffset"])["versionsBehind"] == 0

@@ -125,9 +125,9 @@ def test_a_batch_includes_both_ends(session: Any, uri: str) -> None:
     assert dict(df.dtypes) == {
         "id": "bigint", "x": "smallint", "v": "array<float>", **CHANGE_COLUMNS
     }  # fmt: skip
-    found = changes_in(df.collect())
-    assert found - Counter(UPDATES) == Counter(INSERTS + DELETES)
-    assert found[("update_postimage", 5, 2)] == 1
+    changes = changes_in(df.collect())
+    assert changes - Counter(UPDATES) == Counter(INSERTS + DELETES)
+    assert changes[("update_postimage", 5, 2)] == 1
     assert changes_in(feed(session, uri, 3, 4).collect()) == Counter(INSERTS[5:] + DELETES)
     assert changes_in(feed(session, uri, 4, 4).collect()) == Counter(DELETES)
 
@@ -135,16 +135,16 @@ def test_a_batch_includes_both_ends(session: Any, uri: str) -> None:
 def test_changes_equal_those_of_the_dataset(session: Any, uri: str) -> None:
     """The same changes must arrive through Spark as through the Python API."""
     expected = lance_stream.open_dataset(uri).changes(0).read_all()
-    found = feed(session, uri, 0).toArrow()
+    changes = feed(session, uri, 0).toArrow()
     names = [name for name in expected.column_names if name != "_commit_timestamp"]
 
     def key(row: Any) -> str:
         return json.dumps(row, sort_keys=True)
 
-    assert sorted(map(key, found.select(names).to_pylist())) == sorted(
+    assert sorted(map(key, changes.select(names).to_pylist())) == sorted(
         map(key, expected.select(names).to_pylist())
     )
-    assert set(found["_commit_timestamp"].to_pylist()) == set(
+    assert set(changes["_commit_timestamp"].to_pylist()) == set(
         expected["_commit_timestamp"].to_pylist()
     )
 
@@ -186,8 +186,8 @@ def test_batches_can_end_at_timestamps(session: Any, uri: str) -> None:
         return changes_in(reader.load(uri).collect())
 
     in_india = timezone(timedelta(hours=5, minutes=30))
-    found = between(startingTimestamp=moments[3].astimezone(in_india), endingTimestamp=moments[4])
-    assert found == Counter(INSERTS[5:] + DELETES)
+    changes = between(startingTimestamp=moments[3].astimezone(in_india), endingTimestamp=moments[4])
+    assert changes == Counter(INSERTS[5:] + DELETES)
     just_after = moments[3] + timedelta(microseconds=1)
     assert between(startingTimestamp=just_after, endingTimestamp=moments[4]) == Counter(DELETES)
     assert between(startingTimestamp=moments[5] + timedelta(days=1)) == Counter()
@@ -199,8 +199,8 @@ def test_temporary_views_show_changes_in_sql(session: Any, uri: str) -> None:
         "CREATE OR REPLACE TEMPORARY VIEW changes_of_table USING lance "
         f"OPTIONS (path '{uri}', readChangeFeed 'true', startingVersion '4', endingVersion '4')"
     )
-    found = session.sql("SELECT * FROM changes_of_table WHERE _change_type = 'delete'").collect()
-    assert changes_in(found) == Counter(DELETES)
+    changes = session.sql("SELECT * FROM changes_of_table WHERE _change_type = 'delete'").collect()
+    assert changes_in(changes) == Counter(DELETES)
 
 
 def test_batches_are_pinned_when_loaded(session: Any, uri: str) -> None:
@@ -236,9 +236,9 @@ def test_streams_start_at_their_version(tail: Any) -> None:
     """The start is inclusive, so the changes of that version must be delivered."""
     stream = tail(readChangeFeed="true", startingVersion=3)
     stream.run()
-    found = changes_in(stream.rows)
-    assert found - Counter(UPDATES) == Counter(INSERTS[5:] + DELETES)
-    assert found[("update_postimage", 5, 2)] == 1
+    changes = changes_in(stream.rows)
+    assert changes - Counter(UPDATES) == Counter(INSERTS[5:] + DELETES)
+    assert changes[("update_postimage", 5, 2)] == 1
 
 
 @pytest.mark.floors
@@ -308,14 +308,14 @@ def test_nested_nulls_arrive_on_every_path(session: Any, tmp_path: Path, rows: l
         "batch": feed(session, uri, 1).collect(),
         "load_changes": load_changes(session, uri, startingVersion=1).collect(),
     }
-    first, *others = ({str(row) for row in found} for found in ways.values())
+    first, *others = ({str(row) for row in rows_of_way} for rows_of_way in ways.values())
     assert [other ^ first for other in others] == [set(), set()]
     assert len(first) == len(rows)
     for row in stream.rows:
         for name, (_, value) in ITEMS.items():
             if name != "timestamp":  # which Spark shows in the machine's zone
-                shown = None if row.id == 2 else [value, None] if row.id == 0 else [value]
-                assert row[f"{name}_list"] == shown, name
+                value_at_row = None if row.id == 2 else [value, None] if row.id == 0 else [value]
+                assert row[f"{name}_list"] == value_at_row, name
 
 
 def test_streams_of_time_need_a_setting(session: Any, tmp_path: Path) -> None:
@@ -495,10 +495,10 @@ def test_wrong_stream_options_raise_our_errors(
 @pytest.mark.floors
 def test_the_sql_function_returns_the_feed(session: Any, uri: str) -> None:
     """`lance_changes` mirrors `table_changes` of Delta and must have the schema of the format."""
-    found = session.sql(f"SELECT * FROM lance_changes('{uri}', 3, 4)")
+    changes = session.sql(f"SELECT * FROM lance_changes('{uri}', 3, 4)")
     loaded = feed(session, uri, 3, 4)
-    assert found.schema == loaded.schema
-    assert sorted(map(str, found.collect())) == sorted(map(str, loaded.collect()))
+    assert changes.schema == loaded.schema
+    assert sorted(map(str, changes.collect())) == sorted(map(str, loaded.collect()))
     counted = session.sql(f"SELECT count(*) AS n FROM lance_changes('{uri}', 4) WHERE id = 1")
     assert counted.head().n == 1
 
@@ -509,8 +509,8 @@ def test_the_sql_function_takes_timestamps(session: Any, uri: str) -> None:
         version.version: version.timestamp for version in lance_stream.open_dataset(uri).versions()
     }
     start, end = (f"TIMESTAMP '{moments[number].isoformat()}'" for number in (3, 4))
-    found = session.sql(f"SELECT * FROM lance_changes('{uri}', start => {start}, end => {end})")
-    assert changes_in(found.collect()) == Counter(INSERTS[5:] + DELETES)
+    changes = session.sql(f"SELECT * FROM lance_changes('{uri}', start => {start}, end => {end})")
+    assert changes_in(changes.collect()) == Counter(INSERTS[5:] + DELETES)
     net = session.sql(
         f"SELECT * FROM lance_changes('{uri}', 3, deduplication_mode => 'netchanges')"
     )

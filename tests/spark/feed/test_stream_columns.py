@@ -162,9 +162,9 @@ def test_streams_survive_retyped_columns(
     values = [0.5, 0.1, 1.5, 2.5] if before == pa.float64() else [1, 2, 3, 4]
     if pa.types.is_list(before):
         values = [[value] for value in values]
-    for place in range(3):
-        data = pa.table({"x": pa.array([values[place]], before)})
-        mode = "append" if place else "create"
+    for index in range(3):
+        data = pa.table({"x": pa.array([values[index]], before)})
+        mode = "append" if index else "create"
         lance.write_dataset(data, uri, mode=mode, enable_stable_row_ids=True)
     stream = Query(uri, {"startingVersion": "1", **limits})
     stream.start()
@@ -175,11 +175,11 @@ def test_streams_survive_retyped_columns(
     lance.write_dataset(data, uri, mode="overwrite")
     for _ in range(2):
         stream.run()
-    wanted = lance_stream.open_dataset(uri).changes(0).read_all().to_pylist()
+    changes = lance_stream.open_dataset(uri).changes(0).read_all().to_pylist()
     kinds = ("_commit_version", "_change_type", "x")
     start = len(stream.batches[0]) if limits else 0
-    assert shown(stream.batches, *kinds)[start:] == shown([wanted], *kinds)[start:]
-    inserts = [row["x"] for row in wanted if row["_change_type"] == "insert"]
+    assert shown(stream.batches, *kinds)[start:] == shown([changes], *kinds)[start:]
+    inserts = [row["x"] for row in changes if row["_change_type"] == "insert"]
     assert inserts == expected
 
 
@@ -198,13 +198,13 @@ def test_options_may_name_later_columns(
     lance.write_dataset(pa.table({"s": [{"y": 3, "z": 2}], "n": [1]}), uri, mode="overwrite")
     stream = Query(uri, {"startingVersion": "1", **options, **limits})
     stream.run()
-    kept = [row for batch in stream.batches for row in batch]
+    rows_read = [row for batch in stream.batches for row in batch]
     changes = lance_stream.open_dataset(uri).changes(0).read_all().to_pylist()
     if options.get("filter") == "n = 1":
         changes = [row for row in changes if row["n"] == 1]
     kinds = ("_commit_version", "_change_type", "n")
-    assert shown([kept], *kinds) == shown([changes], *kinds)
-    assert len(kept) == (1 if options.get("filter") == "n = 1" else 5)
+    assert shown([rows_read], *kinds) == shown([changes], *kinds)
+    assert len(rows_read) == (1 if options.get("filter") == "n = 1" else 5)
 
 
 def test_streams_survive_cleaned_up_versions(ds: Dataset) -> None:

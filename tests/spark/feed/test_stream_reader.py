@@ -265,15 +265,15 @@ def test_killed_queries_lose_and_repeat_nothing(
                 break
         except KilledError:
             continue
-    found = [row for batch in done for row in batch]
+    delivered = [row for batch in done for row in batch]
     if options:
-        assert Counter(changes(found)) == of_dataset(ds, 1)
+        assert Counter(changes(delivered)) == of_dataset(ds, 1)
     else:
         snapshot = json.loads(stream.offsets[0])["version"]
-        assert sorted(row["id"] for row in found if row["_commit_version"] <= snapshot) == sorted(
-            lance_stream.open_dataset(ds.uri, snapshot).to_table()["id"].to_pylist()
-        )
-        later = [row for row in found if row["_commit_version"] > snapshot]
+        assert sorted(
+            row["id"] for row in delivered if row["_commit_version"] <= snapshot
+        ) == sorted(lance_stream.open_dataset(ds.uri, snapshot).to_table()["id"].to_pylist())
+        later = [row for row in delivered if row["_commit_version"] > snapshot]
         assert Counter(changes(later)) == of_dataset(ds, snapshot)
 
 
@@ -315,8 +315,12 @@ def test_a_consumers_snapshot_is_retained(ds: Dataset) -> None:
     stream.start()
     stream.trigger()
     ds.append(rows(8))
-    (held,) = list_consumers(ds.table.refs)
-    assert (held.name, held.version, held.is_beginning) == ("me", 5, True)
+    (held_consumer,) = list_consumers(ds.table.refs)
+    assert (held_consumer.name, held_consumer.version, held_consumer.is_beginning) == (
+        "me",
+        5,
+        True,
+    )
     while stream.trigger():
         pass
     (consumer,) = list_consumers(ds.table.refs)
@@ -380,9 +384,9 @@ def test_recreated_tables_stop_the_query(ds: Dataset, without_start: bool) -> No
     stream = query(ds, without_start, startingVersion=2)
     stream.run()
     shutil.rmtree(ds.uri)
-    made = lance_stream.create_dataset(ds.uri, SCHEMA)
+    new_table = lance_stream.create_dataset(ds.uri, SCHEMA)
     for number in range(4):
-        made = made.append(rows(number))
+        new_table = new_table.append(rows(number))
     with pytest.raises(NotFoundError, match=r"version 5 .*re-created"):
         stream.run()
 
@@ -461,9 +465,9 @@ def test_column_backfills_can_be_omitted(ds: Dataset, without_start: bool) -> No
     }
     more = pa.table({"id": [8], "name": ["n8"], "twice": [16]})
     filled.append(more)
-    shown = query(ds, without_start, startingVersion=6, columnBackfills="false")
-    shown.run()
-    assert changes(shown.rows) == [("insert", 7, 8)]
+    feed = query(ds, without_start, startingVersion=6, columnBackfills="false")
+    feed.run()
+    assert changes(feed.rows) == [("insert", 7, 8)]
     plain = {"readChangeFeed": "false", "startingVersion": 6}
     appended = query(ds, without_start, columnBackfills="false", **plain)
     appended.run()
@@ -482,13 +486,13 @@ def test_appended_rows_keep_reserved_column_names(without_start: bool, tmp_path:
     none.
     """
     path = str(tmp_path / "t")
-    wanted = {"id": [1, 2], "_change_type": ["a", "b"], "_commit_version": [10, 20]}
+    expected = {"id": [1, 2], "_change_type": ["a", "b"], "_commit_version": [10, 20]}
     for _ in range(2):
-        lance.write_dataset(pa.table(wanted), path, mode="append", enable_stable_row_ids=True)
+        lance.write_dataset(pa.table(expected), path, mode="append", enable_stable_row_ids=True)
     options = {"readChangeFeed": "false", "startingVersion": "1"}
     stream = Query(path, options, without_start)
     stream.run()
-    assert stream.rows == pa.table(wanted).to_pylist() * 2
+    assert stream.rows == pa.table(expected).to_pylist() * 2
     with pytest.raises(InvalidInputError, match="own columns _change_type"):
         Query(path, {"startingVersion": "1"}, without_start).run()
     with pytest.raises(InvalidInputError, match="own columns _commit_version"):

@@ -133,12 +133,12 @@ def test_workers_receive_readers_of_waiting_streams(tmp_path: Path, without_star
     start = query.reader.initialOffset()
     create(query.uri)
     assert query.trigger()
-    found = [
+    tables = [
         batch.to_pylist()
         for partition in query.reader.partitions(start, json.loads(query.offsets[-1]))
         for batch in of_workers.read(partition)
     ]
-    assert sorted(row["id"] for rows in found for row in rows) == [3, 4]
+    assert sorted(row["id"] for rows in tables for row in rows) == [3, 4]
 
 
 @BOTH
@@ -206,13 +206,13 @@ def test_spark_queries_wait_for_tables(
     restart.
     """
     register(spark)
-    uri, found = str(tmp_path / "t"), set[int]()
+    uri, ids_read = str(tmp_path / "t"), set[int]()
 
     def start() -> Any:
         stream = spark.readStream.format("lance").schema("id BIGINT").option("waitForTable", "true")
         df = stream.option("readChangeFeed", is_feed).load(uri)
         writer = df.writeStream.foreachBatch(
-            lambda batch, _: found.update(row["id"] for row in batch.collect())
+            lambda batch, _: ids_read.update(row["id"] for row in batch.collect())
         )
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         queries.append(query)
@@ -223,10 +223,10 @@ def test_spark_queries_wait_for_tables(
     query.stop()
     query = start()
     query.processAllAvailable()
-    assert found == set()
+    assert ids_read == set()
     ds = lance_stream.create_dataset(uri, rows(1, 2))
     query.processAllAvailable()
-    assert found == {1, 2}
+    assert ids_read == {1, 2}
     ds.append(rows(3))
     query.processAllAvailable()
-    assert found == {1, 2, 3}
+    assert ids_read == {1, 2, 3}

@@ -57,11 +57,11 @@ def test_tasks_compute_rows_from_a_stream(spark: SparkSession, tmp_path: Path) -
     sink(spark.createDataFrame(changed, "id long, text string"), 0)
     done = vectors.run()
     assert (done.num_computed, done.num_failed) == (3, 1)
-    found = {row["id"]: row for row in lance_stream.open_dataset(uri).to_table().to_pylist()}
-    assert len(found) == 801
-    for record in found.values():
-        wanted = None if record["text"] == "bad" else [len(record["text"]) * 2.0] * 4
-        assert record["vector"] == wanted
+    records = {row["id"]: row for row in lance_stream.open_dataset(uri).to_table().to_pylist()}
+    assert len(records) == 801
+    for record in records.values():
+        expected = None if record["text"] == "bad" else [len(record["text"]) * 2.0] * 4
+        assert record["vector"] == expected
     assert [batch.num_rows for batch in lance_stream.list_quarantine(uri)] == [1]
     assert lance_stream.open_dataset(uri).verify() == []
     assert not list((Path(uri) / STAGED_ROWS_DIRECTORY).glob("*"))  # of tasks, or of the sink
@@ -86,8 +86,8 @@ def test_tasks_fill_a_separate_target_table(spark: SparkSession, tmp_path: Path)
     lengths.run()
     lance_stream.open_dataset(uri).delete("id < 10").update({"text": "'x'"}, where="id = 50")
     assert lengths.run().num_computed == 1
-    found = lance_stream.open_dataset(beside).to_table(["id", "length"]).to_pylist()
-    assert {row["id"]: row["length"] for row in found} == {
+    records = lance_stream.open_dataset(beside).to_table(["id", "length"]).to_pylist()
+    assert {row["id"]: row["length"] for row in records} == {
         n: 1 if n == 50 else len(f"text {n}") for n in range(10, 100)
     }
 

@@ -68,7 +68,7 @@ def test_task_inputs_estimate_their_bytes(tmp_path: Path) -> None:
     rows = pa.table({"x": np.random.default_rng(1).random(1000)})
     ds = lance_stream.create_dataset(tmp_path / "t", rows)
     units = plan_scan(open_newest(ds.uri), ("x",))
-    (task_input,) = divide(units, lambda each: each, lambda _, part: part, Counting())
+    (task_input,) = divide(units, lambda unit: unit, lambda _, part: part, Counting())
     assert task_input.num_bytes is not None
     assert 8000 <= task_input.num_bytes <= 16_000
 
@@ -81,5 +81,5 @@ def test_the_size_of_blobs_is_unknown(tmp_path: Path) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([blob]))
     ds = ds.append(pa.table({"b": pa.array([b"1"], pa.large_binary())}))
     units = plan_scan(open_newest(ds.uri), ("b",))
-    (task_input,) = divide(units, lambda each: each, lambda _, part: part, Counting())
+    (task_input,) = divide(units, lambda unit: unit, lambda _, part: part, Counting())
     assert task_input.num_bytes is None

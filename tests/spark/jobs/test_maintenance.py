@@ -33,9 +33,9 @@ def rows(*ids: int, x: str = "") -> pa.Table:
     return pa.table({"id": list(ids), "x": [x or f"row {id_}" for id_ in ids]}, schema=SCHEMA)
 
 
-def make_table(uri: str, **given: Any) -> Dataset:
+def make_table(uri: str, **options: Any) -> Dataset:
     """Fragments of two rows, of which some were updated and deleted."""
-    ds = lance_stream.create_dataset(uri, SCHEMA, **given)
+    ds = lance_stream.create_dataset(uri, SCHEMA, **options)
     for first in range(0, 12, 2):
         ds = ds.append(rows(first, first + 1))
     return ds.upsert(rows(4, 9, x="updated"), on=["id"]).delete("id = 3")
@@ -51,8 +51,8 @@ def pair(tmp_path: Path) -> tuple[Dataset, Dataset]:
 
 
 def content(ds: Dataset) -> list[dict[str, Any]]:
-    found = ds.scan(with_row_id=True, with_row_versions=True).read_all().to_pylist()
-    return sorted(found, key=lambda row: row["id"])
+    records = ds.scan(with_row_id=True, with_row_versions=True).read_all().to_pylist()
+    return sorted(records, key=lambda row: row["id"])
 
 
 def sizes(ds: Dataset) -> list[tuple[int, int]]:
@@ -98,12 +98,12 @@ def watching_the_driver() -> Iterator[Driver]:
 
 def meddling(monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], object]) -> None:
     """Act after the tasks of a compaction have written, and before it commits."""
-    left = list(acts)
+    remaining = list(acts)
 
     def write(spark: Any, tasks: Sequence[RewriteTask], num: int) -> Iterator[list[Fragment]]:
         yield from rewrite_by_jobs(spark, tasks, num)
-        if left:
-            left.pop(0)()
+        if remaining:
+            remaining.pop(0)()
 
     monkeypatch.setattr(maintenance, "rewrite_by_jobs", write)
 
@@ -200,10 +200,10 @@ def test_errors_of_compacting_tasks_leave_no_files(
     on the store.
     """
     ours = pair[0]
-    gone = ours.table.manifest.fragments[4].files[0].path
-    ours.table.store.delete(f"data/{gone}")
+    missing = ours.table.manifest.fragments[4].files[0].path
+    ours.table.store.delete(f"data/{missing}")
     before = files_of(ours)
-    with pytest.raises(NotFoundError, match=gone):
+    with pytest.raises(NotFoundError, match=missing):
         compact_table(spark, ours.uri, 4)
     assert files_of(ours) == before
 
@@ -271,8 +271,8 @@ def test_listings_survive_their_arrow_encoding(pair: tuple[Dataset, Dataset]) ->
     """
     store = pair[0].table.store
     for folder in ("data", "_deletions", "nothing"):
-        found = list(file_jobs._files_in(file_jobs._list_folder(store, folder)))
-        assert found == store.list(folder)
+        files = list(file_jobs._files_in(file_jobs._list_folder(store, folder)))
+        assert files == store.list(folder)
 
 
 @pytest.mark.parametrize("function", [compact_table, cleanup_table])

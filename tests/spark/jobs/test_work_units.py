@@ -30,7 +30,7 @@ from lance_stream.spark.source.table_rows import TableRows
 @settings(max_examples=60, deadline=None)
 def test_packing_keeps_every_unit_in_order(sizes: list[int], tasks: int) -> None:
     """A lost unit loses rows, and a changed order would change the order of rows in a DataFrame."""
-    task_inputs = pack([(place, size) for place, size in enumerate(sizes)], tasks)
+    task_inputs = pack([(index, size) for index, size in enumerate(sizes)], tasks)
     assert [unit for task_input in task_inputs for unit in task_input] == list(range(len(sizes)))
     assert len(task_inputs) <= tasks
     assert all(task_inputs)
@@ -71,8 +71,8 @@ def test_scattered_rows_cost_more(tmp_path: Path) -> None:
     into smaller parts.
     """
     rows = pa.table({"text": [f"{n:0>100}" for n in range(40_000)]})
-    made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
-    table = open_newest(made.uri)
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
+    table = open_newest(ds.uri)
     whole = unit_of(table, 0, columns=("text",))
     _, all_bytes = size_of(whole)
     assert cost_of(whole) == all_bytes

@@ -157,11 +157,11 @@ def test_batches_in_another_case_match(session: Any, tmp_path: Path) -> None:
     changes = feed.options(columns="NAME", filter="ID = 1 AND _change_type = 'insert'").load(uri)
     assert [row.Name for row in changes.collect()] == ["a"]
 
-    made = str(tmp_path / "made")
+    new_uri = str(tmp_path / "made")
     schema = pa.schema([("id", pa.int64()), ("Name", pa.string())])
     options = {"schema": schema, "primary_key": ["ID"]}
-    lance_sink(made, app_id="a", create_options=options, except_columns=["more"])(more, 0)
-    assert rows_of(made) == [{"id": 3, "Name": "c"}]
+    lance_sink(new_uri, app_id="a", create_options=options, except_columns=["more"])(more, 0)
+    assert rows_of(new_uri) == [{"id": 3, "Name": "c"}]
 
 
 @pytest.mark.spark
@@ -272,14 +272,14 @@ def test_views_can_have_row_versions(session: Any, tmp_path: Path) -> None:
         "CREATE OR REPLACE TEMPORARY VIEW with_versions USING lance "
         f"OPTIONS (path '{uri}', withRowId 'true', withRowVersions 'true')"
     )
-    found = session.sql("SELECT * FROM with_versions WHERE _row_created_at_version > 2")
-    assert found.columns == [
+    newest = session.sql("SELECT * FROM with_versions WHERE _row_created_at_version > 2")
+    assert newest.columns == [
         "id",
         "_rowid",
         "_row_created_at_version",
         "_row_last_updated_at_version",
     ]
-    assert [tuple(map(int, row)) for row in found.collect()] == [(1, 2, 3, 3), (2, 3, 3, 3)]
+    assert [tuple(map(int, row)) for row in newest.collect()] == [(1, 2, 3, 3), (2, 3, 3, 3)]
 
 
 def test_streams_can_have_row_versions(tmp_path: Path) -> None:

@@ -236,9 +236,9 @@ def test_hadoop_settings_become_storage_options(
     """A cluster that reaches a store through Hadoop must reach it through this package as well,
     and the pattern that selects settings must match all of them.
     """
-    found = storage_options_of({**settings, "fs.defaultFS": "file:///"}, uri)
-    assert found == expected
-    assert len(take_settings(found, store_of(uri))) == len(found), "each is known to the store"
+    options = storage_options_of({**settings, "fs.defaultFS": "file:///"}, uri)
+    assert options == expected
+    assert len(take_settings(options, store_of(uri))) == len(options), "each is known to the store"
     assert all(re.fullmatch(HADOOP_NAMES, name) for name in settings)
 
 

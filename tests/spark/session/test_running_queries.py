@@ -18,12 +18,12 @@ pytestmark = pytest.mark.spark
 
 def test_each_run_of_a_query_is_identified(spark: SparkSession, tmp_path: Path) -> None:
     """The run is cached for its batches, and the next run of the query has the same query id."""
-    found: list[tuple[str, str]] = []
+    runs: list[tuple[str, str]] = []
 
     def note(batch: DataFrame, _batch_id: int) -> None:
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         query = running_query(batch, query_id)
-        found.append((run_of(query), output_mode_of(query)))
+        runs.append((run_of(query), output_mode_of(query)))
 
     expected: list[tuple[str, str]] = []
     for run, mode in enumerate(("append", "update")):
@@ -41,8 +41,8 @@ def test_each_run_of_a_query_is_identified(spark: SparkSession, tmp_path: Path) 
         )
         query.awaitTermination()
         expected += [(str(query.runId), mode)] * 2
-    assert found == expected
-    assert len(set(found)) == 2
+    assert runs == expected
+    assert len(set(runs)) == 2
 
 
 def test_stopping_during_a_batch_raises_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("arrow", "carrying", "kind"), CARRIED, ids=lambda each: str(each))
+@pytest.mark.parametrize(("arrow", "carrying", "kind"), CARRIED, ids=lambda value: str(value))
 def test_missing_types_are_carried_by_others(
     arrow: pa.DataType, carrying: pa.DataType, kind: spark.DataType
 ) -> None:

@@ -45,9 +45,9 @@ def test_tracebacks_begin_with_the_message() -> None:
     """
     with pytest.raises(InvalidInputError, match="no") as caught:
         message_first(fail)()
-    shown = "".join(traceback.format_exception(caught.value))
-    assert shown.startswith("lance_stream.errors.InvalidInputError: no\nin this file\n")
-    assert ", in fail" not in shown
+    text = "".join(traceback.format_exception(caught.value))
+    assert text.startswith("lance_stream.errors.InvalidInputError: no\nin this file\n")
+    assert ", in fail" not in text
 
 
 def test_spark_hides_tracebacks_it_relays() -> None:

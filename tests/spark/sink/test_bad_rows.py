@@ -138,16 +138,16 @@ def test_good_rows_commit_and_bad_rows_are_quarantined(
     assert lance.dataset(uri).count_rows() == len(rows_of(uri))
 
     aside = lance_stream.open_dataset(quarantine_uri(uri)).to_table().to_pylist()
-    found = [
+    quarantined = [
         (row["batch_id"], row["reason"], tuple(json.loads(row["row"]).values())) for row in aside
     ]
-    wanted = [
+    expected_rows = [
         (number, reason, row)
         for number, rows in enumerate(batches)
         for row in rows
         if (reason := reason_of(row, mode))
     ]
-    assert sorted(found, key=repr) == sorted(wanted, key=repr)
+    assert sorted(quarantined, key=repr) == sorted(expected_rows, key=repr)
     if mode == "append":
 
         def fix(rows: pa.Table) -> pa.Table:
@@ -157,7 +157,7 @@ def test_good_rows_commit_and_bad_rows_are_quarantined(
             return rows.set_column(2, "name", rows["name"].fill_null("?"))
 
         done = lance_stream.replay_quarantine(uri, fix=fix, expect={})
-        assert (done.rows_replayed, done.rows_remaining) == (len(wanted), {})
+        assert (done.rows_replayed, done.rows_remaining) == (len(expected_rows), {})
         assert lance_stream.open_dataset(uri).count_rows() == sum(map(len, batches))
 
 
@@ -278,37 +278,37 @@ def test_a_killed_sink_quarantines_each_row_once(
     df = spark.createDataFrame(rows, COLUMNS).coalesce(1)
     lance_stream.create_dataset(uri, TABLE)
     publish = LocalStore.create_once
-    for place in range(2):
+    for number in range(2):
         published = 0
 
         def die(store: Any, path: str, *args: Any, **kwargs: Any) -> Any:
             nonlocal published
             is_version = path.endswith(".manifest")
             published += is_version
-            if is_version and published == place + 1 and when == "before":  # noqa: B023  # called in the same round
+            if is_version and published == number + 1 and when == "before":  # noqa: B023  # called in the same round
                 raise Killed
-            made = publish(store, path, *args, **kwargs)
-            if is_version and published == place + 1:  # noqa: B023  # called in the same round
+            is_published = publish(store, path, *args, **kwargs)
+            if is_version and published == number + 1:  # noqa: B023  # called in the same round
                 raise Killed
-            return made
+            return is_published
 
         monkeypatch.setattr(LocalStore, "create_once", die)
         settings = {"app_id": "app", "bad_rows": "quarantine", **MODES[mode]}
         with pytest.raises(Killed):
-            lance_sink(uri, expect=first, **settings)(df, place)
+            lance_sink(uri, expect=first, **settings)(df, number)
         monkeypatch.undo()
-        is_done = place == 1 and when == "after"
+        is_done = number == 1 and when == "after"
         sink = lance_sink(uri, expect=checks[later], **settings)
-        sink(df, place)
+        sink(df, number)
         assert sink.last_commit is not None
         assert sink.last_commit.skipped == is_done
         limit = 9 if is_done or later == "the same" else 19 if later == "another check" else 0
-        found = []
-        if limit or place:
+        quarantined = []
+        if limit or number:
             aside = lance_stream.open_dataset(quarantine_uri(uri))
-            kept = aside.to_table(["row"], filter=f"batch_id = {place}")["row"].to_pylist()
-            found = [json.loads(value)["x"] for value in kept]
-        assert sorted(found) == [row[1] for row in rows if row[1] <= limit]
+            texts = aside.to_table(["row"], filter=f"batch_id = {number}")["row"].to_pylist()
+            quarantined = [json.loads(value)["x"] for value in texts]
+        assert sorted(quarantined) == [row[1] for row in rows if row[1] <= limit]
     states = {value.state for value in lance_stream.list_quarantine(uri)}
     assert states <= {"ready"}
     if mode == "append":

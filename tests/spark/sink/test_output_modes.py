@@ -57,13 +57,13 @@ def queries(rows: Any) -> dict[str, tuple[str, Any, Results]]:
 def test_results_of_a_query_are_recognized(file_stream: Any, tmp_path: Path) -> None:
     """The kind of a result is read from Spark's plan, whose classes may change with a release."""
     file_stream.add(pa.table({"k": pa.array([1, 1, 2], pa.int64())}))
-    found = []
+    outcomes = []
     for name, (output_mode, df, expected) in queries(file_stream.read()).items():
 
         def note(batch: Any, _: int, name: str = name, expected: Any = expected) -> None:
             batch.count()  # the query's state wants it
             query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-            found.append((name, results_of(batch, running_query(batch, query_id)), expected))
+            outcomes.append((name, results_of(batch, running_query(batch, query_id)), expected))
             assert running_query(batch, "") is running_query(batch, "another") is None
             assert results_of(batch, None) is None
 
@@ -75,8 +75,8 @@ def test_results_of_a_query_are_recognized(file_stream: Any, tmp_path: Path) -> 
             .start()
             .awaitTermination()
         )
-    assert [row[1] for row in found] == [row[2] for row in found], found
-    assert len(found) == len(queries(file_stream.read()))
+    assert [row[1] for row in outcomes] == [row[2] for row in outcomes], outcomes
+    assert len(outcomes) == len(queries(file_stream.read()))
 
 
 EVERY_GROUP: dict[str, Callable[[Any], Any]] = {
@@ -127,17 +127,17 @@ def test_filtered_groups_are_noticed(file_stream: Any) -> None:
     the table.
     """
     file_stream.add(pa.table({"k": pa.array([1, 1, 2], pa.int64())}))
-    found = {}
+    outcomes = {}
 
     def note(batch: Any, _: int) -> None:
         batch.count()  # the query's state wants it
         query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         query = running_query(batch, query_id)
         for name, change in {**EVERY_GROUP, **SOME_GROUPS}.items():
-            found[name] = results_of(change(batch), query, ["k"])
+            outcomes[name] = results_of(change(batch), query, ["k"])
 
     file_stream.run(note, df=file_stream.read().groupBy("k").count())
-    assert found == {
+    assert outcomes == {
         **dict.fromkeys(EVERY_GROUP, Results.ALL_GROUPS),
         **dict.fromkeys(SOME_GROUPS, Results.SOME_GROUPS),
     }

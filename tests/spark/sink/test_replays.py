@@ -139,7 +139,7 @@ def test_separate_deletes_and_upserts_need_app_ids(file_stream: Any, uri: str) -
     """Two sinks with different rules on one batch need two app ids, or the second would be skipped
     as a replay.
     """
-    given: dict[str, Any] = {"mode": "upsert", "on": "id", "except_columns": ["op"]}
+    rules: dict[str, Any] = {"mode": "upsert", "on": "id", "except_columns": ["op"]}
     lance_stream.create_dataset(uri, pa.schema([("id", pa.int64())]), primary_key=["id"])
     lance_stream.open_dataset(uri).append(rows(0, 1, 2).select(["id"]))
     file_stream.add(rows(1, op="d"))
@@ -151,12 +151,12 @@ def test_separate_deletes_and_upserts_need_app_ids(file_stream: Any, uri: str) -
 
         return put
 
-    deleting = lance_sink(uri, delete_when="op = 'd'", **given)
+    deleting = lance_sink(uri, delete_when="op = 'd'", **rules)
     for _ in range(2):
         with pytest.raises(Exception, match=GIVE_THE_ONE_THAT_FAILED):
-            run(file_stream, both(deleting, lance_sink(uri, **given)))
+            run(file_stream, both(deleting, lance_sink(uri, **rules)))
         assert ids_of(uri) == [0, 2]
-    run(file_stream, both(deleting, lance_sink(uri, app_id="inserts", **given)))
+    run(file_stream, both(deleting, lance_sink(uri, app_id="inserts", **rules)))
     assert ids_of(uri) == [0, 1, 2]
 
 

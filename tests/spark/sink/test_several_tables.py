@@ -46,16 +46,16 @@ class Tables:
         self.orders, self.lines = str(folder / "orders"), str(folder / "lines")
         self.options = {"manifest_store": f"sqlite://{folder}/m.db"} if in_store else {}
 
-    def sinks(self, atomic: bool, **given: Any) -> LanceSinks:
+    def sinks(self, atomic: bool, **options: Any) -> LanceSinks:
         return lance_sinks(
             {
                 "orders": (
                     header,
                     lance_sink(
-                        self.orders, "upsert", on="id", storage_options=self.options, **given
+                        self.orders, "upsert", on="id", storage_options=self.options, **options
                     ),
                 ),
-                "lines": (lines, lance_sink(self.lines, storage_options=self.options, **given)),
+                "lines": (lines, lance_sink(self.lines, storage_options=self.options, **options)),
             },
             atomic=atomic,
         )

@@ -305,9 +305,12 @@ def test_changed_rules_after_restart_are_logged(
     sink = lance_sink(uri, mode="upsert", on=["id", "other"], app_id="a")
     for batch_id in (2, 3):
         sink(df, batch_id)
-    told = [record for record in caplog.records if "other keys" in record.getMessage()]
-    assert len(told) == 1
-    assert "batch 1 of the stream a was written by a sink with another mode" in told[0].getMessage()
+    warnings = [record for record in caplog.records if "other keys" in record.getMessage()]
+    assert len(warnings) == 1
+    assert (
+        "batch 1 of the stream a was written by a sink with another mode"
+        in warnings[0].getMessage()
+    )
 
 
 @pytest.mark.floors
@@ -396,23 +399,23 @@ def test_driver_and_tasks_write_equal_rows(
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
     assert len(jobs) == (1 if by_driver else 2)
-    found = lance_stream.open_dataset(uri).to_table().to_pylist()
-    assert [row.pop("id") for row in found] == list(range(10))
-    for place in (5, 6, 9):
+    records = lance_stream.open_dataset(uri).to_table().to_pylist()
+    assert [row.pop("id") for row in records] == list(range(10))
+    for index in (5, 6, 9):
         expected = {
-            "a-b": str(place),
+            "a-b": str(index),
             "at": datetime.datetime(2026, 7, 2, 9, 30, tzinfo=datetime.UTC),
             "naive": datetime.datetime(2026, 1, 2, 3, 4, 5),
             "day": datetime.date(2026, 1, 2),
-            "price": Decimal(place),
+            "price": Decimal(index),
             "code": b"\0\xff",
             "flag": True,
-            "pairs": [("k", place)],
+            "pairs": [("k", index)],
             "took": datetime.timedelta(seconds=1),
-            "place": {"x": place, "y": [1, None]},
+            "place": {"x": index, "y": [1, None]},
             "small": 1.5,
         }
-        assert found[place] == expected
+        assert records[index] == expected
 
 
 def test_drivers_refuse_values_out_of_range(spark: Any, uri: str) -> None:

@@ -49,8 +49,8 @@ def no_data_file_is_read_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def content(ds: lance_stream.Dataset) -> list[dict[str, Any]]:
-    found = ds.scan(with_row_id=True, with_row_versions=True).read_all().to_pylist()
-    return sorted(found, key=lambda row: row["id"])
+    records = ds.scan(with_row_id=True, with_row_versions=True).read_all().to_pylist()
+    return sorted(records, key=lambda row: row["id"])
 
 
 def test_tasks_merge_fragments_like_the_driver(
@@ -82,10 +82,10 @@ def test_task_errors_keep_class_and_leave_nothing(spark: Any, ds: lance_stream.D
     leave files.
     """
     store = ds.table.store
-    gone = ds.table.manifest.fragments[4].files[0].path
-    store.delete(f"data/{gone}")
+    missing = ds.table.manifest.fragments[4].files[0].path
+    store.delete(f"data/{missing}")
     before = store.list("data")
-    with pytest.raises(NotFoundError, match=gone):
+    with pytest.raises(NotFoundError, match=missing):
         prepare(ds.table, CompactionRules(4), lambda tasks: write_by_jobs(spark, tasks))
     assert store.list("data") == before
 

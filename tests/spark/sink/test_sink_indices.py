@@ -49,8 +49,8 @@ def test_indices_follow_a_stream(spark: Any, uri: str) -> None:
     operations = [version.operation for version in ds.versions()]
     assert operations.count("CreateIndex") >= 3
     assert "Rewrite" in operations
-    found = lance.dataset(uri).to_table(full_text_query="y", columns=["id"])["id"].to_pylist()
-    assert sorted(found) == list(range(55))
+    matches = lance.dataset(uri).to_table(full_text_query="y", columns=["id"])["id"].to_pylist()
+    assert sorted(matches) == list(range(55))
     assert lance.dataset(uri).count_rows("id >= 40 and id < 60") == 20
     assert ds.verify() == []
 

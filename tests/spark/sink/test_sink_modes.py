@@ -410,8 +410,8 @@ def test_the_error_of_a_stream_begins_with_the_message(spark: Any, uri: str) -> 
     query = rows.writeStream.foreachBatch(sink).trigger(availableNow=True).start()
     with pytest.raises(Exception, match="no column 'key'") as caught:
         query.awaitTermination()
-    shown = str(caught.value)
-    assert 0 < shown.index("InvalidInputError: the batch has no column") < shown.index("Traceback")
+    text = str(caught.value)
+    assert 0 < text.index("InvalidInputError: the batch has no column") < text.index("Traceback")
 
 
 def test_missing_key_columns_are_named(spark: Any, uri: str) -> None:

@@ -147,7 +147,7 @@ def test_several_columns_order_changes(spark: Any, uri: str, scd_type: int) -> N
         assert table.column_names == ["id", "v", "__SEQUENCE"]
         return
     assert table.column_names == ["id", "v", "__START_AT", "__END_AT"]
-    found = sorted(
+    history = sorted(
         (
             row["id"],
             row["v"],
@@ -156,7 +156,7 @@ def test_several_columns_order_changes(spark: Any, uri: str, scd_type: int) -> N
         )
         for row in table.to_pylist()
     )
-    assert found == [(1, "a", 1, 2), (1, "b", 2, None), (2, "late", 9, 1)]
+    assert history == [(1, "a", 1, 2), (1, "b", 2, None), (2, "late", 9, 1)]
 
 
 @pytest.mark.spark
@@ -181,8 +181,8 @@ def test_new_columns_are_added_to_a_history(spark: Any, uri: str) -> None:
     feed(spark, sink, 0, Change(1, "Ulm", "x", 1, "u"))
     more = spark.createDataFrame([(1, "Ulm", "x", 2, "u", 9)], COLUMNS + ", size int")
     sink(more, 1)
-    found = rows_of(uri).to_pylist()
-    assert sorted((row["__START_AT"], row["__END_AT"], row["size"]) for row in found) == [
+    history = rows_of(uri).to_pylist()
+    assert sorted((row["__START_AT"], row["__END_AT"], row["size"]) for row in history) == [
         (1, 2, None),
         (2, None, 9),
     ]

@@ -43,9 +43,9 @@ def counted(spark: Any, rows: DataFrame) -> tuple[DataFrame, Any]:
 
 
 def rows_in(uri: str) -> dict[int, int]:
-    found = lance_stream.open_dataset(uri).to_table().to_pydict()
-    assert len(set(found["id"])) == len(found["id"])
-    return dict(zip(found["id"], found["x"], strict=True))
+    columns = lance_stream.open_dataset(uri).to_table().to_pydict()
+    assert len(set(columns["id"])) == len(columns["id"])
+    return dict(zip(columns["id"], columns["x"], strict=True))
 
 
 def staged_files_of(uri: str) -> list[str]:
@@ -117,11 +117,11 @@ def test_tasks_keep_wide_rows_in_place(
     assert rows_in(uri) == model
     after = lance_stream.open_dataset(uri)
     assert lance.dataset(uri).to_table(columns=["id"]).num_rows == 310
-    known = {file for fragment in before.table.manifest.fragments for file in fragment.files}
-    kept = [fragment for fragment in after.table.manifest.fragments if len(fragment.files) > 1]
-    assert {entry.id for entry in kept} == set(before.table.manifest.fragments.ids)
-    assert {value.files[0].path for value in kept} == {file.path for file in known}
-    assert all(fragment.deletion_file is None for fragment in kept)
+    old_files = {file for fragment in before.table.manifest.fragments for file in fragment.files}
+    updated = [fragment for fragment in after.table.manifest.fragments if len(fragment.files) > 1]
+    assert {entry.id for entry in updated} == set(before.table.manifest.fragments.ids)
+    assert {value.files[0].path for value in updated} == {file.path for file in old_files}
+    assert all(fragment.deletion_file is None for fragment in updated)
     feed = after.changes(before.version).read_all().to_pylist()
     changed = [row["id"] for row in feed if row["_change_type"] == "update_postimage"]
     assert sorted(changed) == list(range(100, 300))

@@ -44,14 +44,14 @@ def sql(spark: Any) -> Any:
 @pytest.mark.essential
 def test_history_has_a_row_per_version(sql: Any, uri: str) -> None:
     """Counts and commit times have to agree with the manifests that pylance shows."""
-    found = sql(f"SELECT * FROM lance_history('{uri}') ORDER BY version")
-    assert [row["version"] for row in found] == [1, 2, 3]
-    assert [row["num_rows"] for row in found] == [3, 5, 4]
-    assert [row["operation"] for row in found] == ["Overwrite", "Append", "Delete"]
-    changed = [(row["rows_inserted"], row["rows_updated"], row["rows_deleted"]) for row in found]
+    history = sql(f"SELECT * FROM lance_history('{uri}') ORDER BY version")
+    assert [row["version"] for row in history] == [1, 2, 3]
+    assert [row["num_rows"] for row in history] == [3, 5, 4]
+    assert [row["operation"] for row in history] == ["Overwrite", "Append", "Delete"]
+    changed = [(row["rows_inserted"], row["rows_updated"], row["rows_deleted"]) for row in history]
     assert changed == [(3, 0, 0), (2, 0, 0), (0, 0, 1)]
     theirs = [version["timestamp"] for version in lance.dataset(uri).versions()]
-    ours = [row["committed_at"].astimezone(UTC) for row in found]
+    ours = [row["committed_at"].astimezone(UTC) for row in history]
     for one, other in zip(ours, theirs, strict=True):
         assert abs(one - other.astimezone(UTC)) < timedelta(milliseconds=1)
 
@@ -71,28 +71,28 @@ def test_tables_are_shown_at_any_version(sql: Any, uri: str, version: str, ids: 
     """A version may be a number, a tag or a time, by position or by name, and SQL has no other way
     to ask for it.
     """
-    found = sql(f"SELECT id FROM lance_table('{uri}'{version}) ORDER BY id")
-    assert [row["id"] for row in found] == ids
+    rows = sql(f"SELECT id FROM lance_table('{uri}'{version}) ORDER BY id")
+    assert [row["id"] for row in rows] == ids
 
 
 def test_fragments_are_listed_with_sizes(sql: Any, uri: str) -> None:
     """Operators look for small fragments and deleted rows, so the counts and sizes have to match
     the files.
     """
-    found = sql(f"SELECT * FROM lance_fragments('{uri}') ORDER BY fragment_id")
+    fragments = sql(f"SELECT * FROM lance_fragments('{uri}') ORDER BY fragment_id")
     theirs = lance.dataset(uri).get_fragments()
-    assert [row["fragment_id"] for row in found] == [value.fragment_id for value in theirs]
-    assert [row["num_rows"] for row in found] == [value.count_rows() for value in theirs]
-    assert [row["num_deleted_rows"] for row in found] == [1, 0]
+    assert [row["fragment_id"] for row in fragments] == [value.fragment_id for value in theirs]
+    assert [row["num_rows"] for row in fragments] == [value.count_rows() for value in theirs]
+    assert [row["num_deleted_rows"] for row in fragments] == [1, 0]
     files = [Path(uri, "data", value.data_files()[0].path) for value in theirs]
-    assert [row["data_bytes"] for row in found] == [file.stat().st_size for file in files]
+    assert [row["data_bytes"] for row in fragments] == [file.stat().st_size for file in files]
     assert len(sql(f"SELECT * FROM lance_fragments('{uri}', 1)")) == 1
 
 
 def test_consumers_are_listed_with_lag(sql: Any, uri: str) -> None:
     """A consumer that has fallen behind holds back the cleanup of old versions."""
-    (found,) = sql(f"SELECT * FROM lance_consumers('{uri}')")
-    assert (found["name"], found["version"], found["versions_behind"]) == ("mirror", 2, 1)
+    (consumer,) = sql(f"SELECT * FROM lance_consumers('{uri}')")
+    assert (consumer["name"], consumer["version"], consumer["versions_behind"]) == ("mirror", 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_queries_read_their_planned_version(spark: Any, sql: Any, tmp_path: Path
         sql(
             f"SELECT t.* FROM lance_history('{path}') h, LATERAL lance_table('{path}', h.version) t"
         )
-    found = sql(
+    counts = sql(
         f"SELECT h.version, f.num_data_files FROM lance_history('{path}') h, "
         f"LATERAL lance_fragments('{path}', h.version) f"
     )
-    assert sorted(row["version"] for row in found) == [1, 2, 3, 4]
+    assert sorted(row["version"] for row in counts) == [1, 2, 3, 4]
 
 
 def test_unrecorded_sizes_are_null(tmp_path: Path) -> None:

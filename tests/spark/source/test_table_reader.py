@@ -173,8 +173,8 @@ def test_large_files_are_split_into_tasks(session: Any, tmp_path: Path) -> None:
     df = load(session, uri)
     assert df.rdd.getNumPartitions() > 1
     row = df.selectExpr("count(*) AS n", "count(DISTINCT id) AS d", "sum(id) AS s").head()
-    kept = [i for i in range(600_000) if i % 1000]
-    assert (row.n, row.d, row.s) == (len(kept), len(kept), sum(kept))
+    live = [i for i in range(600_000) if i % 1000]
+    assert (row.n, row.d, row.s) == (len(live), len(live), sum(live))
 
 
 HALF = np.float16(0.5)  # what old pyarrow wants a float16 to be made of
@@ -228,14 +228,14 @@ def test_every_type_reaches_spark(session: Any, tmp_path: Path) -> None:
         "nothing": "void",
     }
     expected = TYPES.to_pylist()
-    for found, row in zip(df.drop("nothing").toArrow().to_pylist(), expected, strict=True):
-        for name, value in found.items():
-            wanted = row[name].to_pydatetime() if name == "ns" and row[name] else row[name]
+    for loaded, row in zip(df.drop("nothing").toArrow().to_pylist(), expected, strict=True):
+        for name, value in loaded.items():
+            stored = row[name].to_pydatetime() if name == "ns" and row[name] else row[name]
             if name == "zoned" and value is not None:
-                value, wanted = value.timestamp(), wanted.timestamp()
-            if name == "day" and wanted is not None and hasattr(wanted, "date"):
-                wanted = wanted.date()
-            assert value == wanted, name
+                value, stored = value.timestamp(), stored.timestamp()
+            if name == "day" and stored is not None and hasattr(stored, "date"):
+                stored = stored.date()
+            assert value == stored, name
 
 
 @pytest.mark.parametrize(

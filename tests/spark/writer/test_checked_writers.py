@@ -70,23 +70,23 @@ def write(
     uri: str, rows: list[tuple[Any, ...]], number: int, tasks: int = 2, **options: Any
 ) -> Any:
     """Do what Spark does with a micro-batch: a writer for the tasks, and another for the commit."""
-    made = []
+    writers = []
     for _ in range(2):
-        given = {"path": uri, "appId": "app", **options}
-        asked = parse_writer_options(given, streaming=True)
+        options_of_write = {"path": uri, "appId": "app", **options}
+        arguments = parse_writer_options(options_of_write, streaming=True)
         schema = spark_schema(carrier_schema(INCOMING))
-        overwrite = asked.mode == "overwrite"
-        job = plan(asked, schema, overwrite)
-        checks = plan_checks(asked, job, schema, case_sensitive=False)
-        made.append(StreamWriter(job, "app", checks=checks))
-    parts = [made[0].write(iter([batch_of(rows[place::tasks])])) for place in range(tasks)]
-    made[1].commit(parts, number)
+        overwrite = arguments.mode == "overwrite"
+        job = plan(arguments, schema, overwrite)
+        checks = plan_checks(arguments, job, schema, case_sensitive=False)
+        writers.append(StreamWriter(job, "app", checks=checks))
+    parts = [writers[0].write(iter([batch_of(rows[start::tasks])])) for start in range(tasks)]
+    writers[1].commit(parts, number)
     return parts
 
 
 def aside(uri: str) -> list[tuple[Any, ...]]:
-    found = lance_stream.open_dataset(quarantine_uri(uri)).to_table().to_pylist()
-    rows = [(e["batch_id"], e["reason"], tuple(json.loads(e["row"]).values())) for e in found]
+    quarantined = lance_stream.open_dataset(quarantine_uri(uri)).to_table().to_pylist()
+    rows = [(e["batch_id"], e["reason"], tuple(json.loads(e["row"]).values())) for e in quarantined]
     return sorted(rows, key=repr)
 
 
@@ -104,13 +104,13 @@ def test_good_rows_commit_and_bad_rows_are_quarantined(uri: str, mode: str) -> N
     write(uri, batches[-1], 2, **options)
     assert rows_of(uri) == expected(mode, batches)
     assert lance.dataset(uri).count_rows() == len(rows_of(uri))
-    wanted = [
+    expected_rows = [
         (number, reason, row)
         for number, rows in enumerate(batches)
         for row in rows
         if (reason := reason_of(row, mode))
     ]
-    assert aside(uri) == sorted(wanted, key=repr)
+    assert aside(uri) == sorted(expected_rows, key=repr)
     assert {value.state for value in lance_stream.list_quarantine(uri)} == {"ready"}
     if mode == "append":
         assert (
@@ -156,44 +156,46 @@ def test_a_killed_writer_quarantines_each_row_once(
     lance_stream.create_dataset(uri, TABLE)
     options = {**MODES[mode], **ASIDE}
     publish = LocalStore.create_once
-    for place in range(2):
+    for attempt in range(2):
         published = 0
 
         def die(store: Any, path: str, *args: Any, **kwargs: Any) -> Any:
             nonlocal published
             is_version = path.endswith(".manifest")
             published += is_version
-            if is_version and published == place + 1 and when == "before":  # noqa: B023  # called in the same round
+            if is_version and published == attempt + 1 and when == "before":  # noqa: B023  # called in the same round
                 raise Killed
-            made = publish(store, path, *args, **kwargs)
-            if is_version and published == place + 1:  # noqa: B023  # called in the same round
+            is_published = publish(store, path, *args, **kwargs)
+            if is_version and published == attempt + 1:  # noqa: B023  # called in the same round
                 raise Killed
-            return made
+            return is_published
 
         monkeypatch.setattr(LocalStore, "create_once", die)
         with pytest.raises(Killed):
-            write(uri, rows, place, **options, expect="x > 9")
+            write(uri, rows, attempt, **options, expect="x > 9")
         monkeypatch.undo()
-        is_done = place == 1 and when == "after"
+        is_done = attempt == 1 and when == "after"
         if later == "the sink":
             of_sink: dict[str, Any] = {"mode": mode, "except_columns": "op", "app_id": "app"}
             if mode == "upsert":
                 of_sink |= {"on": "ID", "sequence_by": "lsn", "delete_when": "OP = 'd'"}
                 of_sink["except_columns"] = "Op"
             sink = lance_sink(uri, bad_rows="quarantine", expect="x > 9", **of_sink)
-            sink(spark.createDataFrame(rows, COLUMNS), place)
+            sink(spark.createDataFrame(rows, COLUMNS), attempt)
             assert sink.last_commit is not None
             assert sink.last_commit.skipped == is_done
         else:
             checks = {"the same": "x > 9", "another check": "x > 19"}
             more = {"expect": checks[later]} if later in checks else {}
-            write(uri, rows, place, **options, **more)
+            write(uri, rows, attempt, **options, **more)
         limit = 19 if later == "another check" else 0 if later == "no bad row" else 9
         limit = 9 if is_done else limit
-        found = (
-            [row[1] for number, _, row in aside(uri) if number == place] if place or limit else []
+        quarantined = (
+            [row[1] for number, _, row in aside(uri) if number == attempt]
+            if attempt or limit
+            else []
         )
-        assert sorted(found) == [row[1] for row in rows if row[1] <= limit]
+        assert sorted(quarantined) == [row[1] for row in rows if row[1] <= limit]
     assert {value.state for value in lance_stream.list_quarantine(uri)} <= {"ready"}
 
 

@@ -68,13 +68,13 @@ def files_named(uri: str) -> set[str]:
 def test_the_first_write_creates_the_table(session: Any, uri: str) -> None:
     """Table and rows appear in one version, so no reader sees an empty table in between."""
     save(numbers(session, 0, 10), uri)
-    made = lance_stream.open_dataset(uri)
-    assert made.version == 1
-    assert all(field.nullable for field in made.schema)  # of this plan Spark knows it has no nulls
-    assert made.has_stable_row_ids
-    assert made.file_version == "2.2"
-    assert made.verify() == []
-    assert made.changes(0).read_all().num_rows == 10
+    ds = lance_stream.open_dataset(uri)
+    assert ds.version == 1
+    assert all(field.nullable for field in ds.schema)  # of this plan Spark knows it has no nulls
+    assert ds.has_stable_row_ids
+    assert ds.file_version == "2.2"
+    assert ds.verify() == []
+    assert ds.changes(0).read_all().num_rows == 10
     read = lance.dataset(uri).to_table().sort_by("id")
     assert read.to_pydict() == rows(*range(10)).to_pydict()
 
@@ -96,9 +96,9 @@ def test_an_empty_dataframe_creates_the_table(session: Any, uri: str) -> None:
     """
     for _ in range(2):
         save(numbers(session, 0, 10).where("id < 0"), uri)
-    made = lance_stream.open_dataset(uri)
-    assert (made.version, made.count_rows()) == (1, 0)
-    assert made.schema.names == ["id", "name"]
+    ds = lance_stream.open_dataset(uri)
+    assert (ds.version, ds.count_rows()) == (1, 0)
+    assert ds.schema.names == ["id", "name"]
 
 
 def test_write_options_shape_a_new_table(session: Any, uri: str) -> None:
@@ -106,9 +106,9 @@ def test_write_options_shape_a_new_table(session: Any, uri: str) -> None:
     existing one.
     """
     save(numbers(session, 0, 3), uri, fileVersion="2.1", primaryKey="name, id")
-    made = open_newest(uri)
-    assert made.file_version.manifest_name == "2.1"
-    keys = {field.name: field.primary_key_position for field in made.schema.fields}
+    table = open_newest(uri)
+    assert table.file_version.manifest_name == "2.1"
+    keys = {field.name: field.primary_key_position for field in table.schema.fields}
     assert keys == {"name": 1, "id": 2}
     save(numbers(session, 3, 4), uri, fileVersion="2.1", primaryKey="name, id")
     for options, match in (

@@ -137,8 +137,8 @@ def test_large_tasks_stage_their_rows(session: Any, uri: str) -> None:
     assert staged_in(uri) == []
     ds = lance_stream.open_dataset(uri)
     assert (ds.version, ds.count_rows(), ds.verify()) == (2, 360_000, [])
-    found = ds.to_table(filter="id IN (1, 2, 479998)").sort_by("id")
-    assert found["x"].to_pylist() == ["first 1", "next 1", "next 239999"]
+    rows = ds.to_table(filter="id IN (1, 2, 479998)").sort_by("id")
+    assert rows["x"].to_pylist() == ["first 1", "next 1", "next 239999"]
 
 
 @pytest.mark.spark
@@ -262,8 +262,10 @@ def test_modes_must_fit_the_output_mode(session: Any, file_stream: Any, uri: str
 
 
 def planned(uri: str, rows: pa.Table, streaming: bool = False, **options: str) -> UpsertJob:
-    asked = parse_writer_options({"path": uri, "mode": "upsert", "on": "id", **options}, streaming)
-    return plan_upsert(asked, spark_schema(carrier_schema(rows.schema)))
+    arguments = parse_writer_options(
+        {"path": uri, "mode": "upsert", "on": "id", **options}, streaming
+    )
+    return plan_upsert(arguments, spark_schema(carrier_schema(rows.schema)))
 
 
 def written(job: UpsertJob, rows: pa.Table, query_id: str = "") -> Part:
@@ -297,10 +299,10 @@ def test_commits_plan_on_the_newest_version(uri: str) -> None:
     rows = pa.table({"id": [1, 2], "x": ["a", "b"]})
     job = planned(uri, rows)
     part = written(job, rows)
-    made = lance_stream.create_dataset(uri, pa.table({"id": [2], "x": ["z"], "y": [5]}))
+    ds = lance_stream.create_dataset(uri, pa.table({"id": [2], "x": ["z"], "y": [5]}))
     BatchWriter(job, None).commit([part])
     assert rows_of(uri) == [(1, "a", None), (2, "b", 5)]
-    assert lance_stream.open_dataset(uri).version == made.version + 1
+    assert lance_stream.open_dataset(uri).version == ds.version + 1
 
 
 @pytest.mark.usefixtures("in_files")
@@ -357,12 +359,12 @@ def test_lost_staged_rows_are_cleaned_up(uri: str) -> None:
     table.
     """
     rows = pa.table({"id": [1, 2]})
-    made = lance_stream.create_dataset(uri, rows)
+    ds = lance_stream.create_dataset(uri, rows)
     part = written(planned(uri, rows), rows)
     assert part.staged is not None
     assert lance.dataset(uri).count_rows() == 2
-    assert made.cleanup(retain_versions=1).num_files == {}
-    assert made.cleanup(delete_unverified=True).num_files == {"staged rows": 1}
+    assert ds.cleanup(retain_versions=1).num_files == {}
+    assert ds.cleanup(delete_unverified=True).num_files == {"staged rows": 1}
     with pytest.raises(NotFoundError):
         BatchWriter(planned(uri, rows), None).commit([part])
     assert lance_stream.open_dataset(uri).version == 1
@@ -377,12 +379,12 @@ def test_columns_evolve_on_request(uri: str, mode: str) -> None:
     by_key = {"on": "id"} if mode == "upsert" else {}
     options = {"path": uri, "mode": mode, **by_key}
     for evolution in ("none", "add_columns", "widen_types"):
-        asked = parse_writer_options({**options, "schemaEvolution": evolution}, False)
+        arguments = parse_writer_options({**options, "schemaEvolution": evolution}, False)
         with pytest.raises(InvalidInputError, match=r"'x'|'y'"):
-            plan(asked, spark_schema(carrier_schema(wide.schema)), False)
+            plan(arguments, spark_schema(carrier_schema(wide.schema)), False)
     both = {"schemaEvolution": "add_columns, widen_types"}
-    asked = parse_writer_options({**options, **both}, False)
-    job = plan(asked, spark_schema(carrier_schema(wide.schema)), False)
+    arguments = parse_writer_options({**options, **both}, False)
+    job = plan(arguments, spark_schema(carrier_schema(wide.schema)), False)
     part = BatchWriter(job, None).write(iter(wide.to_batches()))
     BatchWriter(job, None).commit([part])
     assert rows_of(uri) == [(1, 1, None), (2, 2, None), (3, 2**40, "new")]
@@ -476,11 +478,11 @@ def test_delete_conditions_select_sparks_rows(session: Any, condition: str) -> N
     chosen = sorted(map(str, df.where(condition).toArrow().to_pylist()))
     settled = resolve_delete_condition(condition, df.schema, case_sensitive=False)
     rows = df.toArrow()
-    found = evaluate_predicate(
+    mask = evaluate_predicate(
         parse_predicate(settled, rows.schema),
         rows.combine_chunks().to_batches()[0],
     )
-    assert sorted(map(str, rows.filter(found).to_pylist())) == chosen
+    assert sorted(map(str, rows.filter(mask).to_pylist())) == chosen
     assert 0 < len(chosen) < 5
 
 
@@ -520,9 +522,9 @@ def test_backslashes_mean_what_spark_means(session: Any, condition: str) -> None
     df = session.createDataFrame(pa.table({"op": TEXTS}))
     settled = resolve_delete_condition(condition, df.schema, case_sensitive=False)
     rows = pa.RecordBatch.from_pydict({"op": TEXTS})
-    found = evaluate_predicate(parse_predicate(settled, rows.schema), rows)
+    mask = evaluate_predicate(parse_predicate(settled, rows.schema), rows)
     chosen = [row.op for row in df.where(condition).collect()]
-    assert rows.filter(found)["op"].to_pylist() == chosen
+    assert rows.filter(mask)["op"].to_pylist() == chosen
     assert 0 < len(chosen) < len(TEXTS)
 
 

@@ -46,13 +46,13 @@ def batch_of(changes: Iterable[Change]) -> pa.Table:
 def effective(log: Iterable[Change]) -> dict[int, list[Change]]:
     """Return the changes of each key that count, in order: of equal sequences, a delete."""
     by_place: dict[tuple[int, int], Change] = {}
-    for each in log:
-        known = by_place.get((each.id, each.seq))
-        if known is None or known.op != "d":
-            by_place[each.id, each.seq] = each
+    for change in log:
+        earlier = by_place.get((change.id, change.seq))
+        if earlier is None or earlier.op != "d":
+            by_place[change.id, change.seq] = change
     ordered: dict[int, list[Change]] = {}
-    for place in sorted(by_place):
-        ordered.setdefault(place[0], []).append(by_place[place])
+    for key in sorted(by_place):
+        ordered.setdefault(key[0], []).append(by_place[key])
     return ordered
 
 
@@ -82,7 +82,7 @@ def _same(state: State, change: Change, tracked: Sequence[str]) -> bool:
 def current(log: Iterable[Change]) -> list[tuple[int, str | None, str | None]]:
     """Return the current row of each key (type 1)."""
     last = [changes[-1] for _, changes in sorted(effective(log).items())]
-    return [(each.id, each.city, each.note) for each in last if each.op == "u"]
+    return [(change.id, change.city, change.note) for change in last if change.op == "u"]
 
 
 def random_log(chance: random.Random, num_keys: int = 4, most: int = 12) -> list[Change]:
@@ -113,14 +113,14 @@ def in_batches(chance: random.Random, log: Sequence[Change]) -> list[list[Change
 
 def states(rows: pa.Table) -> list[State]:
     """Return the rows of a table that holds a history."""
-    found = [
+    stored = [
         State(row["id"], row["city"], row["note"], row["__START_AT"], row["__END_AT"])
         for row in rows.to_pylist()
     ]
-    return sorted(found, key=lambda row: (row.id, row.start))
+    return sorted(stored, key=lambda row: (row.id, row.start))
 
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     """Return the rows of a table of type 1, by key."""
-    found = [(row["id"], row["city"], row["note"]) for row in table.to_pylist()]
-    return sorted(found, key=lambda row: row[0])
+    rows = [(row["id"], row["city"], row["note"]) for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: row[0])

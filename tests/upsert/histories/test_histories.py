@@ -50,15 +50,15 @@ def rows(ds: Dataset) -> list[State]:
 
 def check_feed(older: Dataset, newer: Dataset) -> None:
     """Check snapshot(a) + changes(a, b) = snapshot(b)."""
-    held = {(row.id, row.start): row for row in rows(older)}
+    expected = {(row.id, row.start): row for row in rows(older)}
     for change in newer.changes(older.version).read_all().to_pylist():
-        row = State(*(change[each] for each in ("id", "city", "note", "__START_AT", "__END_AT")))
+        row = State(*(change[name] for name in ("id", "city", "note", "__START_AT", "__END_AT")))
         if change["_change_type"] in ("update_preimage", "delete"):
-            assert held.pop((row.id, row.start)) == row
+            assert expected.pop((row.id, row.start)) == row
         else:
-            assert (row.id, row.start) not in held
-            held[row.id, row.start] = row
-    assert [held[place] for place in sorted(held)] == rows(newer)
+            assert (row.id, row.start) not in expected
+            expected[row.id, row.start] = row
+    assert [expected[key] for key in sorted(expected)] == rows(newer)
 
 
 @some
@@ -115,8 +115,8 @@ def test_two_writers_build_one_history(seed: int) -> None:
     # Both hold the version that they have read, so each one's commit is planned again.
     writers = [opened, opened]
     for changes in model.in_batches(chance, log):
-        place = chance.randrange(2)
-        writers[place] = apply(writers[place], *changes)
+        index = chance.randrange(2)
+        writers[index] = apply(writers[index], *changes)
     newest = max(writers, key=lambda ds: ds.version)
     assert rows(newest) == model.history(log)
 
@@ -189,9 +189,9 @@ def test_invalid_intervals_of_histories_are_detected() -> None:
         keys, starts, ends = (
             np.array(column, np.int64) for column in zip(*rows_of_keys, strict=True)
         )
-        found = first_bad_row(StoredRows(keys, starts, ends, starts, ends))
-        assert (found != NONE) == bool(bad), rows_of_keys
-        assert found in bad or found == NONE or first[0] == second[0], rows_of_keys
+        bad_row = first_bad_row(StoredRows(keys, starts, ends, starts, ends))
+        assert (bad_row != NONE) == bool(bad), rows_of_keys
+        assert bad_row in bad or bad_row == NONE or first[0] == second[0], rows_of_keys
 
 
 def test_the_last_of_equal_events_counts() -> None:
@@ -201,5 +201,5 @@ def test_the_last_of_equal_events_counts() -> None:
         keys, ranks = dice.integers(0, 3, (2, 12))
         stores = dice.integers(0, 2, 12).astype(bool)
         events = list(zip(keys.tolist(), ranks.tolist(), stores.tolist(), strict=True))
-        expected = [event not in events[place + 1 :] for place, event in enumerate(events)]
+        expected = [event not in events[index + 1 :] for index, event in enumerate(events)]
         assert _are_last(keys, ranks, stores).tolist() == expected

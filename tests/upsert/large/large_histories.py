@@ -100,16 +100,16 @@ _CALLS = ("read_ranges", "read", "read_end", "list", "create_once", "open_writer
 @contextlib.contextmanager
 def dying(at: int, *, done: bool) -> Iterator[None]:
     """Let this process die at the n-th call to the store, which is done or not; or later."""
-    left = [at]
+    remaining = [at]
 
     def dies(inner: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0 or (left[0] == 0 and not done):
-                left[0] = 0
+            remaining[0] -= 1
+            if remaining[0] < 0 or (remaining[0] == 0 and not done):
+                remaining[0] = 0
                 raise DiedError
             answer = inner(*arguments, **named)
-            if left[0] <= 0:
+            if remaining[0] <= 0:
                 raise DiedError
             return answer
 
@@ -118,8 +118,8 @@ def dying(at: int, *, done: bool) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for kind, names in ((LocalStore, (*_CALLS, "delete")), (LocalFileWriter, ("close",))):
             for name in names:
-                own = dies(getattr(kind, name))
-                stack.enter_context(mock.patch.object(kind, name, own))
+                original = dies(getattr(kind, name))
+                stack.enter_context(mock.patch.object(kind, name, original))
         yield
 
 
@@ -237,14 +237,14 @@ class Model:
             return
         if self._is_ignored(stored):
             return
-        made = dict(stored or {})
+        merged = dict(stored or {})
         for name in columns:
-            before = made.get(name)
+            before = merged.get(name)
             value = row[name]
             if isinstance(value, dict) and "x" not in value:
                 value = {"x": None if before is None else before["x"], **value}
-            made[name] = value
-        self.rows[key] = made
+            merged[name] = value
+        self.rows[key] = merged
 
     def _is_ignored(self, stored: Values | None) -> bool:
         """Return whether a row that does not delete is left out."""
@@ -257,8 +257,8 @@ class Model:
     def _arrange(self, batch: Sequence[tuple[Key, Values]]) -> None:
         heads: dict[tuple[Key, int], Values] = {}
         for key, row in sorted(batch, key=lambda each: not deletes(each[1])):
-            known = heads.setdefault((key, row["seq"]), row)
-            if not deletes(known) and known != row:
+            head = heads.setdefault((key, row["seq"]), row)
+            if not deletes(head) and head != row:
                 raise RefusedError
         for place, row in heads.items():
             if self.events.get(place, row) is None:
@@ -378,9 +378,9 @@ class History:
     def _rules(self) -> UpsertRules:
         model, on = self.model, self.on
         if self.mode == "changes":
-            own = ("_change_type", "_commit_version")
+            feed_columns = ("_change_type", "_commit_version")
             return UpsertRules(
-                on, except_columns=own, skip_unchanged=self.skips, applies_changes=True
+                on, except_columns=feed_columns, skip_unchanged=self.skips, applies_changes=True
             )
         if self.mode in ("scd1", "scd2"):
             return ChangeRules(
@@ -451,27 +451,27 @@ class History:
 
     def _values(self, names: Sequence[str], *, has_part: bool = False) -> Values:
         dice = self.dice
-        made: Values = {}
+        values: Values = {}
         for name in names:
             if name == "seq":
-                made[name] = dice.randrange(40)
+                values[name] = dice.randrange(40)
             elif dice.random() < 0.15:
-                made[name] = None
+                values[name] = None
             elif name == "b":
-                made[name] = dice.choice(["", "x", "ü"])
+                values[name] = dice.choice(["", "x", "ü"])
             elif name == "s":
-                made[name] = {"x": dice.randrange(3), "y": dice.choice([None, "y"])}
+                values[name] = {"x": dice.randrange(3), "y": dice.choice([None, "y"])}
                 if has_part:
-                    del made[name]["x"]
+                    del values[name]["x"]
             elif name == "l":
-                made[name] = [dice.choice([None, 1, 2]) for _ in range(dice.randrange(3))]
+                values[name] = [dice.choice([None, 1, 2]) for _ in range(dice.randrange(3))]
             elif name == "w":
-                made[name] = dice.choice("uvw") * 400
+                values[name] = dice.choice("uvw") * 400
             elif name == "blob":
-                made[name] = bytes([dice.randrange(9)]) * dice.choice([0, 5, 3000])
+                values[name] = bytes([dice.randrange(9)]) * dice.choice([0, 5, 3000])
             else:
-                made[name] = dice.randrange(9)
-        return made
+                values[name] = dice.randrange(9)
+        return values
 
     def _table(
         self, rows: Sequence[tuple[Key, Values]], names: Sequence[str], *, has_part: bool = False
@@ -728,9 +728,9 @@ class History:
         predicate = f"a % 4 = {number}"
 
         def matching() -> list[Key]:
-            found = self.model.rows.items()
+            items = self.model.rows.items()
             return [
-                key for key, row in found if row.get("a") is not None and row["a"] % 4 == number
+                key for key, row in items if row.get("a") is not None and row["a"] % 4 == number
             ]
 
         def forget() -> None:
@@ -808,21 +808,21 @@ class History:
 
             return Verb(name, lambda way: self._open(way).add_columns(column), added)
         if name == "drop column":
-            own = [each for each in self.columns if each.startswith("c")]
-            if not own or self.mode == "scd2":
+            extra_columns = [each for each in self.columns if each.startswith("c")]
+            if not extra_columns or self.mode == "scd2":
                 return Verb("nothing", lambda _: None)
-            gone = dice.choice(own)
+            removed = dice.choice(extra_columns)
 
             def without(row: Values) -> Values:
-                return {column: value for column, value in row.items() if column != gone}
+                return {column: value for column, value in row.items() if column != removed}
 
             def dropped() -> None:
-                del self.columns[gone]
+                del self.columns[removed]
                 rows = self.model.rows.items()  # a restored snapshot shares them
                 self.model.rows = {key: without(row) for key, row in rows}
                 self.model.nulls = [without(row) for row in self.model.nulls]
 
-            return Verb(name, lambda way: self._open(way).drop_columns(gone), dropped)
+            return Verb(name, lambda way: self._open(way).drop_columns(removed), dropped)
         if name == "widen key":
 
             def widened() -> None:
@@ -878,12 +878,12 @@ class History:
     # --- checks
 
     def _check(self, *, had_news: bool = False) -> None:
-        found = {way: self._open(way) for way in self.tables}
-        for way, ds in found.items():
+        datasets = {way: self._open(way) for way in self.tables}
+        for way, ds in datasets.items():
             self.tables[way] = ds.table
         names = [*self.on, *self.names, *(["__START_AT", "__END_AT"] if self._is_history else [])]
-        assert set(found["large"].schema.names) == set(names)
-        rows = {way: ds.to_table(names).to_pylist() for way, ds in found.items()}
+        assert set(datasets["large"].schema.names) == set(names)
+        rows = {way: ds.to_table(names).to_pylist() for way, ds in datasets.items()}
         assert sorted(map(plain, rows["large"])) == sorted(map(plain, rows["small"]))
         if self.model.is_sure:
             expected = [self._stored(key, row, names) for key, row in self.model.rows.items()]
@@ -891,8 +891,8 @@ class History:
             assert sorted(map(plain, rows["large"])) == sorted(map(plain, expected))
         self._check_pylance(names, rows["large"])
         if self.is_stable and had_news:
-            self._check_feed(found["large"], self.before["large"])
-        versions = {way: ds.version for way, ds in found.items()}
+            self._check_feed(datasets["large"], self.before["large"])
+        versions = {way: ds.version for way, ds in datasets.items()}
         self.snapshots.append((versions, self.model.copy(), dict(self.columns)))
 
     @property
@@ -900,11 +900,11 @@ class History:
         return self.mode == "scd2"
 
     def _stored(self, key: Key, row: Values, names: Sequence[str]) -> Values:
-        own = dict(zip(self.on, key, strict=False))
-        return {name: own[name] if name in own else row.get(name) for name in names}
+        key_values = dict(zip(self.on, key, strict=False))
+        return {name: key_values[name] if name in key_values else row.get(name) for name in names}
 
     def _check_pylance(self, names: Sequence[str], rows: list[Values]) -> None:
-        names = [each for each in names if each != "blob"]
+        names = [column for column in names if column != "blob"]
         theirs = self._pylance("large").to_table(columns=list(names)).to_pylist()
         ours = [{name: row[name] for name in names} for row in rows]
         assert sorted(map(plain, theirs)) == sorted(map(plain, ours)), "as pylance reads it"
@@ -935,9 +935,9 @@ class History:
         assert stamps == {row_id: each[1:] for row_id, each in state.items()}
 
     def _snapshot(self, ds: Dataset, last: Dataset) -> dict[int, tuple[Any, int, int]]:
-        known = set(ds.schema.names)
+        names = set(ds.schema.names)
         self._common = [
-            each for each in last.schema.names if not each.startswith("c") and each in known
+            each for each in last.schema.names if not each.startswith("c") and each in names
         ]
         rows = ds.scan(with_row_id=True, with_row_versions=True).read_all().to_pylist()
         return {
@@ -963,8 +963,8 @@ class History:
                 name for version in log.versions() for name in names_of(log.read(version), set())
             }
             assert not table.store.list(STAGED_ROWS_DIRECTORY)
-            found = [(each.path, nameable(each.path)) for each in table.store.list("data")]
-            unnamed = [path for path, what in found if what is None or what.name not in named]
+            files = [(file.path, nameable(file.path)) for file in table.store.list("data")]
+            unnamed = [path for path, what in files if what is None or what.name not in named]
             assert not unnamed, unnamed
             self._check()
 
@@ -998,19 +998,19 @@ def counts_of(done: UpsertResult) -> dict[str, int]:
 
 def played(seed: int, num_steps: int) -> dict[str, int]:
     """Play a history, and count what occurred."""
-    made: list[History] = []
+    played_histories: list[History] = []
 
     class Kept(History):
         def __init__(self, folder: str, seed: int) -> None:
-            made.append(self)
+            played_histories.append(self)
             super().__init__(folder, seed)
 
     try:
         histories.run(Kept, seed, num_steps)
     finally:
-        for each in made:
-            each.close()
-    return {f"{made[0].mode} histories": 1, **made[0].counts}
+        for history in played_histories:
+            history.close()
+    return {f"{played_histories[0].mode} histories": 1, **played_histories[0].counts}
 
 
 if __name__ == "__main__":

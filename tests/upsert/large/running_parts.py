@@ -64,8 +64,8 @@ class RangeProcesses:
     def _call(self, function: Callable[..., object], item: object) -> object:
         for _ in range(self.repeats):
             clear_key_indices()
-            task, own = pickle.loads(pickle.dumps((function, item)))
-            outcome = pickle.loads(pickle.dumps(task(own)))
+            task, argument = pickle.loads(pickle.dumps((function, item)))
+            outcome = pickle.loads(pickle.dumps(task(argument)))
         clear_key_indices()
         return outcome
 
@@ -138,7 +138,7 @@ def upsert_staged_rows(
             )
         finally:
             discard_staged(table.store, staged)
-            left = table.store.list(STAGED_ROWS_DIRECTORY)
-            for each in left:  # of attempts that do not count; a cleanup removes them
+            leftovers = table.store.list(STAGED_ROWS_DIRECTORY)
+            for each in leftovers:  # of attempts that do not count; a cleanup removes them
                 table.store.delete(each.path)
-            assert not left or getattr(workers, "repeats", 1) > 1
+            assert not leftovers or getattr(workers, "repeats", 1) > 1

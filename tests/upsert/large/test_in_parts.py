@@ -37,14 +37,14 @@ def way(request: Any) -> Way:
 
 
 def table_of(rows: pa.Table) -> TableVersion:
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows.schema)
-    return made.append(rows).table
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows.schema)
+    return ds.append(rows).table
 
 
 def content(table: TableVersion) -> list[tuple[Any, ...]]:
     """Return the rows by their ids, each with its row id."""
-    found = lance_stream.Dataset(table).scan(with_row_id=True).read_all()
-    return sorted(tuple(row) for row in zip(*(each.to_pylist() for each in found), strict=True))
+    rows = lance_stream.Dataset(table).scan(with_row_id=True).read_all()
+    return sorted(tuple(row) for row in zip(*(column.to_pylist() for column in rows), strict=True))
 
 
 def test_decimals_finer_than_the_key_are_refused(way: Way) -> None:
@@ -143,9 +143,9 @@ def winner_of(way: Way, sequences: pa.Array, *batches: list[int]) -> int:
     table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows.schema).table
     for places in batches:
         table = way(table, rows.take(pa.array(places)), BY_SEQUENCE).table
-    found: list[int] = lance_stream.Dataset(table).to_table()["n"].to_pylist()
-    assert len(found) == 1
-    return found[0]
+    numbers: list[int] = lance_stream.Dataset(table).to_table()["n"].to_pylist()
+    assert len(numbers) == 1
+    return numbers[0]
 
 
 NESTED = pa.struct([("at", pa.int64()), ("lsn", pa.float64())])
@@ -319,8 +319,8 @@ def test_missing_struct_fields_keep_their_values(way: Way, applies_changes: bool
         rules = UpsertRules(("id",), except_columns=names, applies_changes=True)
     done = way(table, data, rules)
     assert (done.num_updated, done.num_inserted) == (4, 1)
-    found = lance_stream.Dataset(done.table).to_table().sort_by("id")["s"].to_pylist()
-    assert found == [
+    structs = lance_stream.Dataset(done.table).to_table().sort_by("id")["s"].to_pylist()
+    assert structs == [
         {"a": 1, "b": {"x": 7, "y": "y"}, "c": [3]},
         {"a": 1, "b": {"x": 7, "y": None}, "c": None},
         {"a": None, "b": {"x": 7, "y": None}, "c": None},
@@ -374,8 +374,8 @@ def test_retries_refuse_a_recreated_table(way: Any, tmp_path: Path) -> None:
     """
     uri = str(tmp_path / "t")
     rows = pa.table({"id": [1, 2], "x": ["old", "old"]})
-    made = lance_stream.create_dataset(uri, rows.schema).append(rows)
-    others = iter([lambda: made.upsert(pa.table({"id": [1], "x": ["theirs"]}), on="id")])
+    ds = lance_stream.create_dataset(uri, rows.schema).append(rows)
+    others = iter([lambda: ds.upsert(pa.table({"id": [1], "x": ["theirs"]}), on="id")])
 
     def lose() -> int:
         for act in others:
@@ -389,7 +389,7 @@ def test_retries_refuse_a_recreated_table(way: Any, tmp_path: Path) -> None:
     environment = dataclasses.replace(MACHINE, random_id=lose, sleep=recreate)
     ours = pa.table({"id": [1], "x": ["ours"]})
     with pytest.raises(TableReplacedError):
-        way(made.table, ours, BY_ID, environment=environment)
+        way(ds.table, ours, BY_ID, environment=environment)
     assert lance_stream.open_dataset(uri).to_table()["x"].to_pylist() == ["old", "old"]
 
 
@@ -407,12 +407,12 @@ def test_retries_follow_renamed_columns(
             "x": ["a", "b", "c"],
         }
     )
-    made = lance_stream.Dataset(table_of(rows))
+    ds = lance_stream.Dataset(table_of(rows))
     other = f"other {swapped}"
 
     def act() -> None:
         theirs = pa.table({"id": [1], "at": [6], "x": ["theirs"]})
-        changed = made.upsert(theirs, on="id", sequence_by="at")
+        changed = ds.upsert(theirs, on="id", sequence_by="at")
         changed.rename_columns({swapped: other, other: swapped})
 
     acts = iter([act])
@@ -425,10 +425,10 @@ def test_retries_follow_renamed_columns(
     monkeypatch.setattr(attempts, "plan_update", lose)
     ours = pa.table({"id": [1, 2, 3], "at": [7, 7, 7], "x": ["A", "B", "C"]})
     rules = UpsertRules(("id",), sequence_by="at")
-    done = way(made.table, ours, rules)
+    done = way(ds.table, ours, rules)
     assert done.attempts == 2
-    found = lance_stream.Dataset(done.table).to_table(["id", "x"]).sort_by("id").to_pylist()
-    assert found == [
+    rows_found = lance_stream.Dataset(done.table).to_table(["id", "x"]).sort_by("id").to_pylist()
+    assert rows_found == [
         {"id": each, "x": x}
         for each, x in (
             # of the rows (3, "theirs"), (2, "b") and (1, "c"), the last is newer

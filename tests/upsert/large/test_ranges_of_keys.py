@@ -65,11 +65,11 @@ def test_tasks_read_each_chunk_of_the_index_once(monkeypatch: pytest.MonkeyPatch
     """
     table = table_of(20)
     table = upsert_by_parts(table, rows([5000], 1), ON_ID).table
-    num_chunks = sum(len(read_footer(table.store, each).firsts) for each in runs_of(table))
+    num_chunks = sum(len(read_footer(table.store, path).firsts) for path in runs_of(table))
     assert num_chunks == 20 * 4
     for _ in range(2):  # indexes the new file, and merges runs
         table = upsert_by_parts(table, rows([5000], 1), ON_ID).table
-    num_chunks = sum(len(read_footer(table.store, each).firsts) for each in runs_of(table))
+    num_chunks = sum(len(read_footer(table.store, path).firsts) for path in runs_of(table))
     assert num_chunks <= 63 + 4
     with monkeypatch.context() as patch:
         reads = Reads(patch)
@@ -129,8 +129,8 @@ def test_random_histories_match_a_dictionary(
             if row["id"] > "key 8":
                 model.pop(row["id"], None)
             else:
-                kept = model.get(row["id"], (0, None))[1]
-                model[row["id"]] = row["x"], row["text"] if has_text else kept
+                sequence = model.get(row["id"], (0, None))[1]
+                model[row["id"]] = row["x"], row["text"] if has_text else sequence
         before, ds = ds.version, lance_stream.Dataset(done.table)
         found = lance.dataset(uri).to_table().to_pylist()
         assert len(found) == len(model)
@@ -150,8 +150,8 @@ def wide_table(num_fragments: int = 3) -> TableVersion:
     schema = SCHEMA.append(pa.field("text", pa.string()))
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
     for number in range(num_fragments):
-        own = range(number * 50, number * 50 + 50)
-        ds = ds.append(rows(own, 0).append_column("text", pa.array(["long " * 1000] * 50)))
+        keys = range(number * 50, number * 50 + 50)
+        ds = ds.append(rows(keys, 0).append_column("text", pa.array(["long " * 1000] * 50)))
     return ds.table
 
 
@@ -168,9 +168,9 @@ def test_several_ranges_change_one_fragment_in_place() -> None:
     done = upsert_by_parts(table, rows(range(20, 170), 7), ON_ID, num_parts=5)
     assert (done.num_updated, done.num_inserted) == (130, 20)
     assert columns_of(done.table) == {0: 2, 1: 2, 2: 2, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}
-    found = lance_stream.Dataset(done.table).to_table().to_pylist()
-    assert Counter(each["x"] for each in found) == {7: 150, 0: 20}
-    assert sum(each["text"] is not None for each in found) == 150
+    records = lance_stream.Dataset(done.table).to_table().to_pylist()
+    assert Counter(row["x"] for row in records) == {7: 150, 0: 20}
+    assert sum(row["text"] is not None for row in records) == 150
     feed = lance_stream.Dataset(done.table).changes(table.version).read_all()
     assert Counter(feed["_change_type"].to_pylist()) == {
         "update_preimage": 130,
@@ -207,9 +207,9 @@ def test_concurrent_changes_lead_to_a_new_plan(monkeypatch: pytest.MonkeyPatch) 
     done = upsert_by_parts(table, rows(range(100), 7), ON_ID, num_parts=4)
     assert done.attempts == 2
     assert (done.num_updated, done.num_inserted) == (99, 1)
-    found = lance_stream.Dataset(done.table).to_table().to_pylist()
-    assert Counter(each["text"] for each in found) == {"short": 149, None: 1}
-    assert Counter(each["x"] for each in found) == {7: 100, 0: 50}
+    records = lance_stream.Dataset(done.table).to_table().to_pylist()
+    assert Counter(each["text"] for each in records) == {"short": 149, None: 1}
+    assert Counter(each["x"] for each in records) == {7: 100, 0: 50}
     named = {file.path for fragment in done.table.manifest.fragments for file in fragment.files}
     others = {each.path.split("/")[-1] for each in table.store.list("data")} - named
     assert len(others) <= 3  # those that the update replaced
@@ -219,7 +219,7 @@ def test_concurrent_changes_lead_to_a_new_plan(monkeypatch: pytest.MonkeyPatch) 
 def test_failed_ranges_leave_no_file(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Neither data files nor staged rows remain, whichever step fails."""
     table = wide_table()
-    before = {each.path for each in table.store.list("data")}
+    before = {file.path for file in table.store.list("data")}
     inner = getattr(PartedUpsert, f"do_{step}")
     calls: list[int] = []
 
@@ -233,7 +233,7 @@ def test_failed_ranges_leave_no_file(monkeypatch: pytest.MonkeyPatch, step: str)
     with pytest.raises(InvalidInputError, match="no more"):
         upsert_by_parts(table, rows(range(250), 7), ON_ID, num_parts=4)
     assert len(calls) > 1
-    assert {each.path for each in table.store.list("data")} == before
+    assert {file.path for file in table.store.list("data")} == before
     assert not table.store.list("_lance_stream/staged_rows")
 
 
@@ -250,15 +250,17 @@ def test_ranges_cover_all_rows_once(
         monkeypatch.setattr(staged_files, "BUNDLES_PER_BATCH", dice.randrange(1, 20))
         store = MemoryStore(f"/{uuid.uuid4()}")
         span = dice.choice([3, 40, 1 << 64])
-        wanted: list[tuple[int, int]] = []
+        expected: list[tuple[int, int]] = []
         files = []
         for _ in range(dice.randrange(1, 4)):
             portions = []
             for _ in range(dice.randrange(3)):
                 words = [dice.randrange(span) for _ in range(dice.randrange(50))]
-                own = [(word, len(wanted) + place) for place, word in enumerate(words)]
-                wanted += own
-                batch = pa.record_batch({"row": pa.array([row for _, row in own], pa.int64())})
+                pairs_of_part = [(word, len(expected) + index) for index, word in enumerate(words)]
+                expected += pairs_of_part
+                batch = pa.record_batch(
+                    {"row": pa.array([row for _, row in pairs_of_part], pa.int64())}
+                )
                 portions.append((batch, np.array(words, np.uint64)))
             files.append(
                 sort_rows(portions) if dice.random() < 0.5 else write_sorted(portions, store)
@@ -271,13 +273,13 @@ def test_ranges_cover_all_rows_once(
             for file in files:
                 for batch, words in file.read_with_words(store, each):
                     pairs = zip(words.tolist(), batch["row"].to_pylist(), strict=True)
-                    own = list(pairs)
-                    assert all(each.first <= word <= each.last for word, _ in own)
-                    found += own
-        assert sorted(found) == sorted(wanted)
+                    pairs_of_part = list(pairs)
+                    assert all(each.first <= word <= each.last for word, _ in pairs_of_part)
+                    found += pairs_of_part
+        assert sorted(found) == sorted(expected)
         starts = [each.first for each in ranges]
         assert starts == sorted(set(starts))
-        assert sum(each.num_rows for each in files) == len(wanted)
+        assert sum(each.num_rows for each in files) == len(expected)
 
 
 def test_groups_keep_their_order_and_limit() -> None:

@@ -43,10 +43,10 @@ def test_keys_widened_before_commit_stay_one(
     ):
         first = stage_rows([rows], table.store, table.arrow_schema, rules, task=0)
         ds = lance_stream.open_dataset(uri).alter_columns({"path": "id", "data_type": after})
-        known = ds.schema if knows_it else table.arrow_schema
-        second = stage_rows([later], table.store, known, rules, task=1)
-        assert [bool(each.sorted_rows.path) for each in (first, second)] == [True, False]
+        schema = ds.schema if knows_it else table.arrow_schema
+        second = stage_rows([later], table.store, schema, rules, task=1)
+        assert [bool(staged.sorted_rows.path) for staged in (first, second)] == [True, False]
         upsert_staged(ds.table, [first, second], rules, rows.schema.names, pa.int64())
-    made = lance.dataset(uri).to_table()
-    assert sorted(made["v"].to_pylist()) == [*range(150), *range(1000, 1050)]
-    assert made.num_rows == len(set(made["id"].to_pylist())) == 200
+    stored = lance.dataset(uri).to_table()
+    assert sorted(stored["v"].to_pylist()) == [*range(150), *range(1000, 1050)]
+    assert stored.num_rows == len(set(stored["id"].to_pylist())) == 200
