@@ -44,7 +44,8 @@ def feed(ds: Dataset, *arguments: Any, **options: Any) -> list[tuple[int, str, i
     )
 
 
-def test_each_version_shows_what_it_changed(ds: Dataset) -> None:
+def test_versions_show_what_they_changed(ds: Dataset) -> None:
+    """This is the contract of the feed: one event per changed row, in the order of versions."""
     assert feed(ds, 0) == [
         (2, "insert", 0),
         (2, "insert", 1),
@@ -56,6 +57,7 @@ def test_each_version_shows_what_it_changed(ds: Dataset) -> None:
 
 
 def test_after_is_exclusive_and_through_is_inclusive(ds: Dataset) -> None:
+    """A consumer passes the version that it has as `after`, and must not get its changes again."""
     assert feed(ds, 2, 3) == [(3, "delete", 1)]
     assert feed(ds, 3, 3) == []
     assert feed(ds, 4, 5) == []
@@ -63,6 +65,7 @@ def test_after_is_exclusive_and_through_is_inclusive(ds: Dataset) -> None:
 
 
 def test_change_columns_follow_the_tables_columns(ds: Dataset) -> None:
+    """Consumers address the change columns by name and type, as in Delta's feed."""
     schema = ds.changes(0).schema
     assert schema.names == [*SCHEMA.names, *CHANGE_COLUMNS.names]
     assert pa.schema([schema.field(name) for name in CHANGE_COLUMNS.names]) == CHANGE_COLUMNS
@@ -88,7 +91,8 @@ def test_a_deleted_row_keeps_its_row_versions(ds: Dataset) -> None:
     }
 
 
-def test_an_overwrite_deletes_before_it_inserts(ds: Dataset) -> None:
+def test_overwrites_delete_before_they_insert(ds: Dataset) -> None:
+    """Whoever applies changes in order must not delete the new rows."""
     ds = ds.overwrite(rows(7, 8))
     assert feed(ds, 5) == [
         (6, "delete", 0),
@@ -101,6 +105,9 @@ def test_an_overwrite_deletes_before_it_inserts(ds: Dataset) -> None:
 
 
 def test_columns_match_by_name_across_overwrites(ds: Dataset) -> None:
+    """An overwrite starts new columns, so a name is all that connects them, if the type can
+    follow.
+    """
     other = pa.table({"name": pa.array(["x"], pa.large_string()), "z": [1.5], "id": ["nine"]})
     changes = ds.overwrite(other).changes(0, columns=["name", "id", "z"]).read_all()
     deleted = changes.filter(pa.compute.field("_change_type") == "delete")
@@ -112,6 +119,7 @@ def test_columns_match_by_name_across_overwrites(ds: Dataset) -> None:
 
 
 def test_net_changes_compare_both_ends(ds: Dataset) -> None:
+    """A row that came and went between both versions must not appear."""
     assert feed(ds, 0, deduplication_mode="netChanges") == [
         (5, "insert", 0),
         (5, "insert", 2),
@@ -135,15 +143,20 @@ def test_net_changes_compare_both_ends(ds: Dataset) -> None:
     ],
 )
 def test_invalid_intervals_are_refused(ds: Dataset, interval: tuple[Any, ...], named: str) -> None:
+    """Reversed or future intervals would return nothing and look like no changes."""
     with pytest.raises(InvalidInputError, match=named):
         ds.changes(*interval)
 
 
-def test_an_older_dataset_sees_newer_changes(ds: Dataset) -> None:
+def test_older_datasets_see_newer_changes(ds: Dataset) -> None:
+    """The interval decides, not the version that the dataset happens to show."""
     assert feed(ds.checkout(2), 3, 5) == [(4, "insert", 4)]
 
 
-def test_a_missing_version_is_named(ds: Dataset) -> None:
+def test_missing_versions_are_named(ds: Dataset) -> None:
+    """Without one of its versions an interval is incomplete, and the message names a possible
+    start.
+    """
     for version in (1, 2):
         ds.table.store.delete(manifest_path(version))
     with pytest.raises(
@@ -163,6 +176,7 @@ def test_a_missing_version_is_named(ds: Dataset) -> None:
 
 
 def test_the_feed_needs_stable_row_ids() -> None:
+    """Without ids an update cannot be told from a delete and an insert."""
     made = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
@@ -171,6 +185,7 @@ def test_the_feed_needs_stable_row_ids() -> None:
 
 
 def test_change_units_can_be_pickled(ds: Dataset) -> None:
+    """Spark plans on the driver and reads on workers."""
     plan = plan_changes(ds.table, 0)
     assert [unit.num_rows for unit in plan.units] == [4, 1, 1]
     units = pickle.loads(pickle.dumps(plan.units))
@@ -179,6 +194,7 @@ def test_change_units_can_be_pickled(ds: Dataset) -> None:
 
 
 def test_reading_a_version_costs_its_changes(ds: Dataset) -> None:
+    """The feed must not scan the table: one deleted row opens one fragment."""
     for number in range(5, 15):
         ds = ds.append(rows(number))
     newest = ds.delete("id = 9")
@@ -192,6 +208,7 @@ def test_reading_a_version_costs_its_changes(ds: Dataset) -> None:
 
 
 def test_timestamps_of_the_feed_are_monotonic(ds: Dataset) -> None:
+    """Watermarks in Spark rely on timestamps that never go back."""
     stamps = ds.changes(0).read_all()["_commit_timestamp"].to_pylist()
     assert stamps == sorted(stamps)
     assert len(set(stamps)) == 3

@@ -50,6 +50,7 @@ def struct(**kinds: pa.DataType) -> pa.DataType:
 
 
 def test_reordered_struct_fields_keep_their_values(tmp_path: Path) -> None:
+    """Fields are matched by name after an overwrite, and their order must not swap values."""
     uri = uri_of(tmp_path)
     made(uri, {"s": {"y": 1, "z": 2}})
     overwrite(uri, {"s": {"z": 20, "y": 10}})
@@ -110,6 +111,7 @@ def test_a_recreated_struct_field_starts_null(tmp_path: Path) -> None:
 
 
 def test_cast_struct_fields_keep_their_values(tmp_path: Path) -> None:
+    """The cast gives the field another id, yet its old values are still its own."""
     uri = uri_of(tmp_path)
     made(
         uri, {"s": {"y": 1, "z": "a"}}, schema=pa.schema({"s": struct(y=pa.int32(), z=pa.string())})
@@ -124,12 +126,14 @@ def test_cast_struct_fields_keep_their_values(tmp_path: Path) -> None:
 
 
 def test_renamed_struct_fields_keep_their_values(tmp_path: Path) -> None:
+    """Swapped names must be followed by field id, in structs as in columns."""
     uri = uri_of(tmp_path)
     made(uri, {"s": {"y": 1, "z": 2}}).rename_columns({"s.y": "z", "s.z": "y"})
     assert images_of(uri, "s") == [(1, "insert", {"z": 1, "y": 2})]
 
 
-def test_a_struct_without_requested_fields_remains(tmp_path: Path) -> None:
+def test_structs_without_matching_fields_remain(tmp_path: Path) -> None:
+    """A struct of which no field existed then is still null or not null."""
     uri = uri_of(tmp_path)
     made(uri, {"id": 1, "s": {"y": 1}}, {"id": 2, "s": None})
     ds = lance_stream.open_dataset(uri)
@@ -138,7 +142,10 @@ def test_a_struct_without_requested_fields_remains(tmp_path: Path) -> None:
     assert ds.version == 1
 
 
-def test_a_required_struct_field_may_start_null(tmp_path: Path) -> None:
+def test_required_struct_fields_may_start_null(tmp_path: Path) -> None:
+    """A field that did not exist yet has no value in older rows, whatever the newest schema
+    demands.
+    """
     uri = uri_of(tmp_path)
     made(uri, {"s": {"y": 1}})
     part = pa.field("z", pa.int64(), nullable=False)
@@ -189,6 +196,7 @@ def test_retyped_columns_show_equal_values(
 
 
 def test_maps_show_entries_under_other_types(tmp_path: Path) -> None:
+    """Keys and values of maps follow the same rules as columns, null and empty maps included."""
     uri = uri_of(tmp_path)
     schema = pa.schema({"m": pa.map_(pa.string(), struct(p=pa.int32(), q=pa.int32()))})
     row = {"m": [("k", {"p": 1, "q": 2})]}
@@ -200,6 +208,7 @@ def test_maps_show_entries_under_other_types(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_structs_may_become_packed_or_unpacked(tmp_path: Path, is_packed: bool) -> None:
+    """Packing is a matter of storage only, and must not make another column."""
     uri = uri_of(tmp_path)
     plain = pa.field("s", struct(y=pa.int32(), z=pa.int32()))
     packed = plain.with_metadata({"packed": "true"})
@@ -214,6 +223,7 @@ def test_structs_may_become_packed_or_unpacked(tmp_path: Path, is_packed: bool) 
 
 
 def test_bytes_that_become_blobs_keep_values(tmp_path: Path) -> None:
+    """Blobs are read by other means than plain bytes, while the values are the same."""
     uri = uri_of(tmp_path)
     plain = pa.field("b", pa.large_binary())
     made(uri, {"b": b"plain"}, schema=pa.schema([plain]))
@@ -227,6 +237,7 @@ def test_bytes_that_become_blobs_keep_values(tmp_path: Path) -> None:
 
 
 def test_truncated_casts_show_null_before(tmp_path: Path) -> None:
+    """A value that does not fit the new type exactly must not be shown as another one."""
     uri = uri_of(tmp_path)
     schema = pa.schema({"t": pa.timestamp("us")})
     rows = pa.table([pa.array([1_000, 1_234], pa.timestamp("us"))], schema=schema)
@@ -244,6 +255,7 @@ def test_truncated_casts_show_null_before(tmp_path: Path) -> None:
 
 
 def test_renamed_and_cast_columns_stay_the_same(tmp_path: Path) -> None:
+    """One call may change both name and type, and then the id is new as well."""
     uri = uri_of(tmp_path)
     made(uri, {"id": 1, "x": 10})
     lance.dataset(uri).alter_columns({"path": "x", "name": "price", "data_type": pa.int32()})
@@ -254,6 +266,7 @@ def test_renamed_and_cast_columns_stay_the_same(tmp_path: Path) -> None:
 
 
 def test_renamed_columns_keep_their_values(tmp_path: Path) -> None:
+    """Swapped names must be followed by field id."""
     uri = uri_of(tmp_path)
     ds = made(uri, {"a": 1, "b": 2}).rename_columns({"a": "b", "b": "a"})
     ds.append(pa.table({"b": [10], "a": [20]}))
@@ -262,6 +275,7 @@ def test_renamed_columns_keep_their_values(tmp_path: Path) -> None:
 
 
 def test_names_identify_columns_across_a_gap(tmp_path: Path) -> None:
+    """If a version between is gone ids cannot be followed, and names are the best evidence."""
     uri = uri_of(tmp_path)
     ds = made(uri, {"x": 1}).append(pa.table({"x": [2]})).append(pa.table({"x": [3]}))
     ds = ds.rename_columns({"x": "price"})

@@ -40,13 +40,15 @@ def uri(tmp_path: Path) -> str:
     return where
 
 
-def test_a_renamed_column_is_the_same_column(uri: str) -> None:
+def test_renamed_columns_stay_the_same_column(uri: str) -> None:
+    """Consumers ask for the newest name and expect the whole history under it."""
     lance.dataset(uri).alter_columns({"path": "x", "name": "price"})
     ds = lance_stream.open_dataset(uri)
     assert images(ds, "price") == [(2, "insert", 10)]
 
 
 def test_cast_columns_keep_their_values(uri: str) -> None:
+    """Lance gives a cast column a new field id, and the feed shows the cast as an update."""
     lance.dataset(uri).alter_columns({"path": "x", "data_type": pa.int64()})
     ds = lance_stream.open_dataset(uri)
     assert images(ds, "x") == [
@@ -56,7 +58,8 @@ def test_cast_columns_keep_their_values(uri: str) -> None:
     ]
 
 
-def test_a_later_column_is_null_before(uri: str) -> None:
+def test_later_columns_are_null_before(uri: str) -> None:
+    """Rows of older versions have no value of a column that was added later."""
     ds = lance_stream.open_dataset(uri).add_columns(pa.field("z", pa.float64()))
     ds = ds.update({"z": "x"})
     assert images(ds, "z") == [
@@ -66,13 +69,15 @@ def test_a_later_column_is_null_before(uri: str) -> None:
     ]
 
 
-def test_a_reused_name_is_another_column(uri: str) -> None:
+def test_reused_names_are_other_columns(uri: str) -> None:
+    """A dropped column's values must not appear under a new column of its name."""
     lance.dataset(uri).drop_columns(["x"])
     ds = lance_stream.open_dataset(uri).add_columns(pa.field("x", pa.int32()))
     assert images(ds, "x") == [(2, "insert", None)]
 
 
 def test_reused_ids_after_restores_are_other_columns(uri: str) -> None:
+    """A restore takes back the counter of field ids, so an id can return with another meaning."""
     ds = lance_stream.open_dataset(uri).add_columns(pa.field("z", pa.string()))
     two = pa.Table.from_pylist([{"id": 2, "x": 20, "z": "text"}], ds.schema)
     ds = ds.append(two).restore(2)
@@ -87,6 +92,7 @@ def test_reused_ids_after_restores_are_other_columns(uri: str) -> None:
 
 
 def test_restoring_across_an_overwrite_finds_old_columns(uri: str) -> None:
+    """An overwrite may use the same ids for other columns, and the restore ends that."""
     ds = lance_stream.open_dataset(uri)
     ds = ds.overwrite(
         table(z=[1.5], id=["text"], x=pa.array([7], pa.int32()))
@@ -102,18 +108,21 @@ def test_restoring_across_an_overwrite_finds_old_columns(uri: str) -> None:
 
 
 def test_renames_are_followed_across_overwrites(uri: str) -> None:
+    """An overwrite matches columns by name, and the name of the older one changed before."""
     lance.dataset(uri).alter_columns({"path": "x", "name": "price"})
     ds = lance_stream.open_dataset(uri).overwrite(table(price=[0.5]))
     assert images(ds, "price") == [(2, "insert", 10.0), (4, "delete", 10.0), (4, "insert", 0.5)]
 
 
 def test_struct_fields_are_followed_like_columns(uri: str) -> None:
+    """A path through a renamed struct must reach the old field."""
     lance.dataset(uri).alter_columns({"path": "s", "name": "part"})
     ds = lance_stream.open_dataset(uri)
     assert images(ds, "part", columns=["part.y"]) == [(2, "insert", {"y": "a"})]
 
 
-def test_a_required_column_may_start_null(uri: str) -> None:
+def test_required_columns_may_start_null(uri: str) -> None:
+    """A computed column is not nullable, yet older rows have no value of it."""
     lance.dataset(uri).add_columns({"one": "1"})
     ds = lance_stream.open_dataset(uri)
     assert not ds.schema.field("one").nullable
@@ -125,6 +134,7 @@ def test_a_required_column_may_start_null(uri: str) -> None:
 
 
 def test_names_identify_columns_across_gaps(uri: str) -> None:
+    """With a version missing between, only names of compatible types connect the columns."""
     ds = lance_stream.open_dataset(uri).overwrite(table(x=[7], id=["text"], s=["text"]))
     ds = ds.overwrite(table(s=[8], x=[9]))
     ds.table.store.delete(manifest_path(3))

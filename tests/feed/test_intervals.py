@@ -50,12 +50,14 @@ def made_at(*seconds: float) -> Dataset:
     [(0, 1, 1), (0.5, 2, 1), (10, 2, 2), (15, 3, 2), (20, 3, 3), (99, 4, 3)],
 )
 def test_timestamps_at_and_between_versions(seconds: float, since: int, until: int) -> None:
+    """Start is the first version at or after a moment, end the last one at or before it."""
     table = made_at(0, 10, 20).table
     assert first_version_since(table, at(seconds)) == since
     assert last_version_until(table, at(seconds)) == until
 
 
 def test_timestamps_before_the_first_version() -> None:
+    """An end before the table existed has no version, while a start there means all of them."""
     table = made_at(0, 10).table
     assert first_version_since(table, at(-1)) == 1
     with pytest.raises(InvalidInputError, match=r"no version existed at .* version 1"):
@@ -63,6 +65,7 @@ def test_timestamps_before_the_first_version() -> None:
 
 
 def test_timestamps_are_independent_of_time_zones() -> None:
+    """The same instant in another zone, or without one, is the same moment in UTC."""
     table = made_at(0, 10, 20).table
     moment = at(10).astimezone(KOLKATA)
     assert first_version_since(table, moment) == last_version_until(table, moment) == 2
@@ -73,6 +76,9 @@ def test_timestamps_are_independent_of_time_zones() -> None:
 
 @pytest.mark.parametrize("seconds", range(-1, 62))
 def test_clock_skew_skips_no_version(seconds: int) -> None:
+    """Writers' clocks differ, and a version stamped earlier than its predecessor must not be
+    skipped.
+    """
     said = [0, 50, 12, 30, 11, 60, 58]
     table = made_at(*said).table
     shown = [max(said[: place + 1]) for place in range(len(said))]
@@ -84,6 +90,7 @@ def test_clock_skew_skips_no_version(seconds: int) -> None:
 
 
 def test_finding_a_version_reads_few_manifests() -> None:
+    """A binary search is possible although timestamps are not sorted exactly."""
     minutes = made_at(*(120 * number for number in range(60)))
     store = WatchedStore(minutes.table.store)
     log = type(minutes.table.log)(store)
@@ -94,6 +101,7 @@ def test_finding_a_version_reads_few_manifests() -> None:
 
 
 def test_timestamps_are_monotonic_for_any_start() -> None:
+    """The timestamp shown for a version must not depend on where the reader began."""
     said = [0, 50, 12, 30, 11, 60, 58]
     ds = made_at(*said)
     whole = ds.changes(0).read_all()["_commit_timestamp"].to_pylist()
@@ -106,6 +114,7 @@ def test_timestamps_are_monotonic_for_any_start() -> None:
 
 
 def test_versions_beyond_clock_skew_are_ignored() -> None:
+    """The bound on clock skew is what keeps the correction from reading the whole history."""
     later = CLOCK_SKEW / 1e9 + 1
     table = made_at(0, 9, later, later + 20).table
     store = WatchedStore(table.store)

@@ -123,38 +123,44 @@ WRITERS = pytest.mark.parametrize("who", ["we", "pylance"])
 
 
 @WRITERS
-def test_an_append(uri: str, who: str) -> None:
+def test_appends_show_only_inserts(uri: str, who: str) -> None:
+    """The simplest operation fixes the form of an event, for both writers."""
     APPEND[who](uri)
     assert events(uri) == [("insert", 9, 1)]
 
 
 @WRITERS
-def test_an_update_over_two_fragments(uri: str, who: str) -> None:
+def test_updates_span_several_fragments(uri: str, who: str) -> None:
+    """Updated rows move to a new fragment and must not appear as deletes and inserts."""
     UPDATE[who](uri)
     assert events(uri) == updates([1, 4], 0, 7)
 
 
 @WRITERS
-def test_an_upsert_shows_updates_before_inserts(uri: str, who: str) -> None:
+def test_upserts_show_updates_before_inserts(uri: str, who: str) -> None:
+    """The order of events in a version is part of the contract."""
     UPSERT[who](uri)
     assert events(uri) == [*updates([1], 0, 7), ("insert", 9, 7)]
 
 
 def test_deletes_precede_updates_and_inserts(uri: str) -> None:
+    """Whoever applies changes in order must not delete what the same version has inserted."""
     data = rows(id=[9, 1, 4], x=[7, 7, 7]).append_column("op", pa.array(["i", "u", "d"]))
     ours(uri).upsert(data, on="id", delete_when="op = 'd'", except_columns=["op"])
     assert events(uri) == [("delete", 4, 0), *updates([1], 0, 7), ("insert", 9, 7)]
 
 
 @WRITERS
-def test_a_delete_of_rows_and_fragments(uri: str, who: str) -> None:
+def test_deletes_include_whole_fragments(uri: str, who: str) -> None:
+    """A fragment that vanishes leaves no deletion file to compare."""
     DELETE[who](uri)
     assert len(ours(uri).table.manifest.fragments) == 1
     assert events(uri) == [("delete", number, 0) for number in (1, 4, 5)]
 
 
 @WRITERS
-def test_a_reinserted_key_is_another_row(uri: str, who: str) -> None:
+def test_reinserted_keys_are_other_rows(uri: str, who: str) -> None:
+    """Identity is the row id, not the key."""
     DELETE[who](uri)
     ours(uri).append(rows(id=[4], x=[1]))
     read = ours(uri).changes(3).read_all()
@@ -166,13 +172,15 @@ def test_a_reinserted_key_is_another_row(uri: str, who: str) -> None:
 
 
 @WRITERS
-def test_an_overwrite_deletes_before_it_inserts(uri: str, who: str) -> None:
+def test_overwrites_delete_before_they_insert(uri: str, who: str) -> None:
+    """Whoever applies changes in order must not delete the new rows."""
     OVERWRITE[who](uri)
     assert events(uri) == [*ALL_OLD, ("insert", 0, 1), ("insert", 9, 1)]
 
 
 @WRITERS
 def test_restores_delete_update_and_insert(uri: str, who: str) -> None:
+    """A restore changes rows in all three ways, and undoes the net change of what it reverts."""
     ds = ours(uri).update({"x": "7"}, where="id = 1").delete("id = 5")
     ds.append(rows(id=[9], x=[1]))
     if who == "we":
@@ -185,23 +193,27 @@ def test_restores_delete_update_and_insert(uri: str, who: str) -> None:
 
 @pytest.mark.parametrize("what", NOTHING)
 def test_operations_without_row_changes_are_silent(uri: str, what: str) -> None:
+    """Compaction, configuration and metadata must not wake consumers."""
     NOTHING[what](uri)
     assert ours(uri).version > 3
     assert events(uri) == []
     assert events(uri, deduplication_mode="netChanges") == []
 
 
-def test_a_replaced_column_updates_the_whole_fragment(uri: str) -> None:
+def test_replaced_columns_update_whole_fragments(uri: str) -> None:
+    """Pylance replaces a column's file without saying which values differ."""
     replace_column(uri, 1, [7, 7])
     assert events(uri) == updates([4, 5], 0, 7)
 
 
 def test_rows_rewritten_in_place_are_updates(uri: str) -> None:
+    """Version stamps tell which rows of a rewritten column have changed."""
     rewrite_column(uri, rows(id=[1, 3], x=[7, 7]), stamped=True)
     assert events(uri) == updates([1, 3], 0, 7)
 
 
 def test_unstamped_rewrites_update_whole_fragments(uri: str) -> None:
+    """Without stamps any row of the fragment may have changed, and showing too many is safe."""
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
     assert events(uri) == [
         *(("update_pre", number, 0) for number in range(4)),
@@ -210,6 +222,9 @@ def test_unstamped_rewrites_update_whole_fragments(uri: str) -> None:
 
 
 def test_compacted_unstamped_rewrites_are_net_changes(uri: str) -> None:
+    """A compaction hides the rewritten file, and the change must still be seen between both
+    ends.
+    """
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
     ours(uri).compact()
     net = events(uri, deduplication_mode="netChanges", pre_images=False)
@@ -219,6 +234,7 @@ def test_compacted_unstamped_rewrites_are_net_changes(uri: str) -> None:
 def test_restores_revert_compacted_unstamped_rewrites(
     uri: str,
 ) -> None:
+    """The restored rows differ from the newest ones, although no stamp says so."""
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
     ours(uri).compact().restore(3)
     last = ours(uri).version
@@ -240,7 +256,8 @@ def add_values(uri: str, who: str) -> None:
 
 
 @WRITERS
-def test_a_column_with_values_updates_every_row(uri: str, who: str) -> None:
+def test_filled_columns_update_every_row(uri: str, who: str) -> None:
+    """A computed column is a change of each row, shown with null before."""
     add_values(uri, who)
     read = ours(uri).changes(3).read_all()
     assert read["_change_type"].to_pylist() == ["update_preimage"] * 6 + ["update_postimage"] * 6
@@ -249,6 +266,7 @@ def test_a_column_with_values_updates_every_row(uri: str, who: str) -> None:
 
 @WRITERS
 def test_column_backfills_can_be_left_out(uri: str, who: str) -> None:
+    """Consumers that do not read the new column must not receive the whole table again."""
     add_values(uri, who)
     ours(uri).update({"x": "7"}, where="id = 1").compact()
     for mode in ("none", "netChanges"):
@@ -267,6 +285,7 @@ def test_a_cast_is_no_backfill(uri: str) -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("moved", [False, True])
 def test_restoring_a_dropped_column_updates_rows(uri: str, moved: bool) -> None:
+    """Its values return, with or without a compaction between, unless backfills are left out."""
     lance.dataset(uri).drop_columns(["x"])
     if moved:
         ours(uri).compact()
@@ -276,6 +295,7 @@ def test_restoring_a_dropped_column_updates_rows(uri: str, moved: bool) -> None:
 
 
 def test_updates_can_be_deletes_and_inserts(uri: str) -> None:
+    """Some consumers cannot apply updates, and `compute_updates=False` splits them."""
     UPSERT["we"](uri)
     assert events(uri, compute_updates=False) == [
         ("delete", 1, 0),
@@ -284,7 +304,8 @@ def test_updates_can_be_deletes_and_inserts(uri: str) -> None:
     ]
 
 
-def test_net_changes_show_each_row_once(uri: str) -> None:
+def test_net_changes_show_rows_once(uri: str) -> None:
+    """Several updates of a row are one, and a row that came and went is none."""
     ds = ours(uri).update({"x": "7"}, where="id < 2").update({"x": "8"}, where="id < 3")
     ds.delete("id = 0").append(rows(id=[9, 10], x=[1, 1])).delete("id = 9").compact()
     net = events(uri, deduplication_mode="netChanges")
@@ -292,6 +313,7 @@ def test_net_changes_show_each_row_once(uri: str) -> None:
 
 
 def test_migration_to_row_ids_changes_nothing(tmp_path: Path) -> None:
+    """The migration changes metadata only, and versions before it have no feed."""
     plain = str(tmp_path / "plain")
     lance.write_dataset(rows(id=[0, 1, 2], x=[0] * 3), plain, max_rows_per_file=2)
     lance.dataset(plain).delete("id = 1")

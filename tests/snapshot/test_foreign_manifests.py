@@ -64,6 +64,7 @@ WRITES = {
 
 @pytest.mark.parametrize("verb", WRITES)
 def test_unwritable_features_are_noticed_before_writing(verb: str, tmp_path: Path) -> None:
+    """A flag unknown to us may forbid what we do, so every verb must stop before its first file."""
     ds = make(tmp_path / "t")
     edit_manifest(
         tmp_path / "t", lambda manifest: setattr(manifest, "writer_feature_flags", 1 << 40 | 2)
@@ -78,6 +79,7 @@ def test_unwritable_features_are_noticed_before_writing(verb: str, tmp_path: Pat
 
 @pytest.mark.parametrize("verb", ["append", "append of a reader", "upsert", "update", "overwrite"])
 def test_row_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
+    """A counter that another program set too low would give two rows one id."""
     make(tmp_path / "t").upsert(pa.table({"id": [2], "x": [0.5]}), on="id")
     change = by_another_program(lambda manifest: setattr(manifest, "next_row_id", 3))
     edit_manifest(tmp_path / "t", change)
@@ -91,6 +93,7 @@ def test_row_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["append", "upsert", "update", "add_columns", "compact"])
 def test_fragment_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
+    """A wrong maximum must not make a new fragment take the deletion files of an old one."""
     make(tmp_path / "t").append(pa.table({"id": [5], "x": [5.0]}))
     edit_manifest(tmp_path / "t", lambda manifest: setattr(manifest, "max_fragment_id", 0))
     ds = lance_stream.open_dataset(tmp_path / "t")
@@ -101,6 +104,7 @@ def test_fragment_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
 
 
 def test_compaction_ignores_tables_without_columns(tmp_path: Path) -> None:
+    """Such a table has nothing to write, and must not fail the upkeep."""
     make(tmp_path / "t")
     edit_manifest(tmp_path / "t", lambda manifest: manifest.ClearField("fields"))
     ds = lance_stream.open_dataset(tmp_path / "t")
@@ -108,6 +112,9 @@ def test_compaction_ignores_tables_without_columns(tmp_path: Path) -> None:
 
 
 def test_ambiguous_column_names_are_refused(tmp_path: Path) -> None:
+    """Lance permits no duplicates, but other writers do; choosing one silently could delete the
+    wrong rows.
+    """
     make(tmp_path / "t")
     edit_manifest(tmp_path / "t", lambda manifest: setattr(manifest.fields[1], "name", "id"))
     ds = lance_stream.open_dataset(tmp_path / "t")
@@ -122,6 +129,7 @@ def test_ambiguous_column_names_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_largest_row_id_is_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check reads all row ids of a foreign version, which our own versions must not repeat."""
     from lance_stream.table.apply import next_row_id_check
 
     asked: list[int] = []
@@ -142,6 +150,9 @@ def test_the_largest_row_id_is_found_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("column", ["_row_created_at_version", "_row_last_updated_at_version"])
 def test_lineage_filters_need_stable_row_ids(column: str, tmp_path: Path) -> None:
+    """Without stable ids these columns have no values, and a filter would silently match
+    nothing.
+    """
     ds = make(tmp_path / "t", stable_row_ids=False)
     for ask in (
         lambda: ds.to_table(filter=f"{column} > 2"),
@@ -180,6 +191,9 @@ def test_misreadable_fields_are_refused_everywhere(stated: bytes, tmp_path: Path
 
 
 def test_future_fields_are_ignored_and_dropped(tmp_path: Path) -> None:
+    """Protobuf fields that a later Lance adds must not stop reading, and we cannot vouch for
+    them in our versions.
+    """
     make(tmp_path / "t")
     add_bytes_to_manifest(tmp_path / "t", wire.encode_varint(99 << 3) + b"\x07")
     ds = lance_stream.open_dataset(tmp_path / "t")
@@ -226,6 +240,7 @@ def an_overlay_without_its_flag(manifest: table_pb2.Manifest) -> None:
 def test_misreadable_fragments_are_refused(
     change: Callable[[table_pb2.Manifest], object], tmp_path: Path
 ) -> None:
+    """Contradictory manifests could be read as shifted or missing rows."""
     make(tmp_path / "t", stable_row_ids=False)
     edit_manifest(tmp_path / "t", change)
     ds = lance_stream.open_dataset(tmp_path / "t")

@@ -190,6 +190,9 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_opening_costs_a_listing_and_a_manifest(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Opening must not depend on the number of versions, and a manifest in the cache is not
+    fetched again.
+    """
     forget(monkeypatch)
     asked, num_bytes = place.asked(place.open)
     assert asked == {"list": 1, "get": 1}
@@ -199,7 +202,8 @@ def test_opening_costs_a_listing_and_a_manifest(
     assert num_bytes < place.few_bytes(asked)
 
 
-def test_a_version_is_opened_by_its_number(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_open_by_their_number(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path follows from the number, so no listing is needed."""
     forget(monkeypatch)
     asked, num_bytes = place.asked(
         lambda: lance_stream.open_dataset(place.uri, 1711, place.options)
@@ -209,13 +213,19 @@ def test_a_version_is_opened_by_its_number(place: Place, monkeypatch: pytest.Mon
 
 
 def test_appends_send_little_besides_the_manifest(place: Place) -> None:
+    """A commit writes the whole manifest, and anything else that grew with the table would
+    double that.
+    """
     ds = place.open()
     asked, num_bytes = place.asked(lambda: ds.append(rows(2_000_000)))
     assert asked == {"put": 1, "put once": 2, "list": 1}
     assert num_bytes < 1.01 * place.size + place.few_bytes(asked)
 
 
-def test_a_batch_is_committed_once(place: Place) -> None:
+def test_finding_a_committed_batch_is_cheap(place: Place) -> None:
+    """A sink asks at every start whether its batch is in the table, which must not read the
+    history.
+    """
     batch = PendingBatch.of("app", 0, "query")
     table = open_newest(place.uri, place.options)
     append_fragments(table, write_fragments(rows(0).to_batches(), write_target(table)), batch)
@@ -230,7 +240,8 @@ def test_a_batch_is_committed_once(place: Place) -> None:
     assert found != [None]
 
 
-def test_a_row_lookup_costs_one_request(place: Place) -> None:
+def test_row_lookups_cost_one_request(place: Place) -> None:
+    """The row id leads to its fragment in memory, whatever their number."""
     ds = place.open()
     taken = []
     asked, num_bytes = place.asked(lambda: taken.append(ds.take(row_ids=[43_217])))
@@ -239,7 +250,8 @@ def test_a_row_lookup_costs_one_request(place: Place) -> None:
     assert taken[0]["id"].to_pylist() == [7]
 
 
-def test_a_row_is_deleted_by_its_id(place: Place) -> None:
+def test_deletes_by_row_id_read_nothing(place: Place) -> None:
+    """A deletion by id needs no data file, and must not look through all fragments."""
     ds = place.open()
     asked, num_bytes = place.asked(lambda: ds.delete("_rowid = 43219"))
     assert asked == {"list": 2, "put": 1, "put once": 2}
@@ -247,6 +259,7 @@ def test_a_row_is_deleted_by_its_id(place: Place) -> None:
 
 
 def test_versions_are_listed_by_thousands(place: Place) -> None:
+    """A page of a listing has 1,000 names, which is the lower bound of requests."""
     table = open_newest(place.uri, place.options)
     versions: list[int] = []
     asked, _ = place.asked(lambda: versions.extend(table.log.versions()))
@@ -280,9 +293,12 @@ def test_following_costs_little_per_version(place: Place, monkeypatch: pytest.Mo
     assert num_bytes < 1.01 * place.size + place.few_bytes(asked)
 
 
-def test_versions_read_each_fragments_rows_once(
+def test_listing_versions_decodes_fragments_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Neighbouring versions share their fragments, and decoding all for each version would be
+    quadratic.
+    """
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("id", pa.int64())]))
     for number in range(20):
         ds = ds.append(pa.table({"id": [number, -number]}))

@@ -55,6 +55,9 @@ OLD = pytest.mark.parametrize("change", [without_counts, with_wrong_counts])
 def test_rows_are_counted_in_the_files(
     change: Callable[[table_pb2.Manifest], object], tmp_path: Path
 ) -> None:
+    """Manifests of Lance 0.7 state no counts and those of 0.8 wrong ones, so only the files are
+    right.
+    """
     ds = lance_stream.open_dataset(old_table(tmp_path / "t", change))
     assert ds.to_table().to_pydict() == ROWS
     assert ds.count_rows() == ds.count_rows("id >= 0") == 26
@@ -86,6 +89,7 @@ def test_the_next_commit_states_row_counts(
     expected: list[int],
     tmp_path: Path,
 ) -> None:
+    """After any verb both programs must find correct counts in the manifest."""
     path = old_table(tmp_path / "t", change)
     ds = verb(lance_stream.open_dataset(path))
     assert ds.to_table().to_pydict() == {"id": expected}
@@ -100,6 +104,7 @@ def test_the_next_commit_states_row_counts(
 
 
 def test_restoring_old_versions_states_row_counts(tmp_path: Path) -> None:
+    """A restore would otherwise bring the missing counts back."""
     path = old_table(tmp_path / "t", with_wrong_counts)
     ds = lance_stream.open_dataset(path)
     old = ds.version
@@ -111,6 +116,7 @@ def test_restoring_old_versions_states_row_counts(tmp_path: Path) -> None:
 
 @pytest.mark.floors
 def test_versions_list_without_data_files(tmp_path: Path) -> None:
+    """A list of versions must not fail for old versions whose files are gone."""
     path = old_table(tmp_path / "t", without_counts)
     shutil.rmtree(path / "data")
     shutil.rmtree(path / "_deletions")
@@ -118,7 +124,8 @@ def test_versions_list_without_data_files(tmp_path: Path) -> None:
     assert [version.num_rows for version in versions] == [20, 30, None]
 
 
-def test_streams_continue_past_mended_counts(tmp_path: Path) -> None:
+def test_streams_continue_past_repaired_counts(tmp_path: Path) -> None:
+    """A fragment whose counts were repaired has the same rows, and must not look appended."""
     path = old_table(tmp_path / "t", without_counts)
     before = lance_stream.open_dataset(path)
     after = before.append(pa.table({"id": [100]}))

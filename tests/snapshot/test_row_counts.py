@@ -42,7 +42,8 @@ def ds() -> Dataset:
     return ds.update({"x": "'c'"}, where="id = 9").update_config({"a": "b"})
 
 
-def test_each_verb_is_counted_without_reading_rows(ds: Dataset) -> None:
+def test_verbs_are_counted_without_reading_rows(ds: Dataset) -> None:
+    """Counts come from manifests alone, so that listing versions stays cheap."""
     found = {version.operation: numbers(version) for version in ds.versions()[1:]}
     assert found["Append"] == (2, 0, 0)
     assert found["Delete"] == (0, 0, 2)
@@ -51,25 +52,29 @@ def test_each_verb_is_counted_without_reading_rows(ds: Dataset) -> None:
     assert updates == [(1, 2, 0), (0, 1, 0)]
 
 
-def test_an_overwrite_deletes_and_inserts(ds: Dataset) -> None:
+def test_overwrites_count_deletes_and_inserts(ds: Dataset) -> None:
+    """An overwrite replaces all rows, which are no updates even if they are equal."""
     before = ds.count_rows()
     assert numbers(ds.overwrite(rows(1, 2, 3)).versions()[-1]) == (3, 0, before)
 
 
-def test_a_restore_is_unknown_until_rows_are_counted(ds: Dataset) -> None:
+def test_restores_are_unknown_until_counted(ds: Dataset) -> None:
+    """A restore may change rows in every way, and only reading row ids tells how many."""
     restored = ds.restore(4)  # before the delete
     assert numbers(restored.versions()[-1]) == UNKNOWN
     assert numbers(restored.versions(count_rows=True)[-1]) == (2, 1, 0)
 
 
-def test_after_a_gap_the_numbers_are_unknown(ds: Dataset) -> None:
+def test_counts_after_gaps_are_unknown(ds: Dataset) -> None:
+    """Without the previous version there is nothing to compare with, and zero would be wrong."""
     ds.tags.create("kept", 3)
     ds.cleanup(retain_versions=1)
     for listed in (ds.versions(), ds.versions(count_rows=True)):
         assert [numbers(file) for file in listed] == [UNKNOWN, UNKNOWN]
 
 
-def test_a_limit_counts_the_rows_of_the_oldest_listed_version(ds: Dataset) -> None:
+def test_limits_keep_the_oldest_versions_counts(ds: Dataset) -> None:
+    """Its counts need the version before it, which the limit leaves out of the list."""
     everything = ds.versions()
     for limit in (1, 2, len(everything), 99):
         assert ds.versions(limit) == everything[-limit:]
@@ -77,7 +82,10 @@ def test_a_limit_counts_the_rows_of_the_oldest_listed_version(ds: Dataset) -> No
         ds.versions(0)
 
 
-def test_without_stable_row_ids_appends_and_deletes_are_known() -> None:
+def test_appends_and_deletes_need_no_ids() -> None:
+    """Their counts follow from fragments alone, while an upsert cannot be told apart without
+    ids.
+    """
     ds = new_table(stable_row_ids=False).append(rows(1, 2)).append(rows(3)).delete("id = 1")
     ds = ds.compact().upsert(rows(2, 4), on="id")
     assert [numbers(version) for version in ds.versions()[:4]] == [
@@ -90,9 +98,12 @@ def test_without_stable_row_ids_appends_and_deletes_are_known() -> None:
 
 
 @pytest.mark.parametrize("operation", [Append, Overwrite, Update, Rewrite])
-def test_billions_of_promised_rows_are_counted_without_an_array_of_them(
+def test_billions_of_rows_are_counted_compactly(
     operation: type[Any],
 ) -> None:
+    """A manifest may state any number of rows in a few bytes, and expanding its ranges would
+    exhaust memory.
+    """
     older = new_table().append(rows(1)).append(rows(2)).delete("id = 2").append(rows(3))
     manifest = older.table.manifest
     num_rows, first = 1 << 31, manifest.next_row_id

@@ -24,6 +24,7 @@ def ds() -> Dataset:
 
 
 def test_tags_work_wherever_versions_do(ds: Dataset) -> None:
+    """A tag stands for its version in every argument, also for another tag."""
     made = ds.tags.create("gold", 2)
     assert (made.name, made.version) == ("gold", 2)
     assert ds.checkout("gold").version == 2
@@ -36,6 +37,7 @@ def test_tags_work_wherever_versions_do(ds: Dataset) -> None:
 
 
 def test_moved_tags_keep_creation_time_and_metadata(ds: Dataset) -> None:
+    """Lance's tag files have fields that we do not use and must not lose."""
     first, then = 1_763_740_000_123_456_789, 1_763_740_001_000_000_000
     tag_files.create_tag(ds.table.refs, "gold", 1, make_environment(now_nanos=lambda: first))
     path = "_refs/tags/gold.json"
@@ -51,7 +53,8 @@ def test_moved_tags_keep_creation_time_and_metadata(ds: Dataset) -> None:
     assert after["manifestSize"] == ds.table.store.size("_versions/18446744073709551612.manifest")
 
 
-def test_a_tag_is_created_once(ds: Dataset) -> None:
+def test_tags_are_created_once(ds: Dataset) -> None:
+    """Creating must not move a tag that somebody relies on."""
     ds.tags.create("gold", 2)
     with pytest.raises(InvalidInputError, match="already exists, for version 2"):
         ds.tags.create("gold", 3)
@@ -60,6 +63,7 @@ def test_a_tag_is_created_once(ds: Dataset) -> None:
 
 
 def test_missing_tags_are_not_moved_or_deleted(ds: Dataset) -> None:
+    """A misspelt name must fail, and the message lists the names that exist."""
     ds.tags.create("gold", 2)
     for attempt in (lambda: ds.tags.update("god", 1), lambda: ds.tags.delete("god")):
         with pytest.raises(NotFoundError, match="no tag 'god'; there are: gold"):
@@ -70,6 +74,7 @@ def test_missing_tags_are_not_moved_or_deleted(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("version", [0, -1, 1.5, True, None])
 def test_tags_need_an_existing_version(ds: Dataset, version: object) -> None:
+    """A tag on nothing would fail only when it is needed."""
     if version is None:
         with pytest.raises(NotFoundError, match="has no version 99"):
             ds.tags.create("gold", 99)
@@ -81,6 +86,7 @@ def test_tags_need_an_existing_version(ds: Dataset, version: object) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".x", "x.", "a..b", "x.lock", "a b", "größe"])
 def test_invalid_tag_names_are_refused(ds: Dataset, name: str) -> None:
+    """Names become file names, for which Lance has rules, and could leave the folder."""
     with pytest.raises(InvalidInputError, match="cannot be the name of a"):
         ds.tags.create(name, 1)
     assert ds.tags.list() == {}
@@ -102,6 +108,7 @@ def test_invalid_tag_names_are_refused(ds: Dataset, name: str) -> None:
     ],
 )
 def test_damaged_tags_are_reported(ds: Dataset, content: bytes) -> None:
+    """An unreadable tag must neither crash with a Python error nor count as missing."""
     ds.table.store.write("_refs/tags/gold.json", content)
     for attempt in (lambda: ds.checkout("gold"), lambda: ds.tags.update("gold", 1)):
         with pytest.raises(CorruptDataError, match="'gold'"):
@@ -109,6 +116,7 @@ def test_damaged_tags_are_reported(ds: Dataset, content: bytes) -> None:
 
 
 def test_tags_of_the_first_moment_are_read(ds: Dataset) -> None:
+    """A zone moves this moment before Python's first year."""
     content = b'{"version": 1, "updatedAt": "0001-01-01T00:00:00+14:00"}'
     ds.table.store.write("_refs/tags/gold.json", content)
     assert ds.checkout("gold").version == 1
@@ -127,18 +135,21 @@ def test_invalid_tag_files_are_named(ds: Dataset, caplog: pytest.LogCaptureFixtu
 
 
 def test_tags_on_main_are_the_tables(ds: Dataset) -> None:
+    """Lance writes the main branch either as a name or not at all."""
     ds.table.store.write("_refs/tags/gold.json", b'{"branch": "main", "version": 1}')
     assert ds.checkout("gold").version == 1
     assert 1 not in ds.cleanup(retain_versions=1).versions
 
 
 def test_internal_tag_names_are_reserved(ds: Dataset) -> None:
+    """A user's tag of such a name would be taken for a consumer's progress."""
     for name in ("lance_stream.consumer.x", "lance_stream.hold.x", "lance_stream.x"):
         with pytest.raises(InvalidInputError, match="are reserved for consumers"):
             ds.tags.create(name, 1)
 
 
-def test_other_files_are_no_tags(ds: Dataset) -> None:
+def test_other_files_are_not_tags(ds: Dataset) -> None:
+    """Temporary files of a killed writer share the folder."""
     ds.tags.create("gold", 1)
     for name in (".gold.json.0123456789abcdef.tmp", ".json", "notes.txt"):
         ds.table.store.write(f"_refs/tags/{name}", b"?")
@@ -155,4 +166,5 @@ def test_other_files_are_no_tags(ds: Dataset) -> None:
     ],
 )
 def test_moments_take_as_few_digits_as_needed(nanos: int, text: str) -> None:
+    """Lance writes 0, 3, 6 or 9 digits, and equal moments should be equal texts."""
     assert as_rfc3339(nanos) == text

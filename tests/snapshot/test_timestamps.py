@@ -46,6 +46,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.floors
 def test_naive_times_are_utc_everywhere(table: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same text must mean the same moment in Python, on the command line, in Spark's options
+    and in SQL, on any machine.
+    """
     first = table.versions()[0].timestamp
     assert first.tzinfo is UTC
     without_zone = first.replace(tzinfo=None)
@@ -70,7 +73,10 @@ def test_naive_times_are_utc_everywhere(table: Any, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.floors
-def test_the_sql_functions_timestamp_ntz_is_utc(table: Any) -> None:
+def test_timestamp_ntz_arguments_are_utc(table: Any) -> None:
+    """Spark passes both of its timestamp types as naive values, one in UTC and one in the
+    machine's zone.
+    """
     times = [version.timestamp for version in table.versions()]
     without_zone = times[1].replace(tzinfo=None)
     of_machine = times[1].astimezone().replace(tzinfo=None)
@@ -86,6 +92,7 @@ def test_the_sql_functions_timestamp_ntz_is_utc(table: Any) -> None:
 
 @pytest.mark.parametrize("text", ENDS)
 def test_first_and_last_years_work_everywhere(table: Any, text: str) -> None:
+    """A zone moves these moments out of Python's range, which must not raise an OverflowError."""
     said = datetime.fromisoformat(text)
     options = parse_reader_options({"path": table.uri, "timestampAsOf": text})
     assert nanos_of(options.version) == nanos_of(said)
@@ -106,6 +113,7 @@ def test_first_and_last_years_work_everywhere(table: Any, text: str) -> None:
 
 
 def test_moments_out_of_range_are_clamped() -> None:
+    """Stored nanoseconds may lie outside of Python's years, and comparisons only need the order."""
     assert in_utc(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))) == datetime.min.replace(
         tzinfo=UTC
     )
@@ -120,6 +128,7 @@ def test_moments_out_of_range_are_clamped() -> None:
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC"])
 def test_times_of_all_units_compare(unit: str, zone: str | None) -> None:
+    """Literals far outside of a unit's range must compare without an overflow."""
     values = pa.array([0, 2**62], pa.int64()).cast(pa.timestamp(unit, zone))
     data = pa.table({"at": values, "day": pa.array([0, 2**31 - 1], pa.date32())})
     ds = lance_stream.create_dataset(f"memory://units-{unit}-{zone}", data.schema)
@@ -136,6 +145,9 @@ def test_times_of_all_units_compare(unit: str, zone: str | None) -> None:
 
 @pytest.mark.floors
 def test_times_beyond_python_print_as_text() -> None:
+    """Arrow can hold times for which Python has no object, and showing a row must not fail on
+    them.
+    """
     far = pa.array([2**59, None], pa.timestamp("us", "UTC"))
     nested = pa.StructArray.from_arrays([far], names=["at"])
     days = pa.array([2**30, 0], pa.date32())

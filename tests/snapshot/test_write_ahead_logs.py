@@ -30,6 +30,7 @@ def table_with_log(path: Path) -> str:
 def test_write_ahead_logs_are_warned_of_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Rows in the log are in no version, so results would look incomplete without a word."""
     path = table_with_log(tmp_path / "t")
     with pytest.warns(UserWarning, match="rows that have not been merged"):
         ds = lance_stream.open_dataset(path)
@@ -49,6 +50,7 @@ def test_write_ahead_logs_are_warned_of_once(
 
 
 def test_tables_without_a_log_warn_nothing(tmp_path: Path) -> None:
+    """A warning that also appears on plain tables would be ignored."""
     lance.write_dataset(pa.table({"id": [1]}, schema=SCHEMA.remove(1)), tmp_path / "t")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -33,6 +33,9 @@ class SpeaksArrow:
     ids=["table", "batch", "batches", "generator", "reader", "c stream"],
 )
 def test_tabular_input_becomes_batches(data: Any) -> None:
+    """Every kind of Arrow input must give the same rows, also an iterator that can be read only
+    once.
+    """
     assert read_input(data).read_all() == TABLE
 
 
@@ -43,12 +46,14 @@ class Frame(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
 @pytest.mark.floors
 @pytest.mark.parametrize("kind", [pd.DataFrame, Frame])
 def test_unnamed_pandas_indices_are_not_columns(kind: type[pd.DataFrame]) -> None:
+    """A default or unnamed index is not data, and the table has no column for it."""
     frame = kind({"a": [1, 2]}, index=["x", "y"])
     assert read_input(frame).read_all().column_names == ["a"]
 
 
 @pytest.mark.floors
 def test_named_pandas_indices_are_columns() -> None:
+    """`set_index` moves a column into the index, where its values are still data."""
     frame = pd.DataFrame({"id": [1, 2], "k": ["x", "y"], "a": [3, 4]})
     by_id = frame.set_index("id")
     two_levels = frame.set_index(["id", "k"])
@@ -58,7 +63,8 @@ def test_named_pandas_indices_are_columns() -> None:
     assert read_input(one_named).read_all().to_pydict() == {"id": [1, 2], "a": [3, 4]}
 
 
-def test_a_column_wins_over_an_index_of_its_name() -> None:
+def test_columns_win_over_equal_index_names() -> None:
+    """pyarrow would produce two columns of one name."""
     frame = pd.DataFrame({"id": [1, 2]}, index=pd.Index([8, 9], name="id"))
     assert read_input(frame).read_all().to_pydict() == {"id": [1, 2]}
 
@@ -77,17 +83,20 @@ def test_a_column_wins_over_an_index_of_its_name() -> None:
     ids=["series", "index", "groups", "same names", "large number", "sparse", "complex"],
 )
 def test_unconvertible_pandas_objects_are_refused(data: Any, message: str) -> None:
+    """The user must get our error with the reason, not one of pyarrow or an AttributeError."""
     with pytest.raises(InvalidInputError, match=message):
         read_input(data)
 
 
 @pytest.mark.parametrize("data", [5, "text", {"a": [1]}, [], [TABLE], [1], None], ids=repr)
 def test_unsupported_input_is_refused(data: Any) -> None:
+    """A dict or list of tables has no single meaning as rows."""
     with pytest.raises(InvalidInputError):
         read_input(data)
 
 
 def test_batches_of_different_schemas_are_refused() -> None:
+    """Rows of a later batch must not be dropped or shifted because the first had other columns."""
     batches = [*TABLE.to_batches(), pa.RecordBatch.from_pydict({"a": [1]})]
     with pytest.raises(InvalidInputError, match="same schema"):
         read_input(batches).read_all()

@@ -113,13 +113,17 @@ KEPT = [
 
 @pytest.mark.floors
 @pytest.mark.parametrize(("values", "incoming", "wanted"), KEPT, ids=str)
-def test_a_cast_keeps_every_value(
+def test_casts_keep_every_value(
     values: list[Any], incoming: pa.DataType, wanted: pa.DataType
 ) -> None:
+    """Incoming types often differ slightly from the table's, and a cast is only allowed if it is
+    exact.
+    """
     assert cast(values, incoming, wanted).to_pylist() == values
 
 
 def test_timestamps_keep_their_instant() -> None:
+    """Another zone or unit must not shift the moment."""
     source = pa.timestamp("us", "America/New_York")
     result = cast([0, None, 1_000_000], source, pa.timestamp("ms", "UTC"))
     assert result.cast(pa.int64()).to_pylist() == [0, None, 1000]
@@ -160,6 +164,7 @@ REFUSED_BY_TYPE = [
 
 @pytest.mark.parametrize(("incoming", "wanted"), REFUSED_BY_TYPE, ids=str)
 def test_narrowing_types_are_refused_up_front(incoming: pa.DataType, wanted: pa.DataType) -> None:
+    """Refusing by type needs no row, so a stream fails at its start and not months later."""
     with pytest.raises(InvalidInputError, match="column 'a"):
         check_castable(pa.schema([("a", incoming)]), pa.schema([("a", wanted)]))
 
@@ -186,6 +191,7 @@ REFUSED_BY_VALUE = [
 def test_values_out_of_range_are_refused(
     values: list[Any], incoming: pa.DataType, wanted: pa.DataType
 ) -> None:
+    """Where types permit, each value decides, and none may wrap around or be rounded."""
     with pytest.raises(InvalidInputError, match="column 'a"):
         cast(values, incoming, wanted)
 
@@ -197,7 +203,8 @@ def test_columns_match_by_name() -> None:
     assert cast_batch(batch, table).to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": None}]
 
 
-def test_an_unknown_column_is_refused_by_name() -> None:
+def test_unknown_columns_are_refused_by_name() -> None:
+    """Dropping a column silently would lose data; parts of structs count as well."""
     with pytest.raises(InvalidInputError, match=r"no column 'c'; it has: a"):
         check_castable(
             pa.schema([("a", pa.int64()), ("c", pa.int8())]), pa.schema([("a", pa.int64())])
@@ -210,6 +217,7 @@ def test_an_unknown_column_is_refused_by_name() -> None:
 
 
 def test_missing_required_columns_are_named() -> None:
+    """A non-nullable column cannot be filled with nulls."""
     table = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
     with pytest.raises(InvalidInputError, match="column 'a' must not be null"):
         check_castable(pa.schema([("b", pa.string())]), table)
@@ -233,12 +241,14 @@ NOT_NULL = pa.field("item", pa.int64(), nullable=False)
 def test_nulls_in_required_columns_are_named(
     values: list[Any], wanted: pa.Field, named: str
 ) -> None:
+    """Arrow does not enforce nullability, so nulls could enter at any depth."""
     batch = pa.RecordBatch.from_arrays([pa.array(values)], names=["a"])
     with pytest.raises(InvalidInputError, match=f"column {named} must not be null"):
         cast_batch(batch, pa.schema([wanted]))
 
 
 def test_nulls_below_a_null_are_allowed() -> None:
+    """A child under a null parent has no value of its own, whatever its buffer contains."""
     wanted = pa.schema([("a", pa.struct([NOT_NULL])), ("b", pa.list_(NOT_NULL))])
     batch = pa.RecordBatch.from_arrays(
         [pa.array([{"item": 1}, None]), pa.array([[1], None])], names=["a", "b"]
@@ -247,6 +257,7 @@ def test_nulls_below_a_null_are_allowed() -> None:
 
 
 def test_fitting_values_are_not_copied() -> None:
+    """Most input fits, and copying it would double the memory of a write."""
     batch = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
     result = cast_batch(batch, batch.schema)
     assert result.column(0).buffers()[1].address == batch.column(0).buffers()[1].address
@@ -254,6 +265,7 @@ def test_fitting_values_are_not_copied() -> None:
 
 @pytest.mark.floors
 def test_lists_of_pairs_become_maps() -> None:
+    """Several libraries export maps as lists of pairs, whose keys must not be null."""
     wanted = pa.map_(pa.string(), pa.int64())
     pair = pa.struct([("k", pa.string()), ("v", pa.int8())])
     rows = [[{"k": "a", "v": 1}], None, [], [{"k": "b", "v": None}]]
@@ -277,6 +289,7 @@ def test_map_values_are_checked_like_columns() -> None:
 
 
 def test_extension_types_cast_as_their_storage() -> None:
+    """A column of plain bytes accepts UUIDs, also within lists."""
     storage = pa.array([b"0123456789abcdef", None], pa.binary(16))
     named = pa.ExtensionArray.from_storage(pa.uuid(), storage)
     incoming = pa.record_batch({"a": named, "l": pa.ListArray.from_arrays([0, 2, 2], named)})

@@ -63,6 +63,7 @@ def test_bad_rows_are_refused_by_reason(ds: lance_stream.Dataset, verb) -> None:
 
 
 def test_values_that_do_not_fit_count_as_reasons(ds: lance_stream.Dataset) -> None:
+    """A user repairs input faster if one error lists all kinds of bad rows."""
     wide = pa.schema([("id", pa.int64()), ("x", pa.int16())])
     data = rows({"id": 3, "x": 300}, {"id": None, "x": 30}, {"id": 4, "x": 3}, schema=wide)
     with pytest.raises(InvalidInputError) as refused:
@@ -71,7 +72,8 @@ def test_values_that_do_not_fit_count_as_reasons(ds: lance_stream.Dataset) -> No
         assert f"1 with {part}" in str(refused.value) or f"1 for which {part}" in str(refused.value)
 
 
-def test_rows_that_delete_are_checked_for_their_key_only(ds: lance_stream.Dataset) -> None:
+def test_deleting_rows_need_only_their_key(ds: lance_stream.Dataset) -> None:
+    """The values of a row that deletes are not stored, so conditions on them do not apply."""
     schema = TABLE.append(pa.field("op", pa.string()))
     data = rows({"id": 1, "x": 0, "op": "d"}, {"id": 2, "x": 30, "op": "u"}, schema=schema)
     rules = {"delete_when": "op = 'd'", "except_columns": "op"}
@@ -85,6 +87,7 @@ def test_rows_that_delete_are_checked_for_their_key_only(ds: lance_stream.Datase
 
 @pytest.mark.parametrize("verb", [append, overwrite, upsert, create])
 def test_invalid_checks_are_refused_without_rows(ds: lance_stream.Dataset, verb) -> None:
+    """A misspelt condition must not pass because the first batch happens to be empty."""
     for expect, problem in (
         (["y > 0"], "no column 'y'|does not have"),
         ("x >", "SQL"),
@@ -94,12 +97,14 @@ def test_invalid_checks_are_refused_without_rows(ds: lance_stream.Dataset, verb)
             verb(ds, TABLE.empty_table(), expect=expect)
 
 
-def test_a_schema_has_no_rows_to_check(tmp_path: Path) -> None:
+def test_checks_need_rows_not_schemas(tmp_path: Path) -> None:
+    """The condition would be ignored, as it is not stored with the table."""
     with pytest.raises(InvalidInputError, match=r"ds.append\(rows, expect"):
         lance_stream.create_dataset(tmp_path / "t", TABLE, expect="x > 0")
 
 
 def test_rows_of_many_types_are_shown(tmp_path: Path) -> None:
+    """The error quotes a bad row as JSON, which must work for every type."""
     data = pa.table(
         {
             "id": [1, -2],
@@ -120,7 +125,10 @@ def test_rows_of_many_types_are_shown(tmp_path: Path) -> None:
     assert ds.upsert(data, "id", expect="id <> 0").count_rows() == 2
 
 
-def test_rows_are_checked_again_for_the_columns_of_another_writer(ds: lance_stream.Dataset) -> None:
+def test_concurrent_casts_repeat_the_checks(ds: lance_stream.Dataset) -> None:
+    """Another writer changed the type since the dataset was opened, and rows are judged by the
+    newest columns.
+    """
     lance_stream.open_dataset(ds.uri).alter_columns({"path": "x", "data_type": pa.int32()})
     wide = pa.schema([("id", pa.int64()), ("x", pa.int32())])
     assert ds.append(rows({"id": 3, "x": 300}, schema=wide), expect=EXPECT).count_rows() == 3

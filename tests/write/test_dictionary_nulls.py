@@ -50,6 +50,9 @@ def null_values(array: pa.Array) -> int:
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("array", NESTED.values(), ids=list(NESTED))
 def test_values_stay_and_dictionaries_have_no_null(array: pa.Array, start: int) -> None:
+    """Lance stores nulls in the indices only, so a null among the values must move, at any depth
+    and slice.
+    """
     given = array.slice(start)
     assert null_values(given)
     settled = move_nulls_to_indices(given)
@@ -60,7 +63,8 @@ def test_values_stay_and_dictionaries_have_no_null(array: pa.Array, start: int) 
 
 
 @pytest.mark.parametrize("array", [pa.array([1, None]), pa.array(["a", "b"]).dictionary_encode()])
-def test_other_arrays_are_left_as_they_are(array: pa.Array) -> None:
+def test_other_arrays_are_not_copied(array: pa.Array) -> None:
+    """Arrays without such nulls are the rule and must cost nothing."""
     settled = move_nulls_to_indices(array)
     assert settled is array
 
@@ -76,7 +80,8 @@ def batch_of(keys: list[str | None]) -> pa.Table:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
 @pytest.mark.parametrize("column", ["id", "x"])
-def test_a_null_key_or_sequence_is_refused(tmp_path: Path, kind: Any, column: str) -> None:
+def test_null_keys_and_sequences_are_refused(tmp_path: Path, kind: Any, column: str) -> None:
+    """`null_count` does not see a null in a dictionary, by which a null key could enter."""
     schema = pa.schema([("id", kind if column == "id" else pa.int64()), ("x", kind)])
     ds = lance_stream.create_dataset(tmp_path / "t", schema)
     rows = batch_of(["a", None])
@@ -92,7 +97,12 @@ def test_a_null_key_or_sequence_is_refused(tmp_path: Path, kind: Any, column: st
 @pytest.mark.oracle
 @pytest.mark.parametrize("verb", ["append", "overwrite", "upsert"])
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_a_column_that_must_not_be_null_has_none(tmp_path: Path, verb: str, version: str) -> None:
+def test_non_nullable_columns_refuse_dictionary_nulls(
+    tmp_path: Path, verb: str, version: str
+) -> None:
+    """Arrow's own count misses these nulls, and Lance would then store them in a non-nullable
+    column.
+    """
     rows = batch_of(["a", None])
     rows = pa.table({"n": [1, 2], "s": rows["id"]})
     schema = pa.schema([("n", pa.int64()), pa.field("s", rows.schema.field("s").type, False)])
@@ -106,7 +116,8 @@ def test_a_column_that_must_not_be_null_has_none(tmp_path: Path, verb: str, vers
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_others_read_the_nulls(tmp_path: Path, version: str) -> None:
+def test_pylance_reads_the_moved_nulls(tmp_path: Path, version: str) -> None:
+    """Both programs must see the same nulls, in values and in filters."""
     names = ["a", None, "b", None, "a"]
     rows = batch_of(names)
     ds = lance_stream.create_dataset(tmp_path / "t", rows.schema, file_version=version)

@@ -45,6 +45,9 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
     ],
 )
 def test_files_are_cut_by_rows(tmp_path: Path, sizes: tuple[int, ...], files: list[int]) -> None:
+    """Batches and files end at different rows, and the manifest must state the size of each
+    file.
+    """
     fragments = write_fragments(batches(*sizes), target(tmp_path, max_rows_per_file=10))
     assert [fragment.physical_rows for fragment in fragments] == files
     stored = sorted(path.stat().st_size for path in tmp_path.glob("data/*.lance"))
@@ -52,6 +55,7 @@ def test_files_are_cut_by_rows(tmp_path: Path, sizes: tuple[int, ...], files: li
 
 
 def test_files_are_cut_by_size(tmp_path: Path) -> None:
+    """A million wide rows would make files too large for an object store."""
     rows = (
         pa.RecordBatch.from_pydict({"id": range(1 << 20), "x": pa.nulls(1 << 20, pa.float32())})
         for _ in range(3)
@@ -61,12 +65,15 @@ def test_files_are_cut_by_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [{"max_rows_per_file": 0}, {"max_bytes_per_file": 0}])
-def test_limits_are_at_least_one(tmp_path: Path, limit: dict[str, int]) -> None:
+def test_file_limits_are_at_least_one(tmp_path: Path, limit: dict[str, int]) -> None:
+    """A limit of zero would create files without end."""
     with pytest.raises(InvalidInputError, match="at least 1"):
         target(tmp_path, **limit)
 
 
 def test_files_written_before_a_failure_are_deleted(tmp_path: Path) -> None:
+    """A bad row in a later batch must not leave the files of the earlier ones."""
+
     def rows() -> Iterator[pa.RecordBatch]:
         yield from batches(10, 10)
         yield pa.RecordBatch.from_pydict({"id": pa.array([1, None], pa.int64())})
@@ -77,6 +84,7 @@ def test_files_written_before_a_failure_are_deleted(tmp_path: Path) -> None:
 
 
 def test_unknown_columns_create_no_file(tmp_path: Path) -> None:
+    """The schema is checked before the first file is opened."""
     rows = [pa.RecordBatch.from_pydict({"id": [1], "y": [2]})]
     with pytest.raises(InvalidInputError, match="no column 'y'"):
         write_fragments(rows, target(tmp_path))
@@ -104,7 +112,8 @@ def test_a_worker_writes_and_the_driver_commits(tmp_path: Path) -> None:
     assert done.verify() == []
 
 
-def test_deleting_missing_files_is_no_error(tmp_path: Path) -> None:
+def test_deleting_missing_files_is_harmless(tmp_path: Path) -> None:
+    """Clean-up after a failure may run twice."""
     to = target(tmp_path)
     fragments = write_fragments(batches(3), to)
     delete_files(to.store, fragments)

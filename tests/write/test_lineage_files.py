@@ -53,6 +53,9 @@ def hidden(ds: Dataset) -> list[bool]:
 
 
 def test_only_long_lineage_leaves_the_manifest(ds: Dataset) -> None:
+    """Short sequences are cheaper in the manifest, and long ones would be written again by each
+    commit.
+    """
     few = upserted(ds, 50)
     assert hidden(few) == [False, False]
     many = upserted(few, 900, first=3)
@@ -67,12 +70,14 @@ def test_only_long_lineage_leaves_the_manifest(ds: Dataset) -> None:
     assert compacted.compact().version == compacted.version
 
 
-def test_tables_without_the_entry_keep_it(ds: Dataset) -> None:
+def test_tables_without_the_setting_keep_lineage(ds: Dataset) -> None:
+    """Other readers may not know hidden columns, so the table's configuration decides."""
     ds = ds.update_config({SPILL: "false"})
     assert not any(hidden(upserted(upserted(ds, 900), 700, 5).compact()))
 
 
-def test_limits_are_numbers(ds: Dataset) -> None:
+def test_lineage_limits_must_be_numbers(ds: Dataset) -> None:
+    """A limit that cannot be parsed must fail when it is set, not at the next commit."""
     for limit in ("many", "-1", "1e3", ""):
         with pytest.raises(InvalidInputError, match="should be a number of bytes"):
             ds.update_config({LIMIT: limit})
@@ -89,7 +94,10 @@ def test_the_switch_is_true_or_false(ds: Dataset) -> None:
             lance_stream.create_dataset("memory://switch/t", SCHEMA, config={SPILL: switch})
 
 
-def test_ids_that_were_not_given_are_refused(ds: Dataset) -> None:
+def test_unassigned_row_ids_are_refused(ds: Dataset) -> None:
+    """Ids beyond the counter can only come from a damaged table, and must not be written to a
+    file.
+    """
     inline = ds.update_config({SPILL: None})
     planned = upserted(inline, 900).table.manifest.fragments[1]
     table = ds.table.at(replace(ds.table.manifest, next_row_id=9))
@@ -100,7 +108,8 @@ def test_ids_that_were_not_given_are_refused(ds: Dataset) -> None:
     assert files_of(ds) == before
 
 
-def test_an_upsert_that_loses_leaves_no_file(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losing_upserts_leave_no_files(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lineage file of the first attempt is named by no version."""
     real, num_before, lost = attempts.commit_planned, len(files_of(ds)), []
 
     def first_loses(
@@ -121,7 +130,8 @@ def test_an_upsert_that_loses_leaves_no_file(ds: Dataset, monkeypatch: pytest.Mo
     }
 
 
-def test_a_compaction_that_fails_leaves_no_file(ds: Dataset) -> None:
+def test_failed_compactions_leave_no_files(ds: Dataset) -> None:
+    """Data and lineage files of finished tasks must both be deleted."""
     ds = upserted(upserted(ds, 900), 900, 11)
     before = files_of(ds)
 

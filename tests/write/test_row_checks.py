@@ -77,7 +77,10 @@ ROWS = st.fixed_dictionaries(
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(ROWS, max_size=12), st.integers(1, 5))
-def test_rows_are_judged_by_the_definition_in_any_batches(rows, batch_rows):
+def test_batching_does_not_change_verdicts(rows, batch_rows):
+    """Compared with a plain definition on random rows: Spark decides on batch sizes, which must
+    not matter.
+    """
     batches = [
         pa.RecordBatch.from_pylist(rows[start : start + batch_rows], INCOMING)
         for start in range(0, len(rows), batch_rows)
@@ -96,7 +99,8 @@ def test_rows_are_judged_by_the_definition_in_any_batches(rows, batch_rows):
 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=12))
-def test_counted_rows_have_the_counts_of_kept_ones(rows):
+def test_counting_equals_collecting_bad_rows(rows):
+    """The cheap count and the full list of bad rows must tell the same."""
     batch = pa.RecordBatch.from_pylist(rows, INCOMING)
     counting = RowRules(TABLE, CHECKS, keys=("id",), deletes="_deletes", casts=False)
     bad = BadRows([counting.judge(batch).bad])
@@ -105,13 +109,15 @@ def test_counted_rows_have_the_counts_of_kept_ones(rows):
 
 
 def test_good_rows_come_in_the_types_of_the_table():
+    """The writer behind the check expects the stored types."""
     rows = [{"id": 1, "small": 2, "price": None, "vector": [1.0, 2.0], "name": "ab"}]
     batch = pa.RecordBatch.from_pylist(rows, INCOMING).drop_columns(["_deletes"])
     good = RowRules(TABLE).judge(batch).good
     assert good.schema.types == TABLE.types
 
 
-def test_a_condition_that_is_null_is_not_met():
+def test_null_conditions_are_not_met():
+    """A condition passes only if it is true, unlike a CHECK constraint in SQL."""
     rules = RowRules(pa.schema([("a", pa.int64())]), as_checks("a >= 0"))
     batch = pa.RecordBatch.from_pydict({"a": [1, None, -1]})
     assert rules.judge(batch).good.column(0).to_pylist() == [1]
@@ -119,7 +125,8 @@ def test_a_condition_that_is_null_is_not_met():
     assert rules.judge(batch).good.column(0).to_pylist() == [1, None]
 
 
-def test_a_condition_that_cannot_be_computed_for_a_row_is_not_met_by_it():
+def test_failing_conditions_reject_only_their_row():
+    """One bad value must not fail the batch of all others."""
     rules = RowRules(pa.schema([("a", pa.string())]), as_checks("CAST(a AS bigint) > 0"))
     batch = pa.RecordBatch.from_pydict({"a": ["1", "x", "2"]})
     verdict = rules.judge(batch)
@@ -147,7 +154,8 @@ def test_conditions_find_parts_of_structs_in_any_case():
     assert rules.judge(batch).good.to_pylist() == [{"S": {"Part": 2}}]
 
 
-def test_text_that_is_not_utf8_does_not_fit():
+def test_invalid_utf8_does_not_fit():
+    """Arrow does not validate text, and other readers would fail on it."""
     plain = pa.array([b"ok", b"\xff"])
     text = pa.Array.from_buffers(pa.string(), 2, plain.buffers())
     verdict = RowRules(pa.schema([("s", pa.string())])).judge(
@@ -157,7 +165,8 @@ def test_text_that_is_not_utf8_does_not_fit():
     assert verdict.bad["reason"].to_pylist() == ["type"]
 
 
-def test_a_null_in_a_required_part_is_a_null():
+def test_nulls_in_required_parts_are_reported():
+    """Nullability applies at each level of a struct."""
     part = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     batch = pa.RecordBatch.from_pydict(
         {"s": pa.array([{"x": 1}, {"x": None}, None], pa.struct([("x", pa.int64())]))}
@@ -182,7 +191,8 @@ def test_a_null_in_a_required_part_is_a_null():
         (["a > 0", "a > 0"], "twice"),
     ],
 )
-def test_conditions_that_are_none_are_refused(expect, problem):
+def test_invalid_conditions_are_refused(expect, problem):
+    """A condition without a column or name is a mistake that would pass or refuse every row."""
     with pytest.raises(InvalidInputError, match=problem):
         as_checks(expect)
 
@@ -191,7 +201,8 @@ def test_conditions_that_are_none_are_refused(expect, problem):
     ("condition", "problem"),
     [("b > 0", "names the column 'b'"), ("a + 1", "is int64"), ("a > 'x'", "check")],
 )
-def test_conditions_that_do_not_fit_the_columns_are_refused(condition, problem):
+def test_conditions_must_fit_the_columns(condition, problem):
+    """The mistake must surface before the first row, not as a reason of every row."""
     schema = pa.schema([("a", pa.int64())])
     with pytest.raises(InvalidInputError, match=problem):
         RowRules(schema, as_checks(condition)).check_batch(schema)

@@ -74,6 +74,7 @@ def columns(draw):
 @settings(max_examples=50, deadline=None)
 @given(columns(), columns(), st.integers(0, 3))
 def test_rows_come_back_exactly_from_json(first, second, start):
+    """Quarantined rows are stored as JSON and replayed later, so not a bit may change."""
     batch = pa.RecordBatch.from_arrays([first, second], ["a", 'q"x']).slice(start)
     texts, types = rows_to_json(batch)
     assert all(json.loads(text) is not None for text in texts)
@@ -81,7 +82,8 @@ def test_rows_come_back_exactly_from_json(first, second, start):
     assert digest_of(batch) == sum((digest_of(value) for value in again[1:]), digest_of(again[0]))
 
 
-def test_values_are_readable_and_exact():
+def test_json_values_are_readable_and_exact():
+    """People read these rows, while floats, decimals and bytes must not lose anything."""
     batch = pa.RecordBatch.from_pylist(
         [
             {
@@ -112,7 +114,8 @@ def test_values_are_readable_and_exact():
     }
 
 
-def test_text_that_is_not_utf8_comes_back_byte_by_byte():
+def test_invalid_utf8_survives_json():
+    """JSON holds Unicode only, and the invalid text is the very reason for the quarantine."""
     plain = pa.array([b"\xff\xfe", b"ok", None])
     text = pa.Array.from_buffers(pa.string(), 3, plain.buffers(), 1)
     texts, types = rows_to_json(pa.RecordBatch.from_arrays([text], ["s"]))
@@ -122,13 +125,15 @@ def test_text_that_is_not_utf8_comes_back_byte_by_byte():
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"a": "x"}', '{"a": [1]}', "[" * 100_000])
-def test_damaged_rows_are_refused(text):
+def test_damaged_json_rows_are_refused(text):
+    """Stored bytes are not trusted, deep nesting included."""
     _, types = rows_to_json(pa.RecordBatch.from_pydict({"a": [1]}))
     with pytest.raises(CorruptDataError):
         rows_from_json([text], types)
 
 
-def test_types_that_json_does_not_hold_are_refused():
+def test_types_without_json_form_are_refused():
+    """A row that could not be replayed must not be quarantined."""
     batch = pa.RecordBatch.from_arrays([pa.nulls(1, pa.month_day_nano_interval())], ["i"])
     with pytest.raises(InvalidInputError, match="month_day_nano"):
         rows_to_json(batch)

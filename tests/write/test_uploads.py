@@ -41,6 +41,9 @@ def ds(service: Service) -> Dataset:
 
 
 def test_versions_are_published_after_their_files(service: Service, ds: Dataset) -> None:
+    """Files are closed in the background, and a version must not appear before all of them
+    exist.
+    """
     service.is_refusing = True
     with pytest.raises(OSError, match="the disk is full") as caught:
         ds.append(ROW)
@@ -51,6 +54,7 @@ def test_versions_are_published_after_their_files(service: Service, ds: Dataset)
 
 
 def test_failed_commits_leave_no_files(service: Service, ds: Dataset) -> None:
+    """An upload that is still under way when the commit fails must be removed as well."""
     service.objects = {key: data for key, data in service.objects.items() if "_versions" not in key}
     with pytest.raises(lance_stream.NotFoundError):
         ds.append(ROW)

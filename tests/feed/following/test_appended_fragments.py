@@ -40,7 +40,10 @@ def ids_of(step: AppendedRows, start: int = 0, stop: int | None = None) -> list[
     return [id_ for batch in read_changes(units) for id_ in batch["id"].to_pylist()]
 
 
-def test_each_version_gives_its_appended_rows(made: Any) -> None:
+def test_versions_yield_their_appended_rows(made: Any) -> None:
+    """Appends can be followed without row ids, because a new fragment is all that an append
+    adds.
+    """
     made.insert(rows(3, 4))
     found = steps(made.uri)
     assert [(step.newer.version, step.num_row_changes, ids_of(step)) for step in found] == [
@@ -105,6 +108,7 @@ def test_metadata_changes_append_nothing(made: Any) -> None:
 
 
 def test_column_backfills_may_be_ignored(made: Any) -> None:
+    """A reader of appended rows only does not care that existing rows got a new column."""
     made.add_columns({"x": "id * 2"})
     last = lance_stream.open_dataset(made.uri).table
     columns = FeedColumns(last, None)
@@ -113,12 +117,14 @@ def test_column_backfills_may_be_ignored(made: Any) -> None:
 
 
 def test_an_insert_only_upsert_is_an_append(made: Any) -> None:
+    """Pylance commits it as an update operation, although it only adds rows."""
     made.merge_insert("id").when_not_matched_insert_all().execute(rows(1, 7))
     *_, step = steps(made.uri)
     assert (step.changes_rows, ids_of(step)) == (None, [7])
 
 
 def test_restored_rows_are_not_appended_again(made: Any) -> None:
+    """A restore brings back fragments that the feed has shown before."""
     made.delete("id = 2")
     made.checkout_version(2).restore()
     deleted, restored = steps(made.uri, after=2)
@@ -127,6 +133,7 @@ def test_restored_rows_are_not_appended_again(made: Any) -> None:
 
 
 def test_any_range_of_appended_rows_is_readable(made: Any) -> None:
+    """A batch limit cuts a version at any row, also within and between fragments."""
     lance.write_dataset(rows(*range(10, 20)), made.uri, mode="append", max_rows_per_file=4)
     *_, step = steps(made.uri)
     assert len(step.appended.fragments) > 1
@@ -153,7 +160,8 @@ def test_first_existing_version_gives_live_rows(made: Any) -> None:
     assert ids_of(step, 1) == [2]
 
 
-def test_columns_are_those_of_the_newest(made: Any) -> None:
+def test_columns_come_from_the_newest_version(made: Any) -> None:
+    """A stream has one schema, while the fragments of its history have several."""
     made.alter_columns({"path": "name", "name": "title"})
     made.add_columns(pa.field("x", pa.int64()))
     made.insert(pa.table({"id": [5], "title": ["t"], "x": [1]}))
@@ -167,7 +175,8 @@ def test_columns_are_those_of_the_newest(made: Any) -> None:
     ]
 
 
-def test_a_missing_version_is_named(made: Any) -> None:
+def test_missing_versions_are_named(made: Any) -> None:
+    """Skipping a version that was cleaned up would lose its rows silently."""
     made.insert(rows(3))
     (Path(made.uri) / "_versions" / f"{(1 << 64) - 1 - 2:020}.manifest").unlink()
     with pytest.raises(NotFoundError, match="need version 2"):

@@ -118,9 +118,12 @@ def forget(ds: Dataset, *versions: int) -> None:
     st.one_of(st.none(), st.integers(1, 4000)),
     st.booleans(),
 )
-def test_each_change_comes_once_under_any_limits(
+def test_changes_arrive_once_under_any_limits(
     versions: int | None, num_rows: int | None, size_bytes: int | None, with_pre_images: bool
 ) -> None:
+    """Batches cut by versions, rows or bytes must together equal the feed, and each must respect
+    its limit.
+    """
     ds = HISTORY
     rules = FollowerRules(FeedRules(pre_images=with_pre_images))
     limits = Limits(versions, num_rows, size_bytes)
@@ -175,12 +178,14 @@ def test_positions_of_earlier_releases_keep_their_meaning(
 
 
 def test_large_versions_are_split_small_ones_combined(ds: Dataset) -> None:
+    """Batches of even size need both cuts within a version and batches of several versions."""
     batches = batches_from(follow(ds), Position(0), Limits(rows=4))
     assert [len(batch) for batch in batches] == [4, 4, 4, 4]
     assert batches[1] == [(2, "insert", 4), (2, "insert", 5), (3, "delete", 1), (3, "delete", 4)]
 
 
 def test_batches_respect_the_size_limit(tmp_path: Path) -> None:
+    """Rows are of equal size here, so a quarter of the bytes must be a quarter of the rows."""
     table = lance_stream.create_dataset(str(tmp_path / "t"), SCHEMA).append(rows(*range(1000)))
     size = sum(path.stat().st_size for path in (tmp_path / "t" / "data").iterdir())
     batches = batches_from(follow(table), Position(1), Limits(size_bytes=size // 4))
@@ -211,6 +216,7 @@ def test_a_limited_batch_passes_few_unchanged_versions(
 
 
 def test_nothing_is_read_past_the_end(ds: Dataset) -> None:
+    """`through` bounds a backfill, and rows committed later belong to the next run."""
     followed = follow(ds)
     ds.append(rows(8))
     batches = batches_from(followed, Position(3), Limits(rows=2), through=5)
@@ -220,6 +226,9 @@ def test_nothing_is_read_past_the_end(ds: Dataset) -> None:
 
 
 def test_fast_writers_do_not_delay_the_end(ds: Dataset) -> None:
+    """A query that processes what is available must end, even if a writer commits during each
+    batch.
+    """
     followed, position, found = follow(ds), Position(4), list[Change]()
     for number in range(100, 150):
         ds = ds.append(rows(number))
@@ -233,6 +242,7 @@ def test_fast_writers_do_not_delay_the_end(ds: Dataset) -> None:
 
 
 def test_without_news_the_position_stays(ds: Dataset) -> None:
+    """A changed position would make Spark run an empty batch at every trigger."""
     followed = follow(ds)
     position = followed.after(5)
     assert followed.advance(position, Limits(rows=1)) == position
@@ -240,6 +250,7 @@ def test_without_news_the_position_stays(ds: Dataset) -> None:
 
 
 def test_an_idle_poll_is_one_read(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream polls all day, and each request costs money."""
     store = WatchedStore(open_store(ds.uri))
     monkeypatch.setattr(follower, "open_log", lambda *_: ObjectStoreLog(store))
     followed = follow(ds)
@@ -252,6 +263,7 @@ def test_an_idle_poll_is_one_read(ds: Dataset, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_batches_can_be_replanned_from_their_positions(ds: Dataset) -> None:
+    """After a failure Spark repeats a batch from its positions only, and must get the same rows."""
     positions = steps_from(follow(ds), FROM_SNAPSHOT, Limits(rows=2))
     ds.append(rows(8))
     positions += steps_from(follow(ds), positions[-1], Limits(rows=2))[1:]
@@ -262,6 +274,9 @@ def test_batches_can_be_replanned_from_their_positions(ds: Dataset) -> None:
 
 
 def test_a_split_version_is_compared_once(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large version is cut into many batches, and comparing manifests for each of them would
+    be quadratic.
+    """
     walked: list[tuple[int, int]] = []
 
     def watched_walk(table: Any, after: int, through: int, *rest: Any) -> Any:
@@ -280,7 +295,8 @@ def test_a_split_version_is_compared_once(ds: Dataset, monkeypatch: pytest.Monke
     assert [row for row in walked if row[0] == 1] == [(1, 2)]
 
 
-def test_a_batch_reads_each_manifest_once(stored: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_read_manifests_once(stored: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests of large tables have megabytes, and planning must not fetch one twice."""
     store = WatchedStore(open_store(stored.uri))
     monkeypatch.setattr(follower, "open_log", lambda *_: ObjectStoreLog(store))
     monkeypatch.setattr(opening, "open_log", lambda *_: ObjectStoreLog(store))
@@ -300,6 +316,9 @@ def test_a_batch_reads_each_manifest_once(stored: Dataset, monkeypatch: pytest.M
 
 
 def test_changes_follow_the_pieces_of_a_snapshot(ds: Dataset) -> None:
+    """A stream may start with a snapshot in several batches, while the table changes: no row may
+    be lost or shown twice.
+    """
     followed = follow(ds)
     first = followed.advance(FROM_SNAPSHOT, Limits(rows=2))
     assert (first.version, first.num_delivered, first.is_snapshot) == (5, 2, True)
@@ -315,15 +334,18 @@ def test_changes_follow_the_pieces_of_a_snapshot(ds: Dataset) -> None:
 
 
 def test_a_snapshot_without_limits_is_one_batch(ds: Dataset) -> None:
+    """Without limits nothing forces further batches."""
     (batch,) = batches_from(follow(ds), FROM_SNAPSHOT)
     assert sorted(row[2] for row in batch) == [0, 2, 3, 5, 6, 7]
 
 
 def test_the_version_limit_ignores_snapshots(ds: Dataset) -> None:
+    """A snapshot belongs to one version, however many made it."""
     assert len(batches_from(follow(ds), FROM_SNAPSHOT, Limits(versions=1))) == 1
 
 
 def test_an_empty_table_has_an_empty_snapshot() -> None:
+    """A position after the snapshot must exist, or the stream would start over for ever."""
     table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     assert batches_from(follow(table), FROM_SNAPSHOT, Limits(rows=1)) == [[]]
 
@@ -372,7 +394,8 @@ def test_a_planned_snapshot_outlives_its_version(
 # --- versions that are gone
 
 
-def test_a_loss_is_an_error_with_remedies(stored: Dataset) -> None:
+def test_losses_are_errors_with_remedies(stored: Dataset) -> None:
+    """Cleaned-up versions mean lost changes, about which the user has to decide."""
     forget(stored, 1, 2, 3)
     with pytest.raises(NotFoundError) as error:
         read(follow(stored), Position(2), Position(5))
@@ -386,6 +409,7 @@ def test_a_loss_is_an_error_with_remedies(stored: Dataset) -> None:
 def test_losses_can_be_skipped_with_a_warning(
     stored: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The option trades completeness for progress, so the log must say what was skipped."""
     forget(stored, 1, 2, 3)
     lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
     with caplog.at_level(logging.WARNING):
@@ -397,6 +421,9 @@ def test_losses_can_be_skipped_with_a_warning(
 def test_net_changes_bridge_a_consumers_gap(
     stored: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A consumer's start version is protected, so the difference of both ends replaces what was
+    cleaned up between.
+    """
     stored.delete("id = 6")
     forget(stored, 3, 4, 5)
     with pytest.raises(NotFoundError, match="versions 3 to 5 no longer exist"):
@@ -455,6 +482,9 @@ def test_a_batch_whose_end_version_is_gone(
 
 
 def test_a_cleanup_by_lance_keeps_tagged_versions(stored: Dataset) -> None:
+    """Consumers protect their version by a tag, which has to work against the reference's
+    cleanup as well.
+    """
     import datetime
 
     stored.tags.create("held", 2)
@@ -474,7 +504,8 @@ def test_a_cleanup_by_lance_keeps_tagged_versions(stored: Dataset) -> None:
 
 
 @pytest.mark.parametrize("num_versions", [1, 3, 6], ids=["fewer", "as many", "more"])
-def test_a_recreated_table_is_noticed(stored: Dataset, num_versions: int) -> None:
+def test_recreated_tables_are_noticed(stored: Dataset, num_versions: int) -> None:
+    """The new table reuses version numbers, so following on would mix two histories."""
     position = follow(stored).after(3)
     shutil.rmtree(stored.uri)
     table = lance_stream.create_dataset(stored.uri, SCHEMA)
@@ -487,6 +518,9 @@ def test_a_recreated_table_is_noticed(stored: Dataset, num_versions: int) -> Non
 
 
 def test_running_readers_notice_a_recreated_table(stored: Dataset) -> None:
+    """The newest version has the same number as before, so polling alone would never see a
+    difference.
+    """
     followed = follow(stored)
     position = followed.advance(followed.after(4))
     shutil.rmtree(stored.uri)
@@ -584,6 +618,7 @@ def test_positions_without_a_mark_are_trusted(ds: Dataset) -> None:
 
 
 def test_net_changes_are_per_batch(ds: Dataset) -> None:
+    """Net changes are relative to what the consumer has, which is the end of its previous batch."""
     rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
     (batch,) = batches_from(follow(ds, rules), Position(0))
     assert sorted(batch) == [(5, "insert", number) for number in (0, 2, 3, 5, 6, 7)]
@@ -595,6 +630,7 @@ def test_net_changes_are_per_batch(ds: Dataset) -> None:
 
 
 def test_net_changes_of_large_versions_are_split(ds: Dataset) -> None:
+    """The row limit must hold in this mode as well, without losing or repeating rows."""
     rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
     batches = batches_from(follow(ds, rules), Position(1), Limits(rows=4))
     assert [len(batch) for batch in batches] == [4, 2, 2, 3, 2]
@@ -602,6 +638,9 @@ def test_net_changes_of_large_versions_are_split(ds: Dataset) -> None:
 
 
 def test_appended_rows_need_no_stable_row_ids(tmp_path: Path) -> None:
+    """Tables of pylance have none by default, and a compaction between appends must not repeat
+    rows.
+    """
     uri = str(tmp_path / "table")
     lance.write_dataset(rows(1, 2, 3), uri)
     lance.write_dataset(rows(4), uri, mode="append")
@@ -625,12 +664,14 @@ def test_appended_rows_stop_at_other_changes(ds: Dataset) -> None:
     assert [row[2] for row in found] == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_snapshot_cannot_follow_changes(ds: Dataset) -> None:
+def test_snapshots_cannot_follow_changes(ds: Dataset) -> None:
+    """Such positions can only come from a damaged checkpoint, and would deliver rows twice."""
     with pytest.raises(CorruptDataError, match="snapshot"):
         read(follow(ds), Position(2), Position(3, 1, is_snapshot=True))
 
 
 def test_an_empty_range_has_no_changes(ds: Dataset) -> None:
+    """Spark may ask for a batch that ends before it starts after a rollback of the table."""
     assert read(follow(ds), Position(5), Position(3)) == []
 
 
@@ -638,6 +679,7 @@ def test_an_empty_range_has_no_changes(ds: Dataset) -> None:
 
 
 def test_unread_versions_and_rows_are_counted(ds: Dataset) -> None:
+    """Operators watch the lag, which must count partly read versions and snapshots exactly."""
     followed = follow(ds)
     end = followed.advance(Position(1), Limits(rows=4))
     lag = followed.lag(end)

@@ -23,6 +23,9 @@ def watched(uri: str) -> WatchedStore:
 
 
 def test_an_idle_poll_is_one_read(tmp_path: Path) -> None:
+    """Probing for the next version costs one request, where a listing of a long history costs
+    many.
+    """
     table = lance_stream.create_dataset(str(tmp_path), ROW.schema).append(ROW)
     store = watched(table.uri)
     newest = NewestVersion(ObjectStoreLog(store))
@@ -35,6 +38,7 @@ def test_an_idle_poll_is_one_read(tmp_path: Path) -> None:
 
 
 def test_a_new_version_is_seen_at_once(tmp_path: Path) -> None:
+    """Several versions may appear between polls, and the newest counts."""
     table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
     newest = NewestVersion(open_log(table.uri))
     assert newest.poll() == 1
@@ -53,7 +57,10 @@ def test_a_version_behind_a_gap_is_found(tmp_path: Path) -> None:
     assert polls[-1] == 3
 
 
-def test_a_deleted_or_recreated_table_is_noticed(tmp_path: Path) -> None:
+def test_deleted_and_recreated_tables_are_noticed(tmp_path: Path) -> None:
+    """A new table can have the same newest version, so a listing now and then compares the
+    marks.
+    """
     table = lance_stream.create_dataset(str(tmp_path / "t"), ROW.schema).append(ROW)
     newest = NewestVersion(open_log(table.uri))
     newest.poll()

@@ -51,6 +51,7 @@ def ids_of(snapshot: Snapshot, start: int, stop: int | None) -> list[int]:
 def test_pieces_have_each_row_once(
     fragments: list[int], deleted: set[int], cuts: list[int]
 ) -> None:
+    """For any fragments, deletions and cuts, the pieces must be a partition of the live rows."""
     uri, alive = table_of(
         fragments, sorted(offset for offset in deleted if offset < sum(fragments))
     )
@@ -84,6 +85,7 @@ def test_snapshot_rows_are_inserts_with_stamps() -> None:
 
 
 def test_pieces_respect_the_row_limit() -> None:
+    """Deleted rows do not count, and the end of the table bounds the last piece."""
     snapshot = Snapshot(open_newest(table_of([5, 5, 5], [1, 7])[0]))
     assert snapshot.stop_within(0, rows=4) == 4
     assert snapshot.stop_within(4, rows=100) == 13
@@ -92,6 +94,7 @@ def test_pieces_respect_the_row_limit() -> None:
 
 
 def test_pieces_respect_the_size_limit() -> None:
+    """Bytes are estimated by the share of a file's rows, across fragments."""
     table = open_newest(table_of([1000, 1000, 1000], [])[0])
     snapshot = Snapshot(table)
     sizes = [
@@ -134,11 +137,13 @@ def test_pieces_are_as_large_as_the_size_allows(
 
 @pytest.mark.floors
 def test_pieces_have_at_least_one_row() -> None:
+    """A limit below the size of a row must not stop the stream for ever."""
     snapshot = Snapshot(open_newest(table_of([10], [])[0]))
     assert snapshot.stop_within(3, size_bytes=1) == 4
 
 
-def test_an_empty_version_has_no_pieces() -> None:
+def test_empty_versions_have_no_pieces() -> None:
+    """Zero rows must end the snapshot rather than be divided."""
     snapshot = Snapshot(open_newest(table_of([], [])[0]))
     assert snapshot.num_rows == 0
     assert snapshot.stop_within(0, rows=5) == 0

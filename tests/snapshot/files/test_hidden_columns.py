@@ -84,9 +84,12 @@ def of_another_fragment(manifest: table_pb2.Manifest) -> None:
         (of_another_fragment, "has 9 values"),
     ],
 )
-def test_damaged_columns_are_reported(
+def test_damaged_lineage_columns_are_reported(
     table: Path, damage: Callable[[table_pb2.Manifest], None], told: str
 ) -> None:
+    """Plain reads must still work without lineage, and whatever needs it must fail rather than
+    use wrong ids.
+    """
     edit_manifest(table, damage)
     ds = lance_stream.open_dataset(table)
     if damage is not twice_in_a_file:
@@ -105,7 +108,8 @@ def test_damaged_columns_are_reported(
     assert any(told in finding.message for finding in ds.verify())
 
 
-def test_missing_files_are_explained(table: Path) -> None:
+def test_missing_lineage_files_are_explained(table: Path) -> None:
+    """A file that the newest version names cannot have been cleaned up, so the table is damaged."""
     ds = lance_stream.open_dataset(table)
     (hidden,) = {
         fragment.row_ids for fragment in ds.table.manifest.fragments if fragment.has_hidden_lineage
@@ -120,6 +124,10 @@ def test_missing_files_are_explained(table: Path) -> None:
 
 
 def test_verify_finds_impossible_lineage(table: Path) -> None:
+    """Numbers can be readable and still impossible: versions of the future, or ids beyond the
+    counter.
+    """
+
     def ids_as_versions(manifest: table_pb2.Manifest) -> None:
         manifest.next_row_id = 7
         manifest.fragments[1].files.add().CopyFrom(lineage_file(manifest))
@@ -149,7 +157,10 @@ def column_of(num_rows: int, asked: list[tuple[str, int]]) -> HiddenColumn:
     return HiddenColumn(stored, lambda _: num_rows, read, take, lambda file: file.path)
 
 
-def test_few_values_are_picked_and_many_kept() -> None:
+def test_few_values_are_picked_many_cached() -> None:
+    """A lookup of one row must not read millions of ids, while a scan should read them only
+    once.
+    """
     forget_hidden_columns()
     num_rows = 10 * ROWS_PER_PICK
     asked: list[tuple[str, int]] = []
@@ -166,16 +177,16 @@ def test_few_values_are_picked_and_many_kept() -> None:
     assert len(asked) == 3
 
 
-def test_equal_columns_ignore_the_others_of_their_file() -> None:
+def test_equal_columns_ignore_their_files_others() -> None:
+    """Dropping another column of the file must not look like a change of lineage."""
     dropped = DataFile("f.lance", (-2, -3, -4), (0, 1, 2), (2, 1))
     assert LineageColumn.among(-3, [FILE]) == LineageColumn.among(-3, [dropped])
     assert LineageColumn.among(-3, [FILE]) != LineageColumn.among(-4, [FILE])
     assert LineageColumn.among(-5, [FILE]).num_files == 0
 
 
-def test_filters_on_columns_open_no_file_of_lineage(
-    table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_column_filters_open_no_lineage_file(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that asks for no row ids must not pay for lineage in hidden columns."""
     opened: list[DataFile] = []
     real = OpenFiles.reader
 

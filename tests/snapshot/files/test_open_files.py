@@ -55,6 +55,7 @@ def test_a_stream_of_batches_reads_no_deletion_file_of_its_own(
 
 
 def test_verify_reads_deletion_files_again(tmp_path: Path, read: list[str]) -> None:
+    """The process cache holds the offsets, and would hide a file that was damaged since."""
     ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": list(range(100))}))
     ds = ds.delete("id = 7")
     (file,) = (tmp_path / "t" / "_deletions").iterdir()
