@@ -30,3 +30,6 @@ RowIds: TypeAlias = npt.NDArray[np.uint64]
 
 RowVersions: TypeAlias = npt.NDArray[np.uint64]
 """The versions that created or last updated rows."""
+
+U64s: TypeAlias = npt.NDArray[np.uint64]
+"""Row ids, row addresses, versions or other numbers."""

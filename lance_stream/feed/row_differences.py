@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from lance_stream.arrays import U64s
 from lance_stream.errors import NotFoundError
 from lance_stream.feed.ancestry import restored_version, version_restored_by
 from lance_stream.feed.columns_of_versions import FeedColumns
@@ -23,7 +24,6 @@ from lance_stream.table.changes.diff import (
     History,
     Sequences,
     TableChanges,
-    U64s,
     changed_row_ids,
     diff,
     plan_diff,

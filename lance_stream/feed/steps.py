@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from lance_stream.arrays import U64s
 from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.feed.change_units import (
     DELETE,
@@ -39,7 +40,7 @@ from lance_stream.feed.row_differences import RowDifferences
 from lance_stream.feed.rules import FeedRules
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import LONG_AGO
-from lance_stream.table.changes.diff import RowsOfFragment, TableChanges, U64s, UpdatedRows
+from lance_stream.table.changes.diff import RowsOfFragment, TableChanges, UpdatedRows
 from lance_stream.table.lineage.row_addresses import unpack_addresses
 
 RowsT = TypeVar("RowsT", RowsOfFragment, UpdatedRows)

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from lance_stream.arrays import Positions
+from lance_stream.arrays import Positions, U64s
 from lance_stream.errors import InvalidInputError
 from lance_stream.keys.bounds.cached_key_bounds import inherit_key_bounds
 from lance_stream.keys.index.key_index import MOST_SAVED_ROWS
@@ -24,7 +24,6 @@ from lance_stream.keys.index.remap_keys import RewrittenFiles, remap_keys
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
-    Numbers,
     lineage_of,
     order_of,
     read_lineage,
@@ -239,7 +238,7 @@ def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:
     return results
 
 
-def _encoded_ids(row_ids: Numbers) -> bytes:
+def _encoded_ids(row_ids: U64s) -> bytes:
     """Return a sequence of row ids, as a whole or in parts, whichever is shorter.
 
     Ids that many versions changed ascend only for a short while; parts can be encoded differently.

@@ -20,13 +20,12 @@ stream: in memory are the rows that are read and not yet written.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.arrays import Positions
+from lance_stream.arrays import Positions, U64s
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, stored_bytes
 from lance_stream.schema.arrow_schemas import has_narrow_indices
@@ -41,8 +40,6 @@ from lance_stream.table.config.lineage_limits import inline_bytes
 from lance_stream.table.fragments.fragment import Fragment, decode_fragment
 from lance_stream.table.lineage.row_ids import RowIdSequence
 from lance_stream.table.lineage.row_versions import RowVersionSequence
-
-Numbers: TypeAlias = npt.NDArray[np.uint64]
 
 LEAST_GAIN: Final = 2.0
 """How many times fewer parts the sequences must have for rows to be moved."""
@@ -70,9 +67,9 @@ class Lineage:
         updated: (n,) last-updated-at versions.
     """
 
-    row_ids: Numbers
-    created: Numbers
-    updated: Numbers
+    row_ids: U64s
+    created: U64s
+    updated: U64s
 
     def take(self, positions: Positions) -> "Lineage":
         """Return the lineage of the rows at some positions, in their order."""

@@ -23,12 +23,12 @@ Source:  row ids and lineage, "Row Version Tracking", "Change Data Feed".
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.arrays import Positions
+from lance_stream.arrays import Positions, U64s
 from lance_stream.errors import BadDataError
 from lance_stream.expressions.predicates import Expression
 from lance_stream.read.skipping.row_ranges import RowRanges
@@ -48,8 +48,6 @@ from lance_stream.table.lineage.row_versions import (
     RowVersionSequence,
     decode_row_versions,
 )
-
-U64s: TypeAlias = npt.NDArray[np.uint64]
 
 
 class ReadSequences(Protocol):

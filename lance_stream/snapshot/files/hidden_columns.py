@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import U64s
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError
 from lance_stream.schema.fields import Field
 from lance_stream.table.fragments.fragment import DataFile, LineageColumn
 
-Numbers: TypeAlias = npt.NDArray[np.uint64]
 CachedNumbers: TypeAlias = npt.NDArray[np.unsignedinteger]
 Offsets: TypeAlias = npt.NDArray[np.integer]
 
@@ -49,7 +49,7 @@ class HiddenColumn:
         stored: LineageColumn,
         num_rows: Callable[[DataFile], int],
         read: Callable[[DataFile, Field, int, int], pa.Array],
-        take: Callable[[DataFile, Field, Numbers], pa.Array],
+        take: Callable[[DataFile, Field, U64s], pa.Array],
         name: Callable[[DataFile], Hashable],
     ) -> None:
         self._stored = stored
@@ -86,18 +86,18 @@ class HiddenColumn:
             )
         return self
 
-    def to_array(self) -> Numbers:
+    def to_array(self) -> U64s:
         """Return all values."""
         return self._whole().astype(np.uint64)
 
-    def slice(self, start: int, stop: int) -> Numbers:
+    def slice(self, start: int, stop: int) -> U64s:
         """Return the values of the rows [start, stop)."""
         cached = self._cached
         if cached is not None:
             return cached[start:stop].astype(np.uint64)
         return _numbers(self._stored, self._read(self._file, self._field, start, stop))
 
-    def take(self, offsets: Offsets) -> Numbers:
+    def take(self, offsets: Offsets) -> U64s:
         """Return the values of the rows at some offsets."""
         rows = offsets.astype(np.int64, copy=False)
         cached = self._cached
@@ -141,13 +141,13 @@ def forget_hidden_columns() -> None:
     _CACHED.clear()
 
 
-def _numbers(stored: LineageColumn, values: pa.Array) -> Numbers:
+def _numbers(stored: LineageColumn, values: pa.Array) -> U64s:
     if values.type != pa.uint64() or values.null_count:
         raise CorruptDataError(
             f"{_described(stored)} should have uint64 values, but has {values.type} with "
             f"{values.null_count} nulls"
         )
-    numbers: Numbers = values.to_numpy(zero_copy_only=False)
+    numbers: U64s = values.to_numpy(zero_copy_only=False)
     return numbers
 
 

@@ -38,7 +38,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.arrays import Mask, RowOffsets
+from lance_stream.arrays import Mask, RowOffsets, U64s
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.feature_flags import has_stable_row_ids
 from lance_stream.table.fragments.fragment import (
@@ -54,7 +54,6 @@ from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, decode_row_versions
 from lance_stream.table.manifest import Manifest
 
-U64s: TypeAlias = npt.NDArray[np.uint64]
 DeletedRows: TypeAlias = Mapping[tuple[int, DeletionFile], RowOffsets]
 
 

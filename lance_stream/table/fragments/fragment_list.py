@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import outlines_pb2, table_pb2
-from lance_stream.arrays import Mask, Positions
+from lance_stream.arrays import Mask, Positions, U64s
 from lance_stream.errors import CorruptDataError
 from lance_stream.table.fragments.file_sizes import FileSizes
 from lance_stream.table.fragments.fragment import (
@@ -29,7 +29,7 @@ from lance_stream.table.fragments.fragment import (
 from lance_stream.table.lineage.constant_lineage import ConstantLineage, constant_lineage
 from lance_stream.table.lineage.row_ids import MAX_PHYSICAL_ROWS
 from lance_stream.table.messages import wire
-from lance_stream.table.messages.wire_columns import Numbers, Spans, walk
+from lance_stream.table.messages.wire_columns import Spans, walk
 
 FRAGMENTS = 2
 """The number of the fragments' field in a Manifest message."""
@@ -74,9 +74,9 @@ class FragmentNumbers:
         has_hidden_lineage: (n,) whether row ids or row versions are hidden columns of data files.
     """
 
-    ids: Numbers
-    physical_rows: Numbers
-    num_deleted_rows: Numbers
+    ids: U64s
+    physical_rows: U64s
+    num_deleted_rows: U64s
     has_deletion_file: Mask
     has_hidden_lineage: Mask
 
@@ -155,7 +155,7 @@ class FragmentNumbers:
         positions = np.array(list(changes), np.intp)
         return self._with(positions, FragmentNumbers.of_decoded(list(changes.values())))
 
-    def _columns(self) -> tuple[Numbers, Numbers, Numbers, Mask, Mask]:
+    def _columns(self) -> tuple[U64s, U64s, U64s, Mask, Mask]:
         return (
             self.ids,
             self.physical_rows,

@@ -22,9 +22,9 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.arrays import Bytes, Mask, Positions
+from lance_stream.arrays import Bytes, Mask, Positions, U64s
 from lance_stream.table.lineage.row_versions import FIRST_VERSION
-from lance_stream.table.messages.wire_columns import Numbers, Spans, walk
+from lance_stream.table.messages.wire_columns import Spans, walk
 
 _ID, _PHYSICAL_ROWS = 1, 4
 _ROW_IDS, _LAST_UPDATED, _CREATED = 5, 7, 9
@@ -44,7 +44,7 @@ class ConstantValues:
         is_constant: (n,) whether the fragment has such a value.
     """
 
-    values: Numbers
+    values: U64s
     is_constant: Mask
 
     def replaced(
@@ -70,8 +70,8 @@ class ConstantLineage:
         created: The created-at version of all rows.
     """
 
-    ids: Numbers
-    physical_rows: Numbers
+    ids: U64s
+    physical_rows: U64s
     is_plain: Mask
     first_row_ids: ConstantValues
     last_updated: ConstantValues
@@ -96,7 +96,7 @@ class ConstantLineage:
             self.created.replaced(count, positions, others.created),
         )
 
-    def ids_within(self, row_ids: Numbers) -> tuple[Positions, Positions]:
+    def ids_within(self, row_ids: U64s) -> tuple[Positions, Positions]:
         """Return which of some rows each fragment has, as far as its row ids are one range.
 
         Args:
@@ -111,7 +111,7 @@ class ConstantLineage:
         ends = np.searchsorted(row_ids, first + self.physical_rows)
         return begins, np.where(is_constant, ends, begins)
 
-    def share_no_row_id(self, others: Numbers) -> Mask:
+    def share_no_row_id(self, others: U64s) -> Mask:
         """Return which fragments have ids that neither `others` nor another range contains.
 
         Args:
@@ -158,7 +158,7 @@ def constant_lineage(raws: Sequence[bytes]) -> ConstantLineage:
     )
 
 
-def _versions(data: Bytes, sequences: Spans, is_present: Mask, num_rows: Numbers) -> ConstantValues:
+def _versions(data: Bytes, sequences: Spans, is_present: Mask, num_rows: U64s) -> ConstantValues:
     versions = np.full(len(num_rows), FIRST_VERSION, np.uint64)
     is_constant = is_present & (sequences.starts < 0)
     some, runs = _only_part(data, sequences, np.flatnonzero(is_present & ~is_constant))
@@ -174,7 +174,7 @@ def _versions(data: Bytes, sequences: Spans, is_present: Mask, num_rows: Numbers
     return ConstantValues(versions, is_constant)
 
 
-def _row_ids(data: Bytes, sequences: Spans, is_present: Mask, num_rows: Numbers) -> ConstantValues:
+def _row_ids(data: Bytes, sequences: Spans, is_present: Mask, num_rows: U64s) -> ConstantValues:
     first = np.zeros(len(num_rows), np.uint64)
     is_constant = np.zeros(len(num_rows), np.bool_)
     some, segments = _only_part(
@@ -197,7 +197,7 @@ def _only_part(
 
 def _ranges(
     data: Bytes, some: npt.NDArray[np.intp], segments: Spans
-) -> tuple[npt.NDArray[np.intp], Numbers, Numbers]:
+) -> tuple[npt.NDArray[np.intp], U64s, U64s]:
     """Return which segments are ranges, where these start, and how long they are."""
     inside, ranges = _only_part(data, segments, np.arange(len(some)))
     some = some[inside]

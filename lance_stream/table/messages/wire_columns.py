@@ -16,12 +16,12 @@ Source: the protobuf encoding guide; see `wire`.
 """
 
 from collections.abc import Collection
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.arrays import Mask, Positions
+from lance_stream.arrays import Mask, Positions, U64s
 from lance_stream.table.messages.wire import (
     FIXED32,
     FIXED64,
@@ -29,8 +29,6 @@ from lance_stream.table.messages.wire import (
     MAX_VARINT_BYTES,
     VARINT,
 )
-
-Numbers: TypeAlias = npt.NDArray[np.uint64]
 
 _MAX_STEPS = 64
 _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
@@ -59,7 +57,7 @@ class WalkedFields(NamedTuple):
         is_odd: (n,) which messages were not read; their other values are meaningless.
     """
 
-    numbers: dict[int, Numbers]
+    numbers: dict[int, U64s]
     spans: dict[int, Spans]
     is_odd: Mask
 
@@ -143,7 +141,7 @@ def short_frames(data: bytes, number: int) -> Spans | None:
     return Spans(begins, np.append(begins[1:] - 2, end)[: len(begins)])
 
 
-def encode_varints(values: Numbers) -> tuple[npt.NDArray[np.uint8], Positions]:
+def encode_varints(values: U64s) -> tuple[npt.NDArray[np.uint8], Positions]:
     """Return the varints of numbers, each in a row of bytes, and how many bytes each has.
 
     Args:
@@ -163,7 +161,7 @@ def encode_varints(values: Numbers) -> tuple[npt.NDArray[np.uint8], Positions]:
 
 def _read_varints(
     data: npt.NDArray[np.uint8], positions: Positions
-) -> tuple[Numbers, Positions, Mask]:
+) -> tuple[U64s, Positions, Mask]:
     """Return the varints at some positions, the positions after them, and which are valid."""
     first = data[positions]
     values = (first & 0x7F).astype(np.uint64)

@@ -13,6 +13,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.arrays import U64s
 from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.compaction import rewrites, row_order
 from lance_stream.maintenance.compaction.compact import commit_prepared, compact
@@ -20,7 +21,6 @@ from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
-    Numbers,
     best_order,
     most_waiting,
     reordered,
@@ -240,7 +240,7 @@ def test_batches_are_written_in_the_new_order(seed: int) -> None:
     n = int(random_numbers.integers(1, 300))
     spread = float(random_numbers.choice([0.0, 3.0, 40.0, 1000.0]))
     order = np.argsort(np.arange(n) + random_numbers.uniform(0, spread + 1e-9, n))
-    values: Numbers = np.arange(n, dtype=np.uint64)
+    values: U64s = np.arange(n, dtype=np.uint64)
     cuts = np.sort(random_numbers.integers(0, n + 1, 5))
     table = pa.table({"a": values, "b": [str(value) for value in values]})
     bounds = [0, *cuts.tolist(), n]
