@@ -1,4 +1,4 @@
-"""Following a table without Spark: its rows, then its changes, in batches with positions.
+"""Follows a table without Spark: its rows, then its changes, in batches with positions.
 
-Read `change_stream`, which `Dataset.follow` returns. `progress` stores how far a consumer has got.
+Read `change_stream`, which `Dataset.follow` returns. `progress` stores a consumer's position.
 """

@@ -2,7 +2,7 @@
 
 Read `commands` first, then the module of a command:
 
-    commands     the table of commands: the only place that names a new one
+    commands     the table of commands: the only place to register a new one
     look, read, maintain, references, setup
                  a module per command, named after it: its arguments and its action
     grammar      what all commands share: options, abbreviations, suggestions

@@ -1,1 +1,1 @@
-"""What this machine has: a Java that Spark can run on, and Pythons for its workers."""
+"""Finds a Java installation for Spark, and Python interpreters for its workers."""

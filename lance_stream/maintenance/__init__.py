@@ -1,4 +1,4 @@
-"""What keeps a table healthy: cleanup, verification, compaction, tags, branches, consumers.
+"""Maintenance of a table: cleanup, verification, compaction, tags, branches, consumers.
 
 Read `cleanup` first, with `consumers`, whose versions it leaves alone, and `auto_cleanup`, which
 runs it after commits. Then `tags` and `branches`; `links` refuses to remove what is a link.

@@ -1,4 +1,4 @@
-"""Metrics and reports: how a table, the sinks that write it and its readers are doing.
+"""Metrics and reports about tables, the sinks that write them, and their readers.
 
 Start with `measures` (the numbers of a table now) and `metrics` (all metrics: their names, units
 and labels, and what a commit adds to them). `prometheus` and `opentelemetry` publish them. `report`

@@ -1,8 +1,8 @@
-"""Quarantine: a second table for rows of a table's streams that do not fit it.
+"""Quarantine: a second table for the rows of streams that do not fit the table.
 
 `table` has its columns and location, `quarantine_writer` commits the bad rows of a batch, and
 `replay` lists them and writes them to the table once they fit. Decision 035 explains why both
 happen exactly once.
 
-May import: what is below `dataset`.
+May import: all packages below `dataset`.
 """

@@ -1,7 +1,7 @@
 """Scans a version: its live rows in order, or those that match a filter.
 
-A scan is planned as work units, one per fragment. Here a few threads read them, some batches
-ahead of the consumer (`read_ahead`); on Spark each goes to a worker
+A scan is planned as work units, one per fragment. In one process, a few threads read them ahead of
+the consumer (`prefetch.read_ahead`); with Spark, every unit goes to a worker
 (`spark.source.table_reader`).
 """
 
@@ -62,7 +62,7 @@ def plan_scan(
         filter: A SQL expression; rows that do not match are skipped.
         system_columns: Names of `READABLE_SYSTEM_COLUMNS` that follow the columns.
         batch_size: The maximum number of rows in a batch; None for about 32 MB.
-        blob_handling: `read_fragment.BYTES` or `DESCRIPTORS`.
+        blob_handling: `units.BYTES` or `units.DESCRIPTORS`.
 
     Raises:
         NotFoundError: A column does not exist.

@@ -1,13 +1,13 @@
-"""The integration with Spark: a sink for streams, the format "lance", and upkeep by tasks.
+"""The integration with Spark: a sink for streams, the format "lance", and distributed maintenance.
 
     from lance_stream.spark import auto_cdc_sink, lance_sink, lance_sinks, load_changes, register
     from lance_stream.spark import cleanup_table, compact_table, derive
 
-One folder for each question, in the order in which they build on each other:
+The folders, in the order in which they build on each other:
 
-    session      what the Spark session determines: settings of stores, types, names
-    arguments    what the user asked for
-    jobs         work for Spark's tasks, and the jobs of upkeep
+    session      the settings of a Spark session: stores, types, names
+    arguments    the user's arguments and options
+    jobs         work for Spark's tasks, and maintenance jobs
     writer       the format "lance" as a writer
     feed         the change feed: batch, stream, SQL function, DataFrame
     source       the format "lance" itself, and a table at a version

@@ -87,11 +87,11 @@ def plan_table(
     config: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TableVersion:
-    """Return a table that is yet to be created, as its version 0: columns without rows.
+    """Return version 0 of a table that does not exist yet: columns without rows.
 
-    Nothing is written. Verbs plan on it as on any version, and their plan is committed as version
-    1 (see `commit_verb.commit_planned`): so a table is created with its first rows, or not at all.
-    If another writer creates the table first, they plan again on that one.
+    Nothing is written. Verbs plan on it as on any version, and commit version 1 (see
+    `write.planning.commit_planned`), so that a table is created together with its first rows, or
+    not at all. If another writer creates the table first, they plan again on that table.
 
     Raises:
         InvalidInputError: Such a table cannot be created.

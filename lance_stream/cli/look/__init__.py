@@ -1,4 +1,4 @@
-"""Commands that show a table: `show`, `log`, `report` and `verify`.
+"""Commands that inspect a table: `show`, `log`, `report` and `verify`.
 
 Read `show` first: `description` is what it prints, `maintenance_advice` what it recommends.
 """

@@ -1,4 +1,5 @@
-"""Commands that maintain a table.
+"""Commands that maintain a table: `compact`, `cleanup`, `indices`, `restore` and others.
 
-Read `compact` first; `cleanup`, `indices`, `restore`, `quarantine` and `migrate` are built alike.
+Read `compact` first; `cleanup`, `indices`, `restore`, `quarantine` and `migrate` have the same
+structure.
 """

@@ -1,4 +1,4 @@
-"""Commands for names and readers of versions: `tags`, `branches`, `clone` and `consumers`.
+"""Commands for references to versions: `tags`, `branches`, `clone` and `consumers`.
 
-Read `tags` first; `branches`, `clone` and `consumers` are built alike.
+Read `tags` first; `branches`, `clone` and `consumers` have the same structure.
 """

@@ -1,4 +1,4 @@
-"""External manifest stores: key-value stores in which the next version is published.
+"""External manifest stores: key-value stores that publish a table's versions.
 
 Read `protocol` first. `dynamodb`, `postgresql` and `sqlite` implement it, the latter two with the
 statements of `sql`; `choice` parses a user's settings. The order of a commit's steps is described

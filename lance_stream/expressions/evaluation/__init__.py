@@ -1,6 +1,6 @@
-"""How an expression is evaluated on Arrow batches, with Spark's types and values.
+"""Evaluates expressions on Arrow batches, with the types and results of Spark.
 
-Read `rules` first (one for each kind of node), then `functions` (those that an expression may
-call). Both use `numbers`, `arithmetic`, `comparisons`, `casts`, `times`, `patterns` and
+Read `rules` first (one for each kind of node), then `functions` (the functions that expressions
+may call). Both use `numbers`, `arithmetic`, `comparisons`, `casts`, `times`, `patterns` and
 `json_paths`.
 """

@@ -1,4 +1,4 @@
-"""Following a table: from one position in its history to the next, in batches.
+"""Follows a table in batches, from one position in its history to the next.
 
     positions                where a follower is in the table's history
     follower                 where the next batch ends, and what it reads

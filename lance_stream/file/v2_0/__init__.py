@@ -1,4 +1,4 @@
-"""Data files of version 2.0: a tree of array encodings for each page.
+"""File version 2.0: a tree of array encodings describes each page.
 
 Every field has a column, parents too: a list's column contains the end of each list, its items are
 rows of the next column; a struct's column is empty. A tree of encodings describes the pages of a

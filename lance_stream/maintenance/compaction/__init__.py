@@ -1,4 +1,4 @@
-"""Compaction: moves rows of small fragments, and of those with many deleted rows, to fewer ones.
+"""Compaction: rewrites small fragments, and fragments with many deleted rows, into larger ones.
 
 Read `plan` first (which fragments are worth it), then `rewrites` (writing their rows to new files)
 and `compact` (following concurrent changes, and one commit).

@@ -1,4 +1,4 @@
-"""Migrations of a table: other names of its manifests, another manifest store, stable row ids.
+"""Migrations of a table: manifest names, manifest stores, stable row ids.
 
 Read `manifest_paths`, `manifest_store_moves` and `stable_row_ids` in any order.
 """

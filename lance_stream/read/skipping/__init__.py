@@ -1,4 +1,4 @@
-"""Rows that a filter cannot match, found without reading them.
+"""Data skipping: excludes rows that a filter cannot match without reading them.
 
 Read `row_ranges` first (rows of a fragment as ranges), then `page_skipping`, which uses the bounds
 of the values of each page, and `lineage_skipping`, which uses what the manifest contains.

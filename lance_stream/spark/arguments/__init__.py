@@ -1,4 +1,4 @@
-"""What the user asked for: one table of a writer's arguments, one of a reader's options.
+"""The user's arguments: one table for writers, and one for the options of readers.
 
 Read `table` first, then the others in this order:
 

@@ -1,12 +1,12 @@
-"""Reads the rows of small work while it is planned, so that no task has to.
+"""Reads the rows of small work during planning, so that no task has to.
 
-A Python task costs 50 to 150 ms before it reads anything, and in a new worker the import of what
-reads files. The process that plans has just opened the table, with its metadata in memory. So if
-there is a single task and few bytes to read, its rows are read at once and sent along; not on a
-cluster, whose driver may serve many streams, and reads no data file.
+A Python task takes 50 to 150 ms before it reads anything; a new worker also imports the code that
+reads files. The planning process has just opened the table, with its metadata in memory. So if
+there is a single task with few bytes to read, this process reads the rows and sends them along. On
+a cluster it does not: the driver may serve many streams, and reads no data files.
 
-Spark warns of tasks above 1000 KiB, so the rows of a batch stay below that. A stream passes its
-rows in another way (`feed.rows_of_batches`), and may send more.
+Spark warns about tasks above 1000 KiB, so the rows of a batch stay below that. A stream sends its
+rows differently (`feed.sent_rows`), and may send more.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The format "lance" as Spark knows it, and reading a table at a version.
+"""The format "lance" for readers: the data source that Spark loads, and reading a version.
 
 Start with `lance_source` (the class that Spark calls), then `reader_factory` (which reader a load
 gets) and `table_reader` (one version of a table as a batch). `table_functions` has the SQL

@@ -1,4 +1,4 @@
-"""The format "lance" as a writer: `df.write`, `writeStream.format("lance")`, INSERT.
+"""The format "lance" for writers: `df.write`, `writeStream.format("lance")`, INSERT.
 
 Start with `writer_factory` (which writer a save gets), then `lance_writer` (appends, overwrites,
 and the commit) and `upsert_writer` (upserts by key). `checked_rows` finds the rows that do not fit.

@@ -8,9 +8,9 @@ each of those, `RULES[ours][theirs]` decides about ours:
     retry     it has to be planned again
     no        it no longer means the same
 
-A rule is one of these words, or first examines the two operations (`retry_if`, `rebase_if`,
-`no_if`, ...). Three rules precede the table, because they hold for whole classes of pairs: see
-`ABOVE`. What is unknown conflicts: an unknown operation, a missing transaction.
+A rule is one of these words, or first examines the two operations (`retry_if`, `no_if`, ...). Three
+rules precede the table, because they hold for whole classes of pairs: see `ABOVE`. What is unknown
+conflicts: an unknown operation, a missing transaction.
 
 Source:  the table format's "Conflict Resolution"; facts of the format, section 5, measured on the
          reference.

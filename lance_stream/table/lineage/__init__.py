@@ -1,6 +1,6 @@
-"""Lineage: which row id each row has, and in which versions it was created and last updated.
+"""Lineage: the row ids of rows, and the versions in which they were created and last updated.
 
 Read `row_ids` and `row_versions` for the sequences of one fragment, `constant_lineage` for those
 of many fragments at once, `row_addresses` for the way from a row id to its row. `ascending` and
-`decoded_sequences` serve these.
+`decoded_sequences` are helpers.
 """

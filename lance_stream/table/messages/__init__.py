@@ -1,4 +1,4 @@
-"""Messages as bytes: read without copying them, and without trusting their sizes.
+"""Encoded messages: read without copying them, and without trusting their sizes.
 
 Read `wire` (one message), `wire_columns` (many messages at once) and `arrow_messages` (Arrow's).
 """

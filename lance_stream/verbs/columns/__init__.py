@@ -1,6 +1,6 @@
-"""Verbs that change a table's columns.
+"""Verbs that add, change and drop columns.
 
-Read `schema_changes` first, what all of them share. `drop_columns` and `rename_columns` change the
+Read `schema_changes` first, which all of them share. `drop_columns` and `rename_columns` change the
 schema only; `add_columns` and `computed_columns` add columns, `alter_columns` and `widen_columns`
-change their types; `column_files` are the files of their values.
+change their types; `column_files` writes the files of new values.
 """

@@ -2,11 +2,12 @@
 
 A column is stored as its leaves only; their nesting (structs, lists, nulls) is described by
 repetition and definition levels (`levels`, `level_chunks`, `nesting`), which each page of a leaf
-contains beside its values. A layout defines the values and levels of one page in its buffers:
+contains in addition to its values. A layout defines the values and levels of one page in its
+buffers:
 
     mini_block   chunks of a few thousand values, each decoded as a whole
-    full_zip     each value beside its own levels, found by its position or by an index
-    constant     one value, or none at all, with or without levels
+    full_zip     values interleaved with their levels, found by position or by an index
+    constant     one value or only nulls, with or without levels
     blob         descriptions of bytes that are stored elsewhere in the file
 
 Read `read_fields` and `write_fields` first: the file's reader and writer call them;

@@ -1,5 +1,5 @@
 """Mini-block layout: a page's values split into chunks, each decoded as a whole.
 
-Read `mini_block` first, then `chunk_table` (where the chunks are), `chunk_bytes` (what is in one)
-and `neighbouring_pages` (several pages that are decoded together).
+Read `mini_block` first, then `chunk_table` (where the chunks are), `chunk_bytes` (the contents of
+one) and `neighbouring_pages` (several pages that are decoded together).
 """
