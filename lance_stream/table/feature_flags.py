@@ -75,7 +75,7 @@ FLAGS: dict[int, FeatureFlag] = {
         "covering columns of indices",
         True,
         True,
-        "no query is answered from an index, and index metadata is carried untouched",
+        "filters use an index for its own column only; index metadata is carried untouched",
     ),
     MIXED_FILE_VERSIONS: FeatureFlag(
         "data files of several file versions",
@@ -90,7 +90,7 @@ FLAGS: dict[int, FeatureFlag] = {
         "fragment reuse index",
         True,
         True,
-        "says how indices see moved rows: no query is answered from an index, and index "
+        "says how indices see moved rows: filters use no index of such a table, and index "
         "metadata is carried untouched",
     ),
     SPILLED_ROW_LINEAGE: FeatureFlag(

@@ -151,9 +151,10 @@ def _check_names(names: Sequence[str], targets: Sequence[pa.Field], where: str) 
     incoming = set(names)
     missing = [field.name for field in targets if not field.nullable and field.name not in incoming]
     if missing:
+        columns, are = ("column", "is") if len(missing) == 1 else ("columns", "are")
+        names = ", ".join(repr(where + name) for name in missing)
         raise InvalidInputError(
-            f"the column {', '.join(repr(where + name) for name in missing)} must not be null in "
-            "the table, but is missing from the data"
+            f"the {columns} {names} must not be null in the table, but {are} missing from the data"
         )
 
 

@@ -217,10 +217,13 @@ def test_unknown_columns_are_refused_by_name() -> None:
 
 
 def test_missing_required_columns_are_named() -> None:
-    """A non-nullable column cannot be filled with nulls."""
-    table = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
-    with pytest.raises(InvalidInputError, match="column 'a' must not be null"):
-        check_castable(pa.schema([("b", pa.string())]), table)
+    """A non-nullable column cannot be filled with nulls; all are listed, to be added at once."""
+    a, b = pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.int64(), nullable=False)
+    data = pa.schema([("c", pa.string())])
+    with pytest.raises(InvalidInputError, match=r"column 'a' must not be null .* is missing"):
+        check_castable(data, pa.schema([a, *data]))
+    with pytest.raises(InvalidInputError, match=r"columns 'a', 'b' must not be null .* are m"):
+        check_castable(data, pa.schema([a, b, *data]))
 
 
 NOT_NULL = pa.field("item", pa.int64(), nullable=False)
