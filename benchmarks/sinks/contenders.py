@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lance_stream
 from benchmarks.sinks.workload import SCHEMA, Sums
 from lance_stream.ledger.row_digests import RowsDigest
-from lance_stream.spark import LanceSink, lance_sink, load_changes, register
+from lance_stream.spark import LanceSink, lance_sink, read_changes, register
 from lance_stream.spark.sink import batch_writing
 
 MERGE = """
@@ -154,12 +154,12 @@ class Ours(Contender):
 
     def feeds(self) -> Mapping[str, Callable[[SparkSession], DataFrame]]:
         """Return the ways to read the changes: by the format, and without it."""
-        return {self.name: self.feed, "load_changes": self.load_changes}
+        return {self.name: self.feed, "read_changes": self.read_changes}
 
-    def load_changes(self, spark: SparkSession) -> DataFrame:
+    def read_changes(self, spark: SparkSession) -> DataFrame:
         """Return the changes of the newest version, without the format."""
         newest = lance_stream.open_dataset(self.target).version
-        return load_changes(spark, self.target, startingVersion=newest)
+        return read_changes(spark, self.target, startingVersion=newest)
 
     def sums(self, spark: SparkSession) -> Sums:
         """Return the sums of the table's rows."""

@@ -1,6 +1,6 @@
 """The integration with Spark: a sink for streams, the format "lance", and distributed maintenance.
 
-    from lance_stream.spark import auto_cdc_sink, lance_sink, lance_sinks, load_changes, register
+    from lance_stream.spark import auto_cdc_sink, lance_sink, lance_sinks, read_changes, register
     from lance_stream.spark import cleanup_table, compact_table, derive
 
 The folders, in the order in which they build on each other:
@@ -25,7 +25,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lance_stream.spark.feed.changes_frame import load_changes
+    from lance_stream.spark.feed.changes_frame import read_changes
     from lance_stream.spark.jobs.derived_columns import derive
     from lance_stream.spark.jobs.maintenance import cleanup_table, compact_table
     from lance_stream.spark.registration import register
@@ -46,7 +46,7 @@ __all__ = [
     "derive",
     "lance_sink",
     "lance_sinks",
-    "load_changes",
+    "read_changes",
     "register",
 ]
 
@@ -62,7 +62,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
         "derive": "lance_stream.spark.jobs.derived_columns",
         "lance_sink": "lance_stream.spark.sink.lance_sink",
         "lance_sinks": "lance_stream.spark.sink.several",
-        "load_changes": "lance_stream.spark.feed.changes_frame",
+        "read_changes": "lance_stream.spark.feed.changes_frame",
         "register": "lance_stream.spark.registration",
     }
 

@@ -47,7 +47,7 @@ MOST_BYTES_AT_ONCE: Final = 32 << 20
 
 
 @without_our_frames
-def load_changes(
+def read_changes(
     spark: SparkSession,
     uri: str | os.PathLike[str],
     *,
@@ -141,12 +141,12 @@ def _check_options(options: Mapping[str, str], uri: str) -> None:
     for name, text in options.items():
         if name.lower() == "path":
             raise InvalidInputError(
-                f"load_changes does not take the option {name!r}: the table's location is its "
+                f"read_changes does not take the option {name!r}: the table's location is its "
                 f"second argument, here {uri!r}"
             )
         if name.lower() == "readchangefeed" and text.lower() != "true":
             raise InvalidInputError(
-                f"load_changes returns the change feed, so {name} cannot be {text!r}: "
+                f"read_changes returns the change feed, so {name} cannot be {text!r}: "
                 'spark.read.format("lance") reads the rows of a version'
             )
 

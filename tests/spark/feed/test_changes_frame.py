@@ -1,4 +1,4 @@
-"""`load_changes`: the change feed as a DataFrame, without the processes that plan a format."""
+"""`read_changes`: the change feed as a DataFrame, without the processes that plan a format."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lance_stream
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.spark import load_changes, register
+from lance_stream.spark import read_changes, register
 from lance_stream.spark.feed import changes_frame
 from lance_stream.spark.jobs.arrow_jobs import settings
 
@@ -89,10 +89,10 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def test_its_rows_equal_the_formats_rows(
     spark: SparkSession, uri: str, options: dict[str, Any]
 ) -> None:
-    """`load_changes` plans in the user's process instead of a worker, and every option must still
+    """`read_changes` plans in the user's process instead of a worker, and every option must still
     have the same effect.
     """
-    changes, expected = load_changes(spark, uri, **options), by_format(spark, uri, options)
+    changes, expected = read_changes(spark, uri, **options), by_format(spark, uri, options)
     assert changes.schema.simpleString() == expected.schema.simpleString()
     assert changes.collect() == expected.collect()
 
@@ -103,7 +103,7 @@ def test_large_feeds_are_divided_into_tasks(
     """A large feed must use all cores and keep the order of changes."""
     monkeypatch.setattr(changes_frame, "MOST_BYTES_AT_ONCE", -1)
     monkeypatch.setattr("lance_stream.spark.jobs.work_units.number_of_tasks", lambda _bytes: 3)
-    changes = load_changes(spark, uri, startingVersion=1)
+    changes = read_changes(spark, uri, startingVersion=1)
     assert changes.rdd.getNumPartitions() > 1
     expected = by_format(spark, uri, {"startingVersion": 1}).collect()
     assert changes.collect() == expected
@@ -113,7 +113,7 @@ def test_commit_times_ignore_the_sessions_zone(spark: SparkSession, uri: str) ->
     """Rows that the driver hands to Spark must not be shifted by the zone of the session."""
     expected = by_format(spark, uri, {"startingVersion": 2}).collect()
     with settings(spark, {"spark.sql.session.timeZone": "America/New_York"}):
-        assert load_changes(spark, uri, startingVersion=2).collect() == expected
+        assert read_changes(spark, uri, startingVersion=2).collect() == expected
 
 
 def test_few_rows_start_no_python_worker(
@@ -125,28 +125,28 @@ def test_few_rows_start_no_python_worker(
         raise AssertionError("tasks read the rows")
 
     monkeypatch.setattr(changes_frame, "map_in_arrow", fail)
-    assert load_changes(spark, uri, startingVersion=1).count() == 16
+    assert read_changes(spark, uri, startingVersion=1).count() == 16
 
 
 @pytest.mark.usefixtures("reader")
 def test_later_commits_are_not_shown(spark: SparkSession, uri: str) -> None:
     """Two actions on one DataFrame must agree while other writers commit."""
-    changes = load_changes(spark, uri, startingVersion=1)
+    changes = read_changes(spark, uri, startingVersion=1)
     before = changes.count()
     lance_stream.open_dataset(uri).append(rows(20))
     assert changes.count() == before
-    assert load_changes(spark, uri, startingVersion=1).count() == before + 1
+    assert read_changes(spark, uri, startingVersion=1).count() == before + 1
 
 
 def test_options_accept_python_values(spark: SparkSession, uri: str) -> None:
     """A Python function should accept lists, datetimes, numbers and None where the format only
     accepts text.
     """
-    deletes = load_changes(spark, uri, startingVersion=4, columns=["id"], preImages=True)
+    deletes = read_changes(spark, uri, startingVersion=4, columns=["id"], preImages=True)
     assert [(entry.id, entry._change_type) for entry in deletes.collect()] == [(5, "delete")]
     since = datetime(2001, 1, 1, tzinfo=UTC)
-    assert load_changes(spark, uri, startingTimestamp=since).count() == 16
-    changes = load_changes(spark, uri, startingVersion=4, endingVersion=None, readchangefeed=True)
+    assert read_changes(spark, uri, startingTimestamp=since).count() == 16
+    changes = read_changes(spark, uri, startingVersion=4, endingVersion=None, readchangefeed=True)
     assert changes.count() == 1
 
 
@@ -169,18 +169,18 @@ def test_invalid_options_are_refused(
     ignored.
     """
     with pytest.raises(InvalidInputError, match=message):
-        load_changes(spark, uri, **options)
+        read_changes(spark, uri, **options)
 
 
 def test_missing_tables_are_reported(spark: SparkSession, tmp_path: Path) -> None:
     """The function runs in the user's process, so the error arrives without any wrapping."""
     with pytest.raises(NotFoundError):
-        load_changes(spark, tmp_path / "none", startingVersion=1)
+        read_changes(spark, tmp_path / "none", startingVersion=1)
 
 
 @pytest.mark.usefixtures("reader")
 def test_empty_intervals_keep_their_columns(spark: SparkSession, uri: str) -> None:
     """A program that selects columns from the result must also work when nothing has changed."""
-    changes = load_changes(spark, uri, startingVersion=5)
+    changes = read_changes(spark, uri, startingVersion=5)
     assert changes.columns[: len(SCHEMA)] == SCHEMA.names
     assert changes.count() == 0

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 import lance_stream
 from lance_stream.maintenance.consumers import read_progress
 from lance_stream.snapshot.opening import open_newest
-from lance_stream.spark import load_changes, register
+from lance_stream.spark import read_changes, register
 from lance_stream.table.version_marks import mark_of
 
 pytestmark = pytest.mark.spark
@@ -306,7 +306,7 @@ def test_nested_nulls_arrive_on_every_path(session: Any, tmp_path: Path, rows: l
     ways = {
         "stream": stream.rows,
         "batch": feed(session, uri, 1).collect(),
-        "load_changes": load_changes(session, uri, startingVersion=1).collect(),
+        "read_changes": read_changes(session, uri, startingVersion=1).collect(),
     }
     first, *others = ({str(row) for row in rows_of_way} for rows_of_way in ways.values())
     assert [other ^ first for other in others] == [set(), set()]
