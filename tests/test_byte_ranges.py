@@ -18,11 +18,14 @@ def read_nothing() -> Asking[str]:
     yield []
 
 
-def test_a_generator_is_answered_in_rounds() -> None:
+def test_generators_are_answered_in_rounds() -> None:
+    """Decoders ask for bytes that depend on earlier bytes, without knowing who reads."""
     assert answer(follow_pointer(7), read_from(DATA)) == 7
 
 
 def test_no_request_means_no_read() -> None:
+    """A column whose pages are all constant must cost no request."""
+
     def refuse(_: object) -> list[bytes]:
         raise AssertionError("nothing should be read")
 
@@ -43,11 +46,13 @@ def test_parallel_generators_share_their_rounds() -> None:
 
 
 def test_too_short_answers_are_corrupt_data() -> None:
+    """A truncated file must not reach a decoder as a short buffer."""
     with pytest.raises(CorruptDataError, match="bytes 100 to 101 were asked for, but only 0"):
         answer(follow_pointer(100), read_from(DATA))
 
 
 def test_errors_in_one_generator_close_others() -> None:
+    """Generators may hold files or threads, which an abandoned one would keep."""
     closed = []
 
     def waits() -> Asking[None]:
@@ -67,6 +72,8 @@ def test_errors_in_one_generator_close_others() -> None:
 
 
 def test_any_buffer_is_passed_as_bytes() -> None:
+    """Lengths are counted in bytes, and a buffer of wider items would count otherwise."""
+
     def asks() -> Asking[int]:
         (buffer,) = yield [ByteRange(0, 8)]
         return len(buffer)

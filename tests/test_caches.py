@@ -7,7 +7,8 @@ from lance_stream.caches import ByIdentity, Cache
 from lance_stream.schema import arrow_schemas
 
 
-def test_the_values_used_last_are_kept() -> None:
+def test_recently_used_values_stay_cached() -> None:
+    """Reading must count as use, or a hot value would be evicted by newer cold ones."""
     cache: Cache[str, int] = Cache(2)
     cache.put("a", 1)
     cache.put("b", 2)
@@ -17,6 +18,7 @@ def test_the_values_used_last_are_kept() -> None:
 
 
 def test_the_sum_of_sizes_is_bounded() -> None:
+    """One value above the limit must not evict all the others."""
     cache: Cache[str, bytes] = Cache(10, len)
     cache.put("a", b"1234")
     cache.put("b", b"1234")
@@ -27,6 +29,7 @@ def test_the_sum_of_sizes_is_bounded() -> None:
 
 
 def test_values_that_grew_too_large_are_dropped() -> None:
+    """Keeping the old value under its key would return stale data."""
     cache: Cache[str, bytes] = Cache(10, len)
     cache.put("a", b"old")
     cache.put("a", bytes(11))
@@ -34,6 +37,7 @@ def test_values_that_grew_too_large_are_dropped() -> None:
 
 
 def test_concurrent_makers_get_the_same_value() -> None:
+    """Callers compare cached objects by identity, so a race must have one winner."""
     cache: Cache[str, object] = Cache(2)
     all_ask = threading.Barrier(4)
 
@@ -54,7 +58,8 @@ def test_concurrent_makers_get_the_same_value() -> None:
     assert len(set(map(id, found))) == 1
 
 
-def test_a_change_sees_the_value_before() -> None:
+def test_changes_see_the_previous_value() -> None:
+    """A read and a write in two steps would lose updates between threads."""
     cache: Cache[str, int] = Cache(2)
     for _ in range(3):
         cache.change("a", lambda old: (old or 0) + 1)
@@ -68,7 +73,8 @@ class Thing:
     __hash__ = None  # type: ignore[assignment]  # as a schema
 
 
-def test_a_value_belongs_to_one_object() -> None:
+def test_values_belong_to_one_object() -> None:
+    """Equal objects are cheap to confuse and expensive to compare, so identity is the key."""
     made: list[int] = []
     known: ByIdentity[int] = ByIdentity(lambda _: made.append(1) or len(made))
     one, other = Thing(), Thing()
@@ -88,7 +94,8 @@ def test_a_value_is_forgotten_with_its_object() -> None:
     assert known.of(kept) == "made"
 
 
-def test_schemas_are_forgotten_with_what_was_made_of_them() -> None:
+def test_schemas_are_freed_with_derived_objects() -> None:
+    """A process that opens many tables must not collect their schemas."""
     gc.collect()
     before = len(arrow_schemas._ARROW_SCHEMAS)
     schema = arrow_schemas.from_arrow(pa.schema([("a", pa.int64()), ("s", pa.list_(pa.int8()))]))

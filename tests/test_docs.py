@@ -84,7 +84,8 @@ def test_documents_name_files_that_exist() -> None:
     assert missing == []
 
 
-def test_arguments_of_the_sink_that_documents_name_exist() -> None:
+def test_documented_sink_arguments_exist() -> None:
+    """An example with an old argument fails at the reader's first attempt."""
     text = "\n".join(document.read_text() for document in DOCUMENTS)
     calls = [
         match[1] for match in re.finditer(r"lance_sink\(([^()`]*(?:\([^()]*\))?[^()`]*)\)", text)
@@ -94,7 +95,8 @@ def test_arguments_of_the_sink_that_documents_name_exist() -> None:
     assert named <= inspect.signature(lance_sink).parameters.keys()
 
 
-def test_links_between_documents_lead_somewhere() -> None:
+def test_links_between_documents_resolve() -> None:
+    """Pages move, and a broken link is found by readers otherwise."""
     links = {
         (document, link) for document in DOCUMENTS for link in LINKS.findall(document.read_text())
     }

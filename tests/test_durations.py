@@ -22,19 +22,22 @@ from lance_stream.errors import InvalidInputError
         ("999999999 weeks", timedelta.max // timedelta(seconds=1) * timedelta(seconds=1)),
     ],
 )
-def test_these_are_ages(age: Any, parsed: timedelta) -> None:
+def test_texts_and_deltas_become_ages(age: Any, parsed: timedelta) -> None:
+    """Users write ages with any usual unit, and huge ones must not overflow."""
     assert parse_age(age) == parsed
 
 
 @pytest.mark.parametrize(
     "age", ["", "7", "days", "7 fortnights", "-1 day", "1. days", "7 days ago", "7 ss", 7, None]
 )
-def test_other_texts_are_refused(age: Any) -> None:
+def test_malformed_ages_are_refused(age: Any) -> None:
+    """An age decides what is deleted, so a number without a unit must not be guessed at."""
     with pytest.raises(InvalidInputError, match=r"is not an age: give .* '7 days'"):
         parse_age(age)
 
 
 @pytest.mark.parametrize("age", ["0 days", timedelta(0), timedelta(days=-1)])
-def test_an_age_is_positive(age: Any) -> None:
+def test_ages_must_be_positive(age: Any) -> None:
+    """An age of zero would delete what was written just now."""
     with pytest.raises(InvalidInputError, match="is not positive"):
         parse_age(age)

@@ -21,13 +21,15 @@ HEAVY = ("pandas", "pyarrow.dataset", "obstore", "botocore", "google.auth", "azu
 @pytest.mark.parametrize(
     ("module", "heavy"), [("lance_stream.spark", HEAVY), ("lance_stream", ("pyspark",))]
 )
-def test_an_import_loads_nothing_heavy(module: str, heavy: tuple[str, ...]) -> None:
+def test_imports_load_nothing_heavy(module: str, heavy: tuple[str, ...]) -> None:
+    """Every Python worker of Spark pays for the import again."""
     code = f"import sys, {module}; print(*sorted({set(heavy)} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout.split(), done.stderr) == ([], "")
 
 
-def test_the_version_is_that_of_the_project() -> None:
+def test_versions_agree_with_the_project() -> None:
+    """Files state the writer's version, which must be that of the release."""
     root = Path(lance_stream.__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert lance_stream.__version__ == project["version"]

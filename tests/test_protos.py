@@ -7,6 +7,7 @@ PROTOS = sorted((ROOT / "protos").glob("*.proto"))
 
 
 def test_generated_code_matches_the_protos(tmp_path: Path) -> None:
+    """Committed code that was generated from other definitions would misread files."""
     subprocess.run(
         [
             sys.executable,
@@ -30,7 +31,8 @@ def test_generated_code_matches_the_protos(tmp_path: Path) -> None:
     assert committed == fresh, "run `make protos`"
 
 
-def test_every_message_says_what_it_is_for() -> None:
+def test_every_message_has_a_comment() -> None:
+    """The definitions are our documentation of the format."""
     silent = []
     for proto in PROTOS:
         lines = proto.read_text().splitlines()

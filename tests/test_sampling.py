@@ -24,20 +24,23 @@ def only_some(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "ALL_CASES", False)
 
 
-def test_some_cases_cover_each_parameter_value() -> None:
+def test_sampled_cases_cover_every_value() -> None:
+    """A sample that misses a parameter's value would leave that value untested in the quick run."""
     chosen = places_of_some(GRID, one_in=5, seed="s")
     assert len(chosen) == len(GRID) // 5
     assert set().union(*(GRID[place] for place in chosen)) == set().union(*GRID)
 
 
 @pytest.mark.parametrize("one_in", [1, 2, 7, 60, 1000])
-def test_the_number_of_cases_is_stable(one_in: int) -> None:
+def test_samples_are_stable(one_in: int) -> None:
+    """A failing case must be in the next run as well."""
     chosen = places_of_some(GRID, one_in, "s")
     assert len(chosen) == math.ceil(len(GRID) / one_in)
     assert chosen == places_of_some(GRID, one_in, "s")
 
 
 def test_all_cases_are_chosen_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nightly run has to include what the quick sample leaves out."""
     monkeypatch.setattr(sampling, "ALL_CASES", True)
     assert places_of_some(GRID, 10, "s") == set(range(len(GRID)))
 
@@ -69,6 +72,7 @@ def test_recorded_costs_are_those_of_existing_tests() -> None:
 
 
 def test_the_time_of_ended_children_counts() -> None:
+    """Tests that start processes would otherwise look cheap."""
     before = cpu_seconds()
     work = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-S", "-c", work], check=True)
@@ -97,10 +101,12 @@ def processes_that_end() -> Iterator[None]:
 
 @pytest.mark.usefixtures("processes_that_end")
 def test_costs_are_counted_while_processes_end() -> None:
+    """Processes that vanish during the count must not raise an error."""
     assert min(cpu_seconds() for _ in range(80)) > 0
 
 
 def test_costs_are_added_up_by_folders() -> None:
+    """The budget is kept per folder, and classes or subfolders must not confuse the sum."""
     costs = {
         "tests/a/b/test_x.py::test_1": 1.0,
         "tests/a/test_y.py::T::t": 2.0,
@@ -134,7 +140,8 @@ def test_costs_of_costly_tests_are_recorded(slowness: float) -> None:
     assert costs_of_cases(costs) == pytest.approx({"tests/a.py::t": 1.5})
 
 
-def test_a_test_using_much_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_hungry_tests_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the test that raised the peak may fail, not those that run after it."""
     item: Any = SimpleNamespace(config=SimpleNamespace(stash=pytest.Stash()))
     monkeypatch.setattr(memory, "LIMIT_BYTES", memory.peak_bytes() + 1_000_000_000)
     assert list(memory.pytest_runtest_teardown(item)) == [None]

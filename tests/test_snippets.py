@@ -111,6 +111,9 @@ def environment(wheel: Path, **more: str) -> dict[str, str]:
 
 
 def test_every_document_with_python_is_run() -> None:
+    """A new page with code must be added to one of the lists, or nobody would notice its
+    mistakes.
+    """
     with_python = {
         str(all_document.relative_to(ROOT))
         for all_document in ALL_DOCUMENTS
@@ -202,14 +205,16 @@ def test_the_blocks_of_documents_run_from_top_to_bottom(
     run_blocks(documents, wheel, tmp_path, **options)
 
 
-def test_the_blocks_of_documents_without_spark_run(tmp_path: Path, wheel: Path) -> None:
+def test_documents_without_spark_run(tmp_path: Path, wheel: Path) -> None:
+    """These documents must work with the wheel alone."""
     run_blocks({name: blocks_of(name) for name in WITHOUT_SPARK}, wheel, tmp_path)
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_the_blocks_of_more_documents_run(tmp_path: Path, wheel: Path) -> None:
+def test_longer_documents_run(tmp_path: Path, wheel: Path) -> None:
+    """These blocks are slower, and still the first thing that users copy."""
     run_blocks({name: blocks_of(name) for name in MORE_DOCUMENTS}, wheel, tmp_path)
 
 
@@ -218,7 +223,8 @@ def test_the_blocks_of_more_documents_run(tmp_path: Path, wheel: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.recipes
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_blocks_of_a_recipe_run(name: str, tmp_path: Path, wheel: Path) -> None:
+def test_recipes_run(name: str, tmp_path: Path, wheel: Path) -> None:
+    """Recipes use optional libraries, whose interfaces change."""
     for module in RECIPES[name]:
         need(module)
     run_blocks({name: blocks_of(name)}, wheel, tmp_path)
@@ -229,7 +235,7 @@ def test_the_blocks_of_a_recipe_run(name: str, tmp_path: Path, wheel: Path) -> N
 @pytest.mark.nightly
 @pytest.mark.recipes
 @pytest.mark.parametrize("name", RECIPES_WITH_KAFKA)
-def test_the_blocks_of_a_recipe_with_kafka_run(
+def test_recipes_with_kafka_run(
     name: str,
     tmp_path: Path,
     wheel: Path,
@@ -238,6 +244,7 @@ def test_the_blocks_of_a_recipe_with_kafka_run(
     kafka_connect: KafkaConnect,
     postgresql_url: str,
 ) -> None:
+    """Recipes for Kafka depend on brokers and connectors of a certain version."""
     variables = {
         "KAFKA": kafka.address,
         "CONNECT": kafka_connect.endpoint,

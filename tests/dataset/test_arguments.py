@@ -56,6 +56,7 @@ REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
 
 @pytest.mark.parametrize("verb", REFUSED)
 def test_invalid_arguments_leave_no_files(verb: str, tmp_path: Path) -> None:
+    """Each verb must refuse a wrong type by our error before it writes anything."""
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     call, given = REFUSED[verb]
@@ -68,12 +69,14 @@ def test_invalid_arguments_leave_no_files(verb: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("argument", ["file_version", "primary_key", "config"])
 @pytest.mark.parametrize("value", [0, 1.5, True, b"a", [None], [1], ...], ids=repr)
 def test_invalid_arguments_create_no_table(argument: str, value: Any, tmp_path: Path) -> None:
+    """A folder that was half created would block the corrected call."""
     with pytest.raises(InvalidInputError):
         lance_stream.create_dataset(tmp_path / "t", ROWS.schema, **{argument: value})
     assert not (tmp_path / "t").exists()
 
 
 def test_columns_may_come_from_an_iterator(tmp_path: Path) -> None:
+    """Checking an iterator would use it up, so it must be turned into a list first."""
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     assert ds.to_table(iter(["x"])) == ROWS.select(["x"])
     assert ds.changes(0, columns=iter(["x"])).read_all().column(0) == ROWS["x"]
@@ -81,6 +84,7 @@ def test_columns_may_come_from_an_iterator(tmp_path: Path) -> None:
 
 
 def test_unknown_storage_options_are_refused(tmp_path: Path) -> None:
+    """A misspelt option that is ignored shows up only as a refused request or a lost file."""
     with pytest.raises(InvalidInputError, match="unknown storage option 'nope'"):
         lance_stream.open_dataset(tmp_path / "t", storage_options={"nope": "1"})
     with pytest.raises(InvalidInputError, match="did you mean 'durable'"):

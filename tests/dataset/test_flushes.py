@@ -86,9 +86,12 @@ def test_an_append_flushes_its_manifest_twice(
 
 
 @ways
-def test_a_durable_append_flushes_each_file_once(
+def test_durable_appends_flush_files_once(
     tmp_path: Path, steps: list[Step], way: Callable[[Dataset], Dataset]
 ) -> None:
+    """After a power failure a version must not name files that are lost, and each flush costs
+    milliseconds.
+    """
     ds = append(table(tmp_path, "true"))
     steps.clear()
     way(ds)
@@ -97,17 +100,19 @@ def test_a_durable_append_flushes_each_file_once(
 
 
 @ways
-def test_nothing_is_flushed_on_request(
+def test_never_durable_tables_flush_nothing(
     tmp_path: Path, steps: list[Step], way: Callable[[Dataset], Dataset]
 ) -> None:
+    """Tests and scratch tables should not wait for the disk."""
     ds = way(append(table(tmp_path, "never")))
     assert not [step for step in steps if step[0] == "flush"]
     assert lance_stream.open_dataset(ds.uri).count_rows() == 30
 
 
-def test_a_transaction_without_a_copy_is_flushed(
+def test_transactions_without_copies_are_flushed(
     tmp_path: Path, steps: list[Step], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A transaction too large for the manifest exists in its own file only."""
     ds = append(table(tmp_path, "false"))
     monkeypatch.setattr(committer, "MAX_INLINE_TRANSACTION_BYTES", 1)
     steps.clear()

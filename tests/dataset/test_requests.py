@@ -86,7 +86,8 @@ def requests_of(service: ObjectService, act: Callable[[], object]) -> Kinds:
     return service.kinds()
 
 
-def test_a_new_table(service: ObjectService) -> None:
+def test_creating_a_table_takes_four_requests(service: ObjectService) -> None:
+    """Requests cost money and time; the numbers in the documentation are checked here."""
     made = requests_of(service, lambda: lance_stream.create_dataset(URI, SCHEMA))
     assert made == {"list": 2, "put once": 2}
 
@@ -94,14 +95,16 @@ def test_a_new_table(service: ObjectService) -> None:
 # --- opening
 
 
-def test_opening_an_uncached_table(
+def test_uncached_opens_cost_two_requests(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One listing finds the newest version, and one request reads it."""
     forget(monkeypatch)
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1, "get": 1}
 
 
-def test_opening_a_cached_table(service: ObjectService, ds: Dataset) -> None:
+def test_cached_opens_cost_one_listing(service: ObjectService, ds: Dataset) -> None:
+    """The listing's ETag shows that the manifest in memory is still the one."""
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}
     ds.append(rows(100))
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}
@@ -118,27 +121,33 @@ def test_etags_that_are_no_digests(service: ObjectService, ds: Dataset) -> None:
 
 
 def test_without_etags_manifests_are_read_again(service: ObjectService, ds: Dataset) -> None:
+    """Without an ETag a re-created table could not be told from the cached one."""
     service.etag_of = lambda _data: ""
     for _ in range(2):
         assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1, "get": 1}
 
 
-def test_opening_a_version_by_its_number(
+def test_numbered_versions_open_without_listing(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The name of a manifest follows from its number."""
     forget(monkeypatch)
     assert requests_of(service, lambda: lance_stream.open_dataset(URI, version=2)) == {"get": 1}
     assert requests_of(service, lambda: ds.checkout(3)) == {"get": 1}
 
 
-def test_opening_a_version_by_a_tag(service: ObjectService, ds: Dataset) -> None:
+def test_tagged_versions_open_without_listing(service: ObjectService, ds: Dataset) -> None:
+    """One request reads the tag and one the manifest that it names."""
     ds.tags.create("gold", 2)
     assert requests_of(service, lambda: lance_stream.open_dataset(URI, version="gold")) == {
         "get": 2
     }
 
 
-def test_all_versions(service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_versions_reads_each_manifest_once(
+    service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of n versions takes n requests at most, and a limit one more than it shows."""
     forget(monkeypatch)
     ds = lance_stream.open_dataset(URI)
     assert requests_of(service, ds.versions) == {"list": 1, "get": ds.version}
@@ -163,7 +172,10 @@ def written(num_files: int, first: int = 1000) -> list[Fragment]:
     ]
 
 
-def test_an_append(service: ObjectService, ds: Dataset) -> None:
+def test_appends_take_four_requests(service: ObjectService, ds: Dataset) -> None:
+    """The order matters as well: the transaction precedes the listing, and the manifest comes
+    last.
+    """
     for number in range(3):
         service.clear()
         ds = ds.append(rows(100 + number))
@@ -173,9 +185,10 @@ def test_an_append(service: ObjectService, ds: Dataset) -> None:
         assert kinds[-1] == "put once", "the data file may be on its way until then"
 
 
-def test_an_append_behind_another_writer(
+def test_appends_behind_others_read_one_manifest(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Only the version in between has to be read for the conflict check."""
     mine = manifest_files.MANIFESTS
     forget(monkeypatch)  # another process's
     lance_stream.open_dataset(URI).append(rows(100))
@@ -185,9 +198,10 @@ def test_an_append_behind_another_writer(
 
 
 @pytest.mark.parametrize("num_files", [1, 4])
-def test_a_micro_batch_of_several_files(
+def test_micro_batches_commit_in_four_requests(
     service: ObjectService, ds: Dataset, num_files: int
 ) -> None:
+    """The number of files must not change the cost of the commit."""
     first = PendingBatch.of("app", 0, "query")
     append_fragments(open_newest(URI), written(1), first)
     assert requests_of(service, lambda: written(num_files)) == {"list": 1, "put": num_files}
@@ -202,9 +216,10 @@ def test_a_micro_batch_of_several_files(
     assert requests_of(service, take_in) == {"list": 2, "put once": 2}
 
 
-def test_finding_a_replay_opens_the_table(
+def test_finding_a_replay_costs_an_open(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The ledger is in the manifest, so finding a batch needs no further request."""
     batch = PendingBatch.of("app", 0, "query")
     append_fragments(open_newest(URI), written(1), batch)
     forget(monkeypatch)
@@ -212,12 +227,15 @@ def test_finding_a_replay_opens_the_table(
     assert find == {"list": 1, "get": 1}
 
 
-def test_a_delete_of_a_row(service: ObjectService, ds: Dataset) -> None:
+def test_deletes_read_each_fragment_once(service: ObjectService, ds: Dataset) -> None:
+    """A filter without an index has to read its column in each fragment, and nothing else."""
     delete = requests_of(service, lambda: ds.delete("id = 13"))
     assert delete == {"list": 2, "get": NUM_FRAGMENTS, "put": 1, "put once": 2}
 
 
-def test_an_upsert_of_a_batch(service: ObjectService, ds: Dataset) -> None:
+def test_upserts_get_cheaper_with_learned_keys(service: ObjectService, ds: Dataset) -> None:
+    """Bounds and keys learned from earlier batches replace reads of data files."""
+
     def upsert(*ids: int) -> Kinds:
         newest = lance_stream.open_dataset(URI)
         return requests_of(service, lambda: newest.upsert(rows(*ids), on="id"))
@@ -255,7 +273,8 @@ def opened() -> Dataset:
     return lance_stream.open_dataset(URI)
 
 
-def test_a_row_by_its_id(service: ObjectService, ds: Dataset) -> None:
+def test_rows_by_id_cost_one_request(service: ObjectService, ds: Dataset) -> None:
+    """The location follows from the manifest, and pages that were read are cached."""
     ds = opened()
     assert requests_of(service, lambda: ds.take(row_ids=[13])) == {"get": 1}
     assert requests_of(service, lambda: ds.take(row_ids=[15])) == {}, "what was read is kept"
@@ -271,12 +290,14 @@ def test_taking_a_row_reads_deletion_files(service: ObjectService, ds: Dataset) 
         ds.take(row_ids=[13])
 
 
-def test_a_scan_of_a_column(service: ObjectService, ds: Dataset) -> None:
+def test_column_scans_read_fragments_once(service: ObjectService, ds: Dataset) -> None:
+    """Footers are small enough to come with the column's pages in one request."""
     ds = opened()
     assert requests_of(service, lambda: ds.to_table(["id"])) == {"get": NUM_FRAGMENTS}
 
 
-def test_counting_rows(service: ObjectService, ds: Dataset) -> None:
+def test_counting_rows_reads_no_data(service: ObjectService, ds: Dataset) -> None:
+    """The manifest states the numbers, unless a filter needs a column."""
     ds = opened()
     assert requests_of(service, ds.count_rows) == {}
     assert requests_of(service, lambda: ds.count_rows("id > 7")) == {"get": NUM_FRAGMENTS}
@@ -298,7 +319,8 @@ def batch(followed: TableFollower, start: Position, limits: Limits | None = None
     return end, followed.units(start, end)
 
 
-def test_a_poll_without_news(service: ObjectService, ds: Dataset) -> None:
+def test_idle_polls_transfer_no_bytes(service: ObjectService, ds: Dataset) -> None:
+    """Streams poll all day, and a missing version costs an empty answer only."""
     followed, position = following()
     service.clear()
     for _ in range(POLLS_PER_LISTING):
@@ -309,9 +331,10 @@ def test_a_poll_without_news(service: ObjectService, ds: Dataset) -> None:
     assert requests_of(service, lambda: followed.advance(position)) == {"list": 1}
 
 
-def test_a_poll_with_one_new_version(
+def test_polling_one_version_takes_three_requests(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Latency of a stream is the sum of these requests."""
     followed, position = following()
     for number in range(3):
         mine = manifest_files.MANIFESTS
@@ -368,6 +391,7 @@ def test_replanning_a_batch_in_another_process(
 def test_few_manifests_identify_unchanged_columns(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Following columns through every version would read a long history."""
     for number in range(70):
         ds = ds.append(rows(100 + number))
     forget(monkeypatch)

@@ -118,6 +118,9 @@ ALICE = [(1, "Alice", 5), (1, "Alice", 10), (1, "Alice", 15), (1, "Charlie", 20)
 def test_changes_make_a_history(
     batches: list[list[tuple[int, str | None, int]]], expected: list[Row]
 ) -> None:
+    """These scenarios fix what Spark's AUTO CDC promises for type 2, late and repeated events
+    included.
+    """
     made = [events(*batch) for batch in batches]
     ds = applied(*made)
     assert history(ds) == expected
@@ -126,12 +129,14 @@ def test_changes_make_a_history(
     assert again.version == ds.version
 
 
-def test_a_late_delete_does_not_end_a_later_row() -> None:
+def test_late_deletes_spare_later_rows() -> None:
+    """The sequence decides which row a delete ends, not its arrival."""
     ds = applied(events((1, "a", 10)), events((1, "b", 30)), events((1, "-", 20)))
     assert history(ds) == [("a", 10, 20), ("b", 30, None)]
 
 
-def test_a_row_that_ends_keeps_its_id() -> None:
+def test_ended_rows_keep_their_id() -> None:
+    """Consumers of the feed need an update of the row that ends, not a delete and an insert."""
     ds = applied(events((1, "a", 10)))
     ds = ds.apply_scd2(events((1, "b", 20)), **RULES)
     kinds = ds.changes(ds.version - 1).read_all()["_change_type"].to_pylist()
@@ -141,7 +146,8 @@ def test_a_row_that_ends_keeps_its_id() -> None:
     assert kinds == ["update_preimage", "update_postimage"]
 
 
-def test_a_sequence_that_is_stored_begins_a_row_each_time() -> None:
+def test_stored_sequences_start_new_rows() -> None:
+    """A stored column that differs is a change, unless it is left out of tracking."""
     schema = pa.schema([*STORED, ("seq", pa.int64())])
     rules = RULES | {"except_column_list": "deletes"}
     ds = new_history(schema).apply_scd2(events((1, "a", 1), (1, "a", 2)), **rules)
@@ -225,7 +231,8 @@ def test_columns_of_others_stay_with_their_rows() -> None:
         (pa.bool_(), [False, True, True]),
     ],
 )
-def test_sequences_of_each_type_order_changes(kind: pa.DataType, values: list[Any]) -> None:
+def test_sequences_of_every_type_order_changes(kind: pa.DataType, values: list[Any]) -> None:
+    """Any type that sorts may be a sequence, whose order must be that of Spark."""
     seq = (
         pa.array(values, pa.int64()).cast(kind)
         if pa.types.is_timestamp(kind)
@@ -242,7 +249,8 @@ def test_sequences_of_each_type_order_changes(kind: pa.DataType, values: list[An
     assert None not in ends[:-1]
 
 
-def test_several_columns_order_changes_one_after_the_other() -> None:
+def test_sequences_may_have_several_columns() -> None:
+    """Log positions are often pairs, compared from left to right."""
     kind = pa.struct([("day", pa.int64()), ("lsn", pa.int64())])
     rules = {"keys": "id", "sequence_by": ["day", "lsn"], "column_list": ["id", "name"]}
 
@@ -260,6 +268,7 @@ def test_several_columns_order_changes_one_after_the_other() -> None:
 
 
 def test_type_1_compares_with_the_stored_sequence() -> None:
+    """Without a stored sequence a late event could not be recognised in a later batch."""
     schema = pa.schema([*STORED, ("seq", pa.int64())])
     rules = RULES | {"except_column_list": "deletes"}
     ds = lance_stream.create_dataset(uri(), schema)
@@ -291,7 +300,8 @@ def test_upserts_with_an_order_of_their_own_are_refused(is_stored: bool) -> None
     ]
 
 
-def test_hidden_events_are_forgotten_by_their_age() -> None:
+def test_shadowed_events_expire_by_age() -> None:
+    """Events that only matter for late arrivals would otherwise fill the table's files."""
     now = [0]
     clock = make_environment(now_nanos=lambda: now[0])
     rules = ChangeRules(
@@ -313,7 +323,8 @@ def test_hidden_events_are_forgotten_by_their_age() -> None:
     assert history(Dataset(table)) == [("a", 10, 20), ("b", 10, None)]
 
 
-def test_hidden_events_do_not_pile_up_in_files() -> None:
+def test_shadowed_events_are_merged_into_files() -> None:
+    """Each batch adds a file, and hundreds of them would slow down every batch."""
     ds = new_history()
     for number in range(40):
         ds = ds.apply_scd2(events((number, "-", number), (100, "a", number)), **RULES)
@@ -327,7 +338,8 @@ def test_hidden_events_do_not_pile_up_in_files() -> None:
     assert history(ds)[-1] == ("a", 21, None)
 
 
-def test_a_clone_and_a_branch_know_hidden_events() -> None:
+def test_clones_and_branches_know_shadowed_events() -> None:
+    """Their streams continue from the same point, where a late event must have the same effect."""
     ds = applied(events((1, "-", 20)))
     clone = ds.shallow_clone(uri())
     ds.branches.create("dev")
@@ -336,7 +348,8 @@ def test_a_clone_and_a_branch_know_hidden_events() -> None:
         assert history(other.apply_scd2(events((1, "a", 10)), **RULES)) == [("a", 10, 20)]
 
 
-def test_a_restore_takes_hidden_events_back() -> None:
+def test_restores_take_shadowed_events_back() -> None:
+    """An event after the restored version must not shape the history any more."""
     ds = applied(events((2, "x", 1)))
     before = ds.version
     ds = ds.apply_scd2(events((1, "-", 20)), **RULES).restore(before)
@@ -360,7 +373,8 @@ def test_a_restore_takes_hidden_events_back() -> None:
         ({"except_column_list": None}, "no columns 'seq', 'deletes'; it has"),
     ],
 )
-def test_rules_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
+def test_unsuitable_rules_are_refused(change: dict[str, Any], message: str) -> None:
+    """Each mistake must be named by its argument, before any row is written."""
     ds = new_history()
     with pytest.raises(InvalidInputError, match=message):
         ds.apply_scd2(events((1, "a", 1)), **RULES | change)
@@ -387,12 +401,14 @@ def test_rules_that_do_not_fit_are_refused(change: dict[str, Any], message: str)
         ),
     ],
 )
-def test_changes_that_have_no_place_are_refused(data: pa.Table, message: str) -> None:
+def test_events_without_place_are_refused(data: pa.Table, message: str) -> None:
+    """Null keys, null sequences and ties have no defined position in a history."""
     with pytest.raises(InvalidInputError, match=message):
         new_history().apply_scd2(data, **RULES)
 
 
-def test_a_delete_needs_a_key_and_a_sequence_only() -> None:
+def test_deletes_need_only_key_and_sequence() -> None:
+    """Change logs send deletes without values, even for required columns."""
     schema = pa.schema([("id", pa.int64()), pa.field("name", pa.string(), nullable=False)])
     ds = new_history(schema).apply_scd2(events((1, "a", 1), (1, "-", 2)), **RULES)
     assert history(ds) == [("a", 1, 2)]
@@ -411,7 +427,8 @@ def test_a_delete_needs_a_key_and_a_sequence_only() -> None:
         ),
     ],
 )
-def test_tables_that_are_no_history_are_refused(schema: pa.Schema, message: str) -> None:
+def test_tables_without_history_columns_are_refused(schema: pa.Schema, message: str) -> None:
+    """Without both columns of the same type no interval can be stored."""
     with pytest.raises(InvalidInputError, match=message):
         lance_stream.create_dataset(uri(), schema).apply_scd2(events((1, "a", 1)), **RULES)
 
@@ -427,7 +444,8 @@ def test_tables_that_are_no_history_are_refused(schema: pa.Schema, message: str)
         [(1, 2), (1, 3)],
     ],
 )
-def test_rows_of_others_that_are_no_history_are_refused(bounds: list[Row]) -> None:
+def test_contradictory_histories_are_refused(bounds: list[Row]) -> None:
+    """Overlaps written by other programs cannot be continued, while other keys must still work."""
     rows = [{"id": 1, "name": "a", "__START_AT": start, "__END_AT": end} for start, end in bounds]
     ds = new_history()
     ds = ds.append(pa.Table.from_pylist(rows, schema=ds.schema))
@@ -436,7 +454,8 @@ def test_rows_of_others_that_are_no_history_are_refused(bounds: list[Row]) -> No
     assert ds.apply_scd2(events((2, "b", 9)), **RULES).count_rows() == len(bounds) + 1
 
 
-def test_a_history_of_others_is_continued() -> None:
+def test_histories_of_others_are_continued() -> None:
+    """Histories are often migrated from another system, and late events must fit into them."""
     ds = new_history()
     rows = [{"id": 1, "name": "a", "__START_AT": 1, "__END_AT": 5}]
     rows.append({"id": 1, "name": "b", "__START_AT": 5, "__END_AT": None})
@@ -446,13 +465,15 @@ def test_a_history_of_others_is_continued() -> None:
 
 
 def test_blobs_have_no_history() -> None:
+    """Comparing blobs would read them all."""
     blob = pa.field("photo", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     ds = new_history(pa.schema([*STORED, blob]))
     with pytest.raises(UnsupportedFeatureError, match="'photo' holds blobs"):
         ds.apply_scd2(events((1, "a", 1)), **RULES)
 
 
-def test_a_table_has_current_rows_or_their_history() -> None:
+def test_tables_have_rows_or_histories() -> None:
+    """Tombstones of an upsert would contradict the shadowed events of a history."""
     ds = applied(events((1, "-", 20)))
     data = events((1, "a", 1)).rename_columns(["id", "name", "__START_AT", "deletes"])
     rules = {"sequence_by": "__START_AT", "delete_when": "deletes", "except_columns": ["deletes"]}
@@ -460,7 +481,8 @@ def test_a_table_has_current_rows_or_their_history() -> None:
         ds.upsert(data, on="id", **rules, tombstones="7 days")
 
 
-def test_an_upsert_does_not_rewrite_the_past() -> None:
+def test_plain_upserts_cannot_rewrite_history() -> None:
+    """An upsert by key would change every row of the key; with `__START_AT` it is meant."""
     ds = applied(events((1, "a", 1), (1, "b", 2)))
     before = ds.to_table()
     for key in (1, 5):
@@ -473,7 +495,8 @@ def test_an_upsert_does_not_rewrite_the_past() -> None:
 
 
 @pytest.mark.parametrize("name", ["id", "__START_AT", "tags"])
-def test_columns_of_hidden_events_are_not_renamed(name: str) -> None:
+def test_columns_of_shadowed_events_stay_named(name: str) -> None:
+    """The stored events name these columns, and could not be applied afterwards."""
     schema = pa.schema([*STORED, ("tags", pa.string())])
     data = events((1, "a", 1), (1, "a", 2)).append_column("tags", pa.array(["x", "y"]))
     ds = new_history(schema).apply_scd2(data, **RULES, track_history_column_list="name")
@@ -481,11 +504,13 @@ def test_columns_of_hidden_events_are_not_renamed(name: str) -> None:
         ds.rename_columns({name: "other"})
 
 
-def test_hidden_events_are_kept_for_good_by_default() -> None:
+def test_shadowed_events_never_expire_by_default() -> None:
+    """Correctness is the default: only the user knows how late an event may come."""
     assert shadowed_events.FOR_GOOD == FOR_GOOD == timedelta.max
 
 
-def test_names_of_a_history_are_taken() -> None:
+def test_reserved_history_columns_are_refused() -> None:
+    """Two columns of one name could not be told apart."""
     with pytest.raises(InvalidInputError, match="already have '__END_AT'"):
         lance_stream.history_schema(pa.schema([("__END_AT", pa.int64())]), pa.int64())
     with pytest.raises(InvalidInputError, match="history_schema takes a pyarrow"):

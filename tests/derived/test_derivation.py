@@ -69,7 +69,10 @@ def lengths_of(uri: str) -> dict[int, int | None]:
     return dict(zip(found["id"], found["length"], strict=True))
 
 
-def test_one_percent_of_the_rows_changed_computes_these_alone(tmp_path: Path) -> None:
+def test_only_changed_rows_are_computed(tmp_path: Path) -> None:
+    """The function may be an expensive model, so updates of other columns and moved rows must
+    not call it.
+    """
     uri = new_table(tmp_path, (0, 10_000), (10_000, 20_000))
     function = Lengths()
     lengths = derive(uri, LENGTH, function, "text", function_version="1")
@@ -87,9 +90,8 @@ def test_one_percent_of_the_rows_changed_computes_these_alone(tmp_path: Path) ->
     assert lance_stream.open_dataset(uri).verify() == []
 
 
-def test_changes_of_other_columns_are_not_even_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_elsewhere_read_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The field ids of changed files show that no input has changed."""
     uri = new_table(tmp_path, (0, 1000))
     lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
     lengths.run()
@@ -118,6 +120,9 @@ def watch_data_files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_blobs_are_neither_read_nor_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_version: str
 ) -> None:
+    """Images may be a thousand times larger than the derived value, and rewriting rows would
+    copy them.
+    """
     metadata = {"lance-encoding:blob": "true"}
     schema = SCHEMA.append(pa.field("image", pa.large_binary(), metadata=metadata))
     uri = str(tmp_path / "t.lance")
@@ -138,6 +143,9 @@ def test_blobs_are_neither_read_nor_copied(
 def test_other_columns_are_not_read_for_new_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The values are written in a file beside the existing ones, so vectors of the rows need not
+    be read.
+    """
     uri = str(tmp_path / "t.lance")
     wide = SCHEMA.append(pa.field("vector", pa.list_(pa.float32(), 2000)))
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(2000 * 300, np.float32)), 2000)
@@ -148,7 +156,10 @@ def test_other_columns_are_not_read_for_new_rows(
     assert 0 < sum(read) < 200_000  # the vectors are 2.4 MB
 
 
-def test_a_new_version_of_the_function_works_from_the_newest_rows_down(tmp_path: Path) -> None:
+def test_backfills_start_with_the_newest_rows(tmp_path: Path) -> None:
+    """Fresh rows matter most to users, so a backfill works backwards and lets the stream's rows
+    go first.
+    """
     uri = new_table(tmp_path, (0, 100))
     derive(uri, LENGTH, Lengths(), "text", function_version="1").run()
     seen: list[str] = []
@@ -177,7 +188,8 @@ def test_a_new_version_of_the_function_works_from_the_newest_rows_down(tmp_path:
     assert again.status().is_current
 
 
-def test_an_interrupted_backfill_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_interrupted_backfills_resume(tmp_path: Path) -> None:
+    """Days of computing must not start over because a process was restarted."""
     uri = new_table(tmp_path, (0, 100))
     function = Lengths()
     for _ in range(3):  # as many processes
@@ -187,7 +199,8 @@ def test_an_interrupted_backfill_goes_on_where_it_was(tmp_path: Path) -> None:
     assert sorted(filter(None, function.seen)) == sorted(f"text {n}" for n in range(100))
 
 
-def test_rows_that_fail_are_set_aside_until_the_function_is_mended(tmp_path: Path) -> None:
+def test_failing_rows_wait_for_another_function(tmp_path: Path) -> None:
+    """A row that fails is quarantined and tried again only if its input or the function changes."""
     uri = new_table(tmp_path, (0, 50))
     ds = lance_stream.open_dataset(uri).update({"text": "'bad'"}, where="id IN (7, 21)")
     function = Lengths()
@@ -218,7 +231,8 @@ def test_rows_that_fail_are_set_aside_until_the_function_is_mended(tmp_path: Pat
     assert mended.status().num_failed == 0
 
 
-def test_a_function_that_fails_for_all_rows_is_an_error(tmp_path: Path) -> None:
+def test_too_many_failures_are_an_error(tmp_path: Path) -> None:
+    """A missing model is no fault of the rows, which must not fill the quarantine."""
     uri = new_table(tmp_path, (0, 50))
 
     def broken(batch: pa.RecordBatch) -> pa.Array:
@@ -253,9 +267,10 @@ def test_two_failures_of_two_rows_are_the_functions(
         assert column.run().num_failed == 1
 
 
-def test_a_function_that_has_never_succeeded_is_wrong_not_the_rows(
+def test_functions_that_never_succeeded_are_blamed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """If all rows fail in a small table no limit is reached, and still the function is wrong."""
     uri = new_table(tmp_path, (0, 5))
 
     def misspelt(batch: pa.RecordBatch) -> list[int]:
@@ -294,7 +309,10 @@ def test_a_function_that_has_never_succeeded_is_wrong_not_the_rows(
         (lambda n: ([7.0, None] for _ in range(n)), pa.list_(pa.int8(), 2)),
     ],
 )
-def test_what_a_function_may_return(tmp_path: Path, returned: Any, wanted: pa.DataType) -> None:
+def test_functions_may_return_many_containers(
+    tmp_path: Path, returned: Any, wanted: pa.DataType
+) -> None:
+    """Users return what their library yields: frames, series, lists or iterators."""
     uri = new_table(tmp_path, (0, 3))
     lengths = derive(
         uri, {"length": wanted}, lambda b: returned(b.num_rows), "text", function_version="1"
@@ -331,9 +349,12 @@ VECTOR = {"length": pa.list_(pa.float64(), 2)}
     ],
 )
 @pytest.mark.parametrize("is_beside", [False, True])
-def test_a_function_that_returns_nonsense_is_an_error_at_once(
+def test_invalid_results_fail_at_once(
     tmp_path: Path, returned: Any, outputs: Any, problem: str, is_beside: bool
 ) -> None:
+    """The wrong type or number of values is a mistake in the function, which no retry by row can
+    correct.
+    """
     uri = new_table(tmp_path, (0, 4))
     calls: list[int] = []
 
@@ -351,7 +372,8 @@ def test_a_function_that_returns_nonsense_is_an_error_at_once(
     assert lance_stream.open_dataset(uri).schema.names == SCHEMA.names
 
 
-def test_a_shape_that_fits_halves_by_accident_is_refused(tmp_path: Path) -> None:
+def test_transposed_arrays_are_refused(tmp_path: Path) -> None:
+    """When the batch is halved to find failing rows, a transposed array may fit by chance."""
     uri = new_table(tmp_path, (0, 64))
 
     def transposed(batch: pa.RecordBatch) -> Any:
@@ -389,7 +411,10 @@ def test_a_square_of_rows_and_values_is_not_taken_for_its_transpose(
     assert [row["length"] for row in rows] == [[row["price"], row["price"] + 0.5] for row in rows]
 
 
-def test_a_setup_runs_once_and_its_failure_is_an_error(tmp_path: Path) -> None:
+def test_setups_run_once_and_may_fail(tmp_path: Path) -> None:
+    """Loading a model takes minutes, and its failure concerns no row; `sys.exit` must not end
+    the process.
+    """
     uri = new_table(tmp_path, (0, 50))
     loaded: list[int] = []
 
@@ -424,7 +449,8 @@ def test_a_setup_runs_once_and_its_failure_is_an_error(tmp_path: Path) -> None:
         derive(uri, LENGTH, lambda _: sys.exit(0), "text", function_version="b").run()
 
 
-def test_a_branch_goes_on_by_itself(tmp_path: Path) -> None:
+def test_branches_derive_independently(tmp_path: Path) -> None:
+    """A branch inherits what was computed, and from then on both sides have their own progress."""
     uri = new_table(tmp_path, (0, 50))
     main = derive(uri, LENGTH, Lengths(), "text", function_version="1")
     assert main.run().num_computed == 50
@@ -438,7 +464,8 @@ def test_a_branch_goes_on_by_itself(tmp_path: Path) -> None:
     assert lengths_of(uri)[3] != 4
 
 
-def test_several_outputs_and_inputs(tmp_path: Path) -> None:
+def test_derivations_take_several_columns(tmp_path: Path) -> None:
+    """Results of one call belong together, in any order of names."""
     uri = new_table(tmp_path, (0, 20))
     outputs = pa.schema([("both", pa.string()), ("vector", pa.list_(pa.float32(), 3))])
 
@@ -459,7 +486,8 @@ def test_several_outputs_and_inputs(tmp_path: Path) -> None:
     assert ds.schema.names[-1] == "pair_state"
 
 
-def test_the_feed_has_the_rows_that_were_computed(tmp_path: Path) -> None:
+def test_the_feed_shows_only_computed_rows(tmp_path: Path) -> None:
+    """Consumers of the derived column must not receive the whole table after each run."""
     uri = new_table(tmp_path, (0, 300))
     lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
     lengths.run()
@@ -475,6 +503,7 @@ def test_the_feed_has_the_rows_that_were_computed(tmp_path: Path) -> None:
 
 
 def test_dropped_columns_are_computed_again(tmp_path: Path) -> None:
+    """A user drops the column to start over, with or without its state."""
     uri = new_table(tmp_path, (0, 30))
     function = Lengths()
     lengths = derive(uri, LENGTH, function, "text", function_version="1")
@@ -486,7 +515,8 @@ def test_dropped_columns_are_computed_again(tmp_path: Path) -> None:
         assert lengths_of(uri)[4] == 6
 
 
-def test_a_state_that_a_user_removes_is_computed_again(tmp_path: Path) -> None:
+def test_removed_states_are_computed_again(tmp_path: Path) -> None:
+    """Setting the state to null is how a user asks for a row to be repeated."""
     uri = new_table(tmp_path, (0, 30))
     lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
     lengths.run()
@@ -516,7 +546,8 @@ def test_a_restore_by_another_program_and_a_cleanup_do_not_stop_it(tmp_path: Pat
     assert [row["length"] for row in rows] == [len(row["text"]) for row in rows]
 
 
-def test_versions_that_were_cleaned_up_are_not_needed(tmp_path: Path) -> None:
+def test_cleaned_up_versions_are_not_needed(tmp_path: Path) -> None:
+    """Finding changed rows by their states works without the version of the last run."""
     uri = new_table(tmp_path, (0, 30))
     lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
     lengths.run()
@@ -526,7 +557,8 @@ def test_versions_that_were_cleaned_up_are_not_needed(tmp_path: Path) -> None:
     assert lengths_of(uri)[3] == 1
 
 
-def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_concurrent_runs_do_not_disturb(tmp_path: Path) -> None:
+    """A scheduler may start a run twice, which must neither fail nor compute rows twice."""
     uri = new_table(tmp_path, (0, 60))
     other = derive(uri, LENGTH, Lengths(), "text", function_version="1", rows_per_commit=20)
     is_first = True
@@ -547,7 +579,10 @@ def test_two_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     assert kept.pending == ()
 
 
-def test_a_table_beside_has_what_the_source_has(tmp_path: Path) -> None:
+def test_separate_targets_follow_the_source(tmp_path: Path) -> None:
+    """With a target the source stays unwritten, and deletes, updates and moved rows are followed
+    by row id.
+    """
     uri = new_table(tmp_path, (0, 50))
     beside = str(tmp_path / "lengths.lance")
     function = Lengths()
@@ -570,7 +605,8 @@ def test_a_table_beside_has_what_the_source_has(tmp_path: Path) -> None:
     assert lengths.status().is_current
 
 
-def test_a_source_that_was_made_anew_is_computed_anew(tmp_path: Path) -> None:
+def test_recreated_sources_are_computed_again(tmp_path: Path) -> None:
+    """A new table reuses row ids, so results of the old one must not be kept."""
     import shutil
 
     uri = new_table(tmp_path, (0, 50))
@@ -585,7 +621,8 @@ def test_a_source_that_was_made_anew_is_computed_anew(tmp_path: Path) -> None:
     assert found.num_rows == 20
 
 
-def test_a_query_follows_the_table_until_it_is_stopped(tmp_path: Path) -> None:
+def test_queries_follow_until_they_stop(tmp_path: Path) -> None:
+    """A started derivation must see new rows, and must not be woken by its own commits."""
     uri = new_table(tmp_path, (0, 50))
     lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", rows_per_commit=20)
     query = lengths.start(interval_seconds=0.02)
@@ -606,7 +643,8 @@ def test_a_query_follows_the_table_until_it_is_stopped(tmp_path: Path) -> None:
     assert query.exception is None
 
 
-def test_a_query_that_fails_says_why(tmp_path: Path) -> None:
+def test_failed_queries_give_their_reason(tmp_path: Path) -> None:
+    """The error happens in a thread, and has to reach whoever waits for the query."""
     uri = new_table(tmp_path, (0, 5))
     query = derive(
         uri, LENGTH, Lengths("text 3"), "text", function_version="1", on_error="raise"
@@ -638,9 +676,10 @@ def test_a_query_that_fails_says_why(tmp_path: Path) -> None:
         ({"name": ""}, "the name must be a string"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(
+def test_invalid_arguments_of_derive_are_refused(
     tmp_path: Path, arguments: dict[str, Any], problem: str
 ) -> None:
+    """Mistakes must surface before the first call of an expensive function."""
     given: dict[str, Any] = {
         "outputs": LENGTH,
         "function": Lengths(),
@@ -652,7 +691,8 @@ def test_arguments_that_make_no_sense_are_refused(
         derive(str(tmp_path), **given)
 
 
-def test_a_generator_that_fails_for_a_row_fails_for_that_row(tmp_path: Path) -> None:
+def test_failing_generators_fail_one_row(tmp_path: Path) -> None:
+    """A generator raises outside of the function's call, while its values are read."""
     uri = new_table(tmp_path, (0, 20))
 
     def generated(batch: pa.RecordBatch) -> Iterator[int]:
@@ -669,13 +709,15 @@ def test_a_generator_that_fails_for_a_row_fails_for_that_row(tmp_path: Path) -> 
         assert (lengths.run().num_failed, lengths_of(uri)[8]) == (1, 6)
 
 
-def test_a_session_is_for_the_other_function() -> None:
+def test_sessions_belong_to_sparks_derive() -> None:
+    """Two functions have one name, and the message shows the call of the right one."""
     session = type("SparkSession", (), {"__module__": "pyspark.sql.session"})()
     with pytest.raises(InvalidInputError, match=r"lance_stream\.spark\.derive\(spark, uri"):
         derive(session, "t.lance", LENGTH, Lengths(), inputs="text", function_version="1")  # type: ignore[misc]  # the mistake
 
 
-def test_rounds_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_invalid_limits_of_rounds_are_refused(tmp_path: Path) -> None:
+    """Zero commits would do nothing, and a NaN interval would never wait."""
     lengths = derive(new_table(tmp_path, (0, 5)), LENGTH, Lengths(), "text", function_version="1")
     with pytest.raises(InvalidInputError, match="max_commits must be an integer of at least 1"):
         lengths.run(max_commits=0)
@@ -684,7 +726,8 @@ def test_rounds_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             lengths.start(wrong)  # type: ignore[arg-type]  # that is the case
 
 
-def test_one_kept_column_needs_no_list(tmp_path: Path) -> None:
+def test_one_copied_column_needs_no_list(tmp_path: Path) -> None:
+    """A text is also a sequence of letters, which must not be taken for columns."""
     uri, beside = new_table(tmp_path, (0, 5)), str(tmp_path / "beside.lance")
     derive(
         uri, LENGTH, Lengths(), "text", function_version="1", target=beside, copy_columns="price"
@@ -692,7 +735,8 @@ def test_one_kept_column_needs_no_list(tmp_path: Path) -> None:
     assert "price" in lance_stream.open_dataset(beside).schema.names
 
 
-def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_unsuitable_tables_are_refused(tmp_path: Path) -> None:
+    """Missing inputs, other types and missing row ids must be named before anything is written."""
     uri = new_table(tmp_path, (0, 5))
     with pytest.raises(NotFoundError, match="no column 'texts'"):
         derive(uri, LENGTH, Lengths(), "texts", function_version="1").run()
@@ -706,7 +750,10 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         derive(plain, LENGTH, Lengths(), "text", function_version="1").run()
 
 
-def test_a_damaged_progress_says_how_to_go_on(tmp_path: Path) -> None:
+def test_damaged_progress_names_the_remedy(tmp_path: Path) -> None:
+    """The entry is stored in the table's configuration, where anybody can edit it; other
+    derivations must go on.
+    """
     uri = new_table(tmp_path, (0, 5))
     lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
     lengths.run()

@@ -39,7 +39,12 @@ def numbers(values: pa.Array) -> Fingerprints:
         ),
     ],
 )
-def test_what_a_function_sees_has_a_number_of_its_own(kind: pa.DataType, values: list[Any]) -> None:
+def test_distinguishable_values_have_different_fingerprints(
+    kind: pa.DataType, values: list[Any]
+) -> None:
+    """Equal numbers would hide a change, while layout and offsets of Arrow's buffers must not
+    matter.
+    """
     array = pa.array(values, kind)
     found = numbers(array)
     for one, other in combinations(range(len(values)), 2):
@@ -49,7 +54,8 @@ def test_what_a_function_sees_has_a_number_of_its_own(kind: pa.DataType, values:
         assert (numbers(pa.array(values[start:], kind)) == found[start:]).all()
 
 
-def test_dictionaries_have_the_numbers_of_their_values() -> None:
+def test_dictionaries_have_their_values_fingerprints() -> None:
+    """Encoding is not visible to the function, so re-encoding must not compute all rows again."""
     values = pa.array([0.0, -0.0, None, 0.0])
     assert (numbers(values.dictionary_encode().dictionary_decode()) == numbers(values)).all()
 
@@ -58,7 +64,8 @@ def signs(batch: pa.RecordBatch) -> list[str]:
     return [f"{column.type}: {value}" for column in batch.columns for value in column.to_pylist()]
 
 
-def test_a_zero_of_another_sign_is_computed_again(tmp_path: Path) -> None:
+def test_negative_zeros_are_computed_again(tmp_path: Path) -> None:
+    """Zeros compare equal, but a function can tell them apart."""
     uri = str(tmp_path / "t.lance")
     rows = pa.table({"id": [1, 2], "v": [0.0, 1.0]})
     ds = lance_stream.create_dataset(uri, rows)
@@ -72,7 +79,8 @@ def test_a_zero_of_another_sign_is_computed_again(tmp_path: Path) -> None:
     assert sorted(ds.to_table()["text"].to_pylist()) == ["double: -0.0", "double: 1.0"]
 
 
-def test_a_column_of_another_type_is_computed_again(tmp_path: Path) -> None:
+def test_cast_inputs_are_computed_again(tmp_path: Path) -> None:
+    """The function sees the type, so equal numbers of another width are another input."""
     uri = str(tmp_path / "t.lance")
     rows = pa.table({"id": [1, 2], "v": pa.array([5, None], pa.int32())})
     lance_stream.create_dataset(uri, rows)

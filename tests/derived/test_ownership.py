@@ -44,7 +44,8 @@ def check_refused(made: Derivation, problem: str) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "other"])
-def test_a_column_of_the_user_is_never_overwritten(tmp_path: Path, name: str | None) -> None:
+def test_user_columns_are_never_overwritten(tmp_path: Path, name: str | None) -> None:
+    """A misspelt output must not destroy a column that only resembles a derived one."""
     uri = new_table(tmp_path)
     made = lengths_in(uri, outputs={"n": pa.int64()}, name=name)
     check_refused(made, r"column 'n' that .* did not create.*another name, or drop.*\(\['n'\]\)")
@@ -52,7 +53,8 @@ def test_a_column_of_the_user_is_never_overwritten(tmp_path: Path, name: str | N
     assert made.run().num_written == 20
 
 
-def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
+def test_key_columns_are_never_overwritten(tmp_path: Path) -> None:
+    """Changing keys would change the identity of all rows."""
     uri = new_table(tmp_path)
     check_refused(lengths_in(uri, outputs={"id": pa.int64()}), "'id', which is in the primary key")
     target = str(tmp_path / "beside.lance")
@@ -61,7 +63,8 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     check_refused(lengths_in(uri, target=target, outputs=row_id), "'source_row_id', which is in")
 
 
-def test_a_column_that_only_looks_like_the_state_is_the_users(tmp_path: Path) -> None:
+def test_lookalike_state_columns_belong_to_users(tmp_path: Path) -> None:
+    """The name alone does not prove that a derivation has created the column."""
     uri = new_table(tmp_path)
     lance_stream.open_dataset(uri).add_columns({"length_state": "n + 1"})
     made = lengths_in(uri)
@@ -70,7 +73,8 @@ def test_a_column_that_only_looks_like_the_state_is_the_users(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_beside", [False, True])
-def test_two_derivations_do_not_share_a_column(tmp_path: Path, is_beside: bool) -> None:
+def test_derivations_do_not_share_columns(tmp_path: Path, is_beside: bool) -> None:
+    """Two functions would overwrite each other's values at every run."""
     uri = new_table(tmp_path)
     target = str(tmp_path / "beside.lance") if is_beside else None
     first = lengths_in(uri, target=target)
@@ -86,7 +90,8 @@ def test_two_derivations_do_not_share_a_column(tmp_path: Path, is_beside: bool) 
     check_refused(first, "belongs to the derived column 'other'")
 
 
-def test_one_derivation_may_read_what_another_one_writes(tmp_path: Path) -> None:
+def test_derivations_can_build_on_each_other(tmp_path: Path) -> None:
+    """Embeddings of summaries are a common chain, and results must become current in order."""
     uri = new_table(tmp_path)
     double = derive(
         uri, {"double": pa.int64()}, lambda b: b["length"], "length", function_version="1"
@@ -99,7 +104,8 @@ def test_one_derivation_may_read_what_another_one_writes(tmp_path: Path) -> None
     assert not rows["double"].null_count
 
 
-def test_a_name_of_one_derivation_does_not_give_it_another_column(tmp_path: Path) -> None:
+def test_names_do_not_grant_other_columns(tmp_path: Path) -> None:
+    """Ownership is recorded per column, not by the name of the derivation."""
     uri = new_table(tmp_path)
     lengths_in(uri, name="d").run()
     more = {"length": pa.int64(), "n": pa.int64()}
@@ -155,7 +161,8 @@ def test_a_target_has_the_values_of_one_source(tmp_path: Path) -> None:
     assert lance_stream.open_dataset(target).count_rows() == 20
 
 
-def test_another_type_says_what_to_drop(tmp_path: Path) -> None:
+def test_changed_types_name_columns_to_drop(tmp_path: Path) -> None:
+    """Values of the old type cannot be kept, and dropping them is the user's decision."""
     uri = new_table(tmp_path)
     lengths_in(uri).run()
     text = lengths_in(uri, outputs={"length": pa.string()}, function=lambda b: b["text"])
@@ -179,7 +186,7 @@ class KilledError(BaseException):
         (("more", "length"), True),
     ],
 )
-def test_its_own_columns_are_found_after_a_kill_at_each_step(
+def test_killed_runs_recognise_their_columns(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     step: str,
@@ -187,6 +194,9 @@ def test_its_own_columns_are_found_after_a_kill_at_each_step(
     dropped: tuple[str, ...],
     has_progress: bool,
 ) -> None:
+    """Adding columns and recording ownership are separate commits, and a kill between them must
+    not lock the derivation out.
+    """
     uri = new_table(tmp_path)
     outputs = {"length": pa.int64(), "more": pa.int64()}
     made = lengths_in(
@@ -216,7 +226,8 @@ def test_its_own_columns_are_found_after_a_kill_at_each_step(
 
 
 @pytest.mark.parametrize("is_restored_before", ["the values", "the columns"])
-def test_a_restore_to_before_the_progress_goes_on(tmp_path: Path, is_restored_before: str) -> None:
+def test_restores_before_progress_are_continued(tmp_path: Path, is_restored_before: str) -> None:
+    """A restore takes back the recorded progress together with the values."""
     uri = new_table(tmp_path)
     made = lengths_in(uri)
     made.run()
@@ -226,7 +237,10 @@ def test_a_restore_to_before_the_progress_goes_on(tmp_path: Path, is_restored_be
     assert made.run().num_checked == 0
 
 
-def test_columns_whose_progress_is_lost_are_resumed(tmp_path: Path) -> None:
+def test_lost_progress_does_not_lose_columns(tmp_path: Path) -> None:
+    """The states in the rows show what was computed, also after an overwrite with other field
+    ids.
+    """
     uri = new_table(tmp_path)
     made = lengths_in(uri)
     made.run()
@@ -238,7 +252,8 @@ def test_columns_whose_progress_is_lost_are_resumed(tmp_path: Path) -> None:
     assert made.run().num_computed == 0
 
 
-def test_renamed_columns_stay_its_own(tmp_path: Path) -> None:
+def test_renamed_columns_stay_owned(tmp_path: Path) -> None:
+    """Ownership follows the field id."""
     uri = new_table(tmp_path)
     lengths_in(uri).run()
     lance_stream.open_dataset(uri).rename_columns({"length": "size"})
@@ -249,6 +264,7 @@ def test_renamed_columns_stay_its_own(tmp_path: Path) -> None:
 
 
 def test_branches_and_clones_resume(tmp_path: Path) -> None:
+    """A copy has the same columns and states, and must not compute everything again."""
     uri = new_table(tmp_path)
     lengths_in(uri).run()
     clone = str(tmp_path / "clone.lance")
@@ -261,7 +277,8 @@ def test_branches_and_clones_resume(tmp_path: Path) -> None:
         assert lengths_in(value).run().num_computed == 1
 
 
-def test_a_row_that_changes_while_the_columns_are_added_is_computed(tmp_path: Path) -> None:
+def test_concurrent_changes_are_computed(tmp_path: Path) -> None:
+    """A change and a restore during the first run must not leave values of the older text."""
     uri = new_table(tmp_path)
     is_first = True
 
@@ -279,7 +296,8 @@ def test_a_row_that_changes_while_the_columns_are_added_is_computed(tmp_path: Pa
     assert all(row["length"] == len(row["text"]) for row in found)
 
 
-def test_a_column_that_a_user_adds_while_the_function_runs_is_kept(tmp_path: Path) -> None:
+def test_concurrently_added_user_columns_stay(tmp_path: Path) -> None:
+    """The check before the run is too early, so it is repeated at the commit."""
     uri = new_table(tmp_path)
 
     def slow(batch: pa.RecordBatch) -> list[int]:
@@ -291,7 +309,8 @@ def test_a_column_that_a_user_adds_while_the_function_runs_is_kept(tmp_path: Pat
     assert lance_stream.open_dataset(uri).to_table()["length"].to_pylist() == [7] * 20
 
 
-def test_an_output_that_was_dropped_beside_is_computed_again(tmp_path: Path) -> None:
+def test_outputs_dropped_from_targets_are_recomputed(tmp_path: Path) -> None:
+    """The states remain in the target and would claim that all rows are current."""
     uri, target = new_table(tmp_path), str(tmp_path / "beside.lance")
     made = lengths_in(uri, target=target)
     made.run()

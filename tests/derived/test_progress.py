@@ -23,7 +23,8 @@ PROGRESS = Progress(
 ENTRY = encode(PROGRESS)
 
 
-def test_entries_are_read_as_written() -> None:
+def test_progress_entries_round_trip() -> None:
+    """Progress survives only as this text in the configuration of the table."""
     assert read_progress({config_key("a b"): ENTRY}, "a b") == PROGRESS
 
 

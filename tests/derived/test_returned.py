@@ -153,7 +153,12 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
         (WithColumns(o=[1, 2], n=[3, 4]), pa.int8(), [1, 2]),
     ],
 )
-def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected: list[Any]) -> None:
+def test_returned_values_are_stored_unchanged(
+    values: Any, kind: pa.DataType, expected: list[Any]
+) -> None:
+    """Many libraries return dates, masks and nested arrays, and none may be shifted, rounded or
+    filled.
+    """
     np.testing.assert_equal(returned(values, kind), expected)
 
 
@@ -221,9 +226,8 @@ def test_values_are_stored_as_they_are(values: Any, kind: pa.DataType, expected:
         ([{"b": 2**24 + 1}], POINT, "16777217"),
     ],
 )
-def test_values_that_would_become_others_are_refused(
-    values: Any, kind: pa.DataType, problem: str
-) -> None:
+def test_lossy_results_are_refused(values: Any, kind: pa.DataType, problem: str) -> None:
+    """pyarrow would truncate such values silently, at any depth."""
     with pytest.raises(InvalidInputError, match=f"'o' .*fit the .*{problem}"):
         returned(values, kind)
 
@@ -253,7 +257,10 @@ OTHER = [pa.float32(), pa.float64(), pa.date32(), pa.timestamp("s"), pa.string()
     st.sampled_from(WHOLE + OTHER),
     st.booleans(),
 )
-def test_what_is_accepted_is_equal(values: list[Any], kind: pa.DataType, is_array: bool) -> None:
+def test_accepted_results_equal_their_input(
+    values: list[Any], kind: pa.DataType, is_array: bool
+) -> None:
+    """For arbitrary values and types a result is either stored exactly or refused."""
     if pa.types.is_temporal(kind):  # where numbers are days or seconds
         values = [value for value in values if not isinstance(value, int | float)]
     given_values = np.array(values, object) if is_array else values
@@ -293,7 +300,8 @@ NUMBERS = [pa.int8(), pa.float16(), pa.float64(), pa.duration("s")]
 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda each: str(each.dtype))
-def test_arrays_of_numpy_become_their_values_or_are_refused(array: npt.NDArray[Any]) -> None:
+def test_numpy_arrays_convert_exactly_or_fail(array: npt.NDArray[Any]) -> None:
+    """numpy's types have units and sizes that Arrow reads as plain numbers."""
     num_accepted = 0
     for kind in {*PLAIN, *TIMES, *NUMBERS, *OTHER}:
         try:

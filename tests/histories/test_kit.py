@@ -64,7 +64,8 @@ def test_a_second_process_writes_and_fails() -> None:
     assert "in the second process" in caught.value.__notes__[-1]
 
 
-def test_each_module_registers_something() -> None:
+def test_every_module_registers_something() -> None:
+    """A module that is not imported would silently test nothing."""
     homes = Counter(each.function.__module__ for each in REGISTRY.values())
     assert homes.keys() == {f"tests.histories.{name}" for name in MODULES}
 

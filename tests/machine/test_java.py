@@ -31,7 +31,8 @@ def check(folder: Path, banner: str | None, *arguments: str) -> subprocess.Compl
 @pytest.mark.parametrize(
     "banner", ['openjdk version "17.0.15" 2025-04-15', 'openjdk version "21" 2023-09-19']
 )
-def test_a_recent_java_passes_silently(tmp_path: Path, banner: str) -> None:
+def test_recent_javas_pass_silently(tmp_path: Path, banner: str) -> None:
+    """The check runs before every build and must say nothing where nothing is wrong."""
     answer = check(tmp_path, banner)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
 
@@ -48,6 +49,7 @@ def test_a_recent_java_passes_silently(tmp_path: Path, banner: str) -> None:
 def test_missing_programs_are_named_with_remedy(
     tmp_path: Path, banner: str | None, said: str
 ) -> None:
+    """Spark's own message for an old Java is a stack trace."""
     answer = check(tmp_path, banner)
     assert answer.returncode == 1
     assert said in answer.stderr
@@ -55,6 +57,7 @@ def test_missing_programs_are_named_with_remedy(
 
 
 def test_the_hint_is_one_harmless_line(tmp_path: Path) -> None:
+    """As a hint the check must not fail targets that need no Spark."""
     answer = check(tmp_path, None, "--hint")
     assert answer.returncode == 0
     assert len(answer.stdout.splitlines()) == 1

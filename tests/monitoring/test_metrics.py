@@ -99,6 +99,7 @@ def otel(reader: InMemoryMetricReader) -> OpenTelemetryMetrics:
 
 
 def test_names_follow_the_conventions_of_both_systems() -> None:
+    """Prometheus and OpenTelemetry have rules for names and units, which dashboards depend on."""
     assert len(ALL) == len({entry.name for entry in ALL}) > 20
     for value in ALL:
         name = prometheus.name_of(value)
@@ -113,6 +114,7 @@ def test_names_follow_the_conventions_of_both_systems() -> None:
 
 
 def test_the_documentation_lists_all_metrics() -> None:
+    """Operators build alerts from this page."""
     text = (Path(__file__).parents[2] / "docs" / "operations" / "metrics.md").read_text(
         encoding="utf-8"
     )
@@ -123,6 +125,9 @@ def test_the_documentation_lists_all_metrics() -> None:
 def test_opentelemetry_gets_what_a_batch_reports(
     reader: InMemoryMetricReader, otel: OpenTelemetryMetrics
 ) -> None:
+    """The numbers of a report must arrive under the right attributes, skipped batches apart from
+    committed ones.
+    """
     otel(REPORT)
     otel(replace(REPORT, skipped=True, rows_inserted=0, attempts=0, seconds={}))
     table = ("lance_stream.table", "s3://b/t")
@@ -144,6 +149,9 @@ def test_opentelemetry_gets_what_a_batch_reports(
 def test_both_systems_get_the_same_metrics_of_a_table(
     reader: InMemoryMetricReader, otel: OpenTelemetryMetrics, ds: Dataset, tmp_path: Path
 ) -> None:
+    """One table of metrics feeds both, and a metric missing in one would surprise whoever
+    changes systems.
+    """
     ds = lance_stream.create_dataset(tmp_path / "t", ds).append(ds.to_table())
     record_progress(ds.table.refs, "warehouse", 2)
     lance.dataset(ds.uri).create_scalar_index(ds.schema.names[0], "BTREE")
@@ -169,7 +177,8 @@ def test_a_second_object_for_a_registry_is_explained() -> None:
         PrometheusMetrics(registry)
 
 
-def test_labels_are_bounded() -> None:
+def test_metric_labels_are_bounded() -> None:
+    """Each new label value is a time series for ever, so many tables must share one."""
     registry = CollectorRegistry()
     metrics = PrometheusMetrics(registry)
     for number in range(MAX_NAMES + 50):
@@ -199,7 +208,8 @@ def test_numbers_by_reason_are_added_up() -> None:
     assert found["t", "inserted"] == 4
 
 
-def test_a_table_is_measured(ds: Dataset) -> None:
+def test_measurements_equal_the_tables_state(ds: Dataset) -> None:
+    """The numbers come from the manifest alone and must equal what the table has."""
     measured = TableWatch(ds.uri).measure()
     fragments = ds.table.manifest.fragments
     assert (measured.version, measured.rows, measured.deleted_rows) == (4, 3, 2)
@@ -215,7 +225,10 @@ def test_a_table_is_measured(ds: Dataset) -> None:
     assert (watch.measure().small_fragments, watch.measure().deleted_rows) == (0, 0)
 
 
-def test_the_lag_of_consumers_counts_what_they_have_not_read(ds: Dataset) -> None:
+def test_consumer_lag_counts_unread_changes(ds: Dataset) -> None:
+    """Alerts fire on this number, so a first snapshot, a current and a lagging consumer must
+    differ.
+    """
     later = replace(MACHINE, now_nanos=lambda: MACHINE.now_nanos() + 3600 * 10**9)
     watch = TableWatch(ds.uri, environment=later)
     assert watch.measure().consumers == ()
@@ -236,13 +249,15 @@ def test_the_lag_of_consumers_counts_what_they_have_not_read(ds: Dataset) -> Non
 def test_rows_are_unknown_until_all_versions_are_counted(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Counting is spread over several scrapes, and a partial sum would look like progress."""
     monkeypatch.setattr(measuring, "COUNTED_AT_ONCE", 2)
     record_progress(ds.table.refs, "behind", 1)
     watch = TableWatch(ds.uri)
     assert [watch.measure().consumers[0].rows for _ in range(2)] == [None, 6]
 
 
-def test_a_restore_is_counted_like_the_feed_does(ds: Dataset) -> None:
+def test_restores_count_like_the_feed(ds: Dataset) -> None:
+    """The lag promises the number of changes that a consumer will receive."""
     record_progress(ds.table.refs, "behind", 4)
     ds.restore(2)
     (lag,) = TableWatch(ds.uri).measure().consumers
@@ -250,7 +265,8 @@ def test_a_restore_is_counted_like_the_feed_does(ds: Dataset) -> None:
     assert lag.rows == changes.num_rows
 
 
-def test_asking_again_costs_a_look_and_the_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_measurements_cost_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prometheus scrapes every few seconds, all day."""
     from lance_stream.storage import protocols
     from lance_stream.storage.protocols import Service
 
@@ -285,9 +301,10 @@ def test_a_table_that_was_created_anew_is_measured_anew(tmp_path: Path) -> None:
         assert measured.consumers[0].rows == measured.rows
 
 
-def test_a_table_that_cannot_be_read_is_reported_once(
+def test_unreadable_tables_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """A warning at each scrape would flood the log, while the metric goes on telling."""
     registry = CollectorRegistry()
     metrics = PrometheusMetrics(registry, seconds_between_looks=0)
     metrics.watch("memory://nowhere/t")
@@ -298,6 +315,7 @@ def test_a_table_that_cannot_be_read_is_reported_once(
 
 
 def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both libraries are optional, and an ImportError would not tell which extra to install."""
     import sys
 
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
@@ -310,10 +328,14 @@ def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("offset", [None, "", "3", '{"a": 1}', '["x"]', {"versionsBehind": "2"}])
 def test_other_sources_are_not_counted(offset: object) -> None:
+    """A listener sees every source of a query, whose offsets have any form."""
     assert lag_of(offset) is None
 
 
-def test_the_listener_tells_since_when_a_stream_is_behind() -> None:
+def test_the_listener_times_a_streams_lag() -> None:
+    """The duration restarts whenever the stream has caught up, and a strange event must not fail
+    the query.
+    """
     told: list[dict[str, Any]] = []
 
     class Metrics:

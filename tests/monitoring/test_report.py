@@ -81,7 +81,8 @@ def trace(page: str, key: str, name: str) -> Any:
     return next(row for row in figure(page, key)["traces"] if row["name"] == name)
 
 
-def test_the_figures_show_the_numbers_of_the_versions(ds: Dataset, page: str) -> None:
+def test_figures_show_the_versions_numbers(ds: Dataset, page: str) -> None:
+    """The page must agree with `versions()`, deletions drawn downwards."""
     versions = ds.versions()
     assert data_of(page)["versions"] == [version.version for version in versions]
     assert trace(page, "rows", "live rows")["y"] == [version.num_rows for version in versions]
@@ -96,6 +97,7 @@ def test_the_figures_show_the_numbers_of_the_versions(ds: Dataset, page: str) ->
 
 
 def test_unknown_numbers_are_not_zero() -> None:
+    """A restore's counts are unknown, and a bar of zero would claim that nothing changed."""
     uri = f"memory://{uuid.uuid4()}/t"
     ds = lance_stream.create_dataset(uri, SCHEMA).append(rows(1, 2)).upsert(rows(2, 3), on="id")
     page = ds.delete("id = 3").restore(2).report().html
@@ -105,6 +107,7 @@ def test_unknown_numbers_are_not_zero() -> None:
 
 
 def test_durations_of_batches_are_shown_by_phase(ds: Dataset) -> None:
+    """Commits of other tables and skipped batches must not appear in this table's figure."""
     commits = [
         SinkCommit(1, "a", version=2, seconds={"write": 0.5, "commit": 0.25}),
         SinkCommit(2, "a", version=3, seconds={"write": 0.75, "commit": 0.5}),
@@ -119,6 +122,7 @@ def test_durations_of_batches_are_shown_by_phase(ds: Dataset) -> None:
 
 
 def test_lines_of_the_sinks_log_are_read(tmp_path: Path) -> None:
+    """Real logs have prefixes, other lines, other tables and truncated entries."""
     entry = {"table": str(tmp_path / "t"), "version": 3, "seconds": {"write": 0.5}}
     lines = [
         "26/11/23 INFO Something: else\n",
@@ -132,7 +136,8 @@ def test_lines_of_the_sinks_log_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["NaN", "-Infinity", "1e999", "9" * 400, "-1", '"1"', "null"])
-def test_impossible_durations_in_a_log_are_left_out(ds: Dataset, seconds: str) -> None:
+def test_impossible_durations_are_left_out(ds: Dataset, seconds: str) -> None:
+    """JSON of Python permits NaN and huge numbers, which would break the page's script."""
     line = f'lance_sink {{"table": {json.dumps(ds.uri)}, "version": 2, "seconds": {{"write": '
     commits = commits_in_log([f'{line}{seconds}, "commit": 0.5}}}}'], ds.uri)
     assert commits == [CommitTimes(2, {"commit": 0.5})]
@@ -140,6 +145,7 @@ def test_impossible_durations_in_a_log_are_left_out(ds: Dataset, seconds: str) -
 
 
 def test_text_of_the_table_cannot_become_markup(ds: Dataset) -> None:
+    """Names of tables and columns are untrusted, and a report is opened from disk."""
     parts = Parts(hostile(ds).html)
     assert [tag for tag, _ in parts.tags].count("script") == 3
     assert not [attributes for _, attributes in parts.tags if "onerror" in attributes]
@@ -177,7 +183,8 @@ def strings_in(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def test_only_the_pages_own_scripts_run_and_nothing_is_loaded(page: str) -> None:
+def test_reports_run_only_their_scripts(page: str) -> None:
+    """The content security policy is the second line of defence, and reports must work offline."""
     parts = Parts(page)
     policy = next(
         attributes["content"]
@@ -195,14 +202,16 @@ def test_only_the_pages_own_scripts_run_and_nothing_is_loaded(page: str) -> None
     assert not [tag for _, tag in parts.tags if tag.keys() & {"src", "href", "action"}]
 
 
-def test_a_notebook_shows_the_page_in_a_frame_of_its_own(ds: Dataset) -> None:
+def test_notebooks_show_reports_in_sandboxes(ds: Dataset) -> None:
+    """The page's scripts must not reach the notebook's session."""
     report = ds.report()
     ((tag, attributes),) = Parts(report._repr_html_()).tags
     assert (tag, attributes["sandbox"]) == ("iframe", "allow-scripts")
     assert attributes["srcdoc"] == report.html
 
 
-def test_a_thousand_versions_give_a_page_of_a_few_megabytes() -> None:
+def test_reports_grow_slowly_with_versions() -> None:
+    """Reports are sent by mail, so each version may add a few hundred bytes only."""
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
     for number in range(60):
         ds = ds.append(rows(number))
@@ -214,7 +223,8 @@ def test_a_thousand_versions_give_a_page_of_a_few_megabytes() -> None:
     assert grown < 600  # bytes for each version
 
 
-def test_only_the_newest_versions_are_shown_on_request(ds: Dataset) -> None:
+def test_reports_can_be_limited_to_newest_versions(ds: Dataset) -> None:
+    """Long histories are slow to read, and the page must say that it leaves some out."""
     report = ds.report(2)
     assert [version.info.version for version in report.series.versions] == [
         ds.version - 1,
@@ -232,7 +242,8 @@ def test_only_the_newest_versions_are_shown_on_request(ds: Dataset) -> None:
         report.save(5)  # type: ignore[arg-type]  # what is refused
 
 
-def test_an_empty_table_and_one_without_stable_row_ids_have_reports() -> None:
+def test_empty_and_idless_tables_have_reports() -> None:
+    """Missing numbers must not break the page."""
     for stable in (True, False):
         uri = f"memory://{uuid.uuid4()}/t"
         ds = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=stable)
@@ -242,6 +253,7 @@ def test_an_empty_table_and_one_without_stable_row_ids_have_reports() -> None:
 
 
 def test_the_command_writes_the_page(ds: Dataset, tmp_path: Path, capsys: Any) -> None:
+    """File names resemble options here, so mistakes must be named and nothing else be written."""
     log = tmp_path / "log"
     entry = {"table": ds.uri, "version": 2, "seconds": {"write": 0.5}}
     log.write_text(f"INFO lance_sink {json.dumps(entry)}\n", encoding="utf-8")
@@ -266,6 +278,7 @@ def test_the_command_writes_the_page(ds: Dataset, tmp_path: Path, capsys: Any) -
 def test_without_plotly_the_error_names_the_extra(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """plotly is optional, and an ImportError would not tell which extra to install."""
     monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)
     with pytest.raises(InvalidInputError, match=r"pip install 'lance-stream\[report\]'"):
         make_report(ds.table, environment=MACHINE).save("never.html")

@@ -78,6 +78,9 @@ def color_of(browser: Any, selector: str, name: str) -> str:
 def test_figures_are_drawn_without_errors_or_requests(
     browser: Any, ds: Dataset, tmp_path: Path
 ) -> None:
+    """Only a browser shows whether the script runs under the page's policy, and whether it loads
+    anything.
+    """
     commits = [SinkCommit(1, "a", version=2, seconds={"write": 0.5, "commit": 0.25})]
     file = ds.report(commits=commits).save(tmp_path / "report.html")
     opened(browser, file)
@@ -90,6 +93,7 @@ def test_figures_are_drawn_without_errors_or_requests(
 
 
 def test_hovering_tells_the_values_of_a_version(browser: Any, ds: Dataset, tmp_path: Path) -> None:
+    """Exact numbers are only visible on hovering."""
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import WebDriverWait
@@ -110,9 +114,8 @@ def test_hovering_tells_the_values_of_a_version(browser: Any, ds: Dataset, tmp_p
     assert "0 deleted" in told
 
 
-def test_the_page_follows_the_readers_preference_for_dark(
-    browser: Any, ds: Dataset, tmp_path: Path
-) -> None:
+def test_reports_follow_the_dark_mode(browser: Any, ds: Dataset, tmp_path: Path) -> None:
+    """Plotly sets colours itself, and they have to follow while the page is open."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     file = ds.report().save(tmp_path / "report.html")
@@ -133,6 +136,7 @@ def test_the_page_follows_the_readers_preference_for_dark(
 
 
 def test_the_axis_can_show_time(browser: Any, ds: Dataset, tmp_path: Path) -> None:
+    """Versions are not evenly spaced in time."""
     from selenium.webdriver.common.by import By
 
     opened(browser, ds.report().save(tmp_path / "report.html"))
@@ -143,6 +147,7 @@ def test_the_axis_can_show_time(browser: Any, ds: Dataset, tmp_path: Path) -> No
 
 
 def test_hostile_names_run_nothing(browser: Any, ds: Dataset, tmp_path: Path) -> None:
+    """A real parser decides what is markup, not the assertions of the other tests."""
     from selenium.common.exceptions import NoAlertPresentException
 
     opened(browser, hostile(ds).save(tmp_path / "report.html"))
@@ -153,9 +158,8 @@ def test_hostile_names_run_nothing(browser: Any, ds: Dataset, tmp_path: Path) ->
     assert browser.execute_script("return document.querySelectorAll('a, img').length") == 0
 
 
-def test_a_narrow_window_needs_no_scrolling_sideways(
-    browser: Any, ds: Dataset, tmp_path: Path
-) -> None:
+def test_narrow_windows_do_not_scroll_sideways(browser: Any, ds: Dataset, tmp_path: Path) -> None:
+    """Long names would push the figures out of a small window."""
     browser.set_window_size(500, 800)
     try:
         opened(browser, hostile(ds).save(tmp_path / "report.html"))
