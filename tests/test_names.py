@@ -110,3 +110,12 @@ def test_terms_of_the_field_are_allowed() -> None:
     """`in_place` and `NotFoundError` are what users and other projects call them."""
     source = "class NotFoundError:\n    num_in_place: int\ndef merge(left, right_keys): ...\n"
     assert list(forbidden_names(source)) == []
+
+
+def test_array_types_have_one_definition() -> None:
+    """`Offsets` of 32 bits in one module and of 64 in the next are two terms, not one."""
+    definition = re.compile(r"^(\w+)(?:: TypeAlias)? = npt\.NDArray\[", re.M)
+    names = Counter(
+        name for path in PACKAGE.rglob("*.py") for name in definition.findall(path.read_text())
+    )
+    assert [name for name, count in names.items() if count > 1] == []

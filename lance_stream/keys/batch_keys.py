@@ -26,17 +26,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.arrays import Positions
+from lance_stream.arrays import Positions, U64s
 from lance_stream.errors import InvalidInputError
 from lance_stream.keys.comparing import dense_ranks, same_rows, show_value
-from lance_stream.keys.key_filter import (
-    MAX_KEYS,
-    KeyFilter,
-    KeyWords,
-    are_exact,
-    bytes_of,
-    key_words,
-)
+from lance_stream.keys.key_filter import MAX_KEYS, KeyFilter, are_exact, bytes_of, key_words
 
 NO_MATCH = -1
 """Index of a missing value."""
@@ -259,7 +252,7 @@ class _Search(NamedTuple):
 
     columns: list[pa.Array]
     filter: KeyFilter
-    words: KeyWords | None
+    words: U64s | None
     numbers: Positions
 
 

@@ -13,14 +13,13 @@ every small fragment.
 """
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Rows: TypeAlias = npt.NDArray[np.int64]
-KeyWords: TypeAlias = npt.NDArray[np.uint64]
+from lance_stream.arrays import Positions, U64s
 
 MAX_KEYS: Final = 1 << 21
 """The maximum number of keys; for more, the table would be too full, or too large, to be useful."""
@@ -41,7 +40,7 @@ class KeyFilter:
         words: (num_keys,) the words of the keys (`key_words`).
     """
 
-    def __init__(self, words: KeyWords) -> None:
+    def __init__(self, words: U64s) -> None:
         num_bits = (_SLOTS_PER_KEY * max(len(words), 1) - 1).bit_length()
         self._shift = np.uint64(64 - min(max(num_bits, _MIN_BITS), _MAX_BITS))
         num_slots = 1 << (64 - int(self._shift))
@@ -49,7 +48,7 @@ class KeyFilter:
         self._is_there[(words * _ODD) >> self._shift] = True
         self._is_also_there[(words * _OTHER_ODD) >> self._shift] = True
 
-    def candidates(self, keys: Sequence[pa.Array]) -> tuple[Rows, KeyWords]:
+    def candidates(self, keys: Sequence[pa.Array]) -> tuple[Positions, U64s]:
         """Return the rows that may have one of the keys, ascending, and their words.
 
         Args:
@@ -80,7 +79,7 @@ def are_exact(keys: Sequence[pa.Array]) -> bool:
     return len(keys) == 1 and _is_small_number(keys[0].type)
 
 
-def key_words(keys: Sequence[pa.Array]) -> KeyWords:
+def key_words(keys: Sequence[pa.Array]) -> U64s:
     """Return a word for each key; equal keys have equal words.
 
     Args:
@@ -104,7 +103,7 @@ def _is_small_number(arrow_type: pa.DataType) -> bool:
         return False
 
 
-def _words_of(values: pa.Array) -> KeyWords:
+def _words_of(values: pa.Array) -> U64s:
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     if not len(values):
@@ -125,20 +124,18 @@ def _words_of(values: pa.Array) -> KeyWords:
     return _words_of_any_width(raw, starts[:-1], np.diff(starts))
 
 
-def _words_of_one_width(
-    raw: npt.NDArray[np.uint8], start: int, num_rows: int, width: int
-) -> KeyWords:
+def _words_of_one_width(raw: npt.NDArray[np.uint8], start: int, num_rows: int, width: int) -> U64s:
     """Return words of contiguous values of one width, without gathering bytes."""
     # Strided views: one unaligned u64 at the end, and one at the start of every value.
     lasts = np.ndarray((num_rows,), "<u8", raw, start + width - _WORD_BYTES, (width,))
     firsts = np.ndarray((num_rows,), "<u8", raw, start, (width,))
-    words: KeyWords = lasts * _OTHER_ODD
+    words: U64s = lasts * _OTHER_ODD
     words += firsts
     words ^= np.uint64(width)
     return words
 
 
-def _words_of_any_width(raw: npt.NDArray[np.uint8], starts: Rows, sizes: Rows) -> KeyWords:
+def _words_of_any_width(raw: npt.NDArray[np.uint8], starts: Positions, sizes: Positions) -> U64s:
     shortest = int(sizes.min())
     if shortest < _WORD_BYTES:
         # padding, so that eight bytes can be read from a short value at the end
@@ -155,13 +152,13 @@ def _words_of_any_width(raw: npt.NDArray[np.uint8], starts: Rows, sizes: Rows) -
             sizes[short] > 0, (firsts[short] << missing) >> missing, np.uint64(0)
         )
         firsts[short] = lasts[short] = short_words
-    words: KeyWords = lasts * _OTHER_ODD
+    words: U64s = lasts * _OTHER_ODD
     words += firsts
     words ^= sizes.astype(np.uint64)
     return words
 
 
-def bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Rows, Rows]:
+def bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Positions, Positions]:
     """Return a byte array, and the start and length of each value in it.
 
     Args:

@@ -29,16 +29,16 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_stream.arrays import U64s
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 
-U64: TypeAlias = npt.NDArray[np.uint64]
 """Codes: (n,) if both lanes agree, or (2, n)."""
 
 ROWS_AT_ONCE: Final = 1 << 15
@@ -111,7 +111,7 @@ def digest_of(rows: pa.RecordBatch | pa.Table) -> RowsDigest:
     )
 
 
-def row_hashes(rows: pa.RecordBatch) -> U64:
+def row_hashes(rows: pa.RecordBatch) -> U64s:
     """Return (n,) u64 of n rows, the same for equal rows; rows are told apart by all columns.
 
     Raises:
@@ -157,7 +157,7 @@ def _digest(batch: pa.RecordBatch) -> RowsDigest:
 # --- the constants
 
 
-def _splitmix(seed: int, count: int, first: int = 0) -> U64:
+def _splitmix(seed: int, count: int, first: int = 0) -> U64s:
     """Return outputs first to first + count - 1 of the generator SplitMix64.
 
     Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators" (2014).
@@ -169,7 +169,7 @@ def _splitmix(seed: int, count: int, first: int = 0) -> U64:
     return z ^ (z >> np.uint64(31))
 
 
-def _odd_numbers(which: int, count: int) -> U64:
+def _odd_numbers(which: int, count: int) -> U64s:
     """Return (2, count) odd numbers, different for each lane."""
     return np.stack([_splitmix(seed ^ which, count) | np.uint64(1) for seed in _SEEDS])
 
@@ -185,7 +185,7 @@ _SUMS_OF_K: Final = np.concatenate([np.zeros((2, 1), np.uint64), np.cumsum(_K, a
 
 
 @lru_cache(maxsize=64)
-def _factors(section: int) -> U64:
+def _factors(section: int) -> U64s:
     """Return (2, 1) factors: k[section * 8192 + i] is k[i] times that; 1 for the first section."""
     if section == 0:
         return np.ones((2, 1), np.uint64)
@@ -194,7 +194,7 @@ def _factors(section: int) -> U64:
 
 
 @lru_cache(maxsize=4096)
-def _field(kind: str, name: str) -> tuple[U64, U64]:
+def _field(kind: str, name: str) -> tuple[U64s, U64s]:
     """Return (2, 1) a and (2, 1) b of a field."""
     text = f"{kind}:{name}".encode("utf-8", "surrogatepass")
     numbers = np.frombuffer(hashlib.blake2b(text, digest_size=32).digest(), "<u8")
@@ -202,7 +202,7 @@ def _field(kind: str, name: str) -> tuple[U64, U64]:
     return numbers[0] | np.uint64(1), numbers[1]
 
 
-def _mix(codes: U64) -> U64:
+def _mix(codes: U64s) -> U64s:
     """Mix all bits of each code, in place; bijective, and 0 stays 0."""
     codes ^= codes >> np.uint64(32)
     codes *= np.uint64(0xD6E8FEB86659FD93)
@@ -212,7 +212,7 @@ def _mix(codes: U64) -> U64:
     return codes
 
 
-def _fold(words: U64) -> U64:
+def _fold(words: U64s) -> U64s:
     """Return words with their upper half folded into the lower; bijective."""
     return words ^ (words >> np.uint64(32))
 
@@ -286,12 +286,12 @@ def _are_valid(array: pa.Array) -> npt.NDArray[np.bool_] | None:
     return valid
 
 
-def _codes(array: pa.Array) -> U64:
+def _codes(array: pa.Array) -> U64s:
     """Return the codes of plain values; those of nulls are arbitrary."""
     return _CODES[_kind(array.type)](array)
 
 
-def _struct_codes(parts: Iterable[tuple[str, pa.Array]], count: int) -> U64:
+def _struct_codes(parts: Iterable[tuple[str, pa.Array]], count: int) -> U64s:
     sums = np.zeros((2, count), np.uint64)
     for name, array in parts:
         array = _plain(array)
@@ -308,7 +308,7 @@ def _struct_codes(parts: Iterable[tuple[str, pa.Array]], count: int) -> U64:
     return _mix(sums)
 
 
-def _structs(array: pa.StructArray) -> U64:
+def _structs(array: pa.StructArray) -> U64s:
     parts = ((part.name, array.field(index)) for index, part in enumerate(array.type))
     return _struct_codes(parts, len(array))
 
@@ -325,16 +325,16 @@ def _values(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
     return np.frombuffer(buffer, dtype, len(array), array.offset * size)
 
 
-def _words(values: npt.NDArray[Any]) -> U64:
+def _words(values: npt.NDArray[Any]) -> U64s:
     return values.astype(np.int64, copy=False).view(np.uint64)
 
 
-def _bools(array: pa.Array) -> U64:
+def _bools(array: pa.Array) -> U64s:
     values = array.cast(pa.uint8())
     return _values(values, np.uint8).astype(np.uint64)
 
 
-def _numbers(array: pa.Array) -> U64:
+def _numbers(array: pa.Array) -> U64s:
     arrow = array.type
     if pa.types.is_decimal(arrow):
         return _decimals(array)
@@ -346,7 +346,7 @@ def _numbers(array: pa.Array) -> U64:
     return codes
 
 
-def _decimals(array: pa.Array) -> U64:
+def _decimals(array: pa.Array) -> U64s:
     arrow = array.type
     if arrow.scale < 0:
         array = array.cast(pa.decimal256(76, 0))
@@ -367,14 +367,14 @@ def _decimals(array: pa.Array) -> U64:
     return codes
 
 
-def _sign_words(words: U64) -> U64:
+def _sign_words(words: U64s) -> U64s:
     """Return all ones where a word is negative in two's complement; otherwise 0."""
     return np.asarray(words.view(np.int64) >> 63).view(np.uint64)
 
 
 def _strip_short(
     values: npt.NDArray[np.int64], scales: npt.NDArray[np.int64]
-) -> tuple[U64, npt.NDArray[np.int64]]:
+) -> tuple[U64s, npt.NDArray[np.int64]]:
     """Return unscaled values without trailing zeros, and the remaining scales."""
     values, scales = values.copy(), np.where(values == 0, 0, scales)
     active = np.flatnonzero(scales > 0)
@@ -388,7 +388,7 @@ def _strip_short(
     return values.view(np.uint64), scales
 
 
-def _strip_long(words: U64, scales: npt.NDArray[np.int64]) -> tuple[U64, npt.NDArray[np.int64]]:
+def _strip_long(words: U64s, scales: npt.NDArray[np.int64]) -> tuple[U64s, npt.NDArray[np.int64]]:
     """Return (n, width) unscaled values without trailing zeros, and the remaining scales."""
     is_negative = words[:, -1].view(np.int64) < 0
     limbs = _negated(words, is_negative).view(np.uint32).astype(np.uint64)
@@ -406,7 +406,7 @@ def _strip_long(words: U64, scales: npt.NDArray[np.int64]) -> tuple[U64, npt.NDA
     return _negated(magnitudes, is_negative), scales
 
 
-def _negated(words: U64, which: npt.NDArray[np.bool_]) -> U64:
+def _negated(words: U64s, which: npt.NDArray[np.bool_]) -> U64s:
     """Return two's complement numbers, little-endian words, with some negated."""
     result = words.copy()
     carry = which.astype(np.uint64)
@@ -417,7 +417,7 @@ def _negated(words: U64, which: npt.NDArray[np.bool_]) -> U64:
     return result
 
 
-def _floats(array: pa.Array) -> U64:
+def _floats(array: pa.Array) -> U64s:
     values = _values(array, array.type.to_pandas_dtype())
     if values.dtype != np.float64:
         return _bits_of_singles(values.astype(np.float32, copy=False)).astype(np.uint64)
@@ -439,7 +439,7 @@ def _bits_of_singles(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
     return bits
 
 
-def _dates(array: pa.Array) -> U64:
+def _dates(array: pa.Array) -> U64s:
     if pa.types.is_date64(array.type):
         return _fold(_words(_values(array, np.int64) // 86_400_000))
     return _fold(_words(_values(array, np.int32)))
@@ -448,12 +448,12 @@ def _dates(array: pa.Array) -> U64:
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def _times(array: pa.Array) -> U64:
+def _times(array: pa.Array) -> U64s:
     values = _values(array, np.int32 if pa.types.is_time32(array.type) else np.int64)
     return _fold(_words(values.astype(np.int64) * (10**9 // _PER_SECOND[array.type.unit])))
 
 
-def _spans(array: pa.Array) -> U64:
+def _spans(array: pa.Array) -> U64s:
     """Timestamps and durations."""
     values, per_second = _values(array, np.int64), _PER_SECOND[array.type.unit]
     seconds = values // per_second
@@ -461,13 +461,13 @@ def _spans(array: pa.Array) -> U64:
     return _seconds_and(seconds, parts * (10**9 // per_second))
 
 
-def _seconds_and(seconds: npt.NDArray[np.int64], nanos: npt.NDArray[np.int64]) -> U64:
-    codes: U64 = _words(nanos) * _WEIGHTS[0]
+def _seconds_and(seconds: npt.NDArray[np.int64], nanos: npt.NDArray[np.int64]) -> U64s:
+    codes: U64s = _words(nanos) * _WEIGHTS[0]
     codes += _fold(_words(seconds))
     return codes
 
 
-def _intervals(array: pa.Array) -> U64:
+def _intervals(array: pa.Array) -> U64s:
     dtype = np.dtype([("months", "<i4"), ("days", "<i4"), ("nanos", "<i8")])
     values = _values(array, dtype)
     codes = _seconds_and(values["months"].astype(np.int64), values["days"].astype(np.int64))
@@ -478,7 +478,7 @@ def _intervals(array: pa.Array) -> U64:
 # --- texts and bytes
 
 
-def _texts(array: pa.Array) -> U64:
+def _texts(array: pa.Array) -> U64s:
     count = len(array)
     data = array.buffers()[-1]
     if pa.types.is_fixed_size_binary(array.type):
@@ -518,9 +518,9 @@ def _offsets(array: pa.Array) -> npt.NDArray[Any]:
     return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
 
 
-def _read_words(words: Any, starts: Any, lengths: Any) -> U64:
+def _read_words(words: Any, starts: Any, lengths: Any) -> U64s:
     """Return the folded words that start at given bytes; their first `lengths` bytes count."""
-    read: U64 = words[starts]
+    read: U64s = words[starts]
     unused = (8 - np.minimum(lengths, 8)).view(np.uint64) * np.uint64(8)
     if unused.any():
         # a shift by 64 is undefined, but every word has a byte
@@ -528,7 +528,7 @@ def _read_words(words: Any, starts: Any, lengths: Any) -> U64:
     return _fold(read)
 
 
-def _add_short(sums: U64, words: Any, starts: Any, lengths: Any, longest: int) -> None:
+def _add_short(sums: U64s, words: Any, starts: Any, lengths: Any, longest: int) -> None:
     for word in range(-(-longest // 8)):
         which = np.flatnonzero(lengths > 8 * word)
         if len(which) == len(lengths):
@@ -538,7 +538,7 @@ def _add_short(sums: U64, words: Any, starts: Any, lengths: Any, longest: int) -
             sums[:, which] += words_read * _K[:, word, None]
 
 
-def _add_long(sums: U64, words: Any, starts: Any, lengths: Any) -> None:
+def _add_long(sums: U64s, words: Any, starts: Any, lengths: Any) -> None:
     """Add the words of texts of any length: in sections of the same 8,192 words of each."""
     section, which = 0, np.flatnonzero(lengths > 0)
     while len(which):
@@ -574,7 +574,7 @@ def _numbers_within(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
 
 
-def _segment_sums(values: U64, counts: npt.NDArray[np.int64]) -> U64:
+def _segment_sums(values: U64s, counts: npt.NDArray[np.int64]) -> U64s:
     """Return (2, n) sums of counts[0], counts[1], ... consecutive values."""
     sums = np.zeros((2, len(counts)), np.uint64)
     full = np.flatnonzero(counts)
@@ -587,7 +587,7 @@ def _segment_sums(values: U64, counts: npt.NDArray[np.int64]) -> U64:
 # --- lists and maps
 
 
-def _lists(array: pa.Array) -> U64:
+def _lists(array: pa.Array) -> U64s:
     starts, lengths, items = _items(array)
     sums = lengths.view(np.uint64) * _LENGTH
     items = _plain(items)
@@ -630,7 +630,7 @@ def _items(
     return offsets[:-1] - offsets[0], np.diff(offsets), values
 
 
-def _vector_sums(items: pa.Array, size: int) -> U64:
+def _vector_sums(items: pa.Array, size: int) -> U64s:
     """Return (2, n) sums of k[j] * code of lists that all have the same size, without nulls."""
     weights = np.ascontiguousarray(_K[:, :size].T)
     rows_at_once = max(_ELEMENTS_AT_ONCE // size, 1)
@@ -647,7 +647,7 @@ def _vector_sums(items: pa.Array, size: int) -> U64:
     return sums
 
 
-def _add_items(sums: U64, values: U64, starts: Any, lengths: Any) -> None:
+def _add_items(sums: U64s, values: U64s, starts: Any, lengths: Any) -> None:
     """Add k[j] times the values of each list, (2, n), which are contiguous."""
     section, which = 0, np.flatnonzero(lengths > 0)
     while len(which):
@@ -663,7 +663,7 @@ def _add_items(sums: U64, values: U64, starts: Any, lengths: Any) -> None:
         section += 1
 
 
-def _maps(array: pa.MapArray) -> U64:
+def _maps(array: pa.MapArray) -> U64s:
     offsets = _offsets(array).astype(np.int64, copy=False)
     lengths = np.diff(offsets)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -676,7 +676,7 @@ def _maps(array: pa.MapArray) -> U64:
     return _mix(sums)
 
 
-_CODES: Final[dict[str, Callable[[Any], U64]]] = {
+_CODES: Final[dict[str, Callable[[Any], U64s]]] = {
     "bool": _bools,
     "number": _numbers,
     "float": _floats,

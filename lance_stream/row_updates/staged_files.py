@@ -22,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lance_stream.arrays import U64s
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import LanceStreamError
 from lance_stream.storage.store import Store
 from lance_stream.table.paths import staged_rows_path
 
-Words: TypeAlias = npt.NDArray[np.uint64]
-Numbers: TypeAlias = npt.NDArray[np.int64]
+BundleRanges: TypeAlias = npt.NDArray[np.int64]
 
 LAST_WORD: Final = (1 << 64) - 1
 
@@ -69,8 +69,8 @@ class SortedRows:
 
     path: str = ""
     data: bytes = b""
-    bundles: Numbers = field(default_factory=lambda: np.empty((0, 3), np.int64))
-    words: Words = field(default_factory=lambda: np.empty((0, 2), np.uint64))
+    bundles: BundleRanges = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    words: U64s = field(default_factory=lambda: np.empty((0, 2), np.uint64))
 
     @property
     def num_rows(self) -> int:
@@ -97,7 +97,7 @@ class SortedRows:
 
     def read_with_words(
         self, store: Store, word_range: WordRange = ALL_WORDS
-    ) -> Iterator[tuple[pa.RecordBatch, Words]]:
+    ) -> Iterator[tuple[pa.RecordBatch, U64s]]:
         """Yield the rows of a range, and their words; see `read`."""
         first, last = np.uint64(word_range.first), np.uint64(word_range.last)
         bundles = self.bundles[(self.words[:, 1] >= first) & (self.words[:, 0] <= last)]
@@ -118,7 +118,7 @@ class SortedRows:
                 yield rows.slice(start, stop - start), words[start:stop]
 
 
-def sort_rows(batches: Iterable[tuple[pa.RecordBatch, Words]]) -> SortedRows:
+def sort_rows(batches: Iterable[tuple[pa.RecordBatch, U64s]]) -> SortedRows:
     """Sort rows, and keep them in memory.
 
     Args:
@@ -132,7 +132,7 @@ def sort_rows(batches: Iterable[tuple[pa.RecordBatch, Words]]) -> SortedRows:
     return bundles.to_rows(data=b"".join(data))
 
 
-def write_sorted(batches: Iterable[tuple[pa.RecordBatch, Words]], store: Store) -> SortedRows:
+def write_sorted(batches: Iterable[tuple[pa.RecordBatch, U64s]], store: Store) -> SortedRows:
     """Sort rows, and write them to a new file.
 
     Args:
@@ -175,7 +175,7 @@ class _BundleIndex:
 
 
 def _bundles(
-    batches: Iterable[tuple[pa.RecordBatch, Words]],
+    batches: Iterable[tuple[pa.RecordBatch, U64s]],
 ) -> Iterator[tuple[bytes, int, int, int]]:
     """Yield bundles, each with its number of rows and its smallest and largest word."""
     for rows, words in batches:

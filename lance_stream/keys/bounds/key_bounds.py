@@ -30,7 +30,7 @@ import pyarrow as pa
 from lance_stream.arrays import Mask, Positions
 from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.keys.bounds.ordered_values import (
-    Words,
+    OrderedWords,
     as_words,
     bounds_of,
     extremes_of,
@@ -316,11 +316,11 @@ class ColumnBounds:
             self._highs = _joined(self._highs, as_words(highs, self.arrow_type))
 
 
-def _joined(first: Words, then: Words) -> Words:
+def _joined(first: OrderedWords, then: OrderedWords) -> OrderedWords:
     return np.concatenate([first, then])
 
 
-def _as_bytes(words: Words) -> list[bytes]:
+def _as_bytes(words: OrderedWords) -> list[bytes]:
     if words.dtype.kind == "u":
         strings = words.astype(">u8").tobytes()
         return [strings[at : at + 8] for at in range(0, len(strings), 8)]
@@ -385,8 +385,8 @@ class _Bounds(NamedTuple):
         highs: (n,) the encoded largest value of each fragment.
     """
 
-    lows: Words
-    highs: Words
+    lows: OrderedWords
+    highs: OrderedWords
 
     def at(self, positions: Positions) -> "_Bounds":
         return _Bounds(self.lows[positions], self.highs[positions])

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lance_stream.keys.key_filter import bytes_of
 
-Words: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.bytes_]
+OrderedWords: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.bytes_]
 """(n,) u64, or (n,) byte strings of one width, which numpy compares byte by byte."""
 
 MAX_BYTES: Final = 64
@@ -61,7 +61,7 @@ _OF_FIXED_WIDTH = (
 )
 
 
-def ordered_words(values: pa.Array) -> Words:
+def ordered_words(values: pa.Array) -> OrderedWords:
     """Return the encoding of each value.
 
     Args:
@@ -90,7 +90,7 @@ def ordered_words(values: pa.Array) -> Words:
     return raw.astype(np.int64).view(np.uint64) ^ _SIGN
 
 
-def in_order(values: pa.Array) -> tuple[npt.NDArray[np.int64], Words]:
+def in_order(values: pa.Array) -> tuple[npt.NDArray[np.int64], OrderedWords]:
     """Return the indices that sort some values, and their encodings in that order.
 
     Args:
@@ -125,7 +125,7 @@ def bounds_of(values: pa.Array) -> tuple[bytes, bytes] | None:
     return low, high
 
 
-def as_words(bounds: Sequence[bytes], arrow_type: pa.DataType) -> Words:
+def as_words(bounds: Sequence[bytes], arrow_type: pa.DataType) -> OrderedWords:
     """Return bounds in the form that `ordered_words` returns for values of the type."""
     width = width_of(arrow_type)
     assert width is not None

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.arrays import Positions
+from lance_stream.arrays import Positions, U64s
 from lance_stream.caches import Cache
 from lance_stream.keys.batch_keys import without_dictionary
 from lance_stream.keys.bounds.key_bounds import key_fields
@@ -41,16 +41,16 @@ from lance_stream.keys.index.memtable import (
 )
 from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
 from lance_stream.keys.index.run_format import (
-    U32,
     CoveredFile,
     FileKey,
     KeyColumns,
     RunFooter,
+    U32s,
     joined,
 )
 from lance_stream.keys.index.run_merging import Part, groups_to_merge, merged, planned_parts
 from lance_stream.keys.index.sorted_words import spread
-from lance_stream.keys.key_filter import KeyWords, are_exact
+from lance_stream.keys.key_filter import are_exact
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.snapshot.table_version import TableVersion
@@ -162,8 +162,8 @@ class _HashedKeys(NamedTuple):
         numbers: (num_keys,) i64, the number of each key.
     """
 
-    words: KeyWords
-    others: U32 | None
+    words: U64s
+    others: U32s | None
     numbers: Positions
 
     @classmethod
@@ -198,7 +198,7 @@ class _HashedKeys(NamedTuple):
             numbers[in_table], offsets[in_table], self.numbers[hits.which[same[in_table]]]
         )
 
-    def _same(self, others: U32 | None, which: Positions) -> Positions:
+    def _same(self, others: U32s | None, which: Positions) -> Positions:
         """Return the places of the keys whose further bits are equal, too.
 
         Args:

@@ -18,11 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.arrays import Positions
+from lance_stream.arrays import Positions, U64s
 from lance_stream.keys.batch_keys import hash_keys, without_dictionary
-from lance_stream.keys.index.run_format import U32, FileKey, Keys
+from lance_stream.keys.index.run_format import FileKey, Keys, U32s
 from lance_stream.keys.index.sorted_words import SortedWords
-from lance_stream.keys.key_filter import KeyWords, are_exact, key_words
+from lance_stream.keys.key_filter import are_exact, key_words
 
 _OFFSET_BITS: Final = np.uint64(32)
 _OFFSET_MASK: Final = np.uint64((1 << 32) - 1)
@@ -36,8 +36,8 @@ class Words(NamedTuple):
         others: (n,) u32 further bits; None if the words are exact.
     """
 
-    words: KeyWords
-    others: U32 | None
+    words: U64s
+    others: U32s | None
 
 
 def words_of(keys: Sequence[pa.Array], seeds: tuple[int, int]) -> Words:
@@ -53,7 +53,7 @@ def words_of(keys: Sequence[pa.Array], seeds: tuple[int, int]) -> Words:
     return Words(first_words(keys, seeds[0]), (second >> np.uint64(32)).astype(np.uint32))
 
 
-def first_words(keys: Sequence[pa.Array], seed: int) -> KeyWords:
+def first_words(keys: Sequence[pa.Array], seed: int) -> U64s:
     """Return the words by which the keys of a run are sorted; see `words_of`.
 
     Args:
@@ -137,8 +137,8 @@ class Memtable:
         rows: (n,) u64, the number of the file << 32 | the row's offset in it.
     """
 
-    words: KeyWords
-    others: U32 | None
+    words: U64s
+    others: U32s | None
     rows: npt.NDArray[np.uint64]
 
     @classmethod

@@ -24,7 +24,7 @@ from lance_stream.arrays import Positions
 from lance_stream.keys.index import key_index, run_files
 from lance_stream.keys.index.key_index import IndexSnapshot, KeyIndex
 from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
-from lance_stream.keys.index.run_format import U32, CoveredFile
+from lance_stream.keys.index.run_format import CoveredFile, U32s
 from lance_stream.keys.index.run_merging import REMOVED, Part
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import unit_of
@@ -60,7 +60,7 @@ class RewrittenFiles(NamedTuple):
         """The number of written rows."""
         return sum(row.num_written for row in self.rows)
 
-    def new_numbers(self, first: int) -> U32:
+    def new_numbers(self, first: int) -> U32s:
         """Return the number of each old row among the rows of the new files.
 
         Args:
@@ -189,7 +189,7 @@ class _CarriedKeys(NamedTuple):
     files: tuple[CoveredFile, ...]
     number_of: Positions
     starts: Positions
-    numbers: U32
+    numbers: U32s
     snapshot: IndexSnapshot
     runs: tuple[IndexRun, ...]
 
@@ -204,7 +204,7 @@ class _CarriedKeys(NamedTuple):
         parts = [Part(run.numbered(start_of), self.numbers) for run in in_memory]
         return [*parts, *(Part(run, self._numbers_in(run)) for run in self.runs)]
 
-    def _numbers_in(self, run: IndexRun) -> U32:
+    def _numbers_in(self, run: IndexRun) -> U32s:
         """Return the new number of each row of a run."""
         numbers = np.full(int(run.starts[-1]), REMOVED, np.uint32)
         index_by_id = {number: at for at, number in enumerate(self.number_of.tolist())}
@@ -235,7 +235,7 @@ def _carried(
     usable = set(snapshot.numbers.tolist()) - {-1}
     usable -= {number for run in unusable for number in run.numbers.tolist()}
     files: list[CoveredFile] = []
-    numbers: list[U32] = []
+    numbers: list[U32s] = []
     number_of: list[int] = []
     sizes: list[int] = []
     first = at = 0

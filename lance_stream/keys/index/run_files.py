@@ -21,20 +21,19 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from lance_stream.arrays import Positions
+from lance_stream.arrays import Positions, U64s
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError, NotFoundError
 from lance_stream.keys.index.run_format import (
     CHUNK_ROWS,
     TRAILER_BYTES,
-    U32,
-    U64,
     CoveredFile,
     KeyColumns,
     Keys,
     RunEncoder,
     RunFooter,
+    U32s,
     decode_chunk,
     decode_footer,
     footer_bytes,
@@ -92,8 +91,8 @@ class Hits(NamedTuple):
     """
 
     which: Positions
-    others: U32 | None
-    rows: U32
+    others: U32s | None
+    rows: U32s
 
 
 class IndexRun:
@@ -125,12 +124,14 @@ class IndexRun:
         count = footer.num_keys
         file.truncate(max(count * footer.columns.row_bytes, 1))
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.words: U64 = np.frombuffer(mapped, "<u8", count)
+        self.words: U64s = np.frombuffer(mapped, "<u8", count)
         self._search = SortedWords(self.words)
-        self.others: U32 | None = None
+        self.others: U32s | None = None
         if not footer.columns.is_exact:
             self.others = np.frombuffer(mapped, "<u4", count, 8 * count)
-        self.rows: U32 = np.frombuffer(mapped, "<u4", count, (footer.columns.row_bytes - 4) * count)
+        self.rows: U32s = np.frombuffer(
+            mapped, "<u4", count, (footer.columns.row_bytes - 4) * count
+        )
 
     @property
     def num_bytes(self) -> int:
@@ -164,7 +165,7 @@ class IndexRun:
         for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
             self._fetch(store, chunks[start : start + _CHUNKS_AT_ONCE])
 
-    def find(self, store: Store, targets: U64) -> Hits:
+    def find(self, store: Store, targets: U64s) -> Hits:
         """Return the keys that match target words.
 
         The first lookup in a large run in a fast store copies nothing: a process that applies only
@@ -189,7 +190,7 @@ class IndexRun:
             hits.append(Hits(which + begin, others, keys.rows[positions]))
         return _joined(hits)
 
-    def _parts(self, store: Store, targets: U64) -> Iterator[tuple[SortedWords, Keys, int, int]]:
+    def _parts(self, store: Store, targets: U64s) -> Iterator[tuple[SortedWords, Keys, int, int]]:
         """Yield the parts of the run to search, their keys, and the range of targets for each.
 
         The only part is the whole run if this process has copied it; otherwise, parts are chunks.

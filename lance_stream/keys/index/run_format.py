@@ -33,6 +33,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lance_stream.arrays import U64s
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.errors import CorruptDataError
 from lance_stream.keys.file_columns import FileColumn
@@ -40,8 +41,7 @@ from lance_stream.keys.file_columns import FileColumn
 FileKey: TypeAlias = tuple[FileColumn, ...]
 """The columns of data files that store the key columns of a fragment."""
 
-U64: TypeAlias = npt.NDArray[np.uint64]
-U32: TypeAlias = npt.NDArray[np.uint32]
+U32s: TypeAlias = npt.NDArray[np.uint32]
 
 CHUNK_ROWS: Final = 1 << 16
 TRAILER_BYTES: Final = 48
@@ -96,9 +96,9 @@ class Keys(NamedTuple):
         rows: (n,) u32 numbers of rows.
     """
 
-    words: U64
-    others: U32 | None
-    rows: U32
+    words: U64s
+    others: U32s | None
+    rows: U32s
 
 
 class RunFooter(NamedTuple):
@@ -115,8 +115,8 @@ class RunFooter(NamedTuple):
     columns: KeyColumns
     num_keys: int
     files: tuple[CoveredFile, ...]
-    firsts: U64
-    checks: U32
+    firsts: U64s
+    checks: U32s
 
     @property
     def num_rows(self) -> int:

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from lance_stream.keys.index.run_format import CHUNK_ROWS, U32, U64, CoveredFile, Keys
+from lance_stream.arrays import U64s
+from lance_stream.keys.index.run_format import CHUNK_ROWS, CoveredFile, Keys, U32s
 
 T = TypeVar("T")
 
@@ -36,17 +37,17 @@ class Source(Protocol):
     """
 
     @property
-    def words(self) -> U64:
+    def words(self) -> U64s:
         """The words of the keys."""
         ...
 
     @property
-    def others(self) -> U32 | None:
+    def others(self) -> U32s | None:
         """Further bits of the keys."""
         ...
 
     @property
-    def rows(self) -> U32:
+    def rows(self) -> U32s:
         """The rows of the keys."""
         ...
 
@@ -61,7 +62,7 @@ class Part(NamedTuple):
     """
 
     source: Source
-    numbers: U32 | None
+    numbers: U32s | None
 
 
 def groups_to_merge(

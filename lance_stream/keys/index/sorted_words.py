@@ -11,9 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.arrays import Positions
-
-U64 = npt.NDArray[np.uint64]
+from lance_stream.arrays import Positions, U64s
 
 MANY_WORDS: Final = 1 << 20
 """The minimum number of words for which a table of parts pays off."""
@@ -36,12 +34,12 @@ class SortedWords:
         words: The words.
     """
 
-    def __init__(self, words: U64) -> None:
+    def __init__(self, words: U64s) -> None:
         self.words = words
         self._begins: npt.NDArray[np.uint32] | None = None
         self._shift = np.uint64(0)
 
-    def equal_to(self, targets: U64) -> tuple[Positions, Positions]:
+    def equal_to(self, targets: U64s) -> tuple[Positions, Positions]:
         """Return where the words are that equal each of some words.
 
         Args:
@@ -65,7 +63,7 @@ class SortedWords:
         counts[hits] = stops - firsts[hits]
         return firsts, counts
 
-    def first_at_least(self, targets: U64) -> Positions:
+    def first_at_least(self, targets: U64s) -> Positions:
         """Return, for every target, the position of the first word that is not less.
 
         Args:
@@ -85,7 +83,7 @@ class SortedWords:
             positions[some] = self._some(targets[some], begins)
         return positions
 
-    def _some(self, targets: U64, begins: npt.NDArray[np.uint32]) -> Positions:
+    def _some(self, targets: U64s, begins: npt.NDArray[np.uint32]) -> Positions:
         words = self.words
         parts = ((np.clip(targets, words[0], words[-1]) - words[0]) >> self._shift).astype(np.int64)
         positions: Positions = begins[parts].astype(np.int64)

@@ -22,7 +22,7 @@ from lance_stream.schema.fields import Field
 from lance_stream.table.fragments.fragment import DataFile, LineageColumn
 
 CachedNumbers: TypeAlias = npt.NDArray[np.unsignedinteger]
-Offsets: TypeAlias = npt.NDArray[np.integer]
+AnyOffsets: TypeAlias = npt.NDArray[np.integer]
 
 MAX_CONNECTIONS_BYTES: Final = 128 << 20
 """How much memory the columns that are kept take at most."""
@@ -97,7 +97,7 @@ class HiddenColumn:
             return cached[start:stop].astype(np.uint64)
         return _numbers(self._stored, self._read(self._file, self._field, start, stop))
 
-    def take(self, offsets: Offsets) -> U64s:
+    def take(self, offsets: AnyOffsets) -> U64s:
         """Return the values of the rows at some offsets."""
         rows = offsets.astype(np.int64, copy=False)
         cached = self._cached

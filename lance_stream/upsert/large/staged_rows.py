@@ -28,6 +28,7 @@ from typing import Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from lance_stream.arrays import U64s
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.batch_keys import without_dictionary
@@ -38,7 +39,6 @@ from lance_stream.row_updates.staged_files import (
     ALL_WORDS,
     SortedRows,
     WordRange,
-    Words,
     cut_ranges,
     decode_rows,
     discard_files,
@@ -147,7 +147,7 @@ def stage_rows(
 
 def _with_words(
     batches: Iterable[pa.RecordBatch], table: pa.Schema, rules: UpsertRules, seed: int
-) -> Iterator[tuple[pa.RecordBatch, Words]]:
+) -> Iterator[tuple[pa.RecordBatch, U64s]]:
     """Yield the same rows in portions, and the words of their keys."""
     for batch in _joined(batches):
         keys = key_rows(batch, table, rules).columns

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from lance_stream.arrays import U64s
 from lance_stream.keys.index import sorted_words
-from lance_stream.keys.index.sorted_words import U64, SortedWords
+from lance_stream.keys.index.sorted_words import SortedWords
 
 DICE = np.random.default_rng(5)
 
-SPREADS: dict[str, U64] = {
+SPREADS: dict[str, U64s] = {
     "hashes": DICE.integers(0, 1 << 64, 20_000, dtype=np.uint64),
     "numbers in turn": np.arange(17, 20_017, dtype=np.uint64),
     "few words, many times": DICE.integers(5, 9, 20_000, dtype=np.uint64),
@@ -39,7 +40,7 @@ def test_positions_equal_those_of_numpy(spread: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("words", SPREADS.values(), ids=list(SPREADS))
-def test_all_equal_words_are_found(words: U64) -> None:
+def test_all_equal_words_are_found(words: U64s) -> None:
     """A key may be in several files, and two keys may have one word."""
     words = np.sort(words)
     targets = np.unique(np.concatenate([words[::7], words[::11] + np.uint64(1)]))
