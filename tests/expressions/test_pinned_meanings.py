@@ -81,6 +81,7 @@ MEANINGS = {
 @pytest.mark.floors
 @pytest.mark.parametrize("condition", MEANINGS)
 def test_conditions_keep_choosing_the_same_rows(tmp_path: Path, condition: str) -> None:
+    """A delete whose condition changes its meaning with a dependency would remove other rows."""
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     assert ds.to_table(["id"], filter=condition)["id"].to_pylist() == MEANINGS[condition]
     left = [number for number in range(5) if number not in MEANINGS[condition]]
@@ -107,6 +108,7 @@ def test_conditions_keep_choosing_the_same_rows(tmp_path: Path, condition: str) 
     ],
 )
 def test_invalid_conditions_delete_nothing(tmp_path: Path, condition: str) -> None:
+    """A condition that cannot be understood must fail before any row is deleted."""
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     with pytest.raises(InvalidInputError):
         ds.delete(condition)

@@ -105,6 +105,7 @@ def predicates(draw: st.DrawFn, depth: int = 0) -> str:
 @settings(max_examples=150, deadline=None)
 @given(predicates())
 def test_predicates_agree_with_sqlite(text: str) -> None:
+    """SQLite is an independent judge of precedence, null logic, LIKE and arithmetic."""
     rows = [
         {"i": i, "j": INTEGERS[(place * 5 + 3) % len(INTEGERS)], "s": s}
         for place, i in enumerate(INTEGERS)
@@ -154,6 +155,7 @@ NULLS = [
 @pytest.mark.floors
 @pytest.mark.parametrize(("text", "value", "expected"), NULLS)
 def test_nulls_follow_three_valued_logic(text: str, value: Any, expected: bool | None) -> None:
+    """A null that counts as true would delete rows about which nothing is known."""
     assert one(text, value, pa.int64()) is expected
 
 
@@ -172,6 +174,7 @@ def test_nulls_follow_three_valued_logic(text: str, value: Any, expected: bool |
     ],
 )
 def test_an_escaped_backslash_is_one_backslash(pattern: str, value: str) -> None:
+    """Spark unescapes the string literal first and the LIKE pattern second."""
     pattern = pattern.replace("\\", "\\\\")  # in a string, each backslash is written twice
     assert one(f"a LIKE '{pattern}'", value, pa.string()) is True
     assert one(f"a ILIKE '{pattern}'", value.upper(), pa.large_string()) is True
@@ -181,6 +184,9 @@ def test_an_escaped_backslash_is_one_backslash(pattern: str, value: str) -> None
 @settings(max_examples=300, deadline=None)
 @given(st.floats(1e-3, 1e9), st.sampled_from([1, -1]))
 def test_floats_mean_what_their_digits_say(size: float, sign: int) -> None:
+    """A literal with a decimal point is an exact decimal in Spark, and no rounding may lose the
+    match with its float.
+    """
     value = sign * size
     text = f"{Decimal(repr(value)):f}"
     text += "" if "." in text else ".0"
@@ -247,6 +253,7 @@ TYPED = [
 def test_a_value_is_compared_exactly(
     text: str, value: Any, arrow: pa.DataType, expected: bool
 ) -> None:
+    """A comparison through a narrower or inexact type would match neighbouring values."""
     if pa.types.is_timestamp(arrow) and isinstance(value, int):
         value = pa.scalar(value, arrow)
     assert one(text, value, arrow) is expected
@@ -269,11 +276,15 @@ def test_columns_of_predicates_are_quoted() -> None:
 
 
 def test_two_thousand_alternatives_are_evaluated() -> None:
+    """Generated conditions have long OR chains, which must not exhaust the recursion limit."""
     text = " OR ".join(f"a = {number}" for number in range(2000))
     assert one(text, 1999, pa.int64()) is True
 
 
-def test_constants_of_a_list_keep_the_meaning_of_each_columns_type() -> None:
+def test_list_constants_follow_the_column_type() -> None:
+    """The cached expression is shared by tables, so converted constants must not leak from one
+    column type to another.
+    """
     text = "a IN (1, 300, -1, 2.5, NULL)"
     small = pa.schema([("a", pa.uint8())])
     large = pa.schema([("a", pa.int64())])
@@ -284,7 +295,8 @@ def test_constants_of_a_list_keep_the_meaning_of_each_columns_type() -> None:
         assert chosen(text, [{"a": 2.5}, {"a": 1.0}, {"a": 44.0}], floats) == [True, True, None]
 
 
-def test_constants_of_a_list_are_read_once_for_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_constants_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing a thousand constants again for each batch would dominate the time of a scan."""
     members = ", ".join(str(number) for number in range(1000))
     schema = pa.schema([("a", pa.int64())])
     predicate = parse_predicate(f"a IN ({members}, a + 1)", schema)
@@ -333,6 +345,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "named"), REFUSED)
 def test_unsupported_syntax_is_refused_by_name(text: str, named: str) -> None:
+    """A user can only rewrite a condition if the error names the part that is not supported."""
     with pytest.raises(InvalidInputError, match=named):
         parse_predicate(text, pa.schema([("a", pa.int64())]))
 
@@ -344,6 +357,7 @@ def test_syntax_that_would_be_misread_is_refused() -> None:
 
 
 def test_an_absent_column_lists_the_present_ones() -> None:
+    """The list shows a typing mistake at once, at the top level and in structs."""
     with pytest.raises(NotFoundError, match=r"no column 'b'.*there are: a"):
         parse_predicate("b = 1", pa.schema([("a", pa.int64())]))
     with pytest.raises(NotFoundError, match="no column 'b' in 'a'"):
@@ -351,6 +365,7 @@ def test_an_absent_column_lists_the_present_ones() -> None:
 
 
 def test_overflowing_numbers_are_errors() -> None:
+    """Wrapped integers would silently choose wrong rows; Spark's ANSI mode fails as well."""
     with pytest.raises(InvalidInputError, match="overflow"):
         one("a + 1 > 0", 2**63 - 1, pa.int64())
     with pytest.raises(InvalidInputError, match="cannot be computed"):
@@ -358,6 +373,7 @@ def test_overflowing_numbers_are_errors() -> None:
 
 
 def test_a_parsed_expression_keeps_its_text() -> None:
+    """Error messages and commit records quote the condition as the user wrote it."""
     assert parse_expression("a  >  5").text == "a  >  5"
 
 

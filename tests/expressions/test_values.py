@@ -355,6 +355,9 @@ def test_columns_may_be_named_like_keywords(text: str, expected: str) -> None:
 
 
 def test_names_in_another_case_must_be_unambiguous() -> None:
+    """Spark resolves names regardless of case, but a guess between two columns could read the
+    wrong one.
+    """
     schema = pa.schema([("Vote", pa.int32()), ("vote", pa.int32()), ("Id", pa.int32())])
     assert bind("ID = 1 AND id = 2", schema).text == "`Id` = 1 AND `Id` = 2"
     assert bind("vote = 1", schema).text == "vote = 1"

@@ -19,6 +19,9 @@ ARCHIVES: Final = sorted((Path(__file__).parent / "early_2_0").glob("*.tar.xz"))
 @pytest.mark.floors
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda each: each.name.removesuffix(".tar.xz"))
 def test_tables_of_early_writers_read_exactly(archive: Path, tmp_path: Path) -> None:
+    """Writers of 0.12 to 0.15 laid out strings and packed pages differently, and their tables
+    still exist.
+    """
     with tarfile.open(archive) as tar:
         unpack(tar, tmp_path)
     expected = pa.ipc.open_file(str(tmp_path / "expected.arrow")).read_all()
@@ -30,5 +33,6 @@ def test_tables_of_early_writers_read_exactly(archive: Path, tmp_path: Path) -> 
 
 
 def test_every_early_writers_encoding_is_present() -> None:
+    """A missing archive would make the reading test pass without its encoding."""
     names = {archive.name.removesuffix(".tar.xz") for archive in ARCHIVES}
     assert names == {"0.12.3-plain", "0.12.3-zstd", "0.14.1-zstd", "0.15.0-bitpacked"}

@@ -28,6 +28,9 @@ def extracted(archive: Path, folder: Path) -> list[Path]:
 @pytest.mark.floors
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda each: each.name.removesuffix(".tar.xz"))
 def test_tables_of_old_writers_read_exactly(archive: Path, tmp_path: Path) -> None:
+    """Rows and schema must be those that the writing release itself returned, not those of today's
+    pylance.
+    """
     folders = extracted(archive, tmp_path)
     assert len(folders) >= 8
     for folder in folders:
@@ -42,5 +45,6 @@ def test_tables_of_old_writers_read_exactly(archive: Path, tmp_path: Path) -> No
 
 
 def test_all_old_file_versions_are_present() -> None:
+    """A missing archive would make the reading test pass without its release."""
     writers = {archive.name.removesuffix(".tar.xz") for archive in ARCHIVES}
     assert {"0.4.21", "0.10.18", "0.16.1", "0.30.0", "0.38.3", "1.0.4", "11.0.0"} <= writers

@@ -33,12 +33,16 @@ def shown(batch: list[dict[str, Any]]) -> list[list[Any]]:
 
 
 def test_there_is_a_checkpoint_of_each_format() -> None:
+    """An offset format without a recording could become unreadable unnoticed."""
     assert [path.name for path in RECORDED] == [
         f"format_{name}.tar.xz" for name in ("1", "2", "3", "3_updates", "4")
     ]
 
 
 def test_recorded_batches_can_be_replayed(recorded: Path) -> None:
+    """After an upgrade Spark replays the last planned batch from its checkpoint, and sinks
+    deduplicate it by its content.
+    """
     content = json.loads((recorded / "batches.json").read_text())
     offsets = offsets_of(recorded)
     assert len(offsets) == len(content["batches"]) > 2
@@ -55,6 +59,7 @@ def test_recorded_batches_can_be_replayed(recorded: Path) -> None:
 
 @pytest.mark.floors
 def test_recorded_checkpoints_can_be_continued(recorded: Path) -> None:
+    """An upgraded query must deliver exactly the changes after its recorded offset."""
     offsets = offsets_of(recorded)
     query = Query(str(recorded / "table"), {}, offsets=offsets, num_done=len(offsets))
     assert query.run() == []

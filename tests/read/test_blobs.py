@@ -79,6 +79,9 @@ class Counted:
 @pytest.mark.floors
 @pytest.mark.parametrize("version", VERSIONS)
 def test_blobs_round_trip_in_every_form(tmp_path: Path, version: str) -> None:
+    """Null, empty, inline, packed and dedicated blobs are stored differently, and all ways of
+    reading must agree.
+    """
     ds = table_of(tmp_path, version)
     assert ds.schema.field("b").type == pa.large_binary()
     assert ds.to_table()["b"].to_pylist() == VALUES
@@ -104,6 +107,7 @@ def test_large_blobs_use_side_files(tmp_path: Path) -> None:
 
 
 def test_side_file_names_reverse_their_bits() -> None:
+    """pylance looks for side files under these names."""
     assert blob_file_path("data/abc.lance", 1) == f"data/abc/1{'0' * 31}.blob"
     assert blob_file_path("data/abc.lance", 6) == f"data/abc/011{'0' * 29}.blob"
 
@@ -112,6 +116,7 @@ def test_side_file_names_reverse_their_bits() -> None:
 def test_blob_files_read_only_what_is_requested(
     tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A video is opened to read parts of it, and fetching all of it would fill the memory."""
     large = np.random.default_rng(1).bytes(5_000_000)
     schema = schema_of({"lance-encoding:blob": "true"})
     ds = lance_stream.create_dataset(tmp_path / "t", schema, version)
@@ -139,6 +144,9 @@ def test_blob_files_read_only_what_is_requested(
 
 @pytest.mark.floors
 def test_blob_files_behave_like_files(tmp_path: Path) -> None:
+    """Libraries for images and videos expect the contract of `io.RawIOBase`, also at the end and
+    after close.
+    """
     ds = table_of(tmp_path, "2.2", [b"0123456789"])
     (blob,) = ds.take_blobs("b", [0])
     assert blob is not None
@@ -164,6 +172,7 @@ def test_blob_files_behave_like_files(tmp_path: Path) -> None:
 def test_descriptors_are_read_without_the_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Descriptors exist to plan reads before paying for the bytes."""
     ds = table_of(tmp_path, "2.2")
     counted = Counted(monkeypatch)
     ds.to_table(blob_handling="descriptors")
@@ -172,6 +181,9 @@ def test_descriptors_are_read_without_the_bytes(
 
 @pytest.mark.floors
 def test_batches_are_limited_by_blob_bytes(tmp_path: Path) -> None:
+    """A few rows with large blobs fill the memory, while descriptors and plain columns need no
+    limit.
+    """
     schema = schema_of({"lance-encoding:blob": "true"})
     ds = lance_stream.create_dataset(tmp_path / "t", schema, "2.2")
     ds = ds.append(rows_of([bytes(BATCH_BYTES // 4)] * 9))
@@ -182,6 +194,7 @@ def test_batches_are_limited_by_blob_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 def test_a_changed_blob_shows_in_the_feed(tmp_path: Path, version: str) -> None:
+    """The change feed returns the bytes of blobs, not their descriptions."""
     ds = table_of(tmp_path, version)
     ds = ds.delete("id = 5")
     changes = ds.changes(1).read_all().sort_by("id")
@@ -207,6 +220,7 @@ def test_blobs_can_be_written_in_other_forms(tmp_path: Path, form: str, first: i
 
 
 def test_writing_uris_is_refused(tmp_path: Path) -> None:
+    """Readers would need access to the other location, so writers must pass the bytes."""
     ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
     blobs = pa.array(
         [{"data": None, "uri": "file:///tmp/x"}],
@@ -220,6 +234,7 @@ def test_writing_uris_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_no_side_file(tmp_path: Path) -> None:
+    """Nothing refers to the side files of a failed write, and they would stay until a cleanup."""
     ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
 
     def batches() -> Any:
@@ -248,6 +263,7 @@ def test_side_files_are_deleted_with_data_files(tmp_path: Path) -> None:
 def test_a_failed_side_file_deletes_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The data file is not complete without all of its side files."""
     plain: Callable[..., Any] = LocalStore.open_writer
 
     def failing(store: LocalStore, path: str) -> Any:
@@ -263,6 +279,7 @@ def test_a_failed_side_file_deletes_the_others(
 
 
 def test_large_blobs_leave_the_batch(tmp_path: Path) -> None:
+    """Blobs above 64 KiB go to a side file, as in pylance, and must not be stored twice."""
     store = LocalStore(str(tmp_path))
     schema = Schema(
         (as_v2(Field("b", "large_binary", 0, metadata={"lance-encoding:blob": b"true"})),)
@@ -301,11 +318,13 @@ def test_large_blobs_leave_the_batch(tmp_path: Path) -> None:
 def test_columns_that_cannot_hold_blobs_are_refused(
     tmp_path: Path, field: pa.Field, match: str
 ) -> None:
+    """A blob column of another type or place could be written, but no reader would return it."""
     with pytest.raises(InvalidInputError, match=match):
         lance_stream.create_dataset(tmp_path / "t", pa.schema([field]), "2.2")
 
 
 def test_invalid_arguments_have_distinct_errors(tmp_path: Path) -> None:
+    """A missing column, a missing row and a wrong argument have different remedies."""
     ds = table_of(tmp_path, "2.2")
     with pytest.raises(InvalidInputError, match="no blobs; columns with blobs: b"):
         ds.take_blobs("id", [0])
@@ -322,6 +341,7 @@ def test_invalid_arguments_have_distinct_errors(tmp_path: Path) -> None:
 
 
 def test_both_blob_forms_convert_both_ways() -> None:
+    """Reading a table of one form and writing the other must not change the field."""
     one = Field("b", "large_binary", 3, False, metadata={"lance-encoding:blob": b"true"})
     assert as_v1(as_v2(one)) == one
     assert as_v2(Field("x", "large_binary")) == Field("x", "large_binary")
@@ -333,6 +353,9 @@ def test_both_blob_forms_convert_both_ways() -> None:
 @pytest.mark.parametrize("harm", ["missing", "short", "long"])
 @pytest.mark.parametrize("which", [101, 111])
 def test_damaged_side_files_are_named(tmp_path: Path, which: int, harm: str) -> None:
+    """The user has to restore that file, so the error must name it, its column and its
+    data file.
+    """
     table_of(tmp_path, "2.2")
     (path,) = [path for path in tmp_path.rglob("*.blob") if path.stat().st_size == which]
     if harm == "missing":
@@ -378,6 +401,9 @@ def descriptions(**changed: Any) -> pa.Array:
     ids=str,
 )
 def test_absurd_descriptions_allocate_nothing(tmp_path: Path, changed: dict[str, Any]) -> None:
+    """Sizes in a damaged file are not trusted: a terabyte must be refused before it
+    is allocated.
+    """
     ds = table_of(tmp_path, "2.2")
     file = next(iter(ds.table.manifest.fragments)).files[0]
     with pytest.raises(BadDataError):
@@ -385,6 +411,7 @@ def test_absurd_descriptions_allocate_nothing(tmp_path: Path, changed: dict[str,
 
 
 def test_overlapping_blobs_are_bad_data(tmp_path: Path) -> None:
+    """Many descriptions of the same bytes would multiply a small file into a huge result."""
     ds = table_of(tmp_path, "2.2")
     file = next(iter(ds.table.manifest.fragments)).files[0]
     size = file.size_bytes or 0
@@ -394,6 +421,7 @@ def test_overlapping_blobs_are_bad_data(tmp_path: Path) -> None:
 
 
 def test_external_blobs_are_read_by_uri(tmp_path: Path) -> None:
+    """The specification allows positions in external files, where size zero means up to the end."""
     ds = table_of(tmp_path, "2.2")
     (tmp_path / "outside.bin").write_bytes(b"0123456789")
     ds = lance_stream.open_dataset(ds.uri, trusted_locations=[str(tmp_path)])
@@ -428,6 +456,7 @@ def test_external_local_blobs_must_be_trusted(tmp_path: Path) -> None:
 
 
 def test_symlinks_are_not_blob_files(tmp_path: Path) -> None:
+    """A link in an unpacked table could expose any file that the reader may open."""
     ds = table_of(tmp_path, "2.2")
     file = next(iter(ds.table.manifest.fragments)).files[0]
     (tmp_path / "key.pem").write_bytes(b"0123456789")
@@ -442,6 +471,7 @@ def test_symlinks_are_not_blob_files(tmp_path: Path) -> None:
 
 @pytest.mark.floors
 def test_remote_tables_cannot_name_local_files() -> None:
+    """Whoever writes a shared table must not be able to read the disks of its readers."""
     ds = lance_stream.create_dataset("memory://blobs-elsewhere/t", schema_of(), "2.2")
     ds = ds.append(rows_of(VALUES))
     assert ds.to_table()["b"].to_pylist() == VALUES

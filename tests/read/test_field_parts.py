@@ -77,6 +77,7 @@ def ds(request: pytest.FixtureRequest) -> Dataset:
     ],
 )
 def test_structs_may_span_several_files(ds: Dataset, column_sets: tuple[list[str], ...]) -> None:
+    """Added columns land in new files, also when they are parts of an existing struct."""
     ds = fragment_in_files(ds, *column_sets)
     assert ds.to_table().to_pylist() == ROWS.to_pylist()
     assert ds.to_table(columns=["part.b"])["part"].to_pylist() == [{"b": "x"}, None, {"b": "z"}]
@@ -89,6 +90,7 @@ def test_structs_may_span_several_files(ds: Dataset, column_sets: tuple[list[str
 @pytest.mark.floors
 @pytest.mark.parametrize("lists", [[[{"x": 1}], None, []], [[{"x": 1}, None], [], []]])
 def test_lists_must_agree_across_files(ds: Dataset, lists: list[object]) -> None:
+    """Parts of a list with different lengths cannot be joined without inventing values."""
     whole = fragment_in_files(ds, ["id", "part", "list.y"])
     part = project(ds.table.schema, ["list.x"])
     target = WriteTarget(ds.table.store, part, FileVersion.parse(ds.file_version))
@@ -103,6 +105,7 @@ def test_lists_must_agree_across_files(ds: Dataset, lists: list[object]) -> None
 
 @pytest.mark.floors
 def test_fields_missing_in_files_are_null(ds: Dataset) -> None:
+    """Columns that are added without values have no file, which the specification reads as null."""
     ds = fragment_in_files(ds, ["id", "part.a", "list.x"])
     assert ds.to_table().to_pylist() == [
         {"id": 1, "part": {"a": 1, "b": None, "c": None}, "list": [{"x": 1, "y": None}, None]},
@@ -159,6 +162,7 @@ def test_a_column_in_no_file_is_null(ds: Dataset) -> None:
 
 
 def test_required_columns_must_be_in_files() -> None:
+    """Nulls in a column that declares none would break its consumers."""
     schema = pa.schema([("id", pa.int64()), pa.field("x", pa.int8(), nullable=False)])
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
     (written,) = write_fragments(

@@ -16,6 +16,9 @@ from lance_stream.table.fragments.fragment import decode_fragment
 
 
 def test_distant_rows_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chosen rows may be spread over the whole fragment, and the memory of a batch must stay
+    bounded.
+    """
     rows = pa.table({"n": np.arange(20_000)})
     made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
     unit = unit_of(open_newest(made.uri), 0, columns=("n",))
@@ -34,6 +37,9 @@ def test_distant_rows_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.floors
 def test_text_counts_at_its_stored_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of a batch is estimated from the file, as a guess for text would give batches far
+    too small.
+    """
     dice = np.random.default_rng(0)
     texts = [dice.bytes(30).hex() for _ in range(20_000)]
     rows = pa.table({f"s{number}": texts for number in range(8)} | {"n": np.arange(20_000)})

@@ -30,6 +30,7 @@ VERSIONS = (FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_files_larger_than_memory_are_written(version: FileVersion) -> None:
+    """A writer that collects the stream would fail on data larger than memory."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tests.read.large_stream"),
@@ -49,6 +50,7 @@ def test_files_larger_than_memory_are_written(version: FileVersion) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_streamed_pages_are_about_8_mib(version: FileVersion) -> None:
+    """Small pages cost requests, large ones cost memory; pylance writes the same size."""
     random = np.random.default_rng(0)
     schema = pa.schema([("number", pa.int64()), ("vector", pa.list_(pa.float32(), 16))])
     batches = [
@@ -106,6 +108,7 @@ def stream_with_a_bad_batch() -> Iterator[pa.RecordBatch]:
 def test_a_stream_that_fails_leaves_no_file(
     tmp_path: Path, version: FileVersion, stream: Any, error: type[Exception]
 ) -> None:
+    """Nothing refers to the file of a failed stream, and it would stay until a cleanup."""
     with pytest.raises(error):
         write_fragments(stream(), target_in(tmp_path, version))
     assert files_in(tmp_path) == []
@@ -116,6 +119,7 @@ def test_a_stream_that_fails_leaves_no_file(
 def test_a_store_that_fails_leaves_no_file(
     tmp_path: Path, version: FileVersion, writes_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whichever write fails, the partial file and the files before it are removed."""
     target = target_in(tmp_path, version)
     kind = type(target.store.open_writer("data/probe.lance"))
     whole, left = kind.write, writes_before
@@ -138,6 +142,7 @@ def test_a_store_that_fails_leaves_no_file(
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_an_unfinished_file_is_not_readable(version: FileVersion) -> None:
+    """The footer is written last, so a reader must never accept a prefix as the whole file."""
     batch = batch_of(0)
     writer = FileWriter(assign_ids(from_arrow(batch.schema)), version, max_page_bytes=100_000)
     parts = [bytes(part) for part in writer.write(batch)]

@@ -100,6 +100,7 @@ def test_scan_of_many_columns(service: ObjectService, most_kept: list[int], vers
 
 @pytest.mark.parametrize("batch_size", [1000, 5000])
 def test_small_batches_are_not_requests(service: ObjectService, batch_size: int) -> None:
+    """Batches of a few rows must share the fetched pages instead of asking the store again."""
     ds = table_of(numbers(NUM_ROWS), num_files=2)
     service.clear()
     assert sum(batch.num_rows for batch in ds.scan(batch_size=batch_size)) == 2 * NUM_ROWS
@@ -108,7 +109,8 @@ def test_small_batches_are_not_requests(service: ObjectService, batch_size: int)
     assert num_bytes < 1.15 * 2 * FILE_BYTES
 
 
-def test_scan_of_one_column_of_many(service: ObjectService) -> None:
+def test_one_column_costs_its_own_bytes(service: ObjectService) -> None:
+    """Two requests per file suffice for one column, and its neighbours must not be fetched."""
     ds = table_of(numbers(NUM_ROWS))
     service.clear()
     ds.to_table(["n3"])
@@ -118,7 +120,8 @@ def test_scan_of_one_column_of_many(service: ObjectService) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [None, 10])
-def test_scan_that_stops_early(service: ObjectService, batch_size: int | None) -> None:
+def test_stopping_early_saves_bytes(service: ObjectService, batch_size: int | None) -> None:
+    """A reader of the first rows must not fetch the whole file ahead."""
     ds = table_of(numbers(NUM_ROWS))
     service.clear()
     scan = ds.scan(batch_size=batch_size)
@@ -127,7 +130,8 @@ def test_scan_that_stops_early(service: ObjectService, batch_size: int | None) -
     assert gets(service)[1] < 0.75 * FILE_BYTES
 
 
-def test_filter_that_matches_everywhere(service: ObjectService) -> None:
+def test_scattered_matches_cost_few_requests(service: ObjectService) -> None:
+    """Matches on all pages must not become one request per row."""
     ds = table_of(numbers(NUM_ROWS))
     service.clear()
     assert 0 < ds.to_table(filter="n0 < 0.3").num_rows < 0.4 * NUM_FILES * NUM_ROWS
@@ -146,7 +150,8 @@ def test_filter_that_matches_one_place(service: ObjectService) -> None:
     assert gets(service)[1] < 0.3 * NUM_FILES * FILE_BYTES
 
 
-def test_scan_with_deleted_rows(service: ObjectService) -> None:
+def test_deleted_rows_cost_few_requests(service: ObjectService) -> None:
+    """Holes of deleted rows must not split the reads of a page."""
     ds = table_of(numbers(NUM_ROWS)).delete("n0 < 0.1")
     ds = lance_stream.open_dataset(URI)
     service.clear()
@@ -157,6 +162,9 @@ def test_scan_with_deleted_rows(service: ObjectService) -> None:
 
 
 def test_takes_keep_no_pages(service: ObjectService, most_kept: list[int]) -> None:
+    """Random access rarely returns to a page, so caching whole pages would waste bytes
+    and memory.
+    """
     ds = table_of(numbers(NUM_ROWS))
     service.clear()
     ds.take(row_offsets=[5, NUM_ROWS // 2, 2 * NUM_ROWS + 7])
@@ -164,7 +172,8 @@ def test_takes_keep_no_pages(service: ObjectService, most_kept: list[int]) -> No
     assert gets(service)[1] < 0.7 * FILE_BYTES
 
 
-def test_blobs_that_are_not_asked_for(service: ObjectService) -> None:
+def test_unrequested_blobs_are_not_fetched(service: ObjectService) -> None:
+    """The bytes of blobs lie between the pages of other columns and are far larger."""
     field = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     schema = pa.schema([pa.field("id", pa.int64()), field])
     rows = pa.table([range(20), [bytes(1 << 18)] * 20], schema=schema)
@@ -203,7 +212,10 @@ def shapes() -> Iterator[tuple[str, pa.Table]]:
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize(("name", "rows"), [*shapes()], ids=["nested", "text", "vectors"])
-def test_other_shapes(service: ObjectService, version: str, name: str, rows: pa.Table) -> None:
+def test_nested_columns_cost_few_requests(
+    service: ObjectService, version: str, name: str, rows: pa.Table
+) -> None:
+    """Strings, lists and structs have several buffers per page, which must be fetched together."""
     ds = table_of(rows, version, 2)
     service.clear()
     batches = list(ds.scan(batch_size=300))
@@ -256,6 +268,7 @@ def pages_of(file: Any, rows: Rows, *, is_first: bool = False) -> PagesOfFile:
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("rows", [Rows(0, 1000, 100), Rows(300, 700, 100), Rows(990, 1000, 1)])
 def test_any_range_is_answered(rows: Rows, is_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range may cross parts of a page, and decoders rely on its alignment in memory."""
     monkeypatch.setattr(page_cache, "START_BYTES", 1 << 20)
     file = Bytes(5_100_000)
     pages = pages_of(file, rows, is_first=is_first)
@@ -273,6 +286,7 @@ def test_any_range_is_answered(rows: Rows, is_first: bool, monkeypatch: pytest.M
 
 
 def test_rows_far_apart_are_read_by_themselves() -> None:
+    """A single row of a large page does not justify to fetch all of it."""
     file = Bytes(5_100_000)
     pages = pages_of(file, Rows(0, 1000, 100))
     wanted = [ByteRange(10_000, 10_100)]
@@ -283,6 +297,9 @@ def test_rows_far_apart_are_read_by_themselves() -> None:
 
 
 def test_overlapping_pages_are_read_as_they_are() -> None:
+    """Pages of damaged or foreign files may overlap, where the cache could not tell whose bytes it
+    holds.
+    """
     file = Bytes(5_100_000)
     pages = [PAGE, StoredPage((ByteRange(5000, 7000),), 0, 1000)]
     reader = PagesOfFile(PageCache(), [(pages, False)], Rows(0, 1000, 10), file, is_first=False)
@@ -290,7 +307,8 @@ def test_overlapping_pages_are_read_as_they_are() -> None:
     assert file.asked == [ByteRange(5000, 5100)]
 
 
-def test_a_part_is_fetched_by_one_of_several_threads() -> None:
+def test_concurrent_readers_fetch_parts_once() -> None:
+    """Threads that wait for the same part must share one request."""
     file = Bytes(5_100_000)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -316,7 +334,8 @@ def test_a_part_is_fetched_by_one_of_several_threads() -> None:
     assert len(file.asked) == 1
 
 
-def test_a_part_that_could_not_be_fetched_is_asked_for_again() -> None:
+def test_failed_parts_are_fetched_again() -> None:
+    """A cached failure would outlive the network fault that caused it."""
     file = Bytes(5_100_000)
     failures = [OSError("no answer")]
 

@@ -64,12 +64,16 @@ def watched(ds: Dataset) -> tuple[TableVersion, WatchedStore]:
 
 
 def test_a_scan_returns_live_rows_in_order(ds: Dataset) -> None:
+    """Rows come in order of insertion, without deleted ones, from several fragments."""
     assert ds.to_table() == LIVE
     assert ds.count_rows() == LIVE.num_rows
 
 
 @pytest.mark.parametrize("batch_size", [1000, 4097])
 def test_any_batch_size_gives_the_same_rows(ds: Dataset, batch_size: int) -> None:
+    """Batches that end inside pages, or around deleted rows, are where rows get lost
+    or repeated.
+    """
     table = ds.to_table(columns=["id", "part.b"], batch_size=batch_size)
     assert table["id"].to_pylist() == LIVE["id"].to_pylist()
     assert table["part"].combine_chunks().field(0).to_pylist() == [
@@ -96,6 +100,7 @@ def test_filters_keep_matching_rows(ds: Dataset, condition: str) -> None:
 
 
 def test_work_units_can_be_pickled(ds: Dataset) -> None:
+    """Spark sends work units from the driver to its executors."""
     units = plan_scan(ds.table, ["name"], "id % 5 = 0", system_columns=["_rowid"])
     batches = [batch for unit in units for batch in read_unit(pickle.loads(pickle.dumps(unit)))]
     table = pa.Table.from_batches(batches)
@@ -105,6 +110,7 @@ def test_work_units_can_be_pickled(ds: Dataset) -> None:
 
 
 def test_work_units_can_read_parts(ds: Dataset) -> None:
+    """A large fragment is split among tasks, and wrong offsets must not return other rows."""
     (unit, _) = plan_scan(ds.table, ["id"])
     part = pa.Table.from_batches(read_unit(replace(unit, start=95, stop=110)))
     assert part["id"].to_pylist() == [number for number in range(95, 110) if number != 107]
@@ -115,6 +121,7 @@ def test_work_units_can_read_parts(ds: Dataset) -> None:
 
 
 def test_rows_are_taken_in_any_order(ds: Dataset) -> None:
+    """The result follows the request, with repetitions, as in Arrow's `take`."""
     random = np.random.default_rng(3)
     places = random.integers(0, LIVE.num_rows, 500)
     assert ds.take(row_offsets=places) == LIVE.take(pa.array(places)).combine_chunks()
@@ -159,6 +166,7 @@ class CountedStore:
 
 
 def test_a_projection_reads_only_its_columns(ds: Dataset) -> None:
+    """The columnar format pays off only if other columns cost no bytes."""
     read = {}
     for name, columns in {"one": ["id"], "two": ["id", "vector"], "all": None}.items():
         store: Any = CountedStore(ds.table.store)
@@ -183,6 +191,7 @@ def test_plain_scans_read_each_file_once(ds: Dataset) -> None:
 
 
 def test_counting_rows_opens_no_data_file(ds: Dataset) -> None:
+    """The manifest knows the numbers of rows and of deleted rows."""
     from lance_stream.read.scan import count_rows
 
     table, store = watched(ds)
@@ -191,6 +200,9 @@ def test_counting_rows_opens_no_data_file(ds: Dataset) -> None:
 
 
 def test_wrong_file_sizes_are_named(ds: Dataset) -> None:
+    """A wrong size makes the reader look for the footer elsewhere, so the error must name the
+    file.
+    """
     fragment = ds.table.manifest.fragments[0]
     files = OpenFiles(ds.table.store)
     wrong = replace(fragment.files[0], size_bytes=fragment.files[0].size_bytes + 8)
@@ -204,6 +216,7 @@ def test_wrong_file_sizes_are_named(ds: Dataset) -> None:
 
 
 def test_contiguous_selections_become_ranges() -> None:
+    """Ranges are decoded by slices, which is much cheaper than single offsets."""
     every = Selection(10, 20)
     assert every.where(np.ones(10, np.bool_)) is every
     middle = every.where(np.array([0, 0, 1, 1, 1, 0, 0, 0, 0, 0], np.bool_))

@@ -48,6 +48,7 @@ def random_table(uri: str, seed: int) -> Dataset:
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.some_cases(one_in=4)
 def test_both_ways_find_the_same_rows(tmp_path: Path, seed: int) -> None:
+    """A few ids are searched without building the index of all rows, and must give its answer."""
     ds = random_table(str(tmp_path / "t"), seed)
     wanted = np.random.default_rng(seed).permutation(ds.table.manifest.next_row_id + 3)
     wanted = np.concatenate([wanted, wanted[:5]]).astype(np.uint64)
@@ -62,6 +63,7 @@ def test_both_ways_find_the_same_rows(tmp_path: Path, seed: int) -> None:
 
 
 def test_no_ids_are_found_in_no_rows(tmp_path: Path) -> None:
+    """Empty arrays break searches that take a first element for granted."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
     for wanted in (np.empty(0, np.uint64), np.array([3], np.uint64)):
         found, is_there = find_rows(ds.table, wanted)
@@ -73,6 +75,7 @@ def test_no_ids_are_found_in_no_rows(tmp_path: Path) -> None:
 def test_a_large_table_is_not_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
+    """For three rows, an index of a billion ids would take minutes and gigabytes."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
     for first in range(0, 100, 10):
         ds = ds.append(rows(np.arange(first, first + 10), 0))
@@ -104,6 +107,7 @@ def test_a_table_of_scattered_ids_is_indexed(
 
 
 def test_two_live_rows_of_one_id_are_refused(tmp_path: Path) -> None:
+    """A row id identifies one row, and a choice between two would hide the damage."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
     ds = ds.append(rows(np.arange(10), 0)).append(rows(np.arange(10), 0))
     first, second = ds.table.manifest.fragments

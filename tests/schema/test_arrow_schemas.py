@@ -46,6 +46,7 @@ arrow_types = st.recursive(st.sampled_from(LEAVES), nested, max_leaves=6)
 
 @given(arrow_types, st.booleans())
 def test_arrow_types_round_trip_through_fields(arrow: pa.DataType, nullable: bool) -> None:
+    """A table must give back the type and nullability that its creator declared."""
     schema = pa.schema([pa.field("first", pa.int8()), field("c", arrow, nullable)])
     tree = assign_ids(arrow_schemas.from_arrow(schema))
     stored = fields_from_proto(fields_to_proto(tree.fields))
@@ -54,6 +55,7 @@ def test_arrow_types_round_trip_through_fields(arrow: pa.DataType, nullable: boo
 
 
 def test_metadata_of_schema_and_fields_is_kept() -> None:
+    """Metadata may be any bytes, and encodings and other tools rely on it."""
     schema = pa.schema(
         [pa.field("a", pa.struct([pa.field("b", pa.int8(), metadata={"k": "v"})]))],
         metadata={b"raw": b"\xff\x00"},
@@ -64,6 +66,7 @@ def test_metadata_of_schema_and_fields_is_kept() -> None:
 
 
 def test_views_are_stored_as_the_plain_type() -> None:
+    """The format has no logical type for views, only for the values that they show."""
     schema = pa.schema([("s", pa.string_view()), ("b", pa.binary_view())])
     assert arrow_schemas.to_arrow(arrow_schemas.from_arrow(schema)).types == [
         pa.string(),
@@ -72,6 +75,7 @@ def test_views_are_stored_as_the_plain_type() -> None:
 
 
 def test_ids_are_assigned_depth_first() -> None:
+    """Data files refer to fields by id, and pylance numbers them in this order."""
     schema = pa.schema(
         [("a", pa.int8()), ("l", pa.list_(pa.struct([("x", pa.int8())]))), ("b", pa.int8())]
     )
@@ -86,7 +90,8 @@ def test_ids_are_assigned_depth_first() -> None:
     assert tree.max_field_id() == 14
 
 
-def test_a_map_has_the_references_fields() -> None:
+def test_maps_have_the_fields_of_pylance() -> None:
+    """Readers look for `entries`, key and value as pylance writes them, with their nullability."""
     arrow = pa.map_(pa.field("k", pa.string(), nullable=False), pa.field("v", pa.list_(pa.int8())))
     schema = arrow_schemas.from_arrow(pa.schema([("m", arrow)]))
     assert [(entry.name, entry.logical_type, entry.nullable) for entry in schema.walk()] == [
@@ -102,6 +107,7 @@ def test_a_map_has_the_references_fields() -> None:
 
 
 def test_fixed_size_lists_of_structs_have_items() -> None:
+    """Only lists of primitive values are a single field; items of structs need fields with ids."""
     arrow = pa.list_(pa.field("i", pa.struct([("x", pa.int8())]), nullable=False), 3)
     schema = pa.schema([pa.field("l", arrow, nullable=False)])
     stored = arrow_schemas.from_arrow(schema)
@@ -130,6 +136,7 @@ def test_fixed_size_lists_of_structs_have_items() -> None:
 def test_extension_types_round_trip_by_their_storage(
     arrow: pa.DataType, storage: pa.DataType, stored_as: str
 ) -> None:
+    """The format stores the storage type and keeps the extension's name in metadata."""
     schema = pa.schema([pa.field("c", arrow, metadata={"k": "v"}), ("l", pa.list_(arrow))])
     tree = assign_ids(arrow_schemas.from_arrow(schema))
     assert tree.fields[0].logical_type == stored_as
@@ -141,6 +148,7 @@ def test_extension_types_round_trip_by_their_storage(
 
 
 def test_unregistered_extension_types_keep_their_metadata() -> None:
+    """A process without the extension must not strip its name from a table that it rewrites."""
     named = {"ARROW:extension:name": "my.type", "ARROW:extension:metadata": "x"}
     schema = pa.schema([pa.field("c", pa.int32(), metadata=named)])
     tree = arrow_schemas.from_arrow(schema)
@@ -163,6 +171,9 @@ def test_unregistered_extension_types_keep_their_metadata() -> None:
 def test_unfit_extension_types_name_the_column(
     name: str, parameters: str, storage: pa.DataType, nested: bool
 ) -> None:
+    """Stored extension parameters are not trusted: Arrow's own errors do not say which column is
+    damaged.
+    """
     pa.register_extension_type(Picky())
     field = pa.field(
         "c",
@@ -210,12 +221,16 @@ class Picky(pa.ExtensionType):
 
 
 def test_old_extension_names_become_metadata() -> None:
+    """Old writers stored the extension's name in a field of its own."""
     field = arrow_schemas.field_to_arrow(Field("c", "int32", extension_name="my.type"))
     assert field.metadata == {b"ARROW:extension:name": b"my.type"}
 
 
 @pytest.mark.floors
 def test_items_of_bfloat16_keep_their_name() -> None:
+    """Arrow has no bfloat16, so only the extension name tells such vectors from
+    two-byte binaries.
+    """
     item = pa.field("item", pa.binary(2), metadata={"ARROW:extension:name": "lance.bfloat16"})
     (stored,) = arrow_schemas.from_arrow(pa.schema([("v", pa.list_(item, 4))])).fields
     assert stored.logical_type == "fixed_size_list:lance.bfloat16:4"
@@ -226,6 +241,7 @@ def test_items_of_bfloat16_keep_their_name() -> None:
 
 @pytest.mark.floors
 def test_binary_json_has_its_own_type() -> None:
+    """The specification gives JSON a logical type, from which readers restore the extension."""
     schema = pa.schema(
         [pa.field("j", pa.large_binary(), metadata={"ARROW:extension:name": "lance.json"})]
     )
@@ -283,6 +299,7 @@ def test_json_of_other_types_names_the_remedy(name: str, arrow: pa.DataType) -> 
     ids=str,
 )
 def test_unsupported_types_are_refused_with_column(arrow: pa.DataType) -> None:
+    """In a wide schema the type alone does not show which column has to change."""
     with pytest.raises(InvalidInputError) as refused:
         arrow_schemas.from_arrow(pa.schema([("outer", pa.struct([("bad", arrow)]))]))
     assert "column: 'bad'" in refused.value.__notes__
@@ -304,16 +321,19 @@ POINTS = pa.list_(pa.struct([("x", pa.int8())]), 2)
     ids=str,
 )
 def test_unreadable_nestings_are_refused(arrow: pa.DataType) -> None:
+    """Rows of these shapes could be written, but no Lance reader would return them."""
     with pytest.raises(InvalidInputError, match=r"fixed-size|without fields"):
         arrow_schemas.from_arrow(pa.schema([("c", arrow)]))
 
 
-def test_dictionaries_unreadable_to_the_reference_work() -> None:
+def test_dictionaries_that_pylance_cannot_read_work() -> None:
+    """The logical type is valid by the specification, although pylance does not parse it."""
     found = arrow_schemas.field_to_arrow(Field("c", "dict:date32:day:int8:false")).type
     assert found == pa.dictionary(pa.int8(), pa.date32())
 
 
 def test_duplicate_column_names_are_refused() -> None:
+    """A name must identify one column, or a projection could return the other one."""
     with pytest.raises(InvalidInputError, match="'a'"):
         arrow_schemas.from_arrow(pa.schema([("a", pa.int8()), ("a", pa.int8())]))
 
@@ -340,6 +360,9 @@ def test_duplicate_column_names_are_refused() -> None:
     ],
 )
 def test_a_damaged_logical_type_is_bad_data(logical_type: str, error: type[Exception]) -> None:
+    """Stored text is not trusted, and the error must name the column instead of coming
+    from Arrow.
+    """
     with pytest.raises(error) as refused:
         arrow_schemas.field_to_arrow(Field(name="c", logical_type=logical_type))
     assert "column: 'c'" in refused.value.__notes__
@@ -365,12 +388,16 @@ ENTRIES = Field("entries", "struct", children=(Field("k", "int8"), Field("v", "i
     ids=str,
 )
 def test_damaged_map_and_list_parts_are_corrupt(stored: Field) -> None:
+    """A map or list without its parts would otherwise fail later, as an index error."""
     with pytest.raises(CorruptDataError) as refused:
         arrow_schemas.field_to_arrow(stored)
     assert "column: 'c'" in refused.value.__notes__
 
 
 def test_a_primary_key_is_stored_in_fields() -> None:
+    """Other engines read the unenforced key from the fields of the manifest, not from Arrow
+    metadata.
+    """
     key = {"lance-schema:unenforced-primary-key": "true"}
     schema = arrow_schemas.from_arrow(
         pa.schema([pa.field("id", pa.int64(), nullable=False, metadata=key), ("x", pa.int8())])

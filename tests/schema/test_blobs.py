@@ -15,7 +15,10 @@ def test_plain_schemas_are_kept_as_they_are() -> None:
     assert with_descriptions(schema) is schema
 
 
-def test_blobs_are_described_beside_plain_columns() -> None:
+def test_only_blob_columns_become_descriptions() -> None:
+    """Data files of version 2.0 hold position and size for a blob, and ordinary columns stay
+    untouched.
+    """
     schema = from_arrow(pa.schema([PLAIN, BLOB]))
     plain, blob = with_descriptions(schema).fields
     assert plain is schema.fields[0]

@@ -17,15 +17,18 @@ def projected(*columns: str) -> pa.Schema:
 
 
 def test_columns_come_in_the_requested_order() -> None:
+    """Users and Spark address the result by position."""
     assert projected("place", "id").names == ["place", "id"]
 
 
 def test_no_requested_columns_means_all() -> None:
+    """None is the default, while an empty list asks for rows without columns."""
     assert project(SCHEMA, None) == SCHEMA
     assert projected() == pa.schema([])
 
 
 def test_paths_keep_only_parts_of_structs() -> None:
+    """Unrequested parts of a struct must not be read from storage."""
     assert projected("place.zip") == pa.schema([("place", pa.struct([("zip", pa.int32())]))])
 
 
@@ -37,6 +40,7 @@ def test_paths_into_a_struct_are_merged() -> None:
 
 
 def test_a_path_goes_through_lists() -> None:
+    """Spark prunes fields of structs in lists by the same path."""
     assert projected("tags.city") == pa.schema(
         [("tags", pa.list_(pa.struct([("city", pa.string())])))]
     )
@@ -50,10 +54,12 @@ def test_dotted_names_take_precedence_over_paths() -> None:
 
 
 def test_a_whole_column_includes_its_parts() -> None:
+    """A part that is requested as well must not narrow the whole column."""
     assert projected("place.zip", "place") == pa.schema([("place", PLACE)])
 
 
 def test_unknown_columns_list_the_present_ones() -> None:
+    """The list shows a typing mistake at once, on the level where it happened."""
     with pytest.raises(NotFoundError, match=r"no column 'town' in 'place'; there are: city, zip"):
         projected("place.town")
     with pytest.raises(NotFoundError, match="no column 'ID'"):
@@ -63,21 +69,25 @@ def test_unknown_columns_list_the_present_ones() -> None:
 
 
 def test_a_column_requested_twice_is_refused() -> None:
+    """Two result columns of one name could not be told apart."""
     with pytest.raises(InvalidInputError, match="twice"):
         projected("id", "id")
 
 
 @pytest.mark.parametrize("column", ["", ".", "a.", "`a", ".a"])
 def test_a_malformed_path_is_refused(column: str) -> None:
+    """A guess at unbalanced backticks or empty parts could read another column."""
     with pytest.raises(InvalidInputError):
         split_path(column)
 
 
 def test_doubled_backticks_mean_one() -> None:
+    """Spark quotes names in this way, and names may contain dots and backticks."""
     assert split_path("`a``b`.c") == ("a`b", "c")
 
 
 def test_paths_enter_fixed_size_lists_not_maps() -> None:
+    """A map without its keys or values is no map, so its parts cannot be requested."""
     points = pa.list_(pa.struct([("x", pa.int8()), ("y", pa.int8())]), 2)
     tags = pa.map_(pa.string(), pa.struct([("n", pa.int8())]))
     schema = from_arrow(pa.schema([("p", points), ("m", tags)]))

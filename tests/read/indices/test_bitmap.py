@@ -30,6 +30,9 @@ def encoded(parts: dict[int, set[int]]) -> bytes:
 
 @given(SETS)
 def test_the_ids_of_all_parts_come_back(parts: dict[int, set[int]]) -> None:
+    """The high half of an id is the key of its part, and a dropped part would lose rows of a
+    filter.
+    """
     expected = sorted(high << 32 | low for high, lows in parts.items() for low in lows)
     found = decode_row_set(encoded(parts), 1 << 40)
     assert found is not None
@@ -38,9 +41,10 @@ def test_the_ids_of_all_parts_come_back(parts: dict[int, set[int]]) -> None:
 
 
 @given(SETS, st.data())
-def test_damaged_bytes_raise_errors_of_ours(
+def test_damaged_bytes_raise_bad_data_errors(
     parts: dict[int, set[int]], data: st.DataObject
 ) -> None:
+    """The caller scans after a BadDataError, while any other exception would fail the query."""
     whole = bytearray(encoded(parts))
     place = data.draw(st.integers(0, len(whole) - 1))
     whole[place] = data.draw(st.integers(0, 255))
@@ -49,7 +53,8 @@ def test_damaged_bytes_raise_errors_of_ours(
         decode_row_set(bytes(whole[:stop]), 1 << 40)
 
 
-def test_more_rows_than_are_wanted_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_stops_above_the_row_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For many matches a scan is faster, so the rest of the bitmap must not cost memory."""
     asked: list[int] = []
 
     def noting(data: bytes, most: int) -> Any:
@@ -65,7 +70,8 @@ def test_more_rows_than_are_wanted_are_not_decoded(monkeypatch: pytest.MonkeyPat
     assert len(found) == 500
 
 
-def test_runs_that_stand_for_too_many_rows_are_not_decoded() -> None:
+def test_huge_runs_are_not_expanded() -> None:
+    """A few bytes can stand for half a billion rows."""
     rows = BitMap()
     rows.add_range(0, 1 << 29)
     rows.run_optimize()
@@ -75,22 +81,23 @@ def test_runs_that_stand_for_too_many_rows_are_not_decoded() -> None:
 
 
 @given(SETS, st.data())
-def test_a_number_of_parts_that_is_not_theirs_is_damage(
-    parts: dict[int, set[int]], data: st.DataObject
-) -> None:
+def test_a_wrong_part_count_is_damage(parts: dict[int, set[int]], data: st.DataObject) -> None:
+    """With fewer parts than stored, rows would silently be missing."""
     other = data.draw(st.integers(0, 2**32 - 1).filter(lambda each: each != len(parts)))
     with pytest.raises(CorruptDataError):
         decode_row_set(struct.pack("<I", other) + encoded(parts)[4:], 1 << 40)
 
 
 @given(SETS, st.binary(min_size=1, max_size=20))
-def test_bytes_behind_the_parts_are_damage(parts: dict[int, set[int]], more: bytes) -> None:
+def test_bytes_after_the_parts_are_damage(parts: dict[int, set[int]], more: bytes) -> None:
+    """Trailing bytes show that the count of parts or a size is wrong."""
     with pytest.raises(CorruptDataError, match="ends at byte"):
         decode_row_set(encoded(parts) + more, 1 << 40)
 
 
 @given(SETS.filter(bool), st.data())
-def test_a_part_of_another_size_is_damage(parts: dict[int, set[int]], data: st.DataObject) -> None:
+def test_a_wrong_part_size_is_damage(parts: dict[int, set[int]], data: st.DataObject) -> None:
+    """A part that is cut off or runs into the next one would decode to other rows."""
     whole = bytearray(encoded(parts))
     (size,) = struct.unpack_from("<I", whole, 8)
     other = data.draw(st.integers(1, 2**32 - 1).filter(lambda each: each != size))
@@ -101,22 +108,26 @@ def test_a_part_of_another_size_is_damage(parts: dict[int, set[int]], data: st.D
 
 @pytest.mark.parametrize("second", [3, 7])
 def test_parts_that_do_not_ascend_are_damage(second: int) -> None:
+    """Ids are returned in ascending order without sorting, and a repeated key would repeat rows."""
     one, other = encoded({7: {1}}), encoded({second: {2}})
     with pytest.raises(CorruptDataError, match="do not ascend"):
         decode_row_set(struct.pack("<I", 2) + one[4:] + other[4:], 10)
 
 
 def test_a_key_may_have_no_rows() -> None:
+    """An update can leave a value of the index without rows, which is not damage."""
     found = decode_row_set(encoded({}), 10)
     assert found is not None
     assert not len(found)
 
 
 def test_a_part_with_all_rows_is_not_supported() -> None:
+    """The format writes size zero for all 2^32 rows; the table is scanned instead."""
     with pytest.raises(UnsupportedFeatureError, match="all rows"):
         decode_row_set(struct.pack("<III", 1, 7, 0), 10)
 
 
 def test_a_missing_bitmap_is_damage() -> None:
+    """A null in place of the bytes must lead to a scan, not to a TypeError."""
     with pytest.raises(BadDataError):
         decode_row_set(None, 10)

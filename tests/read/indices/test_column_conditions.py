@@ -56,16 +56,21 @@ def shown(condition: Condition | None) -> str:
     ],
 )
 def test_parts_on_indexed_columns_are_served(text: str, expected: str) -> None:
+    """A part that an index cannot answer must widen the candidates, never narrow them."""
     assert shown(condition_of(parse_expression(text).node, INDEXED)) == expected
 
 
 def test_long_chains_are_served() -> None:
+    """Thousands of alternatives must not exhaust the recursion limit."""
     text = " OR ".join(f"a = {number}" for number in range(3000))
     condition = condition_of(parse_expression(text).node, INDEXED)
     assert isinstance(condition, ColumnCondition)
 
 
-def test_parts_together_are_needed_if_one_of_them_may_be_true() -> None:
+def test_alternatives_keep_their_nested_conjunctions() -> None:
+    """An OR needs the candidates of all its alternatives, while inside an AND one part
+    is enough.
+    """
     condition = condition_of(parse_expression("a = 1 OR (b = 2 AND p.q = 'x')").node, INDEXED)
     assert isinstance(condition, AllOf)
     assert shown(condition) == "all of [any of [b = 2; p.q = 'x']; a = 1]"

@@ -104,7 +104,8 @@ def is_served(ds: Dataset, condition: str) -> bool:
 # --- what is read
 
 
-def test_a_key_is_read_from_one_page_and_one_fragment(uri: str) -> None:
+def test_one_key_reads_one_fragment(uri: str) -> None:
+    """The purpose of an index is that a lookup does not read the whole column."""
     ds, store = noting(uri)
     assert keys(ds, "id = 777") == [777]
     assert store.folders() == {"_indices", "data"}
@@ -116,7 +117,8 @@ def test_a_key_is_read_from_one_page_and_one_fragment(uri: str) -> None:
 
 
 @pytest.mark.parametrize("condition", ["x = 5", "id + 1 = 5", "id = x", "id = 5 OR x = 5"])
-def test_no_index_is_opened_if_none_can_serve(uri: str, condition: str) -> None:
+def test_useless_indices_are_not_opened(uri: str, condition: str) -> None:
+    """Opening an index costs requests, which a condition that it cannot answer must not pay."""
     ds, store = noting(uri)
     ds.to_table(["id"], filter=condition)
     assert store.folders() == {"data"}
@@ -126,10 +128,12 @@ def test_no_index_is_opened_if_none_can_serve(uri: str, condition: str) -> None:
     "condition", ["id > 5", "id != 5", "g IS NOT NULL", "id = 5 OR id > 100", "NOT (id = 5)"]
 )
 def test_filters_that_match_many_rows_are_scanned(uri: str, condition: str) -> None:
+    """Reading most rows one by one is slower than a scan."""
     assert not is_served(lance_stream.open_dataset(uri), condition)
 
 
 def test_small_tables_are_scanned(tmp_path: Path) -> None:
+    """Opening the index would cost more requests than reading the table."""
     ds = lance.write_dataset(ROWS.slice(0, 20_000), tmp_path / "t")
     ds.create_scalar_index("id", "BTREE")
     assert not is_served(lance_stream.open_dataset(str(tmp_path / "t")), "id = 5")
@@ -155,7 +159,8 @@ def test_small_tables_are_scanned(tmp_path: Path) -> None:
         "id = -1",
     ],
 )
-def test_served_filters_choose_the_same_rows_in_the_same_order(uri: str, condition: str) -> None:
+def test_served_filters_equal_a_scan(uri: str, condition: str) -> None:
+    """An index may only save time: rows, their order, counts and work units stay the same."""
     ds = lance_stream.open_dataset(uri)
     assert is_served(ds, condition)
     with no_indices():
@@ -166,7 +171,8 @@ def test_served_filters_choose_the_same_rows_in_the_same_order(uri: str, conditi
     assert all(unit.offsets is not None for unit in units)
 
 
-def test_nulls_are_found(uri: str) -> None:
+def test_indices_find_nulls(uri: str) -> None:
+    """A BITMAP stores nulls under a key of its own, which is easily left out."""
     with eager_indices() as counts:
         ds = lance_stream.open_dataset(uri)
         assert ds.count_rows("g IS NULL") == ROWS["g"].null_count
@@ -175,7 +181,8 @@ def test_nulls_are_found(uri: str) -> None:
     assert counts == {"served": 2}
 
 
-def test_system_columns_and_indices_narrow_the_rows_together(uri: str) -> None:
+def test_system_columns_narrow_served_rows(uri: str) -> None:
+    """Both give sets of rows, and the result is their intersection."""
     ds = lance_stream.open_dataset(uri)
     place = ROWS["id"].to_pylist().index(777)
     address = (place // 20_000 << 32) + place % 20_000
@@ -186,7 +193,10 @@ def test_system_columns_and_indices_narrow_the_rows_together(uri: str) -> None:
 # --- rows that changed since
 
 
-def test_rows_that_are_deleted_moved_or_new_are_right(uri: str) -> None:
+def test_served_filters_follow_later_changes(uri: str) -> None:
+    """An index covers the rows of its time: deleted rows must not return, and new ones must be
+    scanned.
+    """
     ds = lance_stream.open_dataset(uri)
     first = ds.version
     ds = ds.delete("id = 5")
@@ -202,7 +212,8 @@ def test_rows_that_are_deleted_moved_or_new_are_right(uri: str) -> None:
     assert sorted(keys(before, "id IN (5, 6, 7, 1000006)")) == [5, 6, 7]
 
 
-def test_updates_and_deletes_find_their_rows_by_an_index(uri: str) -> None:
+def test_updates_and_deletes_use_the_index(uri: str) -> None:
+    """A delete by key in a large table must not scan it."""
     ds = lance_stream.open_dataset(uri)
     with eager_indices() as counts:
         ds = ds.update({"x": "-1.0"}, where="id = 9")
@@ -213,6 +224,9 @@ def test_updates_and_deletes_find_their_rows_by_an_index(uri: str) -> None:
 
 
 def test_a_clone_uses_the_indices_of_its_source(uri: str, tmp_path: Path) -> None:
+    """A shallow clone has no index files of its own, and its manifest refers to those of the
+    source.
+    """
     lance.dataset(uri).shallow_clone(str(tmp_path / "clone"), lance.dataset(uri).version)
     ds = lance_stream.open_dataset(str(tmp_path / "clone"))
     assert is_served(ds, "id = 777")
@@ -284,7 +298,8 @@ def in_reuse(index: IndexMetadata) -> IndexMetadata:
         in_reuse,
     ],
 )
-def test_what_is_not_known_of_an_index_makes_a_scan(uri: str, change: Any) -> None:
+def test_unknown_index_details_lead_to_scans(uri: str, change: Any) -> None:
+    """An index of an unknown kind or version cannot be trusted to hold all matches."""
     ds = with_indices(lance_stream.open_dataset(uri), change)
     for condition in ("id = 777", "x = 5.0"):
         assert not is_served(ds, condition)
@@ -292,12 +307,14 @@ def test_what_is_not_known_of_an_index_makes_a_scan(uri: str, change: Any) -> No
 
 
 def test_a_column_of_another_type_is_scanned(uri: str) -> None:
+    """Values of an index that has another type than the column compare wrongly."""
     ds = lance_stream.open_dataset(uri)
     ds = with_indices(ds, lambda each: replace(each, field_ids=(2,)))
     assert not is_served(ds, "x < 5")
 
 
-def test_coverage_of_all_possible_fragments_is_not_expanded(uri: str) -> None:
+def test_coverage_of_all_fragments_is_not_expanded(uri: str) -> None:
+    """A run of 2^32 fragments is a few bytes, but would not fit into memory as numbers."""
     everything = BitMap()
     everything.add_range(0, 1 << 32)
     everything.run_optimize()
@@ -307,9 +324,8 @@ def test_coverage_of_all_possible_fragments_is_not_expanded(uri: str) -> None:
     assert keys(ds, "id = 777") == [777]
 
 
-def test_damaged_coverage_is_told_by_the_name_of_its_index(
-    uri: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_coverage_names_its_index(uri: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Coverage is stored like deletions, and the log line must not blame a deletion file."""
     ds = with_indices(lance_stream.open_dataset(uri), with_damaged_coverage)
     with caplog.at_level(logging.INFO):
         assert keys(ds, "id = 777") == [777]
@@ -352,9 +368,11 @@ def test_an_index_is_kept_by_its_kind(uri: str) -> None:
     assert is_served(ds, "id IN (5, 777)")
 
 
-def test_memory_that_an_index_does_not_get_makes_a_scan(
+def test_index_memory_errors_lead_to_scans(
     uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A scan needs less memory, so the query can still succeed."""
+
     def fail(*_: Any) -> Any:
         raise MemoryError("too much")
 
@@ -399,7 +417,8 @@ def all_rows() -> bytes:
     ],
     ids=["no parts", "longer", "cut", "too many rows", "empty"],
 )
-def test_damaged_bitmaps_make_a_scan(uri: str, change: Any) -> None:
+def test_damaged_bitmaps_lead_to_scans(uri: str, change: Any) -> None:
+    """An index is optional: its damage may cost time, but neither rows nor the query."""
     values, bitmaps = stored_bitmaps(uri)
     with no_indices():
         expected = keys(lance_stream.open_dataset(uri), "g = 7")
@@ -408,7 +427,10 @@ def test_damaged_bitmaps_make_a_scan(uri: str, change: Any) -> None:
     assert keys(ds, "g = 7") == expected
 
 
-def test_a_bitmap_without_keys_makes_a_scan(uri: str) -> None:
+def test_bitmaps_without_keys_lead_to_scans(uri: str) -> None:
+    """An index that covers rows but has no keys is damaged, and must not answer that nothing
+    matches.
+    """
     expected = ROWS["g"].to_pylist().count(7)
     ds = replace_bitmap(uri, pa.array([], pa.int64()), [])
     assert not is_served(ds, "g = 7")
@@ -471,9 +493,10 @@ def path_of(uri: str, name: str) -> Path:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty", "longer", "another"])
-def test_a_damaged_index_makes_a_scan(
+def test_damaged_indices_lead_to_scans(
     uri: str, name: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Missing, cut and exchanged files must give the rows of a scan, with a log line."""
     path = path_of(uri, name)
     data = path.read_bytes()
     ds = lance_stream.open_dataset(uri)
@@ -494,7 +517,8 @@ def test_a_damaged_index_makes_a_scan(
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("name", FILES)
-def test_changed_bytes_of_an_index_never_fail_or_invent_rows(uri: str, name: str) -> None:
+def test_changed_index_bytes_invent_no_rows(uri: str, name: str) -> None:
+    """Not every changed byte can be noticed, but filters are evaluated again on the candidates."""
     path, dice = path_of(uri, name), random.Random(5)
     data = path.read_bytes()
     ds = lance_stream.open_dataset(uri)
@@ -515,6 +539,9 @@ def test_changed_bytes_of_an_index_never_fail_or_invent_rows(uri: str, name: str
 
 
 def test_an_index_with_too_few_entries_is_not_used(uri: str) -> None:
+    """Coverage that names more rows than the index holds would lose the rows of the other
+    fragments.
+    """
     lance.dataset(uri).drop_index("g_idx")
     whole = BitMap([0, 1, 2, 3]).serialize()
     ds = lance_stream.open_dataset(uri).append(ROWS.set_column(0, "id", pa.array(range(NUM_ROWS))))

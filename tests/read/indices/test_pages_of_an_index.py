@@ -70,6 +70,7 @@ def opened(folder: Path) -> BTree:
 @pytest.mark.parametrize("num_nulls", [0, 3, 4, 9, 40])
 @pytest.mark.parametrize("name", list(VALUES))
 def test_lists_that_pylance_writes_are_accepted(name: str, num_nulls: int, tmp_path: Path) -> None:
+    """A check that is too strict would silently turn each lookup into a scan."""
     values, arrow = VALUES[name]
     dice = np.random.default_rng(num_nulls)
     chosen = [values[at] for at in dice.integers(0, len(values), 40 - num_nulls)]
@@ -85,6 +86,7 @@ def test_lists_that_pylance_writes_are_accepted(name: str, num_nulls: int, tmp_p
 
 
 def test_an_index_of_no_rows_is_accepted(tmp_path: Path) -> None:
+    """pylance writes an index of an empty table without pages."""
     assert opened(indexed(tmp_path / "t", pa.array([], pa.int64()), 4)).num_entries == 0
 
 
@@ -117,6 +119,7 @@ def replace_file(path: Path, table: pa.Table) -> None:
 
 
 def test_a_list_in_another_order_is_accepted(tmp_path: Path) -> None:
+    """The list names the page of each entry, and no rule of the format orders the entries."""
     folder = indexed(tmp_path / "t", ROWS, 4)
     relisted(folder, {name: values[::-1] for name, values in LISTED.items()})
     opened(folder)
@@ -146,9 +149,10 @@ def test_a_list_in_another_order_is_accepted(tmp_path: Path) -> None:
         {"min": [None, None, 2, None, 10], "null_count": [4, 2, 0, 1, 0]},
     ],
 )
-def test_a_list_that_contradicts_itself_is_not_used(
+def test_contradicting_page_lists_are_not_used(
     changes: dict[str, list[int | None]], tmp_path: Path
 ) -> None:
+    """A wrong bound would exclude a page with matches, so filters must fall back to a scan."""
     folder = indexed(tmp_path / "t", ROWS, 4)
     relisted(folder, changes)
     with pytest.raises(CorruptDataError):
@@ -161,7 +165,8 @@ def test_a_list_that_contradicts_itself_is_not_used(
             assert found == ds.to_table(filter=condition)
 
 
-def test_values_of_a_page_that_do_not_ascend_are_damage(tmp_path: Path) -> None:
+def test_unsorted_page_values_are_damage(tmp_path: Path) -> None:
+    """A binary search in unsorted values misses matches."""
     folder = indexed(tmp_path / "t", ROWS, 4)
     table = LanceFileReader(str(folder / DATA)).read_all().to_table()
     values = table["values"].to_pylist()
@@ -176,6 +181,7 @@ def test_values_of_a_page_that_do_not_ascend_are_damage(tmp_path: Path) -> None:
 def test_sizes_are_compared_before_rows_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Damaged counts must not make the reader allocate memory for rows that do not exist."""
     folder = indexed(tmp_path / "t", ROWS, 4)
     relisted(folder, {}, batch_size="1")
     monkeypatch.setattr(index_file.IndexFile, "read", never_read)

@@ -77,7 +77,10 @@ UPDATED = (
 
 
 @pytest.mark.parametrize(("b", "e"), [(0, 9), (0, 1), (3, 5), (5, 8), (6, 9), (8, 9), (9, 9)])
-def test_the_queries_of_the_specification(ds: Dataset, b: int, e: int) -> None:
+def test_queries_of_the_specification_are_right(ds: Dataset, b: int, e: int) -> None:
+    """The specification defines inserted and updated rows by these two conditions over row
+    versions.
+    """
     table = everything(ds).to_pylist()
     inserted = [row["id"] for row in table if b < row["_row_created_at_version"] <= e]
     updated = [
@@ -92,6 +95,7 @@ def test_the_queries_of_the_specification(ds: Dataset, b: int, e: int) -> None:
 
 
 def test_only_files_with_matching_rows_are_opened(ds: Dataset) -> None:
+    """A reader of the latest changes must not pay for the whole table."""
     seen, store = watched(ds)
     assert seen.to_table(["id"], CREATED.format(b=3, e=4)).num_rows == 10
     files = {file.path for value in ds.table.manifest.fragments for file in value.files}
@@ -102,6 +106,7 @@ def test_only_files_with_matching_rows_are_opened(ds: Dataset) -> None:
 
 
 def test_counting_opens_no_data_file(ds: Dataset) -> None:
+    """Row versions and ids are in the manifest, so counting by them needs no column."""
     seen, store = watched(ds)
     assert seen.count_rows(UPDATED.format(b=6, e=9)) == 10
     assert seen.count_rows("_rowid < 10") == 8
@@ -109,6 +114,7 @@ def test_counting_opens_no_data_file(ds: Dataset) -> None:
 
 
 def test_no_match_opens_no_file(ds: Dataset) -> None:
+    """The manifest alone shows that no fragment can have a match."""
     seen, store = watched(ds)
     for nothing in ("_row_created_at_version > 9", "_rowid > 1000", "_rowaddr < 0"):
         assert seen.to_table(None, nothing).num_rows == 0
@@ -116,6 +122,9 @@ def test_no_match_opens_no_file(ds: Dataset) -> None:
 
 
 def test_other_columns_filter_the_remaining_rows(ds: Dataset) -> None:
+    """Skipping by row versions must not replace the rest of the condition, nor break
+    its negation.
+    """
     query = f"{UPDATED.format(b=6, e=9)} AND name = 'new' AND id < 20"
     assert sorted(ds.to_table(["id"], query)["id"].to_pylist()) == [3, 10, 17]
     assert sorted(ds.to_table(["id"], f"NOT ({query})")["id"].to_pylist()) == sorted(
@@ -124,6 +133,7 @@ def test_other_columns_filter_the_remaining_rows(ds: Dataset) -> None:
 
 
 def test_rows_are_found_by_id_and_address(ds: Dataset) -> None:
+    """A lookup of one row must open one data file, wherever compaction has moved the row."""
     rows = everything(ds).to_pylist()[::5]
     assert len(rows) > 1
     for row in rows:
@@ -180,6 +190,7 @@ def test_listed_ids_are_not_taken_for_a_range() -> None:
 
 
 def test_verbs_can_filter_by_row_versions(ds: Dataset) -> None:
+    """Deletes and updates plan with the same skipping as scans."""
     made = history().delete("_row_created_at_version = 4 AND id < 25")
     assert 20 not in made.to_table()["id"].to_pylist()
     made = made.update({"name": "'old'"}, "_row_created_at_version <= 2")
@@ -187,6 +198,7 @@ def test_verbs_can_filter_by_row_versions(ds: Dataset) -> None:
 
 
 def test_row_ids_default_to_addresses() -> None:
+    """Without stable row ids the specification defines the id of a row as its address."""
     plain = history(stable_row_ids=False)
     (row,) = plain.to_table(filter="id = 33", with_row_id=True).to_pylist()
     assert plain.to_table(["id"], f"_rowid = {row['_rowid']}")["id"].to_pylist() == [33]
@@ -241,13 +253,15 @@ FILTERS = st.recursive(
 @given(text=FILTERS)
 @pytest.mark.essential
 def test_filters_choose_exactly_the_matching_rows(ds: Dataset, text: str) -> None:
+    """Skipped fragments must hold no match: the full evaluation of the condition is the judge."""
     (rows_there,) = everything(ds).combine_chunks().to_batches()
     chosen = rows_there.filter(evaluate_predicate(parse_expression(text), rows_there))
     assert ds.to_table(["id"], text)["id"].to_pylist() == chosen["id"].to_pylist()
 
 
 @pytest.mark.oracle
-def test_the_reference_chooses_the_same(tmp_path: Path) -> None:
+def test_pylance_chooses_the_same_rows(tmp_path: Path) -> None:
+    """Row ids and row versions that pylance wrote must mean the same to both."""
     uri = str(tmp_path / "t")
     lance.write_dataset(rows(0, 20), uri, enable_stable_row_ids=True, max_rows_per_file=6)
     theirs = lance.write_dataset(rows(20, 30), uri, mode="append")
@@ -272,7 +286,8 @@ def test_the_reference_chooses_the_same(tmp_path: Path) -> None:
         assert ours.to_table(["id"], CREATED.format(b=b, e=e))["id"].to_pylist() == inserted
 
 
-def test_many_fragments_are_asked_at_once() -> None:
+def test_many_fragments_are_evaluated_at_once() -> None:
+    """One evaluation per fragment would make planning slow for tables with many fragments."""
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     for first in range(30):
         made = made.append(rows(first, first + 1))

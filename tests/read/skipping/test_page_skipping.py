@@ -106,11 +106,15 @@ def bytes_read(ds: Dataset, predicate: str, columns: list[str]) -> int:
     ],
 )
 def test_only_pages_that_may_match_are_read(ds: Dataset, predicate: str, num_pages: int) -> None:
+    """Version 0.1 stores the bounds of pages, and too wide a selection would only show in the
+    bytes read.
+    """
     read = bytes_read(ds, predicate, ["i"])
     assert num_pages * PAGE * 8 <= read <= num_pages * PAGE * 8 + 2000
 
 
 def test_skipped_pages_skip_other_columns_too(ds: Dataset) -> None:
+    """The large columns are where skipping saves most."""
     assert bytes_read(ds, "i >= 32768", ["i", "big"]) <= 2 * PAGE * 8 + 2000
 
 
@@ -142,6 +146,7 @@ PREDICATES = [
 @pytest.mark.floors
 @pytest.mark.parametrize("predicate", PREDICATES)
 def test_rows_are_the_same_as_without_bounds(ds: Dataset, plain: Dataset, predicate: str) -> None:
+    """Nulls, NaN and truncated strings make bounds easy to misread, which would lose rows."""
     found = ds.to_table(filter=predicate)
     assert found.num_rows
     expected = plain.to_table(filter=predicate)
@@ -173,6 +178,7 @@ def rows_of(ranges: RowRanges) -> set[int]:
 @settings(deadline=None)
 @given(ranges_of, ranges_of, st.sets(st.integers(0, 60)))
 def test_ranges_are_sets_of_rows(one: RowRanges, other: RowRanges, places: set[int]) -> None:
+    """Python's sets are the model: a range that is off by one would lose rows of a filter."""
     assert rows_of(one.intersection(other)) == rows_of(one) & rows_of(other)
     offsets = np.array(sorted(places), np.int64)
     assert set(one.choose(offsets).tolist()) == rows_of(one) & places

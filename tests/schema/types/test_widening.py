@@ -55,6 +55,7 @@ def holds(arrow: pa.DataType, values: list[Any]) -> bool:
 
 @pytest.mark.parametrize("old", INTEGERS, ids=str)
 def test_wider_types_of_integers_hold_their_extremes(old: pa.DataType) -> None:
+    """Values are converted to the wider type without a check, so every integer must fit exactly."""
     for new in NUMBERS:
         is_wide = is_wider(old, new)
         if not pa.types.is_floating(new):
@@ -70,6 +71,7 @@ def test_wider_types_of_integers_hold_their_extremes(old: pa.DataType) -> None:
     ids=str,
 )
 def test_wider_types_hold_the_extremes(old: pa.DataType, new: pa.DataType) -> None:
+    """Values are converted to the wider type without a check, so the extremes must fit."""
     assert holds(new, extremes(old))
 
 
@@ -106,6 +108,7 @@ def test_wider_types_hold_the_extremes(old: pa.DataType, new: pa.DataType) -> No
     ids=str,
 )
 def test_other_types_are_not_wider(old: pa.DataType, new: pa.DataType) -> None:
+    """A type that loses values or precision must not replace a column's type."""
     assert not is_wider(old, new)
 
 
@@ -127,13 +130,19 @@ def test_other_types_are_not_wider(old: pa.DataType, new: pa.DataType) -> None:
     ],
     ids=str,
 )
-def test_wider_types_beside_numbers(old: pa.DataType, new: pa.DataType) -> None:
+def test_wider_types_of_other_kinds(old: pa.DataType, new: pa.DataType) -> None:
+    """Strings, binaries, dates and times widen in one direction only, independent of the order of
+    arguments.
+    """
     assert is_wider(old, new)
     assert not is_wider(new, old)
     assert wider_of(old, new) == wider_of(new, old) == new
 
 
 def test_two_decimals_have_a_common_type() -> None:
+    """It needs the digits of both on either side of the point, and there is none beyond
+    38 digits.
+    """
     one, other = pa.decimal128(10, 2), pa.decimal128(8, 4)
     assert wider_of(one, other) == pa.decimal128(12, 4)
     assert wider_of(pa.decimal128(38, 0), other) is None
