@@ -1,13 +1,46 @@
-"""Docstrings of the package name the parameters that there are."""
+"""Docstrings name the parameters that there are, and tests state why their outcomes matter."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import lance_stream
 
 PACKAGE = Path(lance_stream.__file__).parent
+TESTS = Path(__file__).parent
+
+COMPLETE = (
+    "change_streams",
+    "cli",
+    "cluster",
+    "commit",
+    "dataset",
+    "derived",
+    "faults",
+    "feed",
+    "histories",
+    "hostile",
+    "keys",
+    "ledger",
+    "machine",
+    "maintenance",
+    "monitoring",
+    "neighbours",
+    "quarantine",
+    "row_updates",
+    "scenarios",
+    "servers",
+    "snapshot",
+    "spark",
+    "storage",
+    "upsert",
+    "verbs",
+    "write",
+)
+"""Folders whose tests all have a docstring; a folder that becomes complete joins them."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -63,3 +96,37 @@ def test_an_old_name_is_noticed() -> None:
         'def f(a, *, b):\n    """F.\n\n    Args:\n        a, c: Both.\n        b: It.\n    """\n'
     )
     assert list(wrong_names(source)) == ["A: old", "f: c"]
+
+
+def names_without_reason(source: str) -> list[str]:
+    """Return the names of the tests that have no docstring."""
+    return [
+        node.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, Function)
+        and node.name.startswith("test_")
+        and not ast.get_docstring(node)
+    ]
+
+
+@pytest.mark.parametrize("folder", COMPLETE)
+def test_every_test_states_its_reason(folder: str) -> None:
+    """Whoever breaks a test has to judge whether its outcome still matters."""
+    paths = sorted((TESTS / folder).rglob("test_*.py"))
+    assert paths, f"there are no tests in {folder}"
+    missing = [
+        f"{path.relative_to(TESTS)} {name}"
+        for path in paths
+        for name in names_without_reason(path.read_text())
+    ]
+    assert missing == []
+
+
+def test_a_missing_reason_is_noticed() -> None:
+    """Methods of classes are tests as well, and helpers need no reason."""
+    source = (
+        "def helper(): ...\n"
+        'def test_a():\n    """A reason."""\n'
+        "class TestB:\n    def test_b(self): ...\n"
+    )
+    assert names_without_reason(source) == ["test_b"]
