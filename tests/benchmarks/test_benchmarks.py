@@ -55,6 +55,7 @@ def test_the_files_benchmark_prints_its_ratios() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_column_has_valid_values(name: str) -> None:
+    """Invalid or random data would make runs incomparable."""
     table = KINDS[name].table(1000)
     table.validate(full=True)
     assert table.num_rows == 1000
@@ -65,6 +66,7 @@ def test_every_kind_of_column_has_valid_values(name: str) -> None:
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_the_growth_benchmark_compares_fragment_counts() -> None:
+    """A benchmark that fails unnoticed is found only on the day of a release."""
     shown = run("benchmarks.growth", "--no-spark", "--fragments", "3", "40", "--rounds", "2")
     for line in ("commit, ours", "commit, pylance", "bytes, ours"):
         cells = re.search(rf"^{line} +([\d.]+) +([\d.]+)$", shown, re.MULTILINE)
@@ -102,7 +104,8 @@ def test_the_small_commits_benchmark_counts_flushes() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_the_benchmark_of_several_tables_compares_ways() -> None:
+def test_the_tables_benchmark_compares_three_ways() -> None:
+    """Its three lines are what the documentation quotes."""
     shown = run("benchmarks.several_tables", "--tables", "3", "--batches", "2")
     assert re.findall(r"^(\D+?) +[\d.]+ ms +[\d.]+ ms CPU$", shown, re.MULTILINE) == [
         "in order",
@@ -113,7 +116,8 @@ def test_the_benchmark_of_several_tables_compares_ways() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_the_benchmark_of_the_index_of_keys_compares_tables() -> None:
+def test_the_key_index_benchmark_compares_sizes() -> None:
+    """Its ratios prove that lookups do not grow with the table."""
     shown = run("benchmarks.key_index", "--millions", "1", "2", "--rounds", "1", "--keys", "1000")
     ratios = re.findall(r"^(\w+).* ([\d.]+) x$", shown, re.MULTILINE)
     assert [name for name, _ in ratios] == ["running", "running", "first"], shown
@@ -127,7 +131,8 @@ def test_the_benchmark_of_the_index_of_keys_compares_tables() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_the_benchmark_of_dimensions_prints_each_kind() -> None:
+def test_the_dimensions_benchmark_prints_every_kind() -> None:
+    """Costs of history are judged against those of a plain upsert."""
     arguments = ("--rows", "1000", "--changes", "50", "--batches", "2")
     shown = run("benchmarks.slowly_changing", *arguments)
     for kind in ("upsert", "scd1", "scd2", "scd2 late"):

@@ -11,13 +11,15 @@ from tests.benchmarks.test_benchmarks import run
 
 
 def test_ratios_are_to_pylance_and_to_scans(capsys: pytest.CaptureFixture[str]) -> None:
+    """Swapped contenders would turn a loss into a gain."""
     show("one", dict(zip(CONTENDERS, (0.002, 0.01, 0.001, 0.005), strict=True)))
     shown = capsys.readouterr().out
     assert re.search(r"one +2\.0 +10\.0 +1\.0 +5\.0 +2\.00x +0\.20x\n", shown)
 
 
 @pytest.mark.oracle
-def test_indices_serve_the_questions_that_name_few_rows(tmp_path: Path) -> None:
+def test_indices_serve_selective_filters(tmp_path: Path) -> None:
+    """Otherwise the benchmark would compare two scans."""
     uri, plain = make(tmp_path, 60_000, 3)
     ds = lance_stream.open_dataset(uri)
     served = {
@@ -34,6 +36,7 @@ def test_indices_serve_the_questions_that_name_few_rows(tmp_path: Path) -> None:
 @pytest.mark.oracle
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_the_benchmark_of_filters_prints_its_ratios() -> None:
+def test_the_filters_benchmark_prints_its_ratios() -> None:
+    """A benchmark that fails unnoticed is found only on the day of a release."""
     shown = run("benchmarks.filters", "--rows", "40000", "--fragments", "2", "--rounds", "1")
     assert len(re.findall(r"\d+\.\d\dx +\d+\.\d\dx", shown)) == 10, shown

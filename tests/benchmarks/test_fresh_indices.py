@@ -10,9 +10,10 @@ from benchmarks.fresh_indices import Rows, Side, index, missing_of, searches, sh
 from tests.benchmarks.test_benchmarks import run
 
 
-def test_ratios_are_of_with_to_without_and_to_new_indices(
+def test_ratios_compare_with_and_without_refresh(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Means and medians differ here, so a swapped or wrong statistic shows."""
     without = Side([0.2, 0.4, 0.9], 0.4, 0.4, 0.0, {"vector": 0.025})
     fresh = Side([0.22, 0.44, 0.84], 0.05, 0.01, 3.0, {"vector": 0.006}, 7, 12.0)
     show(
@@ -27,7 +28,8 @@ def test_ratios_are_of_with_to_without_and_to_new_indices(
 
 
 @pytest.mark.oracle
-def test_searches_find_rows_and_the_coverage_shrinks(tmp_path: Path) -> None:
+def test_searches_work_while_coverage_shrinks(tmp_path: Path) -> None:
+    """The benchmark needs searches that succeed and a coverage that really drops."""
     rows = Rows(8)
     uri = str(tmp_path / "t")
     lance_stream.create_dataset(uri, rows.of(np.arange(2000)), primary_key=["id"])
@@ -43,7 +45,8 @@ def test_searches_find_rows_and_the_coverage_shrinks(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_the_benchmark_of_fresh_indices_prints_its_ratios() -> None:
+def test_the_refresh_benchmark_prints_its_ratios() -> None:
+    """The small run must show unindexed rows with the stream running, and none after waiting."""
     size = ("--rows", "6000", "--batches", "8", "--changes", "300", "--dimensions", "16")
     shown = run("benchmarks.fresh_indices", *size)
     assert len(re.findall(r"ratio \d+\.\d\d", shown)) == 2, shown

@@ -21,7 +21,8 @@ def test_an_age_begins_when_the_source_hands_a_row_out() -> None:
     assert (ages.num_rows, ages.num_batches) == (5, 2)
 
 
-def test_batches_of_the_warm_up_do_not_count() -> None:
+def test_warm_up_batches_do_not_count() -> None:
+    """The first batches include the start of Spark, and would dominate the latency."""
     assert arrivals((190, [0]), (201.5, [100_000])).ages(200, 1000).num_rows == 1
     with pytest.raises(RuntimeError, match="measure longer"):
         arrivals((190, [0])).ages(200, 1000)

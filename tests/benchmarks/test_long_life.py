@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("keys", KEY_KINDS)
-def test_the_batches_of_a_life_add_up(keys: str) -> None:
+def test_workload_batches_add_up(keys: str) -> None:
+    """The benchmark checks each table by these sums, so they must follow from the batches."""
     workload = Workload(rows=1000, updates=90, inserts=10, keys=keys, seed=3)
     first = workload.first_rows()
     stored = dict(zip(first["key"].to_pylist(), first["value"].to_pylist(), strict=True))
@@ -42,7 +43,8 @@ def test_updates_are_scattered() -> None:
     assert set(first) != set(second)
 
 
-def test_a_window_is_a_median_of_its_batches() -> None:
+def test_windows_are_medians_of_their_batches() -> None:
+    """One slow batch must not shift a point of the curve."""
     costs = [1.0, 9.0, 2.0, 4.0, 5.0]
     batches = [
         {"batch ms": cost, "batch CPU ms": cost, "compaction CPU ms": cost} for cost in costs
@@ -54,6 +56,7 @@ def test_a_window_is_a_median_of_its_batches() -> None:
 
 
 def test_curves_are_drawn_to_scale() -> None:
+    """The drawing is published, and a wrong scale would mislead."""
     batch = {"batch ms": 1.0, "compaction CPU ms": 0.0}
     slow = [batch | {"batch CPU ms": 10.0 * n, "manifest bytes": 1e6 * n} for n in range(1, 9)]
     fast = [number | {"batch CPU ms": 10.0} for number in slow]
@@ -87,7 +90,8 @@ def test_lives_with_spark_are_compared_with_their_own_beginning() -> None:
 @pytest.mark.oracle
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_the_long_life_benchmark_measures_each_contender(tmp_path: Path) -> None:
+def test_the_long_life_benchmark_measures_every_contender(tmp_path: Path) -> None:
+    """A contender that silently does nothing would look fast."""
     names = ["ours", "pylance", "ours:2", "pylance:2"]
     sizes = ["--rows", "2000", "--updates", "100", "--inserts", "10"]
     figures = tmp_path / "figures.json"

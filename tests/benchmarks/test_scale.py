@@ -37,7 +37,8 @@ def forged(tmp_path_factory: pytest.TempPathFactory) -> str:
     return uri
 
 
-def test_a_forged_table_is_sound(forged: str) -> None:
+def test_forged_tables_are_sound(forged: str) -> None:
+    """Both programs must accept the forged manifest, or measurements on it prove nothing."""
     ds = lance_stream.open_dataset(forged, version=FORGED_VERSION)
     num_rows = NUM_FRAGMENTS * 100 - NUM_FRAGMENTS // 10
     assert ds.count_rows() == num_rows
@@ -51,6 +52,9 @@ def test_a_forged_table_is_sound(forged: str) -> None:
 def test_actions_decode_few_fragments(
     forged: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    """Counting decoded fragments shows growth with the table on any machine, without measuring
+    time.
+    """
     decoded: list[int] = []
 
     def counted(data: bytes) -> Fragment:
@@ -66,7 +70,8 @@ def test_actions_decode_few_fragments(
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_a_forged_history_has_its_versions(tmp_path: Path) -> None:
+def test_forged_histories_have_their_versions(tmp_path: Path) -> None:
+    """Measurements over many versions need each of them readable."""
     num_versions = 2000 if ALL_CASES else 300
     uri = str(tmp_path / "h.lance")
     forge_history(uri, num_versions)

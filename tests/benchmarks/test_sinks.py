@@ -18,7 +18,8 @@ def files(folder: Path, verb: str) -> list[pa.Table]:
     return [pq.read_table(path) for path in sorted((folder / verb).iterdir())]
 
 
-def test_workload_sums_match_a_table(tmp_path: Path) -> None:
+def test_workload_sums_match_the_rows(tmp_path: Path) -> None:
+    """Each sink's table is checked by these sums after the run."""
     workload = Workload(table_rows=1000, batch_rows=100, appends=3, upserts=4)
     expected = workload.write(tmp_path)
     stored: dict[int, float] = {}
@@ -30,6 +31,7 @@ def test_workload_sums_match_a_table(tmp_path: Path) -> None:
 
 
 def test_upserts_are_nine_tenths_updates(tmp_path: Path) -> None:
+    """The documentation states this proportion, on which the cost depends."""
     Workload(table_rows=1000, batch_rows=200, appends=1, upserts=2).write(tmp_path)
     batches = files(tmp_path, "upsert")
     assert len(batches) == 2
@@ -72,6 +74,7 @@ def test_bars_use_the_newest_pyspark() -> None:
 
 
 def test_bars_are_drawn_to_scale() -> None:
+    """The drawing is published, and a wrong scale would mislead."""
     svg = draw({"append": [Bar("ours", 1.0, True), Bar("a <rival>", 4.0, False)]})
     space = "{http://www.w3.org/2000/svg}"
     widths = [
@@ -86,7 +89,8 @@ def test_bars_are_drawn_to_scale() -> None:
 @pytest.mark.spark
 @pytest.mark.oracle
 @pytest.mark.slow
-def test_all_sinks_hold_the_same_rows(spark: Any, tmp_path: Path) -> None:
+def test_all_sinks_write_the_same_rows(spark: Any, tmp_path: Path) -> None:
+    """A sink that loses rows would look fast, and a wrong sum must be noticed."""
     names = ("lance-stream", "pylance", "parquet", "noop")
     workload = Workload(table_rows=2000, batch_rows=500, appends=2, upserts=2)
     expected = workload.write(tmp_path)

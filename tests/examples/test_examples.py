@@ -21,7 +21,8 @@ def table(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_replica_follows_its_table(tmp_path: Path) -> None:
+def test_replicas_follow_their_table(tmp_path: Path) -> None:
+    """Users copy this example, so it must handle inserts, updates, deletes and vectors."""
     load("replicate_table").main(str(tmp_path))
     replica = {row["id"]: row for row in table(tmp_path, "replica")}
     assert replica == {row["id"]: row for row in table(tmp_path, "customers")}
@@ -33,7 +34,8 @@ def test_a_replica_follows_its_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("spark")
-def test_an_aggregate_follows_its_table(tmp_path: Path) -> None:
+def test_aggregates_follow_their_table(tmp_path: Path) -> None:
+    """Deletes and updates must be subtracted, and a day without orders must vanish."""
     load("incremental_aggregate").main(str(tmp_path))
     found = {str(row["day"]): (row["orders"], row["cents"]) for row in table(tmp_path, "revenue")}
     orders = table(tmp_path, "orders")
@@ -51,6 +53,7 @@ def test_an_aggregate_follows_its_table(tmp_path: Path) -> None:
 @pytest.mark.oracle
 @pytest.mark.usefixtures("spark")
 def test_embeddings_follow_their_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only changed texts may be embedded again, and search must use the new vectors."""
     example = load("derive_embeddings")
     example.main(str(tmp_path))
     shown = capsys.readouterr().out
@@ -66,6 +69,7 @@ def test_embeddings_follow_their_texts(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.usefixtures("spark")
 def test_captured_changes_reach_table_and_index(tmp_path: Path) -> None:
+    """Two targets follow one stream, and both must apply deletes."""
     example = load("debezium_to_table")
     example.main(str(tmp_path))
     bodies = {row["id"]: row["body"] for row in table(tmp_path, "articles")}
@@ -77,7 +81,8 @@ def test_captured_changes_reach_table_and_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_history_holds_every_state(tmp_path: Path) -> None:
+def test_histories_contain_every_state(tmp_path: Path) -> None:
+    """Late and repeated changes must yield the intervals of type 2."""
     load("slowly_changing_dimension").main(str(tmp_path))
     rows = table(tmp_path, "history")
     history = sorted(rows, key=lambda row: (row["id"], row["__START_AT"]["version"]))
@@ -96,5 +101,6 @@ def test_a_history_holds_every_state(tmp_path: Path) -> None:
 
 @pytest.mark.server("moto")
 @pytest.mark.usefixtures("spark")
-def test_a_stream_on_s3_is_followed(tmp_path: Path) -> None:
+def test_streams_on_s3_are_followed(tmp_path: Path) -> None:
+    """The example must work with the options that it shows."""
     assert load("stream_on_s3").main(str(tmp_path)) == {"boiler": 93.5}

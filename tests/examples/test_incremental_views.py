@@ -13,7 +13,10 @@ example = load("incremental_views")
 REGIONS = ["north", "south", "east", "west"]
 
 
-def test_the_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_views_example_prints_totals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its output is quoted in the documentation."""
     example.main(str(tmp_path))
     east = "  east     209 orders     2,950.26,  14.12 each"
     assert capsys.readouterr().out.splitlines()[0] == east
@@ -22,10 +25,12 @@ def test_the_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_a_hundred_refreshes_equal_batch(tmp_path: Path) -> None:
+    """Rare orders of changes appear only in long random runs."""
     check_refreshes(tmp_path, 100)
 
 
-def test_refreshes_equal_batch(tmp_path: Path) -> None:
+def test_incremental_refreshes_equal_batch_results(tmp_path: Path) -> None:
+    """An incremental view is only right if it equals the same query over all rows."""
     check_refreshes(tmp_path, 12)
 
 

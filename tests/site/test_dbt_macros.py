@@ -35,17 +35,21 @@ def rendered(sql: str, **of_dbt: Any) -> str:
         ("lance_changes('t', 2, net=true)", "lance_changes('t', 2, NULL, 'netChanges')"),
     ],
 )
-def test_macros_write_the_calls_of_table_functions(macro: str, sql: str) -> None:
+def test_macros_render_table_function_calls(macro: str, sql: str) -> None:
+    """dbt shows only the SQL, so optional arguments must become the right positions."""
     assert rendered("{{ " + macro + " }}") == sql
 
 
-def test_quotation_marks_end_no_literal() -> None:
+def test_quotation_marks_are_escaped() -> None:
+    """A path with a quotation mark must not end the literal, nor allow an injection."""
     macro = "{{ lance_table(uri, version) }}"
     sql = rendered(macro, uri="o'hara\\", version="'); DROP TABLE t; --")
     assert sql == r"lance_table('o\'hara\\', '\'); DROP TABLE t; --')"
 
 
-def test_the_newest_version_read_comes_from_the_models_own_table() -> None:
+def test_models_remember_their_newest_version() -> None:
+    """The model is the only place where dbt keeps what it has read."""
+
     class Result:
         columns = ((7,),)
 
@@ -70,7 +74,8 @@ def test_the_newest_version_read_comes_from_the_models_own_table() -> None:
 
 @pytest.mark.spark
 @pytest.mark.nightly
-def test_an_incremental_model_merges_what_changed(spark: SparkSession, tmp_path: Path) -> None:
+def test_incremental_models_merge_changes(spark: SparkSession, tmp_path: Path) -> None:
+    """One row per row id is needed, since a merge fails on duplicates."""
     register(spark)
     uri = str(tmp_path / "it's.lance")
     ds = lance_stream.create_dataset(uri, pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"]}))

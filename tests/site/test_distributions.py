@@ -48,7 +48,8 @@ def unpacked(built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
     return source
 
 
-def test_the_wheel_has_the_package_alone(wheel: Path) -> None:
+def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
+    """Tests or scripts in a wheel would be installed at the top level of a user's environment."""
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert tops == {"lance_stream", f"lance_stream-{lance_stream.__version__}.dist-info"}
@@ -62,7 +63,8 @@ def test_the_wheel_has_the_package_alone(wheel: Path) -> None:
     assert [name for name in in_package if name.endswith((".pyc", ".proto"))] == []
 
 
-def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
+def test_the_wheel_states_its_requirements(wheel: Path) -> None:
+    """An optional library among the required ones would be installed for everybody."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (text for text in archive.namelist() if text.endswith(".dist-info/METADATA"))
         said = Parser().parsestr(archive.read(name).decode())
@@ -79,6 +81,7 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
 
 
 def test_links_of_the_readme_work_on_a_package_index(wheel: Path) -> None:
+    """Relative links lead nowhere there."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (text for text in archive.namelist() if text.endswith(".dist-info/METADATA"))
         said = Parser().parsestr(archive.read(name).decode())
@@ -95,7 +98,8 @@ def test_links_of_the_readme_work_on_a_package_index(wheel: Path) -> None:
     )
 
 
-def test_the_sdist_has_what_builds_and_tests_the_package(unpacked: Path) -> None:
+def test_the_sdist_can_build_and_test(unpacked: Path) -> None:
+    """Distributors build and test from the sdist alone."""
     for name in (
         "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
         "Makefile", "floors.txt", "mkdocs.yml", "protos/table.proto", "tests/conftest.py",
@@ -110,6 +114,7 @@ def test_the_sdist_has_what_builds_and_tests_the_package(unpacked: Path) -> None
 
 
 def test_the_sdist_builds_the_same_wheel(wheel: Path, unpacked: Path, tmp_path: Path) -> None:
+    """A file that is missing in the sdist would be missing for whoever builds from it."""
     (again,) = build(unpacked, tmp_path, "wheel")
     assert again.name == wheel.name
     assert contents(again) == contents(wheel)
@@ -121,7 +126,8 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.recipes
-def test_the_registry_would_accept_the_packages(built: list[Path]) -> None:
+def test_the_registry_accepts_the_packages(built: list[Path]) -> None:
+    """A refusal at upload comes after the tag of the release is published."""
     need("twine")
     subprocess.run(
         [sys.executable, "-m", "twine", "check", "--strict", *map(str, built)], check=True

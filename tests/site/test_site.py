@@ -41,6 +41,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    """The documentation must work offline, and tell no other host who reads it."""
     pages = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert len(pages) > 60
     found = {
@@ -49,7 +50,8 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     assert found == set()
 
 
-def test_the_pattern_finds_what_a_page_would_load() -> None:
+def test_the_pattern_finds_foreign_loads() -> None:
+    """A pattern that matches nothing would make the other test pass."""
     for loads in (
         '<script src="https://unpkg.com/mermaid"></script>',
         '<link rel="stylesheet" href="//fonts.example/x.css">',
@@ -61,6 +63,8 @@ def test_the_pattern_finds_what_a_page_would_load() -> None:
 
 
 def test_tables_and_docstrings_reach_their_pages(site: Path) -> None:
+    """Generated parts fail silently, leaving their marker or an empty page."""
+
     def text_of(page: str) -> str:
         return re.sub(r"<[^>]+>", "", (site / page).read_text())
 
@@ -74,7 +78,8 @@ def test_tables_and_docstrings_reach_their_pages(site: Path) -> None:
     assert left == []
 
 
-def test_links_lead_to_places_that_exist(site: Path) -> None:
+def test_links_lead_to_existing_places(site: Path) -> None:
+    """Anchors change with headings."""
     broken = [(page.name, link) for page, link in _links(site) if not _exists(page, link)]
     assert broken == []
 

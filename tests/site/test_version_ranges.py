@@ -14,9 +14,12 @@ from lance_stream.cli.main import main
 PAGE = (Path(__file__).parent.parent.parent / "docs/reference/version-ranges.md").read_text()
 
 
-def test_the_command_line_excludes_the_start_and_includes_the_end(
+def test_the_command_line_follows_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The page promises `--after` exclusive and `--through` inclusive, and its own command is
+    run.
+    """
     monkeypatch.chdir(tmp_path)
     ds = lance_stream.create_dataset("tables/ranges.lance", pa.table({"id": [1]}))
     for number in (2, 3, 4):
@@ -28,7 +31,8 @@ def test_the_command_line_excludes_the_start_and_includes_the_end(
     assert [row["_commit_version"] for row in printed] == [2, 3]
 
 
-def test_each_row_of_the_table_is_checked_by_the_page() -> None:
+def test_every_row_of_the_page_is_run() -> None:
+    """A row of the table without code below it would be an unchecked claim."""
     code = "\n".join(re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
     for name in (
         "startingVersion=2, endingVersion=3",

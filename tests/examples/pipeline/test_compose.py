@@ -20,13 +20,15 @@ DOCKERFILE = (FOLDER / "Dockerfile").read_text()
 
 
 def test_all_parts_are_services() -> None:
+    """A part of the supervisor that is missing here would not run in Docker."""
     assert OURS.keys() == {"connector", "sink", "derive", "watch", "page", "load"}
     assert SERVICES.keys() - OURS.keys() == {"postgresql", "kafka", "connect"}
     assert all(service["restart"] == "always" for service in SERVICES.values())
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-def test_a_service_runs_a_module_with_settings_that_exist(name: str) -> None:
+def test_services_run_modules_with_known_settings(name: str) -> None:
+    """A renamed module or setting would show only when somebody starts the containers."""
     flag, module = OURS[name]["command"]
     assert flag == "-m"
     assert importlib.util.find_spec(module) is not None
@@ -35,7 +37,10 @@ def test_a_service_runs_a_module_with_settings_that_exist(name: str) -> None:
     assert all(isinstance(value, str) for value in OURS[name]["environment"].values())
 
 
-def test_services_are_reached_where_they_are() -> None:
+def test_services_are_reached_by_their_names() -> None:
+    """Within Docker's network host names are those of services, and the page must listen on this
+    machine only.
+    """
     settings = OURS["sink"]["environment"]
     hosts = re.findall(r"(?:@|//|^)(\w+):(\d+)", "\n".join(settings.values()), re.MULTILINE)
     assert {("postgresql", "5432"), ("kafka", "9092"), ("connect", "8083")} == set(hosts)
@@ -44,7 +49,8 @@ def test_services_are_reached_where_they_are() -> None:
     assert page["ports"] == [f"127.0.0.1:8050:{page['environment']['PIPELINE_PAGE_PORT']}"]
 
 
-def test_services_wait_for_services_and_use_volumes_that_exist() -> None:
+def test_dependencies_and_volumes_exist() -> None:
+    """Compose refuses unknown names, and waits for ever on a health check that nobody defines."""
     for service in SERVICES.values():
         assert service.get("depends_on", {}).keys() <= SERVICES.keys()
         for volume in service.get("volumes", []):
@@ -53,7 +59,8 @@ def test_services_wait_for_services_and_use_volumes_that_exist() -> None:
             assert how["condition"] != "service_healthy" or "healthcheck" in SERVICES[other]
 
 
-def test_the_image_is_made_of_files_that_it_may_see() -> None:
+def test_copied_files_are_not_ignored() -> None:
+    """The ignore file lists what is allowed, so a new COPY needs a line there."""
     ignored = (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
     allowed = [line[1:] for line in ignored if line.startswith("!")]
     copied = [
@@ -69,7 +76,8 @@ def test_the_image_is_made_of_files_that_it_may_see() -> None:
         )
 
 
-def test_the_image_has_the_versions_of_the_makefile_and_the_tests() -> None:
+def test_images_use_the_tested_versions() -> None:
+    """What runs in Docker must be what the tests have tried."""
     makefile = (ROOT / "Makefile").read_text()
     (spark,) = re.findall(r"\[pipeline\]' '(pyspark==[\d.]+)'", makefile)
     assert f"'.[pipeline]' '{spark}'" in DOCKERFILE

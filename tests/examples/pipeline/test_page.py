@@ -50,11 +50,13 @@ def get(server: PageServer, path: str) -> tuple[int, Any]:
 
 
 def test_searches_find_what_brute_force_finds(settings: Settings) -> None:
+    """Rows behind the indices must be found as well, by words and by vectors."""
     assert verify.embeddings_differ(settings) == []
     assert verify.searches_differ(settings, seed=4) == []
 
 
-def test_a_wrong_embedding_is_noticed(tmp_path: Path) -> None:
+def test_wrong_embeddings_are_noticed(tmp_path: Path) -> None:
+    """The check of the pipeline must be able to fail, for another row's vector and for none."""
     settings = settings_of(tmp_path)
     lance_stream.create_dataset(settings.table, rows(0, 40), primary_key=["id"])
     embeddings_of(settings.table).run()
@@ -66,7 +68,8 @@ def test_a_wrong_embedding_is_noticed(tmp_path: Path) -> None:
     assert verify.embeddings_differ(settings) == [3, 9]
 
 
-def test_a_search_that_misses_a_row_is_noticed() -> None:
+def test_missed_rows_of_searches_are_noticed() -> None:
+    """Neighbours at equal distance may be swapped, and nothing else may differ."""
     wanted = [(1, 0.1), (2, 0.2), (3, 0.3)]
     assert verify.same_neighbours(wanted, [(2, 0.2), (1, 0.1), (4, 0.3)]) is False
     assert verify.same_neighbours(wanted, [(1, 0.1), (2, 0.2), (4, 0.3)])  # 3 and 4 are as far
@@ -76,7 +79,8 @@ def test_a_search_that_misses_a_row_is_noticed() -> None:
     assert verify.same_neighbours([], [])
 
 
-def test_neighbours_by_hand_are_sorted_and_leave_out_what_has_no_direction() -> None:
+def test_brute_force_sorts_and_skips_zero_vectors() -> None:
+    """This is what searches are compared with, and a zero vector has no cosine distance."""
     vectors = np.zeros((3, 256), np.float32)
     vectors[0, 0] = vectors[2, 1] = 1
     asked = np.zeros(256, np.float32)
@@ -85,7 +89,8 @@ def test_neighbours_by_hand_are_sorted_and_leave_out_what_has_no_direction() -> 
     assert nearest_by_hand(np.array([5, 6, 7]), vectors, vectors[1], 9) == []
 
 
-def test_no_index_is_made_of_too_few_rows(tmp_path: Path) -> None:
+def test_few_rows_get_no_index(tmp_path: Path) -> None:
+    """Clustering needs a minimum of vectors, and a search of few rows works without."""
     settings = settings_of(tmp_path)
     lance_stream.create_dataset(settings.table, rows(0, 20), primary_key=["id"])
     assert not create_indices(settings.table)
@@ -94,7 +99,8 @@ def test_no_index_is_made_of_too_few_rows(tmp_path: Path) -> None:
     assert Search(settings.table).neighbours("router", 3)
 
 
-def test_indices_are_made_once(settings: Settings) -> None:
+def test_indices_are_created_once(settings: Settings) -> None:
+    """A restarted part must not build indices again."""
     before = lance_stream.open_dataset(settings.table).version
     assert create_indices(settings.table)
     ds = lance_stream.open_dataset(settings.table)
@@ -104,7 +110,8 @@ def test_indices_are_made_once(settings: Settings) -> None:
     assert found["body",] == 10
 
 
-def test_a_search_sees_the_newest_version(tmp_path: Path) -> None:
+def test_searches_see_the_newest_version(tmp_path: Path) -> None:
+    """The page must show changes seconds later, and work before the first embedding exists."""
     settings = settings_of(tmp_path)
     ds = lance_stream.create_dataset(settings.table, rows(0, 5), primary_key=["id"])
     search = Search(settings.table)
@@ -118,7 +125,8 @@ def test_a_search_sees_the_newest_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["words", "neighbours"])
-def test_the_server_finds_rows(server: PageServer, by: str) -> None:
+def test_the_server_answers_searches(server: PageServer, by: str) -> None:
+    """Both kinds of search must include rows that no index covers yet."""
     query = urllib.parse.urlencode({"q": "xylophone zebra", "by": by})
     status, answer = get(server, f"search?{query}")
     assert status == 200
@@ -136,9 +144,10 @@ def test_the_server_finds_rows(server: PageServer, by: str) -> None:
         ("nowhere", 404, "no such page"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_refused(
+def test_invalid_searches_are_refused(
     server: PageServer, path: str, status: int, error: str
 ) -> None:
+    """The answer is an HTTP status with a reason, not a stack trace."""
     found, answer = get(server, path)
     assert found == status
     assert error in answer["error"]
@@ -146,13 +155,15 @@ def test_a_question_that_makes_no_sense_is_refused(
 
 @pytest.mark.parametrize("query", ["", "%20%E2%80%94", "the", "a%22)(*%5C"])
 @pytest.mark.parametrize("by", ["words", "neighbours"])
-def test_odd_questions_are_answered(server: PageServer, query: str, by: str) -> None:
+def test_odd_searches_are_answered(server: PageServer, query: str, by: str) -> None:
+    """Empty text, stop words and operators of query languages come from users' keyboards."""
     status, answer = get(server, f"search?q={query}&by={by}")
     assert status == 200
     assert isinstance(answer["rows"], list)
 
 
-def test_there_is_a_page_before_there_is_a_table(tmp_path: Path) -> None:
+def test_the_page_works_before_the_table(tmp_path: Path) -> None:
+    """Parts start in any order, and the page loads nothing from other hosts."""
     with PageServer(settings_of(tmp_path)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert get(server, "figures")[1].keys() == {"asked_at"}
@@ -166,7 +177,8 @@ def test_there_is_a_page_before_there_is_a_table(tmp_path: Path) -> None:
     assert "https://" not in text
 
 
-def test_figures_are_those_that_were_written_last(server: PageServer, settings: Settings) -> None:
+def test_the_latest_figures_are_served(server: PageServer, settings: Settings) -> None:
+    """The page computes the age of figures from both times."""
     figures.write(settings.figures("watch"), {"now": {"rows_table": 1}})
     figures.write(settings.figures("watch"), {"now": {"rows_table": 2}})
     status, answer = get(server, "figures")

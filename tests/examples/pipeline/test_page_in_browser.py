@@ -125,7 +125,8 @@ def search(browser: Any, text: str) -> None:
     box.send_keys(text, Keys.ENTER)
 
 
-def test_figures_are_shown_and_follow_what_is_measured(browser: Any, settings: Settings) -> None:
+def test_figures_follow_the_measurements(browser: Any, settings: Settings) -> None:
+    """Only a browser shows whether the script puts each number into its place, and updates it."""
     assert text_of(browser, "#rows_database") == "612"
     assert text_of(browser, "#of_table") == "version 1,234"
     assert text_of(browser, "#rate") == "50.2"
@@ -142,13 +143,15 @@ def test_figures_are_shown_and_follow_what_is_measured(browser: Any, settings: S
     assert browser.get_log("browser") == []
 
 
-def test_old_figures_are_said_to_be_old(browser: Any, settings: Settings) -> None:
+def test_old_figures_are_marked_as_old(browser: Any, settings: Settings) -> None:
+    """Numbers of a stopped watcher would look current."""
     path = settings.figures("watch")
     path.write_text(json.dumps({**figures.read(path), "written_at": time.time() - 100}))
     wait_for(browser, lambda: "s old" in text_of(browser, "#state"))
 
 
-def test_text_of_rows_is_text_and_found_words_are_marked(browser: Any) -> None:
+def test_results_are_escaped_and_highlighted(browser: Any) -> None:
+    """Rows contain arbitrary text, including markup."""
     search(browser, "zebra")
     wait_for(browser, lambda: len(results(browser)) == 10)
     assert "<b>Zebra</b> &" in results(browser)[0]
@@ -157,7 +160,8 @@ def test_text_of_rows_is_text_and_found_words_are_marked(browser: Any) -> None:
     assert text_of(browser, "#said").startswith("The best 10 rows in ")
 
 
-def test_similar_texts_are_found_by_choosing_so(browser: Any) -> None:
+def test_neighbour_search_can_be_chosen(browser: Any) -> None:
+    """The choice must reach the server, and there are no words to mark."""
     from selenium.webdriver.common.by import By
 
     search(browser, "headsets, bluetooth timeouts")
@@ -168,7 +172,8 @@ def test_similar_texts_are_found_by_choosing_so(browser: Any) -> None:
     assert browser.execute_script("return document.querySelectorAll('mark').length") == 0
 
 
-def test_no_result_and_an_error_are_said(browser: Any) -> None:
+def test_empty_results_and_errors_are_announced(browser: Any) -> None:
+    """A page that stays silent looks broken."""
     search(browser, "nowhereatall")
     wait_for(browser, lambda: text_of(browser, "#said").startswith("No row in "))
     browser.execute_script("document.querySelector('input[name=by]').value = 'magic'")
@@ -176,7 +181,8 @@ def test_no_result_and_an_error_are_said(browser: Any) -> None:
     wait_for(browser, lambda: "by is words or neighbours" in text_of(browser, "#said"))
 
 
-def test_all_is_reached_by_the_keyboard(browser: Any) -> None:
+def test_the_keyboard_reaches_all_controls(browser: Any) -> None:
+    """Focus must be visible and inputs need labels, which accessibility rules demand."""
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
@@ -199,6 +205,7 @@ def test_all_is_reached_by_the_keyboard(browser: Any) -> None:
 
 @pytest.mark.parametrize("width", [360, 768, 1600])
 def test_nothing_is_wider_than_the_window(browser: Any, width: int) -> None:
+    """Sideways scrolling makes a page unusable on a phone."""
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False},
@@ -234,7 +241,8 @@ return bad;
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_in_light_and_dark(browser: Any, scheme: str) -> None:
+def test_contrast_suffices_in_both_schemes(browser: Any, scheme: str) -> None:
+    """The required contrast must hold in both colour schemes."""
     in_scheme(browser, scheme)
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(246, 247, 248)") == (scheme == "light")
@@ -243,7 +251,8 @@ def test_text_stands_out_in_light_and_dark(browser: Any, scheme: str) -> None:
     assert browser.execute_script(CONTRAST) == []
 
 
-def test_the_page_says_when_its_server_is_killed(one_browser: Any, tmp_path: Path) -> None:
+def test_the_page_reports_a_killed_server(one_browser: Any, tmp_path: Path) -> None:
+    """The page polls, and must not go on showing old numbers."""
     settings = replace(settings_of(tmp_path), page_port=str(free_port()))
     variables = {**os.environ, **settings.as_environment(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "examples.pipeline.page"]

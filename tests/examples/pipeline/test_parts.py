@@ -28,20 +28,23 @@ from tests.examples.pipeline.tables import rows, settings_of
 
 
 def test_settings_reach_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are processes that get their settings by the environment."""
     given = Settings(kafka="127.0.0.1:1", load="7.5", state="here")
     for name, value in given.as_environment().items():
         monkeypatch.setenv(name, value)
     assert Settings.read() == given
 
 
-def test_texts_about_the_same_are_near_each_other() -> None:
+def test_texts_on_one_subject_are_close() -> None:
+    """The embedding needs no model, yet search must find paraphrases."""
     texts = ["prints faded pages", "Colours on paper are pale", "cannot be paired by Bluetooth"]
     one, two, other = embed_texts(texts).astype(np.float64)
     assert one @ two > 0.25 > 0.15 > abs(one @ other)
     assert np.linalg.norm([one, two, other], axis=1) == pytest.approx(1)
 
 
-def test_a_vector_depends_on_its_text_alone() -> None:
+def test_vectors_depend_on_their_text_alone() -> None:
+    """A derived column is computed in batches of any size, which must not show in the values."""
     chance = random.Random(3)
     made = [article(chance) for _ in range(50)]
     titles, bodies = [value.title for value in made], [value.body for value in made]
@@ -54,12 +57,14 @@ def test_a_vector_depends_on_its_text_alone() -> None:
     assert read_together.type == pa.list_(pa.float32(), DIMENSIONS)
 
 
-def test_an_empty_text_has_no_direction() -> None:
+def test_empty_texts_have_zero_vectors() -> None:
+    """Normalising a zero vector would divide by zero."""
     assert not embed_texts([None, ""]).any()
     assert embed_texts([]).shape == (0, DIMENSIONS)
 
 
-def test_differences_name_each_kind() -> None:
+def test_differences_name_their_kind() -> None:
+    """Exactly-once is judged by this comparison, so each kind of fault must show."""
     wanted = [(1, "a"), (2, "b"), (3, "c")]
     found = [(2, "b"), (3, "x"), (3, "x"), (4, "d")]
     assert database.differences(wanted, found) == {
@@ -76,14 +81,16 @@ def shop(postgresql_url: str) -> str:
     return postgresql_url
 
 
-def test_a_database_is_prepared_once(shop: str) -> None:
+def test_databases_are_prepared_once(shop: str) -> None:
+    """A restart must not insert the first rows again."""
     before = database.rows_of(shop)
     database.prepare(shop, 99)
     assert database.rows_of(shop) == before
     assert [row[0] for row in before] == list(range(1, 31))
 
 
-def test_changes_are_of_all_kinds_and_are_counted(shop: str) -> None:
+def test_load_makes_all_kinds_of_changes(shop: str) -> None:
+    """A load without deletes or updates would prove nothing about them."""
     changes = load.Changes(5)
     with closing(psycopg.connect(shop, autocommit=True)) as connection:
         before = {row[0]: row for row in database.rows_of(shop)}
@@ -101,6 +108,7 @@ def test_changes_are_of_all_kinds_and_are_counted(shop: str) -> None:
 
 
 def test_the_same_seed_makes_the_same_changes(postgresql: Any) -> None:
+    """A failure must be reproducible."""
     found = []
     for _ in range(2):
         url = postgresql.new_database()
@@ -114,7 +122,8 @@ def test_the_same_seed_makes_the_same_changes(postgresql: Any) -> None:
     assert found[0] == found[1]
 
 
-def test_load_goes_on_when_its_connection_is_lost(shop: str, tmp_path: Path) -> None:
+def test_load_survives_lost_connections(shop: str, tmp_path: Path) -> None:
+    """The database is killed on purpose, and counts must continue over restarts."""
     report = tmp_path / "load.json"
     figures.write(report, {"inserts": 1000})
     counts: list[Counter[str]] = []
@@ -207,9 +216,10 @@ CHANGE = "PUT /connectors/articles/config"
         ),
     ],
 )
-def test_a_connector_is_created_and_started_again(
+def test_connectors_are_created_and_restarted(
     status: tuple[int, Any], state: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Kafka Connect has several states of failure, each with its own remedy."""
     monkeypatch.setattr(Worker, "status", status)
     monkeypatch.setattr(Worker, "asked", [])
     with HTTPServer(("127.0.0.1", 0), Worker) as server:
@@ -225,11 +235,13 @@ def test_a_connector_is_created_and_started_again(
         server.shutdown()
 
 
-def test_a_worker_that_is_away_is_no_error() -> None:
+def test_absent_workers_are_not_errors() -> None:
+    """The worker may be restarting, and the keeper tries again."""
     assert connector.ensure(Settings(connect="http://127.0.0.1:9")) == ""
 
 
-def test_quantiles_are_values_that_were_measured() -> None:
+def test_quantiles_are_measured_values() -> None:
+    """Interpolated quantiles would hide outliers in few samples."""
     samples = Samples()
     samples.add([number / 100 for number in range(1, 101)], at=50)
     samples.add([9.0], at=10)
@@ -238,7 +250,10 @@ def test_quantiles_are_values_that_were_measured() -> None:
     assert Samples().summary() == {"count": 0, "p50": None, "p95": None, "max": None}
 
 
-def test_the_offsets_are_those_of_the_last_batch_that_was_committed(tmp_path: Path) -> None:
+def test_offsets_come_from_the_committed_batch(tmp_path: Path) -> None:
+    """Spark writes offsets before the batch and a commit after it, and file names do not sort as
+    numbers.
+    """
     assert committed_offsets(tmp_path) == {}
     for folder, names in {"offsets": ["9", "10", "11"], "commits": ["9", "10"]}.items():
         (tmp_path / folder).mkdir()
@@ -249,6 +264,7 @@ def test_the_offsets_are_those_of_the_last_batch_that_was_committed(tmp_path: Pa
 
 
 def test_stages_add_up_to_the_whole() -> None:
+    """Each stage is a difference of sums, and none may be counted twice."""
     sums = {
         "changes": 4,
         "until_captured": 1.0,
@@ -262,7 +278,8 @@ def test_stages_add_up_to_the_whole() -> None:
     assert stages_of({}) == {}
 
 
-def test_figures_that_are_cut_short_are_none(tmp_path: Path) -> None:
+def test_truncated_figures_read_as_empty(tmp_path: Path) -> None:
+    """A reader may meet a file that is being written."""
     path = tmp_path / "figures" / "a.json"
     assert figures.read(path) == {}
     figures.write(path, {"rows": 3})
@@ -271,9 +288,10 @@ def test_figures_that_are_cut_short_are_none(tmp_path: Path) -> None:
     assert figures.read(path) == {}
 
 
-def test_each_change_is_measured_once_in_the_table_and_once_with_its_vector(
+def test_latencies_are_measured_once_per_change(
     tmp_path: Path,
 ) -> None:
+    """The first snapshot, deletes and unchanged texts must not distort the latency."""
     settings = settings_of(tmp_path)
     watch = Watch(settings)
     watch.look()  # there is no table yet

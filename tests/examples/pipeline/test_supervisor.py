@@ -47,9 +47,10 @@ def process_of(supervisor: Supervisor, name: str) -> int:
     return process.pid
 
 
-def test_parts_start_when_those_that_they_need_work(
+def test_parts_start_after_their_dependencies(
     supervise: Callable[..., Supervisor],
 ) -> None:
+    """A sink without Kafka would fail and wait for its next attempt."""
     works: list[str] = []
     supervisor = supervise(
         part("first", answers=lambda: bool(works)), part("second", needs=("first",))
@@ -61,9 +62,8 @@ def test_parts_start_when_those_that_they_need_work(
     supervisor.run_until(supervisor.works_all, SECONDS, "the start of both")
 
 
-def test_a_part_that_is_killed_starts_again(
-    supervise: Callable[..., Supervisor], said: list[str]
-) -> None:
+def test_killed_parts_are_restarted(supervise: Callable[..., Supervisor], said: list[str]) -> None:
+    """Faults are injected by killing parts, and the pipeline must recover by itself."""
     supervisor = supervise(part("one"))
     supervisor.run_until(supervisor.works_all, SECONDS, "the start")
     before = process_of(supervisor, "one")
@@ -75,9 +75,10 @@ def test_a_part_that_is_killed_starts_again(
     assert "one has ended (signal SIGKILL)" in said
 
 
-def test_processes_of_a_part_end_with_it(
+def test_child_processes_end_with_their_part(
     supervise: Callable[..., Supervisor], tmp_path: Path
 ) -> None:
+    """Spark starts a JVM, which would go on writing beside its successor."""
     program = (
         "import subprocess, sys, time\n"
         f"child = subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}])\n"
@@ -103,9 +104,8 @@ def is_alive(process_id: int) -> bool:
         return False
 
 
-def test_a_part_that_hangs_is_started_again(
-    supervise: Callable[..., Supervisor], said: list[str]
-) -> None:
+def test_hanging_parts_are_restarted(supervise: Callable[..., Supervisor], said: list[str]) -> None:
+    """A process that lives but does not progress is as good as none."""
     hangs = [True]
     supervisor = supervise(part("one", hung=lambda: bool(hangs and hangs.pop())))
     supervisor.run_until(
@@ -116,9 +116,10 @@ def test_a_part_that_hangs_is_started_again(
     assert "one hangs: it is started again" in said
 
 
-def test_a_part_that_never_works_is_tried_less_and_less_often(
+def test_failing_parts_restart_less_often(
     supervise: Callable[..., Supervisor],
 ) -> None:
+    """A restart loop without pauses would use up the machine."""
     starts: list[float] = []
     supervisor = supervise(
         part(
@@ -134,9 +135,11 @@ def test_a_part_that_never_works_is_tried_less_and_less_often(
     assert pauses[2] > 1.9
 
 
-def test_what_was_awaited_and_what_parts_said_are_in_the_error(
+def test_errors_include_the_parts_output(
     supervise: Callable[..., Supervisor],
 ) -> None:
+    """In CI the error message is all there is to find the cause."""
+
     def refuse() -> bool:
         raise ConnectionRefusedError("nobody there")
 
@@ -145,9 +148,10 @@ def test_what_was_awaited_and_what_parts_said_are_in_the_error(
         supervisor.run_until(lambda: False, 1, "a miracle")
 
 
-def test_a_part_that_cannot_be_prepared_is_tried_again(
+def test_failed_preparations_are_retried(
     supervise: Callable[..., Supervisor], said: list[str]
 ) -> None:
+    """A full disk or a busy port may be gone a second later."""
     problems = [OSError("the disk is full")]
 
     def prepare() -> None:
@@ -159,7 +163,8 @@ def test_a_part_that_cannot_be_prepared_is_tried_again(
     assert "one cannot be started: the disk is full" in said
 
 
-def test_a_part_that_ignores_its_signal_is_killed(supervise: Callable[..., Supervisor]) -> None:
+def test_parts_that_ignore_signals_are_killed(supervise: Callable[..., Supervisor]) -> None:
+    """Stopping must end in bounded time."""
     ignore = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(1, flush=True)"
     supervisor = supervise(part("one", f"{ignore}\n{SLEEP}"))
     log = supervisor.running["one"].log
@@ -171,6 +176,7 @@ def test_a_part_that_ignores_its_signal_is_killed(supervise: Callable[..., Super
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a parent's death")
 def test_parts_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    """A killed supervisor cannot clean up, and orphans would hold ports and files."""
     program = (
         "import sys; from pathlib import Path\n"
         "from examples.pipeline.part import Part\n"
