@@ -17,11 +17,13 @@ def with_flags(reader: int, writer: int) -> Manifest:
 
 
 def test_every_bit_to_the_last_is_decided() -> None:
+    """A gap in the table of flags would be a feature nobody decided about."""
     assert list(flags.FLAGS) == [1 << place for place in range(18)]
 
 
 @pytest.mark.parametrize("bit", [1 << place for place in range(64)])
 def test_flags_are_accepted_as_the_table_says(bit: int) -> None:
+    """The specification demands that readers and writers refuse flags that they do not know."""
     flag = flags.FLAGS.get(bit)
     for can, check in (
         (flag and flag.can_read, flags.check_readable),
@@ -37,6 +39,7 @@ def test_flags_are_accepted_as_the_table_says(bit: int) -> None:
 
 @pytest.mark.parametrize("bit", [6, 9, 12, 13, 15, 17, 18, 63])
 def test_unknown_writer_flags_leave_tables_readable(bit: int) -> None:
+    """A writer flag forbids only writing."""
     manifest = with_flags(0, 1 << bit)
     flags.check_readable(manifest)
     with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
@@ -45,11 +48,13 @@ def test_unknown_writer_flags_leave_tables_readable(bit: int) -> None:
 
 @pytest.mark.parametrize("words", [(256, 0), (0, 256), (1024, 0), (0, 1024), (1 << 14, 0)])
 def test_half_of_a_paired_flag_is_corrupt(words: tuple[int, int]) -> None:
+    """Some features change both reading and writing, so one word alone is a contradiction."""
     with pytest.raises(CorruptDataError, match="only if both"):
         flags.check_readable(with_flags(*words))
 
 
 def test_flags_follow_from_what_a_version_holds() -> None:
+    """Old readers rely on the flags to refuse what they would misread."""
     assert flags.flags_for(EMPTY) == (0, 0)
     assert flags.flags_for(replace(EMPTY, config={"a": "b"})) == (0, 8)
     assert flags.flags_for(replace(EMPTY, base_paths=(BasePath(0, "/x"),))) == (16, 16)
@@ -57,6 +62,7 @@ def test_flags_follow_from_what_a_version_holds() -> None:
 
 
 def test_kept_flags_survive_and_others_follow_content() -> None:
+    """Flags such as stable row ids are properties of the table, others end with their content."""
     old = 1 | 2 | 4 | 8 | 16 | 32 | 128 | 256 | 1024
     assert flags.flags_for(with_flags(old, old)) == (2 | 256 | 1024,) * 2
     indexed = replace(with_flags(128, 128), index_section=b"")
@@ -64,5 +70,6 @@ def test_kept_flags_survive_and_others_follow_content() -> None:
 
 
 def test_stable_row_ids_are_flag_2() -> None:
+    """The specification assigns the number, and the neighbouring bit means deletion files."""
     assert flags.has_stable_row_ids(with_flags(3, 3))
     assert not flags.has_stable_row_ids(with_flags(1, 3))

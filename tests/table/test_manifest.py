@@ -64,6 +64,7 @@ def full_manifest() -> Manifest:
     ],
 )
 def test_manifests_round_trip(manifest: Manifest) -> None:
+    """Each commit decodes a manifest and writes the next one from it."""
     data = encode_manifest(manifest)
     assert decode_manifest(data) == manifest
     assert encode_manifest(decode_manifest(data)) == data
@@ -83,7 +84,8 @@ def test_any_number_of_fragments_is_found_among_other_fields(num_fragments: int)
     assert decode_manifest(data.replace(body, turned)).fragments == manifest.fragments
 
 
-def test_manifest_files_have_the_formats_layout() -> None:
+def test_manifest_files_follow_the_specification() -> None:
+    """Other readers find the sections by the offsets and the footer."""
     manifest = replace(full_manifest(), index_section=b"II", inline_transaction=b"TTT")
     data = encode_manifest(manifest)
     assert data.startswith(b"\x02\0\0\0II\x03\0\0\0TTT")
@@ -98,6 +100,7 @@ def test_manifest_files_have_the_formats_layout() -> None:
 
 
 def test_sections_at_offset_zero_are_read() -> None:
+    """Zero is a valid position and not the absence of the section."""
     manifest = replace(full_manifest(), index_section=None, inline_transaction=b"at zero")
     assert decode_manifest(encode_manifest(manifest)).inline_transaction == b"at zero"
 
@@ -130,6 +133,9 @@ def test_the_deprecated_transaction_offset_is_read() -> None:
 def test_missing_data_formats_mean_the_old_one(
     file_version: tuple[int, int] | None, flags: int, expected: str
 ) -> None:
+    """Old writers stated no format, and new files in their table must have the version of the old
+    ones.
+    """
     message = table_pb2.Manifest(version=1, writer_feature_flags=flags)
     if file_version:
         major, minor = file_version
@@ -138,6 +144,7 @@ def test_missing_data_formats_mean_the_old_one(
 
 
 def test_a_successor_omits_version_specific_fields() -> None:
+    """A tag or transaction of the predecessor would describe the wrong version."""
     successor = full_manifest().successor()
     assert successor.version == 8
     assert (successor.timestamp_nanos, successor.tag, successor.transaction_file) == (None, "", "")
@@ -179,12 +186,14 @@ def test_many_fragments_are_never_decoded() -> None:
 
 
 def test_undeclared_base_paths_are_corrupt() -> None:
+    """A guess would read files from another location."""
     assert full_manifest().base_path(1).path == "s3://b/c"
     with pytest.raises(CorruptDataError, match="base path 2"):
         full_manifest().base_path(2)
 
 
 def test_numbers_out_of_range_are_not_written() -> None:
+    """Protobuf's own errors do not name the manifest."""
     with pytest.raises(InvalidInputError, match="cannot be written"):
         encode_manifest(replace(full_manifest(), version=-1))
     with pytest.raises(InvalidInputError, match="cannot be written"):
@@ -198,6 +207,7 @@ def read_all(data: bytes) -> None:
 
 
 def test_every_strict_prefix_is_refused() -> None:
+    """An interrupted upload must never read as a smaller table."""
     data = encode_manifest(full_manifest())
     for stop in range(len(data)):
         with pytest.raises(CorruptDataError):
@@ -228,12 +238,14 @@ def test_manifests_with_flipped_bytes_read_or_fail() -> None:
     ],
 )
 def test_a_section_outside_the_file_is_refused(message: table_pb2.Manifest, what: str) -> None:
+    """Damaged offsets must not read other bytes as the section."""
     with pytest.raises(CorruptDataError, match=what):
         decode_manifest(file_of(message, b"\xff\xff\xff\xff"))
 
 
 @pytest.mark.parametrize(("seconds", "nanos"), [(0, -1), (0, 10**9), (1 << 62, 0)])
 def test_a_timestamp_out_of_range_is_refused(seconds: int, nanos: int) -> None:
+    """Time travel converts timestamps, which would otherwise fail far from the damage."""
     message = table_pb2.Manifest()
     message.timestamp.seconds, message.timestamp.nanos = seconds, nanos
     with pytest.raises(CorruptDataError, match="timestamp"):

@@ -27,6 +27,7 @@ def varint(number: int, value: int) -> bytes:
 
 
 def test_every_message_field_has_a_treatment() -> None:
+    """An update of the protocol must not bring a field that is silently ignored."""
     assert FIELDS.keys() == MESSAGES.keys()
     for name, message in MESSAGES.items():
         defined = {field.number for field in message.DESCRIPTOR.fields}
@@ -34,17 +35,20 @@ def test_every_message_field_has_a_treatment() -> None:
 
 
 def test_every_field_number_is_decided() -> None:
+    """Removed fields keep their numbers in old tables and need a decision, too."""
     assert FIELDS["Manifest"].keys() == set(range(1, 27))
     assert FIELDS["DataFragment"].keys() == set(range(1, 17))
 
 
 def test_refused_and_ignored_fields_give_reasons() -> None:
+    """A decision without its reason cannot be reviewed when the specification changes."""
     for fields in FIELDS.values():
         for rule in fields.values():
             assert (rule.treatment is Treatment.READ) == (not rule.reason)
 
 
 def test_read_fields_exist_in_their_messages() -> None:
+    """A number that is said to be read, but is not in the protocol, is ignored in fact."""
     for name, fields in FIELDS.items():
         defined = {field.number for field in MESSAGES[name].DESCRIPTOR.fields}
         for number, rule in fields.items():
@@ -62,6 +66,7 @@ def test_read_fields_exist_in_their_messages() -> None:
     ],
 )
 def test_fields_that_change_meaning_are_refused(field: bytes, refused_by_readers: bool) -> None:
+    """Ignoring such a field would show other rows than its writer meant."""
     with pytest.raises(UnsupportedFeatureError, match="of its manifest states"):
         check_manifest_fields(wire.frame(99, b"") + field, for_writing=True)
     if refused_by_readers:
@@ -72,5 +77,6 @@ def test_fields_that_change_meaning_are_refused(field: bytes, refused_by_readers
 
 
 def test_future_fields_and_zeros_are_ignored() -> None:
+    """Protobuf's rule: unknown fields are optional, and a zero is the same as no field."""
     for field in (b"", wire.frame(99, b"later"), varint(17, 0), varint(26, 0)):
         check_manifest_fields(field, for_writing=True)

@@ -13,6 +13,7 @@ versions = st.integers(0, (1 << 63) - 1)
 
 @given(versions, st.sampled_from(NamingScheme))
 def test_manifest_names_state_version_and_scheme(version: int, scheme: NamingScheme) -> None:
+    """Listings are the source of the newest version, so names must be read back exactly."""
     name = paths.manifest_name(version, scheme)
     assert paths.parse_manifest_name(name) == ManifestName(version, scheme)
     assert paths.parse_detached_manifest_name(name) is None
@@ -20,6 +21,7 @@ def test_manifest_names_state_version_and_scheme(version: int, scheme: NamingSch
 
 
 def test_v2_names_sort_newest_first() -> None:
+    """Stores list in ascending order, and the first name must be the newest version."""
     names = [paths.manifest_name(version) for version in (1, 2, 10, 999)]
     assert names[0] == "18446744073709551614.manifest"
     assert sorted(names) == names[::-1]
@@ -48,11 +50,13 @@ def test_detached_versions_have_separate_names() -> None:
     ],
 )
 def test_other_files_are_no_manifests(name: str) -> None:
+    """Temporary and foreign files lie in the same folder."""
     assert paths.parse_manifest_name(name) is None
     assert paths.parse_detached_manifest_name(name) is None
 
 
 def test_invalid_versions_have_no_name() -> None:
+    """A version that wraps around would replace another one's manifest."""
     for version in (-1, 1 << 64):
         with pytest.raises(InvalidInputError):
             paths.manifest_name(version)
@@ -70,6 +74,7 @@ def test_two_naming_schemes_are_refused() -> None:
 
 @pytest.mark.parametrize("scheme", NamingScheme)
 def test_the_newest_manifest_has_the_highest_version(scheme: NamingScheme) -> None:
+    """Names of the first scheme sort as text, where 9 comes after 100."""
     others = ["latest_version_hint.json", "d9223372036854775813.manifest", "x", "a" * 29, ""]
     versions = [1, 2, 9, 10, 11, 99, 100]
     for count in range(1, len(versions) + 1):
@@ -80,6 +85,7 @@ def test_the_newest_manifest_has_the_highest_version(scheme: NamingScheme) -> No
 
 
 def test_mixed_schemes_have_no_newest_version() -> None:
+    """An interrupted migration leaves both, and either answer could lose commits."""
     names = [paths.manifest_name(1, NamingScheme.V1), paths.manifest_name(2, NamingScheme.V2)]
     with pytest.raises(CorruptDataError, match="both naming schemes"):
         paths.newest_manifest(sorted(names))
@@ -87,6 +93,7 @@ def test_mixed_schemes_have_no_newest_version() -> None:
 
 @given(st.binary(min_size=16, max_size=16))
 def test_data_file_names_encode_their_random_bytes(random: bytes) -> None:
+    """pylance uses this form, which spreads files over the partitions of a store."""
     name = paths.data_file_name(random)
     assert len(name) == 50 + len(".lance")
     assert paths.parse_data_file_name(name) == random
@@ -95,10 +102,12 @@ def test_data_file_names_encode_their_random_bytes(random: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["a.lance", "2" * 50 + ".lance", "0" * 50, "0" * 49 + "G.lance"])
 def test_foreign_data_file_names_encode_nothing(name: str) -> None:
+    """A wrong reading would take another writer's file for one of ours."""
     assert paths.parse_data_file_name(name) is None
 
 
 def test_data_file_names_need_16_bytes() -> None:
+    """Fewer random bytes would risk that two writers choose one name."""
     with pytest.raises(InvalidInputError):
         paths.data_file_name(b"short")
 
@@ -110,6 +119,7 @@ def test_data_files_lie_by_kind_of_base() -> None:
 
 
 def test_transaction_file_names_state_version_and_uuid() -> None:
+    """Cleanup decides by these names which files may go."""
     name = paths.transaction_file_name(12, "0b1c-2d")
     assert name == "12-0b1c-2d.txn"
     assert paths.parse_transaction_file_name(name) == (12, "0b1c-2d")
@@ -127,6 +137,7 @@ def test_transaction_file_names_state_version_and_uuid() -> None:
 def test_deletion_file_names_state_their_fragment(
     fragment_id: int, read_version: int, file_id: int, file_type: DeletionFileType
 ) -> None:
+    """Readers compute the path from the manifest, and cleanup reads the name back."""
     path = paths.deletion_file_path(fragment_id, DeletionFile(file_type, read_version, file_id))
     directory, _, name = path.partition("/")
     assert directory == "_deletions"
@@ -135,10 +146,12 @@ def test_deletion_file_names_state_their_fragment(
 
 @pytest.mark.parametrize("name", ["1-2-3.txt", "1-2.arrow", "1-2-x.bin", "1-2-3-4.bin", "arrow"])
 def test_another_file_is_no_deletion_file(name: str) -> None:
+    """Cleanup must leave files alone whose names it does not understand."""
     assert paths.parse_deletion_file_name(name) is None
 
 
 def test_tag_names_cannot_leave_their_directory() -> None:
+    """Tag names come from users and become paths."""
     assert paths.tag_path("v1.0-rc_2") == "_refs/tags/v1.0-rc_2.json"
     for tag in ("", ".", "..", "a/b", "../x", ".x", "x.", "a..b", "x.lock", "a b", "a\\b"):
         with pytest.raises(InvalidInputError):
@@ -154,6 +167,7 @@ BAD_PATHS = [
 
 @pytest.mark.parametrize("path", BAD_PATHS)
 def test_stored_paths_that_lead_elsewhere_are_corrupt(path: str) -> None:
+    """Whoever writes a shared table must not be able to read other files of its readers."""
     for use in (paths.check_stored_path, paths.data_file_path, paths.transaction_path):
         with pytest.raises(CorruptDataError, match="not a path below"):
             use(path)
@@ -165,6 +179,7 @@ def test_stored_paths_that_lead_elsewhere_are_corrupt(path: str) -> None:
     "path", ["a", "a/b.lance", "..a", "a..", "day=1/x y.lance", "ü", "day=1:2/x"]
 )
 def test_other_stored_paths_are_accepted(path: str) -> None:
+    """Other writers use names with spaces, dots and folders."""
     assert paths.check_stored_path(path) == path
 
 

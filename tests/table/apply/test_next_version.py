@@ -53,6 +53,7 @@ def killing(fragment: Fragment, num_deleted: int) -> Fragment:
 
 
 def test_a_new_table_begins_with_version_1() -> None:
+    """The specification numbers versions from 1, and row ids and fragment ids from 0."""
     made = table(3, 2)
     assert made.version == 1
     assert made.schema == SCHEMA
@@ -66,11 +67,13 @@ def test_a_new_table_begins_with_version_1() -> None:
 
 
 def test_an_empty_new_table_uses_no_ids() -> None:
+    """The absence of a highest fragment id differs from id 0, which would be skipped."""
     made = table()
     assert (made.next_row_id, made.max_fragment_id) == (0, None)
 
 
 def test_unstable_tables_get_no_row_ids() -> None:
+    """Without the feature flag, readers compute ids from addresses and reject stored sequences."""
     made = then(table(3, stable=False), Append((new_fragment(2),)))
     assert made.reader_feature_flags == 0
     assert made.next_row_id == 0
@@ -80,6 +83,9 @@ def test_unstable_tables_get_no_row_ids() -> None:
 
 
 def test_appends_carry_old_fragments_as_bytes() -> None:
+    """Unchanged fragments must keep fields that this release does not know, at no cost for
+    decoding.
+    """
     old = table(3, 2)
     carried = replace(old, fragments=FragmentList(old.fragments.raws))
     made = then(carried, Append((new_fragment(4),)))
@@ -92,6 +98,7 @@ def test_appends_carry_old_fragments_as_bytes() -> None:
 
 
 def test_fragment_ids_of_deleted_fragments_stay_used() -> None:
+    """A reused id would attach old deletion files and index coverage to the new rows."""
     old = then(table(3, 2), Delete((), (1,)))
     assert old.max_fragment_id == 1
     assert [fragment.id for fragment in then(old, Append((new_fragment(1),))).fragments] == [0, 2]
@@ -105,6 +112,7 @@ def test_an_unstated_highest_fragment_id_is_found() -> None:
 
 
 def test_a_delete_changes_only_the_deletion_file() -> None:
+    """The planned fragment may be outdated, and other writers' files and row ids must survive."""
     old = table(3, 2)
     stale = replace(killing(old.fragments[0], 1), files=(), row_ids=None)
     made = then(old, Delete((stale,), (1,), "x"))
@@ -114,6 +122,7 @@ def test_a_delete_changes_only_the_deletion_file() -> None:
 
 
 def test_a_fragment_without_live_rows_is_dropped() -> None:
+    """Readers would otherwise open files that have nothing to show."""
     old = table(3, 2)
     made = then(old, Delete((killing(old.fragments[0], 3),), ()))
     assert [fragment.id for fragment in made.fragments] == [1]
@@ -121,6 +130,7 @@ def test_a_fragment_without_live_rows_is_dropped() -> None:
 
 
 def test_deletes_in_missing_fragments_are_refused() -> None:
+    """A delete that silently does nothing would leave the rows that it promised to remove."""
     old = table(3)
     for operation in (Delete((), (9,)), Delete((replace(old.fragments[0], id=9),), ())):
         with pytest.raises(InvalidInputError, match="fragment 9"):
@@ -128,6 +138,7 @@ def test_deletes_in_missing_fragments_are_refused() -> None:
 
 
 def test_an_overwrite_continues_ids_and_keeps_config() -> None:
+    """Ids that start again at zero would make new rows look like old ones in the change feed."""
     old = replace(
         table(3, 2),
         config={"a": "1", "b": "2"},
@@ -151,6 +162,7 @@ def test_an_overwrite_continues_ids_and_keeps_config() -> None:
 
 
 def test_an_overwrite_can_change_the_file_version() -> None:
+    """All old files go away, so only an overwrite may do it, and only on request."""
     fragment = new_fragment(4)
     file = replace(fragment.files[0], file_version=(2, 0))
     operation = Overwrite((replace(fragment, files=(file,)),), SCHEMA)
@@ -162,6 +174,7 @@ def test_an_overwrite_can_change_the_file_version() -> None:
 
 
 def test_base_paths_are_declared_only_on_creation() -> None:
+    """Files of older versions refer to the declared paths by their ids."""
     operation = Overwrite((), SCHEMA, initial_bases=(BasePath(1, "/b"),))
     assert then(None, operation).base_paths == operation.initial_bases
     with pytest.raises(InvalidInputError, match="base paths"):
@@ -169,6 +182,7 @@ def test_base_paths_are_declared_only_on_creation() -> None:
 
 
 def test_version_specific_fields_are_not_inherited() -> None:
+    """A tag or transaction of the predecessor would describe the wrong version."""
     old = replace(
         table(3),
         tag="t",
@@ -187,6 +201,7 @@ def test_version_specific_fields_are_not_inherited() -> None:
 
 
 def test_a_version_is_later_than_its_predecessor() -> None:
+    """Time travel searches by timestamp, also when a writer's clock is behind."""
     old = table(3)
     assert then(old, Append(()), timestamp_nanos=5).timestamp_nanos == 1001
     assert then(old, Append(()), timestamp_nanos=5000).timestamp_nanos == 5000
@@ -195,6 +210,7 @@ def test_a_version_is_later_than_its_predecessor() -> None:
 
 
 def test_config_entries_win_over_the_operation() -> None:
+    """The sink's ledger entry must be in the version, whatever the operation says about its key."""
     operation = UpdateConfig(config=MapUpdate((("a", "1"), ("b", "1"))))
     made = then(table(3), operation, config_entries={"b": "2"})
     assert made.config == {"a": "1", "b": "2"}
@@ -203,6 +219,7 @@ def test_config_entries_win_over_the_operation() -> None:
 
 
 def test_config_and_metadata_change_by_key() -> None:
+    """Keys that the change does not name belong to other writers."""
     old = replace(
         table(3), config={"a": "1", "b": "2"}, table_metadata={"a": "1", "b": "2"},
         schema=Schema(SCHEMA.fields, {"a": b"1", "b": b"2"}),
@@ -216,6 +233,7 @@ def test_config_and_metadata_change_by_key() -> None:
 
 
 def test_config_and_metadata_are_replaced_whole() -> None:
+    """The specification lets an update replace a map, in which case nothing old may stay."""
     old = replace(
         table(3),
         config={"a": "1"},
@@ -235,7 +253,10 @@ def test_config_and_metadata_are_replaced_whole() -> None:
         tombstones.config_entries(tombstones.Tombstones(("id",), "seq", "int64")),
     ],
 )
-def test_replacing_the_config_keeps_our_entries(entry: dict[str, str]) -> None:
+def test_replacing_the_config_keeps_ledger_entries(entry: dict[str, str]) -> None:
+    """A replaced config must not make a stream write a batch twice; only naming the key removes
+    it.
+    """
     (key,) = entry
     old = replace(table(3), config={"a": "1", **entry})
     assert then(old, UpdateConfig(MapUpdate((), replace=True))).config == entry
@@ -244,6 +265,7 @@ def test_replacing_the_config_keeps_our_entries(entry: dict[str, str]) -> None:
 
 
 def test_old_writers_spellings_are_understood() -> None:
+    """Transactions of old writers state these changes in deprecated fields."""
     old = replace(table(3), config={"a": "1", "b": "2"}, schema=Schema(SCHEMA.fields, {"a": b"1"}))
     made = then(
         old,
@@ -260,6 +282,7 @@ def test_old_writers_spellings_are_understood() -> None:
 
 
 def test_metadata_of_nested_fields_can_change() -> None:
+    """Field ids address all levels of a schema, and an unknown id must not be ignored."""
     item = Field("item", "int32", 1)
     schema = Schema((Field("tags", "list", 0, children=(item,)),))
     made = then(
@@ -271,6 +294,8 @@ def test_metadata_of_nested_fields_can_change() -> None:
 
 
 def test_a_primary_key_is_set_once() -> None:
+    """Other engines merge rows by the key, so a changed key would merge the wrong rows."""
+
     def key(value: str, name: str = "lance-schema:unenforced-primary-key") -> UpdateConfig:
         return UpdateConfig(field_metadata={0: MapUpdate(((name, value),))})
 
@@ -287,12 +312,14 @@ def test_a_primary_key_is_set_once() -> None:
 
 
 def test_unwritable_tables_are_left_alone() -> None:
+    """A writer that does not know a feature flag could violate what the flag promises."""
     old = replace(table(3), writer_feature_flags=1 << 40)
     with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
         then(old, Append(()))
 
 
 def test_unsupported_operations_are_refused_by_name() -> None:
+    """An operation that cannot be applied must not become an empty version."""
     assert set(APPLY) <= set(OPERATIONS.values())
     for operation_class in set(OPERATIONS.values()) - set(APPLY):
         operation = object.__new__(operation_class)
@@ -309,6 +336,9 @@ def test_only_an_overwrite_creates_a_table() -> None:
 
 
 def test_fragments_that_are_not_new_are_refused() -> None:
+    """A fragment that has an id, no files or deleted rows did not come from a writer of
+    new rows.
+    """
     made = table(3)
     no_files = replace(new_fragment(3), files=())
     for fragment in (new_fragment(0), no_files, made.fragments[0], killing(new_fragment(3), 1)):
@@ -317,6 +347,7 @@ def test_fragments_that_are_not_new_are_refused() -> None:
 
 
 def test_ids_do_not_overflow() -> None:
+    """Ids that wrap around would repeat those of existing rows."""
     with pytest.raises(InvalidInputError, match="fragment ids"):
         then(
             replace(table(3), max_fragment_id=(1 << 32) - 2),
@@ -327,6 +358,7 @@ def test_ids_do_not_overflow() -> None:
 
 
 def test_an_append_decodes_no_old_fragments() -> None:
+    """An append to a table with many fragments must not become slower with their number."""
     (raw,) = table(3).fragments.raws
     old = replace(table(3), fragments=FragmentList([raw] * 20_000), max_fragment_id=19_999)
     made = then(old, Append((new_fragment(1),)))

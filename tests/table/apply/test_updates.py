@@ -54,6 +54,7 @@ def covered(manifest: Manifest) -> dict[str, set[int]]:
 
 
 def test_updated_rows_keep_id_and_created_version() -> None:
+    """Change feeds recognise an update by the unchanged id and creation version."""
     old = then(table(3, 2), Update())
     made = then(
         old,
@@ -70,6 +71,7 @@ def test_updated_rows_keep_id_and_created_version() -> None:
 
 
 def test_updates_decode_only_touched_fragments() -> None:
+    """The cost of an update must depend on what it changes, not on the size of the table."""
     old = table(*[3] * 50)
     fresh = replace(old, fragments=FragmentList(old.fragments.raws))
     made = then(
@@ -87,6 +89,7 @@ def test_created_versions_of_moved_rows_are_found() -> None:
 
 
 def test_unassigned_ids_are_refused() -> None:
+    """A moved row needs the id of an existing row, since a later insert would get the same id."""
     with pytest.raises(CorruptDataError, match="row id 5, but the table has given none from 5"):
         then(table(3, 2), Update(new_fragments=(moved(2, 1, 5),)))
     with pytest.raises(InvalidInputError, match="of 1 rows states 2 row ids"):
@@ -94,12 +97,14 @@ def test_unassigned_ids_are_refused() -> None:
 
 
 def test_write_ahead_log_rows_are_refused() -> None:
+    """The rows of a write-ahead log would be lost, as no part of this package merges them."""
     with pytest.raises(UnsupportedFeatureError, match="write-ahead log"):
         then(table(3), Update(compacted_sstables=(b"x",)))
 
 
 @pytest.mark.floors
 def test_in_place_updates_stamp_the_named_rows() -> None:
+    """Only the named rows changed, and stamping the whole fragment would report false updates."""
     old = table(4)
     planned = replace(old.fragments[0], files=(new_fragment(4).files[0],))
     named = Update(
@@ -119,6 +124,7 @@ def test_in_place_updates_stamp_the_named_rows() -> None:
 
 @pytest.mark.floors
 def test_indices_follow_rows_they_fully_cover() -> None:
+    """An index that claims a fragment without holding all of its rows would lose matches."""
     old = with_index(
         table(3, 2), index("all", X, 0, 1), index("some", X, 0), index("key", ID, 0, 1)
     )
@@ -142,6 +148,7 @@ def rewritten(old: Manifest, *fragment_ids: int, **given: Any) -> Rewrite:
 
 
 def test_rewritten_fragments_are_placed_by_id() -> None:
+    """The specification keeps fragments in ascending order of their ids."""
     old = then(table(3, 2), ReserveFragments(1))
     old = then(old, Update(new_fragments=(new_fragment(1),)))
     made = then(old, rewritten(old, 0, 1, id=2))
@@ -180,6 +187,7 @@ def test_rewrites_that_lose_rows_are_refused() -> None:
 
 
 def test_rows_deleted_during_a_rewrite_stay_deleted() -> None:
+    """A compaction that read the older version must not bring the rows back."""
     old = table(3, 2)
     (group,) = rewritten(old, 0, 1).groups
     dying = then(old, Delete((killing(old.fragments[0], 1),), ()))
@@ -194,6 +202,7 @@ def test_rows_deleted_during_a_rewrite_stay_deleted() -> None:
 
 @pytest.mark.floors
 def test_address_indices_do_not_follow_rewrites() -> None:
+    """A compaction changes addresses and offsets, so only indices over stable ids stay valid."""
     zones = ("/lance.table.ZoneMapIndexDetails", b"")
     old = with_index(
         table(3, 2, 1),
@@ -212,7 +221,10 @@ def test_address_indices_do_not_follow_rewrites() -> None:
         then(old, twice)
 
 
-def test_rewrites_beside_moved_row_histories_are_refused() -> None:
+def test_rewrites_with_fragment_reuse_are_refused() -> None:
+    """The fragment reuse index would need an entry for the rewrite, which this package does not
+    write.
+    """
     reuse = index(index_coverage.FRAGMENT_REUSE, X, 0, index_version=1)
     old = with_index(table(3, 2), reuse)
     flagged = replace(
@@ -225,12 +237,16 @@ def test_rewrites_beside_moved_row_histories_are_refused() -> None:
 
 
 def test_indices_need_stable_ids_to_follow_rewrites() -> None:
+    """Without stable ids an index holds addresses, which the rewrite invalidates."""
     old = with_index(table(3, 2, stable=False), index("ids", X, 0, 1))
     group = RewriteGroup(tuple(old.fragments), (replace(new_fragment(5), id=2),))
     assert covered(then(old, Rewrite((group,)))) == {"ids": set()}
 
 
 def test_a_merge_restates_fragments_and_rows() -> None:
+    """A merge only adds columns, so a missing fragment or row count shows that rows would
+    be lost.
+    """
     old = table(3, 2)
     with pytest.raises(InvalidInputError, match=r"\[1\] are missing"):
         then(old, Merge((old.fragments[0],), SCHEMA))
@@ -239,6 +255,7 @@ def test_a_merge_restates_fragments_and_rows() -> None:
 
 
 def test_merges_stamp_only_fragments_with_new_files() -> None:
+    """Rows of untouched fragments did not change, and the feed must not report them."""
     old = table(3, 2)
     grown = replace(old.fragments[1], files=(*old.fragments[1].files, new_fragment(2).files[0]))
     made = then(old, Merge((old.fragments[0], grown, new_fragment(1)), SCHEMA))
@@ -247,6 +264,7 @@ def test_merges_stamp_only_fragments_with_new_files() -> None:
 
 
 def test_dropped_columns_take_files_and_indices_along() -> None:
+    """A file or index of a dropped column would be opened for nothing; the rows are unchanged."""
     (file,) = new_fragment(3).files
     files = (
         replace(file, path="a.lance", field_ids=(ID,), column_indices=(0,)),
@@ -305,6 +323,7 @@ def test_an_index_keeps_its_last_segment() -> None:
 
 
 def test_reserved_ids_are_not_reused() -> None:
+    """A rewrite that runs later uses the reserved ids for its fragments."""
     made = then(then(table(3), ReserveFragments(4)), Update(new_fragments=(new_fragment(1),)))
     assert [fragment.id for fragment in made.fragments] == [0, 5]
     with pytest.raises(InvalidInputError, match="not left"):

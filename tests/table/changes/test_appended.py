@@ -61,16 +61,19 @@ def with_values(number: int, path: str, field_id: int) -> Fragment:
 
 
 def test_the_first_version_appends_everything() -> None:
+    """A consumer that starts from nothing needs all rows of the first version."""
     assert outcome(None, FIRST, Overwrite((), SCHEMA)) == ([0, 1], None)
 
 
 @pytest.mark.parametrize("operation", [Append(()), Update((), (), ()), Merge((), SCHEMA), None])
-def test_new_fragments_beside_old_are_appended(operation: Operation | None) -> None:
+def test_new_fragments_after_old_are_appended(operation: Operation | None) -> None:
+    """An append-only source delivers exactly these fragments, whichever operation added them."""
     newer = version(2, fragment(0), fragment(1), fragment(2), fragment(3))
     assert outcome(FIRST, newer, operation) == ([2, 3], None)
 
 
 def test_a_compaction_appends_nothing() -> None:
+    """Rewritten rows have new fragments but were delivered before."""
     newer = version(2, fragment(2, 20), highest=2)
     assert outcome(FIRST, newer, Rewrite(())) == ([], None)
 
@@ -95,6 +98,7 @@ def test_an_ambiguous_compaction_is_no_append() -> None:
 def test_changed_rows_give_reason_and_no_fragments(
     fragments: Sequence[Fragment], operation: Operation, changes: str
 ) -> None:
+    """An append-only source must fail with the reason rather than deliver a part of the change."""
     appended, found = outcome(FIRST, version(2, *fragments), operation)
     assert appended == []
     assert found is not None
@@ -102,6 +106,7 @@ def test_changed_rows_give_reason_and_no_fragments(
 
 
 def test_restored_rows_are_not_appended_rows() -> None:
+    """The consumer got these rows before, so delivering them again would duplicate them."""
     older = version(5, fragment(0), highest=4)
     newer = version(6, fragment(0), fragment(1), highest=4)
     for operation in (Restore(3), None):  # an id that was given before tells it, too
@@ -112,11 +117,13 @@ def test_restored_rows_are_not_appended_rows() -> None:
 
 
 def test_fragments_without_live_rows_may_go() -> None:
+    """Dropping a fragment whose rows are all deleted changes nothing for a consumer."""
     older = version(1, fragment(0), fragment(1, deleted=10))
     assert outcome(older, version(2, fragment(0)), Delete((), ())) == ([], None)
 
 
-def test_fragments_of_unknown_size_are_missed() -> None:
+def test_losing_unsized_fragments_is_a_change() -> None:
+    """Old writers stated no row count, so the fragment may have had live rows."""
     older = version(1, fragment(0), fragment(1, num_rows=0))
     assert outcome(older, version(2, fragment(0)), Delete((), ()))[1] is not None
 
@@ -131,6 +138,9 @@ def test_equivalent_fragment_metadata_is_no_change() -> None:
 
 
 def test_column_backfills_change_rows_unless_ignored() -> None:
+    """A new column gives delivered rows other values, which a consumer can choose not to care
+    about.
+    """
     newer = version(2, with_values(0, "y0", 2), with_values(1, "y1", 2), schema=WIDER)
     assert outcome(FIRST, newer, Merge((), WIDER)) == (
         [],
@@ -148,6 +158,7 @@ def test_rewritten_columns_always_change_rows() -> None:
 
 
 def test_equal_fragments_are_not_decoded() -> None:
+    """Polling a large table must cost only what is new."""
     older = version(1, *(fragment(number) for number in range(100)))
     encoded = FragmentList(older.fragments.raws)
     newer = replace(older, version=2, fragments=encoded.appended([fragment(100)]))

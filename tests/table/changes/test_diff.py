@@ -161,19 +161,23 @@ FIRST = version(1, Rows(0, range(10)), Rows(1, range(10, 15)))
 
 
 def test_first_version_rows_are_inserts() -> None:
+    """A feed from the beginning reports the initial rows."""
     assert ids(None, FIRST) == expect(insert=range(15))
 
 
 def test_dead_rows_of_version_1_are_ignored() -> None:
+    """Rows that were never visible cannot have been inserted."""
     assert ids(None, version(1, Rows(0, range(5), deleted=[0, 3]))) == expect(insert=[1, 2, 4])
 
 
 def test_an_append_gives_inserts() -> None:
+    """The ids are new, so the rows are neither updates nor moved rows."""
     newer = version(2, *FIRST.rows, Rows(2, range(15, 18), 2))
     assert ids(FIRST, newer) == expect(insert=[15, 16, 17])
 
 
 def test_fragments_with_equal_bytes_are_never_decoded() -> None:
+    """A diff must cost what changed, not what the table holds."""
     newer = version(2, *FIRST.rows, Rows(2, range(15, 18), 2))
     older = replace(FIRST.manifest, fragments=FragmentList(FIRST.manifest.fragments.raws))
     after = replace(newer.manifest, fragments=FragmentList(newer.manifest.fragments.raws))
@@ -182,6 +186,7 @@ def test_fragments_with_equal_bytes_are_never_decoded() -> None:
 
 
 def test_only_changed_deletion_files_are_requested() -> None:
+    """Each requested file is a request to the store."""
     older = version(1, Rows(0, range(10), deleted=[1]), Rows(1, range(10, 15), deleted=[2]))
     newer = version(2, older.rows[0], Rows(1, range(10, 15), deleted=[2, 4]))
     plan = plan_diff(older.manifest, newer.manifest)
@@ -192,35 +197,42 @@ def test_only_changed_deletion_files_are_requested() -> None:
 
 
 def test_rows_deleted_in_place_are_deletes() -> None:
+    """The fragment stays, and only its deletion file shows the change."""
     newer = version(2, Rows(0, range(10), deleted=[3, 7]), FIRST.rows[1])
     assert ids(FIRST, newer) == expect(delete=[3, 7])
 
 
 def test_rows_of_removed_fragments_are_deletes() -> None:
+    """A delete of all rows drops the fragment instead of writing a deletion file."""
     assert ids(FIRST, version(2, FIRST.rows[0])) == expect(delete=range(10, 15))
 
 
 def test_already_dead_rows_are_not_deleted_again() -> None:
+    """Consumers would see a second delete of a row that is gone."""
     older = version(1, Rows(0, range(5), deleted=[0, 1]))
     assert ids(older, version(2)) == expect(delete=[2, 3, 4])
 
 
 def test_moved_rows_with_new_stamps_are_updates() -> None:
+    """An update deletes the old row and writes the new one under the same id."""
     newer = version(2, Rows(0, range(10), deleted=[2, 4]), FIRST.rows[1], Rows(2, [4, 2, 15], 2))
     assert ids(FIRST, newer) == expect(insert=[15], update=[4, 2])
 
 
 def test_a_wholly_updated_fragment_gives_updates() -> None:
+    """The old fragment is gone, but its rows live on under the same ids."""
     newer = version(2, FIRST.rows[0], Rows(2, range(10, 15), 2))
     assert ids(FIRST, newer) == expect(update=range(10, 15))
 
 
 def test_one_version_can_insert_update_and_delete() -> None:
+    """An upsert with deletes does all three in one commit."""
     newer = version(2, Rows(0, range(10), deleted=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
     assert ids(FIRST, newer) == expect(insert=[15], update=[4], delete=[2, 6])
 
 
 def test_a_compaction_is_no_change() -> None:
+    """Rows move with their stamps, and consumers must not see them again."""
     older = version(
         5, Rows(0, range(5), [1, 1, 4, 1, 1], deleted=[1]), Rows(1, [9, 7], 3), Rows(2, [8], 2)
     )
@@ -229,6 +241,7 @@ def test_a_compaction_is_no_change() -> None:
 
 
 def test_rows_stamped_in_place_are_updates() -> None:
+    """Updates of columns leave the rows where they are and change only stamps and files."""
     newer = version(2, Rows(0, range(10), [1, 2] * 5), FIRST.rows[1])
     assert ids(FIRST, newer) == expect(update=[1, 3, 5, 7, 9])
 
@@ -241,22 +254,26 @@ def test_dead_rows_are_never_updates() -> None:
 
 
 def test_a_restore_that_revives_rows_gives_inserts() -> None:
+    """Consumers removed the rows and need them again."""
     older = version(3, Rows(0, range(10), deleted=[3, 7]))
     assert ids(older, version(4, Rows(0, range(10)))) == expect(insert=[3, 7])
 
 
 def test_a_restore_that_removes_rows_gives_deletes() -> None:
+    """Consumers still hold the rows of the abandoned version."""
     older = version(3, *FIRST.rows, Rows(2, range(15, 18), 2))
     assert ids(older, version(4, *FIRST.rows)) == expect(delete=[15, 16, 17])
 
 
 def test_a_restore_that_reverts_updates_gives_updates() -> None:
+    """The stamps go back to older versions, so only inequality shows the change."""
     older = version(3, Rows(0, range(10), deleted=[2, 4]), FIRST.rows[1], Rows(2, [4, 2], 2))
     assert ids(older, version(4, *FIRST.rows)) == expect(update=[2, 4])
 
 
 @pytest.mark.floors
 def test_revived_and_restamped_rows_are_both_found() -> None:
+    """One fragment can hold both kinds of change after a restore."""
     older = version(3, Rows(0, range(6), [1, 1, 1, 5, 1, 1], deleted=[0, 4]), Rows(1, [4], 3))
     newer = version(4, Rows(0, range(6), 1))
     assert ids(older, newer) == expect(insert=[0], update=[3, 4])
@@ -270,6 +287,7 @@ def test_reused_fragment_ids_are_recognized() -> None:
 
 
 def test_reencoded_row_ids_are_no_change() -> None:
+    """The same ids have several valid encodings, and different bytes alone prove nothing."""
     newer = version(2, *FIRST.rows)
     spelled = b"".join(encode_row_ids([number]) for number in range(10))
     first = replace(newer.manifest.fragments[0], row_ids=spelled)
@@ -278,6 +296,7 @@ def test_reencoded_row_ids_are_no_change() -> None:
 
 
 def test_new_fragment_metadata_is_no_change() -> None:
+    """A completed file size must not deliver a whole fragment again."""
     newer = version(2, Rows(0, range(10), files=(replace(FILE, size_bytes=77),)), FIRST.rows[1])
     assert ids(FIRST, newer) == expect()
 
@@ -287,6 +306,7 @@ WITHOUT_X = replace(FILE, field_ids=(0, -2))
 
 
 def test_an_unstamped_column_replacement_updates_live_rows() -> None:
+    """Writers that replace a column without stamps still changed every live row."""
     older = version(1, Rows(0, range(4), deleted=[1]), Rows(1, range(10, 15)))
     newer = version(
         2, Rows(0, range(4), deleted=[1, 2], files=(WITHOUT_X, NEW_COLUMN)), older.rows[1]
@@ -295,6 +315,7 @@ def test_an_unstamped_column_replacement_updates_live_rows() -> None:
 
 
 def test_a_partly_stamped_replacement_updates_stamped_rows() -> None:
+    """Stamps of some rows prove that the writer knows which rows it changed."""
     newer = version(
         2, Rows(0, range(10), [2] + [1] * 9, files=(WITHOUT_X, NEW_COLUMN)), FIRST.rows[1]
     )
@@ -309,6 +330,7 @@ def test_stamps_of_dead_rows_do_not_count() -> None:
 
 
 def test_an_unstamped_backfill_updates_every_row() -> None:
+    """All rows have a value that they did not have before."""
     older = version(
         1, Rows(0, range(3), files=(replace(FILE, field_ids=(0,), column_indices=(0,)),))
     )
@@ -317,6 +339,7 @@ def test_an_unstamped_backfill_updates_every_row() -> None:
 
 
 def test_a_column_that_was_dropped_updates_nothing() -> None:
+    """The remaining columns keep their values, and the schema tells about the other."""
     newer = Version(
         2,
         [Rows(row.id, row.row_ids, files=(WITHOUT_X,)) for row in FIRST.rows],
@@ -326,11 +349,15 @@ def test_a_column_that_was_dropped_updates_nothing() -> None:
 
 
 def test_an_added_null_column_updates_nothing() -> None:
+    """No file changes when a column without values is added."""
     added = replace(SCHEMA.fields[1], id=2, name="y")
     assert ids(FIRST, Version(2, FIRST.rows, Schema((*SCHEMA.fields, added)))) == expect()
 
 
 def test_sequences_in_other_files_are_requested() -> None:
+    """The format can store row ids and versions outside of the manifest, where the plan cannot
+    read them.
+    """
     older, newer = version(1, Rows(0, range(3))), version(2, Rows(0, range(3), [1, 2, 1]))
     before, after = older.manifest.fragments[0], newer.manifest.fragments[0]
     ids_at, stamps_at = ExternalFile("ids", 0, 9), ExternalFile("stamps", 5, 9)
@@ -345,6 +372,7 @@ def test_sequences_in_other_files_are_requested() -> None:
 
 
 def test_sequences_in_hidden_columns_are_requested() -> None:
+    """The format can store row ids as a column of a data file."""
     known = FIRST.manifest.fragments[1]
     file = DataFile("hidden.lance", (-3,), (0,), (2, 2))
     hidden = replace(known, files=(FILE, file), row_ids=LineageColumn(-3, file))
@@ -365,6 +393,9 @@ def test_a_returned_column_updates_unchanged_fragments() -> None:
 
 
 def test_a_returned_column_updates_moved_rows() -> None:
+    """The rows moved while the column was dropped, so a restore changes the values of all
+    of them.
+    """
     older = Version(
         2,
         [Rows(7, range(15), files=(replace(FILE, field_ids=(0, -2)),))],
@@ -374,6 +405,9 @@ def test_a_returned_column_updates_moved_rows() -> None:
 
 
 def test_distant_versions_leave_moved_rows_in_doubt() -> None:
+    """Between distant versions equal stamps do not exclude a change that was undone, so the
+    history decides.
+    """
     newer = version(9, Rows(3, range(15)))
     plan = plan_diff(FIRST.manifest, newer.manifest)
     found = diff(plan)
@@ -393,6 +427,7 @@ def test_in_place_stamps_need_history_across_versions() -> None:
 
 @pytest.mark.floors
 def test_column_backfills_can_be_left_out() -> None:
+    """A consumer may ignore new columns, but must still get rows that an update touched."""
     older = version(
         1, Rows(0, range(4), files=(replace(FILE, field_ids=(0,), column_indices=(0,)),))
     )
@@ -407,12 +442,14 @@ def test_column_backfills_can_be_left_out() -> None:
 
 
 def test_ids_of_all_changed_rows_are_listed() -> None:
+    """A feed over many versions joins their changes by these ids."""
     newer = version(2, Rows(0, range(10), deleted=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
     found = diff(plan_diff(FIRST.manifest, newer.manifest), newer.deleted)
     assert changed_row_ids(found).tolist() == [2, 6, 15, 4]
 
 
 def test_tables_without_stable_ids_name_the_remedy() -> None:
+    """Updates cannot be recognised without them, and the user must learn what to do."""
     plain = Version(2, FIRST.rows, flags=0)
     for older, newer in ((None, plain), (FIRST, plain), (Version(0, (), flags=0), FIRST)):
         with pytest.raises(UnsupportedFeatureError, match=r"no stable row ids.* Create .* migrate"):
@@ -420,6 +457,7 @@ def test_tables_without_stable_ids_name_the_remedy() -> None:
 
 
 def test_a_fragment_without_row_ids_is_corrupt() -> None:
+    """The feature flag promises ids, and guessed ones would mix up rows."""
     bare = replace(FIRST.manifest.fragments[0], row_ids=None)
     manifest = replace(FIRST.manifest, fragments=FragmentList.of([bare]))
     with pytest.raises(CorruptDataError, match="no row ids"):
@@ -427,6 +465,7 @@ def test_a_fragment_without_row_ids_is_corrupt() -> None:
 
 
 def test_a_fragment_without_stamps_reads_version_1() -> None:
+    """The specification defines missing stamps as version 1."""
     bare = replace(FIRST.manifest.fragments[0], last_updated_at_versions=None)
     manifest = replace(FIRST.manifest, version=2, fragments=FragmentList.of([bare]))
     older = version(1, Rows(0, range(10)))
@@ -437,11 +476,15 @@ def test_a_fragment_without_stamps_reads_version_1() -> None:
 
 @pytest.mark.parametrize("row_ids", [[5, 5], [6, 5, 6]])
 def test_a_row_id_live_twice_is_corrupt(row_ids: list[int]) -> None:
+    """One of the two rows would be missing from the feed."""
     with pytest.raises(CorruptDataError, match="belongs to two live rows"):
         changes(None, version(1, Rows(0, row_ids[:1]), Rows(1, row_ids[1:])))
 
 
 def test_dead_rows_beyond_the_end_are_corrupt() -> None:
+    """Such a deletion file belongs to another fragment, and numpy would raise an error without a
+    name.
+    """
     newer = version(2, Rows(0, range(10), deleted=[3]), FIRST.rows[1])
     plan = plan_diff(FIRST.manifest, newer.manifest)
     with pytest.raises(CorruptDataError, match="row 10 of fragment 0"):
@@ -449,11 +492,13 @@ def test_dead_rows_beyond_the_end_are_corrupt() -> None:
 
 
 def test_versions_in_the_wrong_order_are_refused() -> None:
+    """A reversed interval would report inserts as deletes."""
     with pytest.raises(InvalidInputError, match="version 1 to version 1"):
         changes(FIRST, FIRST)
 
 
 def test_a_plan_between_equal_tables_is_empty() -> None:
+    """A version that changes only metadata must cost no reads."""
     newer = version(2, *FIRST.rows)
     assert plan_diff(FIRST.manifest, newer.manifest) == DiffPlan(
         1, 2, (), (), (), frozenset({0, 1}), frozenset(), False, (), ()
@@ -462,6 +507,8 @@ def test_a_plan_between_equal_tables_is_empty() -> None:
 
 
 def test_a_million_compacted_rows_are_followed() -> None:
+    """Compactions write fragments of a million rows, in which single changes must be found."""
+
     def fragment(number: int, start: int, stop: int) -> Fragment:
         stamps = encode_row_versions(RowVersionSequence([1, stop - start - 1], [1, 2]))
         sequence = encode_row_ids(RowIdSequence.from_range(start, stop))
@@ -527,6 +574,7 @@ def make_history(seed: int) -> tuple[Version, Version]:
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 40))
 def test_diffs_are_differences_of_live_rows(seed: int) -> None:
+    """The rows of both versions as dictionaries are the model, over random histories."""
     older, newer = make_history(seed)
     before, after = older.live(), newer.live()
     found = ids(older, newer)

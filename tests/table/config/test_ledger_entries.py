@@ -14,6 +14,7 @@ texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
 
 @given(texts, st.builds(LedgerEntry, st.integers(0, 1 << 62), texts, st.none() | st.just(3)))
 def test_entries_of_any_app_id_round_trip(app_id: str, entry: LedgerEntry) -> None:
+    """App ids are user text, and the key in the table's config must be plain ASCII."""
     config = ledger_entries.config_entries(app_id, entry)
     assert ledger_entries.read_entry(config, app_id) == entry
     assert ledger_entries.read_entries(config) == {app_id: entry}
@@ -24,10 +25,12 @@ def test_entries_of_any_app_id_round_trip(app_id: str, entry: LedgerEntry) -> No
 
 @given(texts, texts)
 def test_app_ids_share_no_entry(one: str, other: str) -> None:
+    """Two streams with one entry would skip each other's batches."""
     assert (ledger_entries.config_key(one) == ledger_entries.config_key(other)) == (one == other)
 
 
 def test_an_entry_has_a_fixed_form() -> None:
+    """Tables in use hold entries of earlier releases, and other tools read them."""
     assert ledger_entries.config_entries("a b/ü.1", LedgerEntry(3, "q")) == {
         "lance_stream.ledger.a%20b%2F%C3%BC.1": '{"batch": 3, "query": "q"}'
     }
@@ -44,11 +47,16 @@ entries = st.builds(LedgerEntry, numbers, st.just("q"), numbers, numbers, st.jus
 def test_entries_with_earlier_batches_round_trip(
     entry: LedgerEntry, recent: list[LedgerEntry]
 ) -> None:
+    """Replays of earlier batches are recognised by what the entry remembers."""
     entry = replace(entry, recent=tuple(recent))
     assert ledger_entries.read_entry(ledger_entries.config_entries("app", entry), "app") == entry
 
 
 def test_earlier_batches_state_only_differing_rules() -> None:
+    """The config is copied into every manifest, so entries stay short; the first form must remain
+    readable.
+    """
+
     def batch(number: int, rules: str, *recent: LedgerEntry) -> LedgerEntry:
         query = "q" if number == 9 else ""
         return LedgerEntry(number, query, number, 5, "d", rules, recent)
@@ -65,6 +73,7 @@ def test_earlier_batches_state_only_differing_rules() -> None:
 
 
 def test_silent_streams_lose_only_earlier_batches() -> None:
+    """Old streams must not enlarge every manifest, yet their last batch has to remain known."""
     recent = (LedgerEntry(8, "", 95, 1, "d", "r"),)
     config = {"other": '"recent" "version": 1', "lance_stream.ledger.bad": '"recent" "version": 1'}
     for app_id, version in (("silent", 100), ("due", 101), ("näme", 2), ('q "version": 1', 101)):
@@ -119,6 +128,7 @@ def _size(config: dict[str, str]) -> int:
 
 @pytest.mark.parametrize("app_id", ["", "\ud800"])
 def test_app_ids_must_be_text(app_id: str) -> None:
+    """An id that is no text, or empty, would make a key that other streams share."""
     with pytest.raises(InvalidInputError, match="app id"):
         ledger_entries.config_key(app_id)
 
@@ -134,11 +144,13 @@ def test_app_ids_must_be_text(app_id: str) -> None:
     ],
 )
 def test_invalid_entries_are_refused_by_key(value: str) -> None:
+    """A damaged entry that reads as absent would write a batch a second time."""
     with pytest.raises(CorruptDataError, match=r"lance_stream\.ledger\.app"):
         ledger_entries.read_entry({"lance_stream.ledger.app": value}, "app")
 
 
 def test_a_restore_keeps_each_streams_newer_entry() -> None:
+    """After a restore, streams continue with their checkpoints and must not replay old batches."""
     restored = {
         "other": "old",
         **ledger_entries.config_entries("a", LedgerEntry(1, "q", 2)),
@@ -158,6 +170,7 @@ def test_a_restore_keeps_each_streams_newer_entry() -> None:
 
 
 def test_a_querys_entries_are_found_among_others() -> None:
+    """The search for one query must neither parse nor fail on entries of other streams."""
     config = {
         **ledger_entries.config_entries("ours", LedgerEntry(4, "q", version=9)),
         **ledger_entries.config_entries("theirs", LedgerEntry(7, "another", version=8)),

@@ -46,12 +46,14 @@ files = st.builds(file, st.integers(0, 1 << 100), st.integers(0, 1 << 50), st.in
     )
 )
 def test_tombstones_round_trip_through_the_config(tombstones: Tombstones) -> None:
+    """The config is the only place that knows which deletes are remembered."""
     entries = config_entries(tombstones)
     assert list(entries) == [CONFIG_KEY]
     assert read_tombstones({"lance.auto": "1", **entries}) == tombstones
 
 
 def test_entries_have_a_fixed_extensible_form() -> None:
+    """Tables in use hold this form, and a later release may add fields to it."""
     entry = json.loads(config_entries(by_id(file(1, 5, 7)))[CONFIG_KEY])
     assert entry == {
         "on": ["id"],
@@ -100,6 +102,7 @@ GOOD_FILE = {"name": f"{1:032x}.arrow", "ms": 5, "rows": 7}
     ],
 )
 def test_invalid_entries_are_refused(value: Any) -> None:
+    """Forgotten deletes would let late events revive deleted rows."""
     with pytest.raises(CorruptDataError, match=CONFIG_KEY):
         read_tombstones({CONFIG_KEY: value if isinstance(value, str) else json.dumps(value)})
 
@@ -119,6 +122,7 @@ def test_tombstones_fix_the_key_columns() -> None:
 
 
 def test_writers_add_to_the_newest_tombstones() -> None:
+    """Another writer may have added or expired files since this one planned."""
     newest = by_id(file(1, 10), file(2, 20), file(3, 30))
     made = with_change(
         newest, by_id(file(4, 40)), joined=[file(2).name, file(9).name], oldest_ms=15
@@ -129,6 +133,7 @@ def test_writers_add_to_the_newest_tombstones() -> None:
 
 
 def test_columns_can_change_after_all_expire() -> None:
+    """Tombstones by another key cannot be compared with those that remain."""
     added = Tombstones(("key",), "at", "double", (file(4, 40),))
     assert with_change(by_id(), added, joined=[], oldest_ms=0) == added
     with pytest.raises(InvalidInputError, match="by the key"):
@@ -136,6 +141,7 @@ def test_columns_can_change_after_all_expire() -> None:
 
 
 def test_a_file_expires_with_its_newest_delete() -> None:
+    """An earlier expiry would forget deletes that are still due."""
     assert without_expired([file(1, 99), file(2, 100), file(3, 101)], 100) == (
         file(2, 100),
         file(3, 101),
@@ -145,6 +151,9 @@ def test_a_file_expires_with_its_newest_delete() -> None:
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=300))
 def test_files_stay_few_and_rarely_rewritten(sizes: list[int]) -> None:
+    """Each batch reads all files and adds one, so both numbers must grow with the
+    logarithm only.
+    """
     there: list[TombstoneFile] = []
     written = 0
     for number, size in enumerate(sizes):
@@ -160,6 +169,7 @@ def test_files_stay_few_and_rarely_rewritten(sizes: list[int]) -> None:
 
 
 def test_large_files_are_left_alone() -> None:
+    """Joining them again would rewrite millions of rows for one new file."""
     large = [file(number, num_rows=MAX_ROWS_TO_JOIN) for number in range(20)]
     assert files_to_join(large, MAX_ROWS_TO_JOIN) == ()
     assert files_to_join([*large, *map(file, range(20, 27))], 1) == tuple(map(file, range(20, 27)))

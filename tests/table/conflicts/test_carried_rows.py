@@ -32,6 +32,9 @@ def rewrites(draw: st.DrawFn) -> tuple[list[tuple[int, list[int], list[int] | No
 def test_dead_rows_carry_over_to_new_fragments(
     rewrite: tuple[list[tuple[int, list[int], list[int] | None]], list[int]],
 ) -> None:
+    """Rows that were deleted during a compaction must be deleted in its result, at their new
+    offsets.
+    """
     old, sizes = rewrite
     written = [
         now is None or offset in now
@@ -55,4 +58,7 @@ def test_dead_rows_carry_over_to_new_fragments(
 
 @pytest.mark.parametrize("deleted_now", [[], [1], [1, 4, 5]])
 def test_a_revived_row_was_not_written(deleted_now: list[int]) -> None:
+    """A restore brought back a row that the compaction left out, so the compaction must be planned
+    again.
+    """
     assert killed_since(RewrittenRows(6, offsets([1, 2])), offsets(deleted_now)) is None

@@ -153,12 +153,14 @@ ONE_OF_EACH: dict[type[object], Operation] = {
 
 
 def test_every_pair_of_operations_has_a_rule() -> None:
+    """A new operation must not be committed past others without a decision."""
     assert RULES.keys() == set(OPERATIONS.values())
     for rules in RULES.values():
         assert rules.keys() == set(OPERATIONS.values())
 
 
 def test_every_pair_of_operations_gets_a_verdict() -> None:
+    """A rule that fails on an operation would surface only in a race."""
     assert ONE_OF_EACH.keys() == set(OPERATIONS.values())
     for ours, theirs in itertools.product(ONE_OF_EACH.values(), repeat=2):
         assert isinstance(judge(ours, theirs), Verdict)
@@ -207,9 +209,10 @@ MEASURED = [
 
 
 @pytest.mark.parametrize(("ours", "theirs", "verdict"), MEASURED)
-def test_the_rules_equal_the_references(
+def test_the_rules_equal_those_of_pylance(
     ours: Operation, theirs: Operation, verdict: Verdict
 ) -> None:
+    """Writers of both must agree, or one overwrites what the other relies on."""
     assert judge(ours, theirs) is verdict
 
 
@@ -337,23 +340,29 @@ FINER = [
 def test_rules_can_examine_the_operations(
     ours: Operation, theirs: Operation, verdict: Verdict
 ) -> None:
+    """Whether two operations conflict can depend on their fragments, columns and keys."""
     assert judge(ours, theirs) is verdict
 
 
 @pytest.mark.parametrize("operation", ONE_OF_EACH.values(), ids=lambda each: type(each).__name__)
-def test_an_unknown_operation_conflicts_with_every_operation(operation: Operation) -> None:
+def test_unknown_operations_conflict_with_all(operation: Operation) -> None:
+    """Nobody can tell what a later release's operation did to the rows."""
     unknown = UnknownOperation(199)
     assert judge(operation, unknown) is NO
     assert judge(unknown, operation) is NO
 
 
-def test_a_missing_transaction_conflicts_with_every_operation() -> None:
+def test_missing_transactions_conflict_with_all() -> None:
+    """Without its transaction a version may have done anything, so the operation is
+    planned again.
+    """
     for operation in ONE_OF_EACH.values():
         with pytest.raises(RetryableConflictError, match="the operation of version 8 is unknown"):
             check(Transaction(7, "a", operation), None, 8)
 
 
 def test_conflicts_name_both_operations_and_the_version() -> None:
+    """The user has to find the other writer."""
     ours = Transaction(7, "a", delete(0))
     with pytest.raises(
         RetryableConflictError, match=r"Delete .* version 7, and Rewrite of version 9"

@@ -50,6 +50,9 @@ def arrow_file(
 @settings(max_examples=30)
 @given(offset_sets.filter(bool))
 def test_offsets_round_trip_in_either_form(offsets: list[int]) -> None:
+    """A lost offset would show a deleted row, and the order of the given offsets must
+    not matter.
+    """
     shuffled = np.random.default_rng(0).permutation(offsets)
     file_type, data = encode_deletion_vector(shuffled)
     assert file_type is (BITMAP if len(offsets) >= 5000 else ARROW)
@@ -61,6 +64,7 @@ def test_offsets_round_trip_in_either_form(offsets: list[int]) -> None:
 @settings(max_examples=30)
 @given(offset_sets, st.booleans())
 def test_roaring_bitmaps_decode_as_pyroaring_writes(offsets: list[int], with_runs: bool) -> None:
+    """Lance writes the portable format of Roaring, with and without runs."""
     bitmap = BitMap(offsets)
     if with_runs:
         bitmap.run_optimize()
@@ -69,10 +73,12 @@ def test_roaring_bitmaps_decode_as_pyroaring_writes(offsets: list[int], with_run
 
 @pytest.mark.parametrize(("count", "file_type"), [(1, ARROW), (4999, ARROW), (5000, BITMAP)])
 def test_the_form_changes_at_five_thousand(count: int, file_type: DeletionFileType) -> None:
+    """pylance changes at the same count, and a differing writer would make files larger."""
     assert encode_deletion_vector(np.arange(count))[0] is file_type
 
 
 def test_arrow_deletion_vectors_are_one_batch() -> None:
+    """pylance expects one batch with one column of this name and type."""
     _, data = encode_deletion_vector([3, 1])
     table = pa.ipc.open_file(data).read_all()
     assert table.schema == pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
@@ -81,18 +87,21 @@ def test_arrow_deletion_vectors_are_one_batch() -> None:
 
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_unordered_and_compressed_offsets_are_read(compression: str | None) -> None:
+    """The specification demands neither order nor absence of compression."""
     data = arrow_file(pa.array([*range(2000, 3000), 5], pa.uint32()), compression=compression)
     assert decode_deletion_vector(data, ARROW, 3000).tolist() == [5, *range(2000, 3000)]
 
 
 @pytest.mark.parametrize("offsets", [[], [-1], [1 << 32]])
 def test_invalid_offset_sets_are_not_written(offsets: list[int]) -> None:
+    """Repeated, negative or large offsets would make a file that no reader accepts."""
     with pytest.raises(InvalidInputError):
         encode_deletion_vector(np.array(offsets, np.int64))
 
 
 @pytest.mark.parametrize("count", [3, 6000])
 def test_an_offset_outside_the_fragment_is_corrupt(count: int) -> None:
+    """The file belongs to another fragment, whose rows would be shown or hidden wrongly."""
     file_type, data = encode_deletion_vector(np.arange(count) * 2)
     last = (count - 1) * 2
     assert len(decode_deletion_vector(data, file_type, last + 1)) == count
@@ -101,6 +110,9 @@ def test_an_offset_outside_the_fragment_is_corrupt(count: int) -> None:
 
 
 def test_a_count_unlike_the_manifests_is_corrupt() -> None:
+    """Counting rows uses the manifest and scans use the file, and they must agree; zero means not
+    stated.
+    """
     file_type, data = encode_deletion_vector([1, 2])
     with pytest.raises(CorruptDataError, match="holds 2 offsets, but the manifest states 3"):
         decode_deletion_vector(data, file_type, 10, 3)
@@ -121,6 +133,7 @@ def test_a_count_unlike_the_manifests_is_corrupt() -> None:
     ],
 )
 def test_arrow_files_of_other_shapes_are_corrupt(data: bytes, what: str) -> None:
+    """Another column or type would be read as offsets of rows."""
     with pytest.raises(CorruptDataError, match=what):
         decode_deletion_vector(data, ARROW, 3)
 
@@ -162,6 +175,7 @@ PLAIN = BitMap([1, 4, 9]).serialize()  # too few and far apart for runs
     ],
 )
 def test_rule_breaking_roaring_bitmaps_are_corrupt(data: bytes, what: str) -> None:
+    """Libraries accept some of these bytes and give offsets that are not in ascending order."""
     with pytest.raises(CorruptDataError, match=what):
         decode_deletion_vector(data, BITMAP, 1 << 20)
 
@@ -179,7 +193,8 @@ def test_small_files_cannot_claim_many_offsets() -> None:
         decode_deletion_vector(data, BITMAP, 1 << 32)
 
 
-def test_few_numbers_are_looked_up_in_a_bitmap_of_nearly_all() -> None:
+def test_lookups_do_not_expand_huge_bitmaps() -> None:
+    """A run of 2^32 numbers takes a few bytes, but 16 GiB when it is expanded."""
     everything = BitMap()
     everything.add_range(0, 1 << 32)
     everything.remove(70_000)
@@ -198,9 +213,8 @@ def test_few_numbers_are_looked_up_in_a_bitmap_of_nearly_all() -> None:
     st.lists(st.integers(0, 300_000) | st.integers(0, 2**64 - 1)),
     st.booleans(),
 )
-def test_numbers_are_looked_up_in_bitmaps_of_all_kinds(
-    some: set[int], asked: list[int], dense: bool
-) -> None:
+def test_lookups_work_in_all_container_kinds(some: set[int], asked: list[int], dense: bool) -> None:
+    """Arrays, bitsets and runs are searched in their own ways, and pyroaring is the judge."""
     numbers = BitMap(some)
     if dense:
         numbers.add_range(100_000, 150_000)
@@ -212,7 +226,8 @@ def test_numbers_are_looked_up_in_bitmaps_of_all_kinds(
 
 
 @pytest.mark.parametrize("asked", [[], [3], [1 << 17]])
-def test_a_bitmap_whose_numbers_are_looked_up_is_whole(asked: list[int]) -> None:
+def test_lookups_notice_damaged_bitmaps(asked: list[int]) -> None:
+    """A lookup that reads only some containers must not accept a truncated bitmap."""
     data = BitMap([*range(0, 9000, 2), 1 << 16]).serialize()
     for damaged in (b"", data[:-1], data + b"\0"):
         with pytest.raises(CorruptDataError):

@@ -22,6 +22,7 @@ def fragment_of(sizes: list[int]) -> Fragment:
 @settings(max_examples=60)
 @given(st.lists(SIZES, max_size=12))
 def test_sizes_agree_with_each_fragment(sizes: list[list[int]]) -> None:
+    """Sizes of many fragments are read from raw bytes, and the decoded fragments are the judge."""
     made = [fragment_of(size) for size in sizes]
     found = FileSizes.of([encode_fragment(value) for value in made])
     assert found.num_files.tolist() == [len(size) for size in sizes]
@@ -33,10 +34,12 @@ def test_sizes_agree_with_each_fragment(sizes: list[list[int]]) -> None:
 
 
 def test_sizes_beyond_63_bits_are_capped() -> None:
+    """A damaged size must not become negative and admit a file as small."""
     found = FileSizes.of([encode_fragment(fragment_of([(1 << 64) - 1]))])
     assert found.num_bytes.tolist() == [(1 << 63) - 1]
 
 
 def test_damaged_fragments_are_refused() -> None:
+    """Bytes that are no message must not read as size zero."""
     with pytest.raises(CorruptDataError):
         FileSizes.of([b"\x12\xff"])

@@ -35,6 +35,7 @@ DELETION_FILE = DeletionFile(DeletionFileType.BITMAP, 7, (1 << 64) - 1, 3, base_
     ],
 )
 def test_fragments_round_trip(fragment: Fragment) -> None:
+    """Fragments are decoded and encoded again whenever an operation touches them."""
     assert decode_fragment(encode_fragment(fragment)) == fragment
 
 
@@ -51,7 +52,8 @@ LONG = bytes(range(256)) * 20
         Fragment(1, (DATA_FILE,), 10, None, LONG, unknown=wire.frame(200, LONG)),
     ],
 )
-def test_long_sequences_are_in_the_bytes_that_protobuf_writes(fragment: Fragment) -> None:
+def test_long_sequences_equal_protobuf_bytes(fragment: Fragment) -> None:
+    """Long sequences bypass protobuf for speed, and other readers must not notice."""
     data = encode_fragment(fragment)
     assert data == wire.serialize(fragment_to_proto(fragment))
     assert decode_fragment(data) == fragment
@@ -67,24 +69,28 @@ def test_long_sequences_are_in_the_bytes_that_protobuf_writes(fragment: Fragment
         [wire.frame(9, LONG), wire.frame(200, b"unknown"), bytes((0x08, 3)), wire.frame(5, b"ids")],
     ],
 )
-def test_long_messages_of_other_writers_are_read_as_protobuf_does(fields: list[bytes]) -> None:
+def test_foreign_long_messages_read_like_protobuf(fields: list[bytes]) -> None:
+    """Other writers may order or repeat fields, where the last one wins."""
     message = table_pb2.DataFragment.FromString(b"".join(fields))
     assert decode_fragment(b"".join(fields)) == fragment_from_proto(message)
 
 
 @pytest.mark.parametrize("field", [bytes((5 << 3, 1)), bytes((5 << 3 | 2, 200, 1)), b"\x07"])
 def test_damage_in_a_long_message_is_reported(field: bytes) -> None:
+    """The fast path must not accept what protobuf refuses."""
     with pytest.raises(CorruptDataError):
         decode_fragment(wire.frame(9, LONG) + field)
 
 
 @pytest.mark.parametrize("version", [(0, 2), (0, 3), (2, 0), (2, 1), (2, 2), (2, 3)])
 def test_every_file_version_spelling_is_kept(version: tuple[int, int]) -> None:
+    """Version 2.0 has two spellings in stored files, and rewriting must not change them."""
     fragment = Fragment(0, (DataFile("a", (0,), (0,), version),), 1)
     assert decode_fragment(encode_fragment(fragment)).files[0].file_version == version
 
 
 def test_unknown_fields_of_every_part_are_kept() -> None:
+    """A later release's fields must survive a rewrite by this one."""
     future = wire.frame(200, b"later")
     message = table_pb2.DataFragment(physical_rows=5)
     message.files.add(path="a").MergeFromString(future)
@@ -98,6 +104,7 @@ def test_unknown_fields_of_every_part_are_kept() -> None:
 
 
 def test_data_overlays_are_kept_and_reported() -> None:
+    """Overlays change values, so a reader that does not know them must be able to refuse."""
     message = table_pb2.DataFragment(id=4, physical_rows=5)
     message.overlays.add(committed_version=9).data_file.path = "overlay.lance"
     fragment = decode_fragment(message.SerializeToString())
@@ -107,6 +114,7 @@ def test_data_overlays_are_kept_and_reported() -> None:
 
 
 def test_legacy_files_need_no_column_indices() -> None:
+    """Files of version 0.1 place columns by the position of their field."""
     file = data_file_from_proto(table_pb2.DataFile(path="a", fields=[3, -2, 5]))
     assert file.column_indices == ()
     assert file.column_of() == {3: 0, 5: 2}
@@ -137,14 +145,17 @@ def test_legacy_files_need_no_column_indices() -> None:
     ],
 )
 def test_contradictory_fragments_are_corrupt(message: table_pb2.DataFragment, what: str) -> None:
+    """A fragment that contradicts itself has no reading that could be right."""
     with pytest.raises(CorruptDataError, match=what):
         decode_fragment(message.SerializeToString())
 
 
 def test_unknown_deletion_file_types_are_refused() -> None:
+    """Deletions that cannot be read would show deleted rows."""
     with pytest.raises(UnsupportedFeatureError, match="type 2"):
         decode_fragment(b"\x1a\x02\x08\x02")
 
 
 def test_columns_are_found_by_field_unless_void() -> None:
+    """A negative field id marks a column that was replaced and must not be read."""
     assert DATA_FILE.column_of() == {0: 0, 1: -1}

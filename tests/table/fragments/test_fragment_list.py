@@ -63,12 +63,14 @@ def expected_of(fragments: list[Fragment]) -> list[tuple[int, int, int, bool]]:
 
 
 def test_a_fragment_is_decoded_once() -> None:
+    """Scans and diffs ask for the same fragment many times."""
     fragments = FragmentList(FragmentList.of([fragment(1)]).raws)
     assert fragments[0] is fragments[0]
     assert fragments[-1] is fragments[0]
 
 
 def test_fragments_are_replaced_and_dropped_by_position() -> None:
+    """Operations change a few fragments of many and must leave the others in order."""
     fragments = FragmentList.of(fragment(number) for number in range(4))
     changed = fragments.replaced({1: None, 3: fragment(3, physical_rows=99)})
     assert changed.ids == (0, 2, 3)
@@ -79,11 +81,13 @@ def test_fragments_are_replaced_and_dropped_by_position() -> None:
 
 
 def test_two_fragments_with_one_id_are_corrupt() -> None:
+    """An address would mean two rows."""
     with pytest.raises(CorruptDataError, match="same id"):
         FragmentList.of([fragment(1), fragment(1)]).by_id(1)
 
 
 def test_one_deletion_file_among_many_is_seen() -> None:
+    """The feature flag depends on it, and readers without the flag would show deleted rows."""
     plain = [fragment(number) for number in range(5)]
     assert not FragmentList.of(plain).has_deletion_files
     for place in range(5):
@@ -92,12 +96,14 @@ def test_one_deletion_file_among_many_is_seen() -> None:
 
 
 def test_a_fragment_list_survives_pickling() -> None:
+    """Spark sends manifests to executors."""
     fragments = FragmentList.of([fragment(0), fragment(1)])
     assert pickle.loads(pickle.dumps(fragments)) == fragments
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, MANY])
 def test_numbers_are_found_without_decoding(count: int) -> None:
+    """Planning needs ids and counts of a hundred thousand fragments, but not the fragments."""
     known = varied(count)
     fragments = FragmentList(map(encode_fragment, known))
     assert numbers_of(fragments) == expected_of(known)
@@ -118,6 +124,7 @@ def test_repeated_deletion_file_fields_merge() -> None:
 
 @pytest.mark.parametrize("place", [0, 7, MANY - 1])
 def test_truncated_fragments_are_corrupt(place: int) -> None:
+    """The fast path over all bytes must not run into the neighbouring fragment."""
     raws = [encode_fragment(value) for value in varied(MANY)]
     raws[place] = raws[place][:-1]
     with pytest.raises(CorruptDataError):
@@ -143,7 +150,10 @@ def test_damaged_fragments_agree_with_the_decoder() -> None:
     assert compared > 20
 
 
-def test_derived_lists_keep_what_is_known() -> None:
+def test_derived_lists_inherit_cached_numbers() -> None:
+    """A new version changes a few fragments, and reading the numbers of all again would slow down
+    commits.
+    """
     known = varied(MANY)
     fragments = FragmentList(map(encode_fragment, known))
     _ = fragments.numbers, fragments[4], fragments.framed, fragments.index_by_id
@@ -175,6 +185,7 @@ def test_derived_lists_keep_what_is_known() -> None:
 
 
 def test_duplicate_ids_are_seen_in_derived_lists() -> None:
+    """The inherited index must not hide a collision with the new fragments."""
     fragments = FragmentList.of([fragment(1), fragment(2)])
     assert fragments.index_by_id == {1: 0, 2: 1}
     for made in (fragments.appended([fragment(2)]), fragments.replaced({0: fragment(2)})):
@@ -184,6 +195,7 @@ def test_duplicate_ids_are_seen_in_derived_lists() -> None:
 
 @pytest.mark.floors
 def test_fragments_are_sorted_by_id() -> None:
+    """The specification keeps fragments in ascending order of their ids."""
     fragments = FragmentList(map(encode_fragment, reversed(varied(MANY))))
     _ = fragments[0]
     made = fragments.sorted_by_id()
@@ -192,7 +204,8 @@ def test_fragments_are_sorted_by_id() -> None:
     assert made.sorted_by_id() is made
 
 
-def test_live_and_dead_rows_are_summed() -> None:
+def test_live_rows_are_summed() -> None:
+    """Counting rows of a table uses this sum and opens no file."""
     fragments = FragmentList.of([fragment(1, deletion_file=deleted(3)), fragment(2)])
     assert fragments.num_live_rows == 17
     assert FragmentList().num_live_rows == 0
@@ -200,6 +213,7 @@ def test_live_and_dead_rows_are_summed() -> None:
 
 
 def test_numbers_of_long_fragments_copy_no_sequence() -> None:
+    """Row ids can be megabytes per fragment, and planning needs none of them."""
     num_bytes = 1 << 20
     wanted = [fragment(place, row_ids=bytes(num_bytes)) for place in range(3)]
     raws = [encode_fragment(value) for value in wanted]

@@ -11,6 +11,7 @@ TYPES = st.sampled_from([np.uint32, np.uint64, np.int64])
 
 @given(st.data(), TYPES)
 def test_set_operations_agree_with_python(data: st.DataObject, kind: type) -> None:
+    """Sorted arrays replace sets for speed, and must neither change their input nor its type."""
     numbers = arrays.arrays(kind, st.integers(0, 12), elements=st.integers(0, 15))
     one, other = data.draw(numbers), data.draw(numbers)
     before = one.copy()
@@ -25,6 +26,7 @@ def test_set_operations_agree_with_python(data: st.DataObject, kind: type) -> No
 
 @pytest.mark.parametrize("edge", [0, 2**63, 2**64 - 1])
 def test_the_limits_of_64_bits_work(edge: int) -> None:
+    """Differences of u64 values wrap around, which breaks comparisons by subtraction."""
     one, other = np.array([edge], np.uint64), np.array([5, 2**64 - 2], np.uint64)
     assert union(one, other).tolist() == sorted({edge, 5, 2**64 - 2})
     assert difference(other, one).tolist() == [5, 2**64 - 2]
@@ -32,5 +34,6 @@ def test_the_limits_of_64_bits_work(edge: int) -> None:
 
 
 def test_ascending_numbers_are_returned_as_given() -> None:
+    """Copies of large arrays would double the memory of a diff."""
     numbers = np.arange(10, dtype=np.uint32)
     assert distinct(numbers) is numbers

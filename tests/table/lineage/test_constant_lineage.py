@@ -104,6 +104,7 @@ def check(lineage: ConstantValues, place: int, found: list[int] | None, step: in
 @settings(max_examples=60)
 @given(made=st.lists(fragments(), max_size=12))
 def test_constant_lineage_agrees_with_each_fragment(made: list[Fragment]) -> None:
+    """Lineage of many fragments is read from raw bytes, and the decoded sequences are the judge."""
     lineage = constant_lineage([encode_fragment(value) for value in made])
     assert lineage.ids.tolist() == [entry.id for entry in made]
     assert lineage.is_plain.all()
@@ -119,6 +120,7 @@ def test_constant_lineage_agrees_with_each_fragment(made: list[Fragment]) -> Non
     others=st.lists(st.integers(0, 60), max_size=6, unique=True),
 )
 def test_ranges_of_row_ids_are_compared(firsts: list[int | None], others: list[int]) -> None:
+    """A fragment whose ids are no range must never count as free of the given ids."""
     file = DataFile("a.lance", (0,), (0,), (2, 2))
     made = [
         Fragment(
@@ -155,6 +157,7 @@ def test_ranges_of_row_ids_are_compared(firsts: list[int | None], others: list[i
 def test_lineage_is_carried_from_list_to_list(
     made: list[Fragment], more: list[Fragment], other: Fragment, steps: list[str]
 ) -> None:
+    """Lists inherit the lineage of the fragments that stay, which must equal a fresh reading."""
     listed = FragmentList(map(encode_fragment, made))
     for step in ("ask", *steps):
         if step == "ask":
@@ -185,17 +188,20 @@ def test_a_split_run_is_not_known() -> None:
 
 
 def test_fragments_without_row_counts_are_unknown() -> None:
+    """Fragments of old writers state no count, so nothing can be concluded from their bytes."""
     made = Fragment(3, (DataFile("a.lance", (0,), (0,), (2, 2)),), 0)
     lineage = constant_lineage([encode_fragment(made)])
     assert not lineage.is_plain[0]
 
 
 def test_no_fragments_give_no_lineage() -> None:
+    """Empty arrays break code that takes a first element for granted."""
     lineage = constant_lineage([])
     assert len(lineage.ids) == len(lineage.created.values) == 0
 
 
 def test_lineage_of_appended_tables_is_known() -> None:
+    """Appends give constant stamps and ranges of ids, the case that skipping is made for."""
     made = [
         Fragment(
             number,

@@ -26,6 +26,7 @@ def index_of(*fragments: tuple[int, list[int], list[int]]) -> RowIdIndex:
 
 
 def test_an_address_is_fragment_and_offset() -> None:
+    """The specification puts the fragment id into the high 32 bits."""
     packed = pack_addresses(7, [0, 5, (1 << 32) - 1])
     assert packed.tolist() == [7 << 32, (7 << 32) + 5, (8 << 32) - 1]
     fragment_ids, offsets = unpack_addresses(packed)
@@ -39,6 +40,7 @@ spans = st.sampled_from([60, 1 << 40, MAX])
 
 @given(spans, st.data())
 def test_exactly_the_live_rows_are_found(span: int, data: st.DataObject) -> None:
+    """The dictionary of live rows is the model, for narrow and wide ranges of ids."""
     ids = data.draw(st.lists(st.integers(0, span), max_size=60, unique=True))
     cut = data.draw(st.integers(0, len(ids)))
     fragments = {4: ids[:cut], 9: ids[cut:]}
@@ -61,6 +63,7 @@ def test_exactly_the_live_rows_are_found(span: int, data: st.DataObject) -> None
 
 
 def test_updated_rows_are_found_where_they_moved() -> None:
+    """The old row of the same id is deleted and must not be returned."""
     index = index_of((1, [1, 2, 3], [1]), (2, [2], []))
     assert index.find([1, 2, 3])[0].tolist() == [1 << 32, 2 << 32, (1 << 32) + 2]
 
@@ -68,12 +71,14 @@ def test_updated_rows_are_found_where_they_moved() -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("far", [10, 1 << 50])
 def test_a_row_id_live_twice_is_corrupt(far: int) -> None:
+    """An id identifies one row, and a choice between two would hide the damage."""
     with pytest.raises(CorruptDataError, match="1 row ids belong to two live rows each"):
         index_of((1, [5, far], []), (2, [7, 5], []))
     assert len(index_of((1, [5, far], [0]), (2, [7, 5], []))) == 3
 
 
 def test_an_index_of_no_rows_finds_nothing() -> None:
+    """Tables may be empty, and searches in empty arrays are easily out of bounds."""
     addresses, found = index_of((1, [3], [0])).find([0, 3])
     assert (addresses.tolist(), found.tolist()) == ([NO_ADDRESS, NO_ADDRESS], [False, False])
     assert index_of().find([])[0].tolist() == []
@@ -89,6 +94,7 @@ def test_unindexable_row_counts_are_refused_early() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [1, 1000])
 def test_indexing_costs_little_more_than_sorting(factor: int) -> None:
+    """The index is built at the first lookup by id, and loops over rows would take minutes."""
     ids = np.random.default_rng(1).permutation(3_000_000).astype(np.uint64) * np.uint64(factor)
     # One hundred fragments, each with ids of all ages, as after many updates and a compaction.
     parts = [RowIdSequence.from_array(np.sort(part)) for part in np.split(ids, 100)]

@@ -47,6 +47,7 @@ def kind_of(data: bytes) -> str:
 
 @given(id_lists)
 def test_row_ids_round_trip(ids: list[int]) -> None:
+    """An id that changes in storage would give a row another identity."""
     decoded = decode_row_ids(encode_row_ids(u64(ids)), len(ids))
     assert decoded.to_array().dtype == np.uint64
     assert decoded.to_array().tolist() == ids
@@ -56,6 +57,7 @@ def test_row_ids_round_trip(ids: list[int]) -> None:
 
 @given(id_lists, st.data())
 def test_parts_of_a_sequence_decode_alone(ids: list[int], data: st.DataObject) -> None:
+    """Readers of a few rows must not expand a million ids."""
     sequence = decode_row_ids(encode_row_ids(u64(ids)))
     start = data.draw(st.integers(0, len(ids)))
     stop = data.draw(st.integers(start, len(ids)))
@@ -68,6 +70,7 @@ def test_parts_of_a_sequence_decode_alone(ids: list[int], data: st.DataObject) -
 
 @given(id_lists, st.lists(st.one_of(near, far), max_size=30))
 def test_a_row_is_found_by_its_id(ids: list[int], others: list[int]) -> None:
+    """Each kind of segment is searched in its own way, and a dictionary is the judge."""
     sequence = decode_row_ids(encode_row_ids(u64(ids)))
     wanted = [*others, *ids[::3]]
     index_by_id = {id_: place for place, id_ in enumerate(ids)}
@@ -76,6 +79,7 @@ def test_a_row_is_found_by_its_id(ids: list[int], others: list[int]) -> None:
 
 @given(id_lists.filter(bool))
 def test_no_other_single_segment_would_be_smaller(ids: list[int]) -> None:
+    """Row ids are part of every manifest, so their size is paid by each commit."""
     size = len(encode_row_ids(u64(ids)))
     values = Array.U64Array(values=u64(ids).astype("<u8").tobytes())
     rivals = [Segment(array=Array(u64_array=values))]
@@ -110,12 +114,14 @@ def test_no_other_single_segment_would_be_smaller(ids: list[int]) -> None:
     ],
 )
 def test_the_smallest_segment_kind_is_chosen(ids: list[int], kind: str) -> None:
+    """The kinds differ by a factor of a thousand for typical sequences."""
     data = encode_row_ids(u64(list(ids)))
     assert kind_of(data) == kind
     assert decode_row_ids(data).to_array().tolist() == list(ids)
 
 
 def test_rows_moved_in_runs_store_runs() -> None:
+    """Compactions move whole runs, for which an array of ids would be thousands of times larger."""
     moved = [*range(500, 900), *range(300), *range(4000, 9000)]
     data = encode_row_ids(u64(moved))
     kinds = [
@@ -127,7 +133,8 @@ def test_rows_moved_in_runs_store_runs() -> None:
     assert isinstance(only, row_ids.Ranges)
 
 
-def test_unsorted_pieces_have_their_own_kinds() -> None:
+def test_unsorted_pieces_choose_kinds_separately() -> None:
+    """One kind for the whole sequence would be the plain array."""
     ids = [*range(5000, 9000, 3), *range(1000), *range(10**6, 10**9, 10**7)]
     data = encode_row_ids(u64(ids))
     kinds = [
@@ -139,6 +146,7 @@ def test_unsorted_pieces_have_their_own_kinds() -> None:
 
 
 def test_scattered_ascending_ids_take_two_bytes_each() -> None:
+    """Updates of scattered rows would otherwise add eight bytes per row to every manifest."""
     ids = np.arange(10**9, 10**9 + 10**6, 55, dtype=np.uint64)
     data = encode_row_ids(ids)
     assert len(data) < 2.05 * len(ids)
@@ -148,7 +156,8 @@ def test_scattered_ascending_ids_take_two_bytes_each() -> None:
     assert decoded.find(ids[::-7]).tolist() == list(range(len(ids)))[::-7]
 
 
-def test_sequences_that_differ_in_one_id_are_told_apart() -> None:
+def test_sequences_differing_in_one_id_differ() -> None:
+    """Decoded sequences are cached and shared, so they must be read-only and never confused."""
     ids = np.arange(0, 900_000, 300, dtype=np.uint64)
     for place in range(0, len(ids), 97):
         changed = ids.copy()
@@ -161,6 +170,7 @@ def test_sequences_that_differ_in_one_id_are_told_apart() -> None:
 
 
 def test_bitmaps_count_from_the_lowest_bit() -> None:
+    """Lance does so, although the specification says otherwise; the bytes are Lance's."""
     # Ids 0 to 9 without 1, as Lance writes them.
     data = bytes.fromhex("0a081a06100a1a02fd03")
     assert decode_row_ids(data, 9).to_array().tolist() == [0, *range(2, 10)]
@@ -168,6 +178,7 @@ def test_bitmaps_count_from_the_lowest_bit() -> None:
 
 
 def test_new_ranges_are_encoded_without_expansion() -> None:
+    """An append of two billion rows must not allocate their ids."""
     sequence = RowIdSequence.from_range(5, 5 + (1 << 31))
     data = encode_row_ids(sequence)
     assert len(data) < 20
@@ -182,6 +193,7 @@ def test_new_ranges_are_encoded_without_expansion() -> None:
 
 @pytest.mark.floors
 def test_empty_ranges_hide_no_ids() -> None:
+    """Other writers store empty ranges, which confuse a search by the starts of ranges."""
     message = rowids_pb2.RowIdSequence()
     for start, stop in [(20, 30), (0, 10), (5, 5), (0, 0), (20, 20)]:
         found = message.segments.add().range
@@ -193,6 +205,7 @@ def test_empty_ranges_hide_no_ids() -> None:
 
 
 def test_sequences_are_joined_in_order() -> None:
+    """A compaction concatenates the ids of its fragments."""
     parts = [RowIdSequence.from_range(5, 7), RowIdSequence.from_array([9, 1]), RowIdSequence()]
     joined = RowIdSequence.concat([*parts, RowIdSequence.from_range(0, 0)])
     assert joined.to_array().tolist() == [5, 6, 9, 1]
@@ -202,6 +215,7 @@ def test_sequences_are_joined_in_order() -> None:
 
 
 def test_invalid_ranges_and_offsets_are_refused() -> None:
+    """Numpy would wrap negative offsets and return ids of other rows."""
     for start, stop in ((-1, 0), (5, 4), (0, 1 << 64)):
         with pytest.raises(InvalidInputError):
             RowIdSequence.from_range(start, stop)
@@ -214,6 +228,7 @@ def test_invalid_ranges_and_offsets_are_refused() -> None:
 
 
 def test_a_count_unlike_the_fragments_is_corrupt() -> None:
+    """A shifted sequence would give every later row the id of its neighbour."""
     with pytest.raises(CorruptDataError, match="10 rows has 9 row ids"):
         decode_row_ids(bytes.fromhex("0a081a06100a1a02fd03"), 10)
 
@@ -276,6 +291,7 @@ HUGE = Segment(range=Segment.Range(start=0, end=1 << 63))
 def test_rule_breaking_segments_are_corrupt(
     segments: list[rowids_pb2.U64Segment], what: str
 ) -> None:
+    """Stored segments are not trusted, and must never raise an error of numpy."""
     with pytest.raises(CorruptDataError, match=what):
         decode_row_ids(message_of(*segments))
 
@@ -290,6 +306,7 @@ def test_holes_may_begin_and_end_ranges() -> None:
 
 
 def test_any_bytes_read_or_are_bad_data() -> None:
+    """Callers handle BadDataError only."""
     num_read = 0
 
     sound = encode_row_ids(RowIdSequence.from_array([3, 4, 5, 9, 7, 20]))

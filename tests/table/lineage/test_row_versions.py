@@ -31,6 +31,7 @@ def span(start: int, end: int) -> rowids_pb2.U64Segment.Range:
 
 @given(version_lists)
 def test_row_versions_round_trip(versions: list[int]) -> None:
+    """Stamps are runs of equal versions, and a run too many enlarges every manifest."""
     sequence = RowVersionSequence.from_array(versions)
     again = decode_row_versions(encode_row_versions(sequence), len(versions))
     assert again == sequence
@@ -42,6 +43,7 @@ def test_row_versions_round_trip(versions: list[int]) -> None:
 
 @given(version_lists, st.data())
 def test_parts_of_the_versions_decode_alone(versions: list[int], data: st.DataObject) -> None:
+    """Readers of a few rows must not expand a million stamps."""
     sequence = RowVersionSequence.from_array(versions)
     start = data.draw(st.integers(0, len(versions)))
     stop = data.draw(st.integers(start, len(versions)))
@@ -115,19 +117,22 @@ def test_many_runs_are_decoded_as_few_are(last: rowids_pb2.RowDatasetVersionRun)
         b"\x0f\x01",
     ],
 )
-def test_damage_behind_many_runs_is_reported(damaged: bytes) -> None:
+def test_damage_after_many_runs_is_reported(damaged: bytes) -> None:
+    """Many runs take a fast path, which must refuse what the plain one refuses."""
     plain = message_of(*(run(number, range=RANGE) for number in range(MANY)))
     with pytest.raises(CorruptDataError):
         decode_row_versions(plain + damaged, 6 * MANY + 6)
 
 
-def test_more_rows_than_a_fragment_can_have_are_refused_among_many_runs() -> None:
+def test_absurd_row_counts_are_refused() -> None:
+    """Sums of lengths in the fast path must not overflow and then match."""
     runs = [run(number, range=span(0, (1 << 32) - 1)) for number in range(MANY)]
     with pytest.raises(CorruptDataError, match="row versions"):
         decode_row_versions(message_of(*runs), 6)
 
 
 def test_only_the_size_of_a_span_counts() -> None:
+    """The format uses a segment of row ids for a span, where only its length has a meaning."""
     bitmap = rowids_pb2.U64Segment.RangeWithBitmap(start=7, end=15, bitmap=b"\x81")
     data = message_of(
         run(5, range=span(0, 3)),
@@ -139,6 +144,7 @@ def test_only_the_size_of_a_span_counts() -> None:
 
 
 def test_a_missing_sequence_reads_as_version_1() -> None:
+    """The specification defines missing stamps as version 1."""
     assert decode_row_versions(None, 3).to_array().tolist() == [1, 1, 1]
     assert decode_row_versions(None, 0).to_array().tolist() == []
 
@@ -163,11 +169,13 @@ def test_equal_neighbours_merge_into_one_run() -> None:
     ],
 )
 def test_versions_that_do_not_fit_are_corrupt(data: bytes, what: str) -> None:
+    """Shifted stamps would report changes of the wrong rows."""
     with pytest.raises(CorruptDataError, match=what):
         decode_row_versions(data, 5)
 
 
 def test_any_bytes_read_or_are_bad_data() -> None:
+    """Callers handle BadDataError only."""
     sound, num_read = encode_row_versions(RowVersionSequence.uniform(4, 1)), 0
     damaged = st.builds(
         lambda at, byte: sound[:at] + bytes([byte]) + sound[at + 1 :],
@@ -190,6 +198,7 @@ def test_any_bytes_read_or_are_bad_data() -> None:
 
 
 def test_invalid_offsets_and_lengths_are_refused() -> None:
+    """Numpy would wrap negative offsets and return stamps of other rows."""
     sequence = RowVersionSequence.uniform(4, 1)
     for wrong in ([4], [-1]):
         with pytest.raises(InvalidInputError):

@@ -25,6 +25,7 @@ def arrow_file(values: object, compression: str | None = None, batches: int = 1)
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
 @pytest.mark.parametrize("count", [0, 1, 1000])
 def test_a_sound_file_is_read(compression: str | None, count: int) -> None:
+    """The checks must accept every compression and the empty batch."""
     batch = read_only_batch(arrow_file(range(count), compression), SCHEMA, count, 5)
     assert batch.column(0).to_pylist() == list(range(count))
 
@@ -43,6 +44,7 @@ def test_many_zeros_are_not_decompressed(compression: str) -> None:
 
 
 def test_overstated_buffers_are_refused() -> None:
+    """Arrow allocates the claimed size before it decompresses."""
     data = bytearray(arrow_file(range(1000), "zstd"))
     place = data.index(struct.pack("<q", 4000))
     while bytes(data[place + 8 : place + 12]) != b"\x28\xb5\x2f\xfd":  # where a frame begins
@@ -55,11 +57,13 @@ def test_overstated_buffers_are_refused() -> None:
 
 @pytest.mark.parametrize("batches", [0, 2, 3, 50])
 def test_exactly_one_batch_is_read(batches: int) -> None:
+    """Rows of a second batch would be ignored silently."""
     with pytest.raises(CorruptDataError, match="batches of"):
         read_only_batch(arrow_file([1], batches=batches), SCHEMA, 5)
 
 
 def test_damaged_messages_are_refused_or_read() -> None:
+    """No damage may crash the process or raise an error of Arrow."""
     dice = np.random.default_rng(5)
     refused = read = 0
     for compression in (None, "zstd", "lz4"):
@@ -77,6 +81,7 @@ def test_damaged_messages_are_refused_or_read() -> None:
 
 
 def test_random_headers_are_refused_or_parsed() -> None:
+    """Offsets in a flatbuffer lead anywhere, and must not lead outside of the message."""
     dice = np.random.default_rng(6)
     refused = 0
     for size in range(1, 400):

@@ -31,6 +31,7 @@ def walk_all(messages: list[bytes]) -> WalkedFields:
 @given(st.lists(st.lists(FIELDS, max_size=6).map(b"".join), max_size=20))
 @settings(deadline=None, max_examples=50)
 def test_walking_columns_agrees_with_each_message(messages: list[bytes]) -> None:
+    """The numpy walk over many messages replaces a loop, and the plain reader is the judge."""
     walked = walk_all(messages)
     assert not walked.is_odd.any()
     for place, message in enumerate(messages):
@@ -42,6 +43,7 @@ def test_walking_columns_agrees_with_each_message(messages: list[bytes]) -> None
 
 
 def test_embedded_messages_are_found_in_place() -> None:
+    """Nested messages are read later, from the same bytes."""
     messages = [b"", wire.frame(3, b""), varint(1, 9) + wire.frame(3, b"x" * 300) + varint(2, 1)]
     spans = walk_all(messages).spans[3]
     assert spans.starts.tolist() == [-1, 2, 2 + 2 + 3]
@@ -70,6 +72,7 @@ def test_embedded_messages_are_found_in_place() -> None:
     ],
 )
 def test_odd_messages_do_not_affect_neighbours(odd: bytes) -> None:
+    """One unusual message must not shift the reading of the others."""
     plain = varint(1, 1 << 40) + varint(2, 7)
     walked = walk_all([plain, odd, plain, odd])
     assert walked.is_odd.tolist() == [False, True, False, True]
@@ -80,6 +83,7 @@ def test_odd_messages_do_not_affect_neighbours(odd: bytes) -> None:
 @given(st.lists(st.binary(max_size=40), max_size=10))
 @settings(deadline=None)
 def test_any_bytes_are_plain_or_odd(messages: list[bytes]) -> None:
+    """A message that counts as plain must be one that the plain reader accepts."""
     walked = walk_all([*messages, varint(1, 5)])
     assert len(walked.is_odd) == len(messages) + 1
     assert int(walked.numbers[1][-1]) == 5

@@ -118,6 +118,7 @@ def transaction(operation: Operation) -> Transaction:
 
 
 def test_every_operation_has_a_class() -> None:
+    """An update of the protocol must not bring an operation that reads as unknown."""
     oneof = transaction_pb2.Transaction.DESCRIPTOR.oneofs_by_name["operation"]
     assert {field.name for field in oneof.fields} == set(OPERATIONS)
     assert len(set(OPERATIONS.values())) == len(OPERATIONS)
@@ -125,7 +126,8 @@ def test_every_operation_has_a_class() -> None:
         assert field.message_type.name == OPERATIONS[field.name].__name__
 
 
-def test_every_operation_occurs_in_the_tests_below() -> None:
+def test_every_operation_has_a_sample() -> None:
+    """The round trips below would miss an operation without a sample."""
     assert {type(operation) for operation in SAMPLES} == {
         *OPERATIONS.values(),
         UnknownOperation,
@@ -135,6 +137,7 @@ def test_every_operation_occurs_in_the_tests_below() -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("operation", SAMPLES, ids=operation_name)
 def test_operations_round_trip(operation: Operation) -> None:
+    """Other writers check their operations against the stored one."""
     assert decode_transaction(encode_transaction(transaction(operation))) == transaction(operation)
 
 
@@ -146,6 +149,7 @@ def test_operations_round_trip(operation: Operation) -> None:
 def test_operation_classes_state_every_message_field(
     operation: Operation,
 ) -> None:
+    """A field that the class does not have would be lost when a transaction is rewritten."""
     name = FIELD_NAMES[type(operation)]
     descriptor = transaction_pb2.Transaction.DESCRIPTOR.fields_by_name[name].message_type
     stated = {field.name for field in fields(operation)} - {"unknown"}
@@ -156,6 +160,7 @@ def test_operation_classes_state_every_message_field(
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_unknown_fields_of_an_operation_are_kept(name: str) -> None:
+    """A later release's fields must survive a rewrite by this one."""
     message = transaction_pb2.Transaction(read_version=1, uuid="u")
     future = wire.frame(400, b"later")
     getattr(message, name).MergeFromString(future)
@@ -165,6 +170,7 @@ def test_unknown_fields_of_an_operation_are_kept(name: str) -> None:
 
 
 def test_unknown_operations_are_kept_verbatim() -> None:
+    """The history must remain readable when a newer writer has used the table."""
     data = b"\x08\x05" + wire.frame(116, b"new operation") + wire.frame(9, b"new detail")
     decoded = decode_transaction(data)
     assert decoded.operation == UnknownOperation(116, wire.frame(116, b"new operation"))
@@ -174,12 +180,14 @@ def test_unknown_operations_are_kept_verbatim() -> None:
 
 
 def test_a_transaction_without_an_operation_is_corrupt() -> None:
+    """A truncated file must not count as an unknown operation."""
     for data in (b"", b"\x08\x05", wire.frame(99, b"new detail"), wire.frame(200, b"another")):
         with pytest.raises(CorruptDataError, match="no operation"):
             decode_transaction(data)
 
 
 def test_unwritable_transactions_are_refused() -> None:
+    """Protobuf's own errors do not say which value was wrong."""
     with pytest.raises(InvalidInputError):
         encode_transaction(replace(transaction(Restore(1)), read_version=-1))
     with pytest.raises(InvalidInputError):
@@ -210,12 +218,16 @@ def test_damaged_transactions_read_or_are_bad_data(
 
 
 def test_only_adding_operations_have_new_fragments() -> None:
+    """A failed commit deletes the files of these fragments, and those of a rewrite have other
+    rules.
+    """
     having = {type(operation) for operation in SAMPLES if new_fragments(operation)}
     assert having == {Append, Overwrite, Update}
     assert new_fragments(SAMPLES[0]) == (FRAGMENT, OTHER)
 
 
 def test_index_sections_round_trip() -> None:
+    """Indices of pylance must survive the commits of this package."""
     section = encode_index_section([INDEX, replace(INDEX, unknown=b"")])
     assert decode_index_section(section) == (INDEX, replace(INDEX, unknown=b""))
     with pytest.raises(CorruptDataError):
