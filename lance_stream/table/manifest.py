@@ -177,20 +177,6 @@ class Manifest:
             distrusted_fragments=None,
         )
 
-    def base_path(self, base_id: int) -> BasePath:
-        """Return the base path with an id.
-
-        Raises:
-            CorruptDataError: The manifest has none.
-        """
-        for base in self.base_paths:
-            if base.id == base_id:
-                return base
-        raise CorruptDataError(
-            f"a file refers to the base path {base_id}, but the manifest has only "
-            f"{[base.id for base in self.base_paths]}"
-        )
-
 
 def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
     """Return the version that a manifest file describes.

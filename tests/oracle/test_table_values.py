@@ -429,15 +429,16 @@ def test_a_clones_files_lie_below_its_base(tmp_path: Path) -> None:
     lance.write_dataset(rows(0, 1), str(clone), mode="append")
     *_, (_, newest) = manifests(clone)
     found = []
+    base_of = {base.id: base for base in newest.base_paths}
     for fragment in newest.fragments:
         for file in fragment.files:
-            base = None if file.base_id is None else newest.base_path(file.base_id)
+            base = None if file.base_id is None else base_of[file.base_id]
             root = clone if base is None else Path(base.path.removeprefix("file://"))
             assert (root / paths.data_file_path(file.path, base)).exists()
             found.append(root.resolve())
         if fragment.deletion_file is not None:
             assert fragment.deletion_file.base_id is not None
-            base = newest.base_path(fragment.deletion_file.base_id)
+            base = base_of[fragment.deletion_file.base_id]
             root = Path(base.path.removeprefix("file://"))
             assert (root / paths.deletion_file_path(fragment.id, fragment.deletion_file)).exists()
             found.append(root.resolve())

@@ -51,11 +51,10 @@ from lance_stream.upsert.change_rules import check_has_sequence, history_schema
 from lance_stream.upsert.histories.shadowed_events import check_has_history, check_history_names
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append_fragments
-from lance_stream.verbs.columns.add_columns import add_missing_columns
-from lance_stream.verbs.columns.widen_columns import widen_columns
+from lance_stream.verbs.columns.fit_columns import fit_columns
 from lance_stream.verbs.create import check_column_types, plan_table
 from lance_stream.verbs.overwrite import overwrite_fragments
-from lance_stream.write.casting import check_castable, check_rows_fit
+from lance_stream.write.casting import check_castable
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import Outcome
@@ -123,15 +122,15 @@ class Batch:
         if arguments.keeps_history:
             check_has_history(table.arrow_schema)
         adds_columns = "add_columns" in arguments.schema_evolution
-        if "widen_types" in arguments.schema_evolution:
-            table = widen_columns(table, incoming, may_have_new=adds_columns)
-        if adds_columns:
-            is_exact = is_case_sensitive(self.df.sparkSession)
-            table = add_missing_columns(table, incoming, case_sensitive=is_exact)
-        if arguments.mode == "scd1":
+        if arguments.mode == "scd1" and not adds_columns:
             check_has_sequence(table.arrow_schema, incoming)
-        _check_fits(incoming, table, is_partial=arguments.is_by_key)
-        return table
+        return fit_columns(
+            table,
+            incoming,
+            arguments.schema_evolution,
+            case_sensitive=adds_columns and is_case_sensitive(self.df.sparkSession),
+            is_partial=arguments.is_by_key,
+        )
 
     def read(self) -> DataFrame:
         """Return the rows with the columns that the sink reads, and that their digest covers."""
@@ -225,13 +224,6 @@ class Batch:
             config=arguments.config,
             storage_options=arguments.storage_options,
         )
-
-
-def _check_fits(incoming: pa.Schema, table: TableVersion, *, is_partial: bool) -> None:
-    columns = table.arrow_schema
-    if is_partial:  # missing columns keep their values
-        columns = pa.schema([field for field in columns if field.name in incoming.names])
-    check_rows_fit(incoming, columns)
 
 
 def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:

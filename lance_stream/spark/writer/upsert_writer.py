@@ -43,11 +43,9 @@ from lance_stream.upsert.large.staged_rows import (
     upsert_staged,
 )
 from lance_stream.verbs.append import append_fragments
-from lance_stream.verbs.columns.add_columns import add_missing_columns
-from lance_stream.verbs.columns.widen_columns import widen_columns
+from lance_stream.verbs.columns.fit_columns import fit_columns
 from lance_stream.verbs.create import check_column_types, plan_table
 from lance_stream.verbs.jobs import check_is_as_requested, ledger_config
-from lance_stream.write.casting import check_rows_fit
 
 _log = logging.getLogger("lance_stream.spark.writer")
 
@@ -259,14 +257,13 @@ def _prepare(job: UpsertJob) -> TableVersion:
             storage_options=arguments.storage_options,
         )
     check_is_as_requested(table, arguments.file_version, arguments.primary_key)
-    adds_columns = "add_columns" in arguments.schema_evolution
-    if "widen_types" in arguments.schema_evolution:
-        table = widen_columns(table, job.incoming, may_have_new=adds_columns)
-    if adds_columns:
-        table = add_missing_columns(table, job.incoming, case_sensitive=job.case_sensitive)
-    stored = [field for field in table.arrow_schema if field.name in job.incoming.names]
-    check_rows_fit(job.incoming, pa.schema(stored))  # missing columns keep their values
-    return table
+    return fit_columns(
+        table,
+        job.incoming,
+        arguments.schema_evolution,
+        case_sensitive=job.case_sensitive,
+        is_partial=True,
+    )
 
 
 def _rules(

@@ -2,5 +2,6 @@
 
 Read `schema_changes` first, which all of them share. `drop_columns` and `rename_columns` change the
 schema only; `add_columns` and `computed_columns` add columns, `alter_columns` and `widen_columns`
-change their types; `column_files` writes the files of new values.
+change their types, and `fit_columns` does both for incoming rows; `column_files` writes the files
+of new values.
 """

@@ -1,0 +1,47 @@
+"""Fits the columns of a table to those of incoming rows, as far as the user lets them change.
+
+widen_types     columns become wide enough for the rows' values
+add_columns     the table gets the columns, and parts of structs, that only the rows have
+"""
+
+from collections.abc import Container
+
+import pyarrow as pa
+
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.verbs.columns.add_columns import add_missing_columns
+from lance_stream.verbs.columns.widen_columns import widen_columns
+from lance_stream.write.casting import check_rows_fit
+
+
+def fit_columns(
+    table: TableVersion,
+    incoming: pa.Schema,
+    schema_evolution: Container[str],
+    *,
+    case_sensitive: bool,
+    is_partial: bool,
+) -> TableVersion:
+    """Return the version that rows can be written for: the table's, or one with other columns.
+
+    Args:
+        table: The newest version.
+        incoming: The rows' schema.
+        schema_evolution: Which changes the user allows: "widen_types", "add_columns".
+        case_sensitive: Whether a new name may differ from another column's in case only.
+        is_partial: Whether the rows may lack columns, which keep their values.
+
+    Raises:
+        InvalidInputError: The rows do not fit.
+        CommitError: Every attempt conflicted with other commits.
+    """
+    adds_columns = "add_columns" in schema_evolution
+    if "widen_types" in schema_evolution:
+        table = widen_columns(table, incoming, may_have_new=adds_columns)
+    if adds_columns:
+        table = add_missing_columns(table, incoming, case_sensitive=case_sensitive)
+    columns = table.arrow_schema
+    if is_partial:
+        columns = pa.schema([field for field in columns if field.name in incoming.names])
+    check_rows_fit(incoming, columns)
+    return table
