@@ -192,7 +192,7 @@ def test_new_columns_are_added_to_a_history(spark: Any, uri: str) -> None:
 @pytest.mark.parametrize(
     ("select", "message"),
     [
-        ("*; 1 AS __START_AT", "has a column '__START_AT', which a history"),
+        ("*; 1 AS __START_AT", "has a column '__START_AT', a name reserved"),
         ("*; 1 AS __SEQUENCE", "has a column '__SEQUENCE', but this name is reserved"),
         ("CAST(NULL AS long) AS id; city; note; seq; op", "rows have no key"),
         ("id; city; note; CAST(NULL AS long) AS seq; op", "rows have no 'seq'"),
