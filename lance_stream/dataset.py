@@ -638,7 +638,7 @@ class Dataset:
             apply_as_deletes: A SQL expression over the data: if true, the row deletes its key.
             column_list: The columns that are stored; by default all.
             except_column_list: The columns that are not stored, instead.
-            tombstones: How long deletes are remembered ("7 days"); by default for good.
+            tombstones: How long deletes are remembered ("7 days"); by default forever.
 
         Raises:
             InvalidInputError: A key or a sequence is null; a column does not exist; a value does
@@ -692,7 +692,7 @@ class Dataset:
                 that are stored. Changes of other columns replace the value in the row.
             track_history_except_column_list: These other columns, instead.
             tombstones: How long changes that show in no row are remembered ("30 days"), such as
-                deletes that came before what they delete; by default for good. Changes that arrive
+                deletes that came before what they delete; by default forever. Changes that arrive
                 later than that may be misplaced.
 
         Raises:
@@ -898,7 +898,7 @@ class Dataset:
 
         The clone names the files of this table; what is written to it is stored in its own
         directory. Both can then be written, followed and cleaned up independently: a cleanup of the
-        clone deletes files of its own only. The versions before the cloned one are not part of it.
+        clone deletes only its own files. The versions before the cloned one are not part of it.
 
         This table keeps the version's files as long as a tag protects them, which this method
         creates: `lance_stream.clone.` and 16 digits, with the clone's location in its metadata.

@@ -84,7 +84,7 @@ class FollowRules:
         """Check the numbers.
 
         Raises:
-            InvalidInputError: One is out of range, or is no number.
+            InvalidInputError: One is out of range, or is not a number.
         """
         limits = {
             "max_rows": self.limits.rows,

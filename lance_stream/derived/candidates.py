@@ -290,7 +290,7 @@ def _highest(sources: Iterator[_Source], max_rows: int) -> tuple[list[Rows], boo
 
 
 def _least_of_highest(candidates: list[Rows], max_rows: int) -> int:
-    """Return the row id above which so many rows are; 0 if there are not as many."""
+    """Return the `max_rows`-th highest row id; 0 if there are no more rows than that."""
     if sum(len(rows.offsets) for rows in candidates) <= max_rows:
         return 0
     ids = np.concatenate([rows.row_ids for rows in candidates])

@@ -96,7 +96,7 @@ class _Work:
 
     Attributes:
         source: The version that is read.
-        table: The table with the values; the source itself, or one beside.
+        table: The table with the values: the source itself, or a separate table.
         entry: The progress entry as read from the config; None without one.
         planned: The progress once the round is done, if it is done at `source`.
         rows: The rows to check.
@@ -125,7 +125,7 @@ class Derivation:
     Args:
         uri: The source.
         declaration: What is computed.
-        target: The table beside that has the values; None for columns of the source.
+        target: The separate table with the values; None for columns of the source.
         storage_options: Settings of the store.
         quarantine: The table for rows that failed; None for the one next to the table.
         runner: Runs the work.

@@ -2,7 +2,7 @@
 
     numpy arrays, lists, pandas, Arrow     become arrays of the declared types
     another number, shape, or type         is an error
-    a value that would be another one      is an error: 1.5 as a whole number, a time as a date, a
+    a value that the cast would change     is an error: 1.5 as a whole number, a time as a date, a
                                            field of a struct that the type does not have
 
 pyarrow makes of values what their type asks for, and cuts off what does not fit. So what was made

@@ -34,7 +34,7 @@ _MAX_CHECKED: Final = 32
 
 
 class Origin(NamedTuple):
-    """The version that another one derives from.
+    """The version that a version derives from.
 
     Attributes:
         version: Its number.
@@ -68,7 +68,7 @@ class Ancestry:
             self._recent.pop(next(iter(self._recent)))
 
     def origin(self, version: int) -> Origin | None:
-        """Return what a version derives from; None for the oldest one, or if it is gone."""
+        """Return the version that a version derives from; None if it is missing or unknown."""
         if version not in self._origins:
             origin = self._read(version)
             if origin is not None:

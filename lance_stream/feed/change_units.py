@@ -98,7 +98,7 @@ def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection
 
 
 def _repeat_text(text: str, num_rows: int) -> pa.Array:
-    """Return the text so many times; `pyarrow.scalar` would import pandas for that."""
+    """Return an array that repeats the text; `pyarrow.scalar` would import pandas."""
     data = text.encode()
     offsets = np.arange(num_rows + 1, dtype=np.int32) * np.int32(len(data))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * num_rows)]

@@ -33,7 +33,7 @@ from lance_stream.schema.types.logical_types import MAP, STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 
 NUM_PREFETCHED_STEPS: Final = 64
-"""How many older manifests are read side by side when versions are followed one by one."""
+"""The number of older manifests that are read concurrently to follow columns over versions."""
 
 STEPS_ALONE: Final = 4
 """After how many single steps to the previous version the next manifests are read ahead."""

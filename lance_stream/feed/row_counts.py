@@ -12,9 +12,9 @@ from lance_stream.table.changes.row_counts import RowCounts
 def list_counted_versions(table: TableVersion, limit: int | None = None) -> list[VersionInfo]:
     """Return the existing versions of a table with the rows that each changed, the newest last.
 
-    Where the manifests do not tell, deletion files are read, and both manifests once more. Still
-    unknown: versions whose previous version is gone, and what a version of a table without stable
-    row ids changed in rows that it had before.
+    If the manifests are not sufficient, deletion files are read, and both manifests again. Counts
+    remain unknown for versions whose previous version no longer exists, and for changes of existing
+    rows in tables without stable row ids.
 
     Args:
         table: Any version.

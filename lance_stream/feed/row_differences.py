@@ -30,7 +30,7 @@ from lance_stream.table.changes.diff import (
 )
 
 _UNKNOWN: Final = History(np.empty(0, np.uint64), has_old_columns=True)
-"""Of a restore whose version is gone: row versions hold, and columns may have come back."""
+"""A restore of a version that no longer exists: row versions are trusted, columns may be back."""
 
 
 class RowDifferences:
@@ -81,7 +81,7 @@ class RowDifferences:
     ) -> History | None:
         """Return what the versions between did, beyond what their ends show.
 
-        It is None for neighbors, which show everything, and if versions are gone.
+        None for adjacent versions, which show everything, and if versions no longer exist.
         """
         first, last = older.version, newer.version
         origin = self._restored_by(newer) if first + 1 == last else None
@@ -152,7 +152,7 @@ class RowDifferences:
             older = newer
 
     def _start_at(self, version: int) -> TableVersion:
-        """Return the version before the first step; for one that is gone, its restore."""
+        """Return the version before the first step; if it no longer exists, its restore."""
         try:
             return self._at(version)
         except NotFoundError:

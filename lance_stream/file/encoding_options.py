@@ -9,9 +9,9 @@
                                                           compressed
     minichunk-size                  bytes                 the size of chunks of byte strings
     dict-divisor                    a number from 1       a dictionary only if it has at most one
-                                                          item for so many values
+                                                          item for this number of values
     dict-size-ratio                 over 0, up to 1       ... and at most this part of their bytes
-    dict-max-size                   bytes                 ... and at most so many
+    dict-max-size                   bytes                 ... and at most this size
     dict-values-compression         none lz4 zstd         compression of a dictionary's items
     dict-values-compression-level   a whole number        how hard
     packed                          true false            a struct as one column

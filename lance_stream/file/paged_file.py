@@ -89,7 +89,7 @@ class PagedFile:
         ]
         columns = yield from self._columns.load([column_of[descendant.id] for descendant in stored])
         lengths = [[page.length for page in column.pages] for column in columns]
-        # The items of a 2.0 list are a column of their own, which counts items.
+        # The items of a 2.0 list are a separate column, which counts items.
         of_rows = [length for length in lengths if sum(length) == self._metadata.num_rows]
         return np.cumsum([0, *max(of_rows, key=len, default=[self._metadata.num_rows])])
 

@@ -12,7 +12,7 @@ def check_may_create(uri: str, batch: MicroBatch, *, late_start: bool) -> None:
     not Spark's, without a query id, may begin anywhere.
 
     Args:
-        uri: Where there is no table.
+        uri: The location that has no table.
         batch: The batch.
         late_start: Whether the user allows a later batch to create the table.
 

@@ -55,7 +55,7 @@ class RestoreSearch:
     batch: MicroBatch
 
     def find(self, entry: LedgerEntry | None, absent_through: int) -> int | None:
-        """Return the version that committed the batch; None if there is none.
+        """Return the version that committed the batch; None if there is no such version.
 
         Args:
             entry: The stream's newest entry, which is of an earlier batch.
@@ -74,7 +74,7 @@ class RestoreSearch:
         return self._find_before_restore(after)
 
     def entry_at(self, version: int) -> LedgerEntry:
-        """Return the batch's entry in the version that committed it; without rows if it is gone."""
+        """Return the batch's entry in its version; without rows if the version was removed."""
         batch = self.batch
         with suppress(NotFoundError, BadDataError):
             entry = read_entry(self.table.log.read(version).config, batch.app_id)
@@ -92,7 +92,7 @@ class RestoreSearch:
         )
 
     def _find_before_restore(self, after: int) -> int | None:
-        """Return the version after another one that committed the batch, if a restore removed it.
+        """Return the version after `after` that committed the batch, if a restore removed it.
 
         Raises:
             InvalidInputError: See `find`.

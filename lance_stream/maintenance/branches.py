@@ -5,7 +5,7 @@
               3  create its file below `_refs`: from here on, the branch is there
               4  delete the tag
     delete    1  check that no tag and no other branch needs it
-              2  delete its file: from here on, the branch is gone
+              2  delete its file: from here on, the branch does not exist
               3  check again; if something needs it by now, restore the file
               4  delete the files in its folder, manifests first, except those of other branches
 
@@ -180,7 +180,7 @@ def _exists(name: str) -> InvalidInputError:
 
 
 def _parent_of(refs: Refs) -> Branch | None:
-    """Return the branch that another one is created from; None for the main one.
+    """Return the branch that a new branch starts from; None for the main branch.
 
     Raises:
         NotFoundError: It is being deleted, or was never completely created.

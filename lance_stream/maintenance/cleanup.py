@@ -448,7 +448,7 @@ class _OngoingCommits:
         self._young = {file.path for file in files if file.modified > self._latest}
 
     def hold_after(self, versions: Sequence[int], removed: Collection[str]) -> float:
-        """Return the version after which all versions must stay; infinity if there is none.
+        """Return the version after which all versions must stay; infinity if none must.
 
         A version that was published long ago is not republished: a writer that read the newest
         version before that and has not finished no longer counts.

@@ -169,7 +169,7 @@ def hold_beginning(
 
 def release_beginning(refs: Refs, name: str) -> None:
     """Undo `hold_beginning`, if it was done."""
-    with suppress(NotFoundError, InvalidInputError):  # there is none, or one of another branch
+    with suppress(NotFoundError, InvalidInputError):  # missing, or of another branch
         if _find(refs, name, SNAPSHOT_PREFIX):
             tag_files.delete_tag(refs, consumer_tag(name, SNAPSHOT_PREFIX))
 

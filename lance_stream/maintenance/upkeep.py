@@ -1,4 +1,4 @@
-"""What a stream's writer does for its table beside the batches: compactions, and fresh indices.
+"""Background maintenance by a stream's writer: compactions, and index updates.
 
 Both commit in turn with the batches, and never work on the table at the same time: a compaction
 moves rows that an index is being built on.

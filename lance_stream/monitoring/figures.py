@@ -15,7 +15,7 @@ from typing import Any, Final
 from lance_stream.monitoring.series import Series, VersionSize
 
 MAX_BARS: Final = 400
-"""How many fragments have a bar of their own."""
+"""The maximum number of fragments with a separate bar."""
 
 _CHANGES: Final = (
     ("inserted", "rows_inserted", 1),
@@ -60,7 +60,7 @@ class Figure:
 
 
 def figures_of(series: Series) -> list[Figure]:
-    """Return the figures for which there is something to show."""
+    """Return the figures that have data."""
     figures = [
         _rows(series),
         _changes(series),

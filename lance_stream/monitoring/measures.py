@@ -237,7 +237,7 @@ def _indices(table: TableVersion) -> tuple[IndexMeasure, ...]:
 def _counted(table: TableVersion, version: int, differences: RowDifferences) -> _CountedRows:
     newer = table if version == table.version else table.read_at(version)
     counts = None
-    with suppress(NotFoundError, BadDataError):  # the previous version is gone, or has no row ids
+    with suppress(NotFoundError, BadDataError):  # no previous version, or no row ids
         older = table.read_at(version - 1) if version > 1 else None
         transaction = read_transaction(newer.store, newer.manifest)
         operation = transaction.operation if transaction else None

@@ -24,7 +24,7 @@ from lance_stream.monitoring.measures import TableMeasures, TableWatch
 _log = logging.getLogger(__name__)
 
 MAX_NAMES: Final = 200
-"""How many tables, streams, consumers and indices have a label of their own."""
+"""The maximum number of tables, streams, consumers and indices with a separate label."""
 
 OTHERS: Final = "(others)"
 

@@ -51,7 +51,7 @@ STALE: Final = "stale"
 
 
 def quarantine_uri(uri: str | os.PathLike[str]) -> str:
-    """Return the location of a table's quarantine: beside it, `orders_quarantine.lance`."""
+    """Return the location of a table's quarantine: next to it, `orders_quarantine.lance`."""
     text, question, query = os.fspath(uri).partition("?")
     return f"{text.rstrip('/').removesuffix('.lance')}_quarantine.lance{question}{query}"
 
@@ -59,7 +59,7 @@ def quarantine_uri(uri: str | os.PathLike[str]) -> str:
 def open_quarantine(
     uri: str, storage_options: Mapping[str, Any], table_uri: str | None = None
 ) -> TableVersion | None:
-    """Return the newest version of a quarantine; None if there is none yet.
+    """Return the newest version of a quarantine; None if it does not exist yet.
 
     Args:
         uri: Its location.

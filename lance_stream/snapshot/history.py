@@ -33,12 +33,12 @@ class VersionInfo:
     Attributes:
         version: Its number.
         timestamp: When it was committed, in UTC; None if its writer did not record it.
-        operation: The operation, for example "Append"; None if its transaction is gone.
+        operation: The operation, for example "Append"; None if its transaction no longer exists.
         num_rows: How many live rows it has; None if its manifest does not state it, as with old
             writers: `Dataset.count_rows` reads the files.
         properties: The properties that the writer stored in its transaction.
         rows_inserted: How many rows it inserted; None if the manifests do not tell, as with a
-            restore, or if the previous version is gone.
+            restore, or if the previous version no longer exists.
         rows_updated: How many rows it updated; None as above.
         rows_deleted: How many rows it deleted; None as above.
     """
@@ -140,14 +140,14 @@ def _describe(
         properties=dict(transaction.properties) if transaction else {},
     )
     if table.version != (older.version + 1 if older else 1):
-        return described  # the previous version is gone
+        return described  # the previous version no longer exists
     operation = transaction.operation if transaction else None
     counts = count_changed_rows(older, table.manifest, operation)
     return described if counts is None else described.with_row_counts(counts)
 
 
 def read_transaction(store: Store, manifest: Manifest) -> Transaction | None:
-    """Return the transaction that committed a version; None if it is gone.
+    """Return the transaction that committed a version; None if it no longer exists.
 
     Raises:
         BadDataError: Its bytes are damaged.

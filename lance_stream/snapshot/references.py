@@ -1,7 +1,7 @@
 """References: where tags and branches are stored, and the histories of branches.
 
     {table}/                                       the main branch
-    {table}/tree/{branch}/                         a branch: versions and new files of its own
+    {table}/tree/{branch}/                         a branch: its versions and new files
     {table}/_refs/tags/{tag}.json                  tags of the table and of all its branches
     {table}/_refs/branches/{branch}.json           what each branch was created from
 
@@ -62,7 +62,7 @@ _MARK = f"/{TREE_DIRECTORY}/"
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A separate history that starts at a version of another one.
+    """A separate history that starts at a version of another branch.
 
     Attributes:
         name: The name.
@@ -308,7 +308,7 @@ def _as_identifier(content: Any) -> tuple[tuple[int, str], ...]:
 
 
 def find_branch(refs: Refs, name: str) -> Branch | None:
-    """Return what the file of a branch says; None if there is no file.
+    """Return the contents of a branch's file; None if it does not exist.
 
     Raises:
         CorruptDataError: The file is damaged.
@@ -346,7 +346,7 @@ def create_branch_file(refs: Refs, branch: Branch, manifest_size: int) -> bool:
 
 
 def delete_branch_file(refs: Refs, name: str) -> bytes | None:
-    """Delete the file of a branch, and return what it said; None if there is none."""
+    """Delete the file of a branch, and return its contents; None if it does not exist."""
     path = branch_file_path(name)
     try:
         data = refs.root.read(path)

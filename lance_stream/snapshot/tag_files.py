@@ -278,7 +278,7 @@ def _store_of(refs: Refs, name: str) -> Store:
 
 @contextmanager
 def holding(refs: Refs, version: int) -> Iterator[None]:
-    """Protect a version from cleanup while a body runs, with a tag of its own.
+    """Protect a version from cleanup while the body runs, by a temporary tag.
 
     A process that is killed meanwhile leaves the tag: cleanup ignores it once it is old.
 

@@ -246,7 +246,7 @@ class FsspecStore:
             raise StoreRefusedError(
                 f"{self.uri}/{path} cannot be read: {error}. Correct its permissions"
             ) from error
-        except Exception as error:  # filesystems raise errors of their own
+        except Exception as error:  # filesystems raise errors of any class
             raise StoreUnavailableError(
                 f"{self.uri}/{path} cannot be read: {type(error).__name__}: {str(error)[:300]}"
             ) from error

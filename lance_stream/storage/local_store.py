@@ -368,7 +368,7 @@ class LocalFileWriter(FileWriter):
 
 
 def _temporary_name(target: str) -> str:
-    """Return a name beside a file for its bytes until it is complete.
+    """Return the name of the temporary file for the bytes of a file that is being written.
 
     A long name is shortened; then it is checked that the disk accepts the long one.
     """
@@ -493,7 +493,7 @@ def _too_long(whole: str) -> InvalidInputError:
 
 
 def _read_all(file: int, requests: Sequence[tuple[int, int]]) -> list[Buffer]:
-    """Read each request into a buffer of its own; large ones in several threads."""
+    """Read every request into a separate buffer; large ones in several threads."""
     buffers = [_Target(start, stop) for start, stop in requests]
     total = sum(stop - start for start, stop in requests)
     if total < _PARALLEL_BYTES or _NUM_THREADS == 1:

@@ -142,7 +142,7 @@ def check_raw_file(table_store: Store, store: Store, path: str, options: Mapping
 
 
 def check_is_not_link(store: Store, path: str) -> None:
-    """Raise if a file of raw bytes beside a data file is a link.
+    """Raise if a file of raw bytes that belongs to a data file is a link.
 
     Folders may be links, for example if a table's `data` is on another disk. A file in them must
     have exactly the name that a writer of blobs chooses.

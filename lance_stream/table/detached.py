@@ -1,4 +1,4 @@
-"""Detached versions: versions beside the history of a table, which the reference makes on request.
+"""Detached versions: versions outside a table's history, which the reference creates on request.
 
     _versions/d{version}.manifest     a random number with its highest bit set
 

@@ -112,7 +112,7 @@ class Manifest:
         data_format: File format and file version of new data files.
         timestamp_nanos: When it was committed, nanoseconds since 1970-01-01 UTC; None when not
             stated.
-        tag: A tag in the manifest itself; unused, tags are files of their own.
+        tag: A tag in the manifest itself; unused, because tags are separate files.
         reader_feature_flags: See `feature_flags`.
         writer_feature_flags: See `feature_flags`.
         max_fragment_id: The largest fragment id ever used; None if none was, and in manifests of

@@ -2,7 +2,7 @@
 
     up to 64 KiB           inline: bytes of the data file
     more, up to 4 MiB      one after another in a pack, a side file of up to 1 GiB
-    more                   a side file of its own
+    more                   a separate side file
 
 The limits are a column's metadata (`schema.blobs`). Side files are numbered from 1 across all
 columns of the data file. They are complete before the data file is: a pack is closed when the next

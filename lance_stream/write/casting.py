@@ -84,7 +84,7 @@ def check_columns(
 
     Args:
         names: The incoming ones.
-        columns: All that there are.
+        columns: The names of all existing columns or fields.
         where: The path of the struct, with a dot behind it.
         remedy: What the message advises.
 

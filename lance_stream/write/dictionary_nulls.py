@@ -4,7 +4,7 @@
     Arrow counts one null, and calls the second row valid
 
 Checks for nulls, in keys and in columns that must have none, would overlook them, and other readers
-would find nulls where a file claims that there are none.
+would find nulls where a file claims to have no nulls.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Lineage that is too long for the manifest, in a data file of its own.
+"""Lineage that is too long for the manifest, in a separate data file.
 
     fragment    row ids      created at      last updated at       in its message, or an empty mark
     file        column -3    column -4       column -5             those that are marked, u64

@@ -308,7 +308,7 @@ def planning_again(
     Raises:
         RetryableConflictError: There were conflicts `MAX_PLANS` times.
         IncompatibleConflictError: The operation no longer means the same.
-        TableReplacedError: The table has been replaced by another one.
+        TableReplacedError: The table was replaced.
         NotFoundError: The same thing was missing twice in a row.
     """
     conflict = RetryableConflictError if micro_batch is None else CommitConflictError

@@ -102,7 +102,7 @@ class Check:
             spelled_as: Returns the batch's column that a name means.
 
         Raises:
-            InvalidInputError: There is none for a name; the message names the check.
+            InvalidInputError: A name has no column; the message names the check.
         """
         try:
             spelled = tuple((name, spelled_as(name)) for name in self.columns)
@@ -115,7 +115,7 @@ def as_checks(expect: object) -> tuple[Check, ...]:
     """Return the user's conditions: one, several, or a mapping from a name to each.
 
     Raises:
-        InvalidInputError: They are none of these, one does not parse, or a name occurs twice.
+        InvalidInputError: They have another type, one does not parse, or a name occurs twice.
     """
     if expect is None:
         return ()

@@ -1,6 +1,6 @@
 """Rows as JSON, from which exactly the same rows are made again.
 
-A row is an object with its columns; its types are kept beside it, as an Arrow schema in base64.
+A row is an object with its columns; its types are stored separately, as an Arrow schema in base64.
 
     integer                        number
     float                          number; "NaN", "Infinity", "-Infinity"

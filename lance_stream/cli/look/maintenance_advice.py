@@ -9,7 +9,7 @@ many versions.
     consumers        a consumer that makes no progress holds many versions
     stable row ids   the table has none, and therefore no change feed
     ledger           every version stores the ledger entries of many streams
-    lineage          every version stores the ids and versions of many rows one by one
+    lineage          every version lists the ids and versions of many rows individually
     manifest names   the early naming scheme: finding the newest version lists all of them
     file version     new files are written in an early file version
 """

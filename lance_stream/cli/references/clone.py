@@ -1,4 +1,4 @@
-"""Creates a table that starts with the files of another one."""
+"""Creates a table that starts with the files of another table."""
 
 import click
 

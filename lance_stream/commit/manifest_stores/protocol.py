@@ -62,7 +62,7 @@ class ManifestStore(Protocol):
         ...
 
     def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
-        """Replace the item of a version; False if there is none."""
+        """Replace the item of a version; False if there is no such item."""
         ...
 
     def put_all_if_not_exist(self, items: Mapping[str, ManifestItem]) -> frozenset[str]:

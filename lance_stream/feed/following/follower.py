@@ -15,7 +15,7 @@ of holes between the versions of a batch:
 A loss is an error, unless `fail_on_data_loss` is false: then the batch starts at 7. A gap is an
 error, too, unless `fail_on_data_loss` is false or a consumer held the version before it: net
 changes lose only the intermediate steps. Both are logged as warnings. A limit never splits a
-bridge: positions in it would change their meaning once more versions are gone.
+bridge: positions in it would change their meaning when more versions are removed.
 """
 
 import logging

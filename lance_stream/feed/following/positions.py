@@ -94,7 +94,7 @@ def joined_marks(before: str, inside: str) -> str:
     """Return the mark of a position inside a version.
 
     Args:
-        before: The mark of the version before; empty if there is none.
+        before: The mark of the previous version; empty if it has no mark.
         inside: The mark of the version itself.
     """
     return f"{before}{_SEPARATOR}{inside}" if inside else before

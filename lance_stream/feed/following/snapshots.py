@@ -1,4 +1,4 @@
-"""The rows of one version as inserts, in pieces that can be read one by one.
+"""The rows of one version as inserts, in pieces that can be read separately.
 
 A piece is a range of positions among all live rows in scan order, so a reader that stops half-way
 records one number. A version never changes: as long as it exists, any reader can read a piece

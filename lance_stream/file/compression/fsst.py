@@ -14,7 +14,7 @@ since no value ends within a pair) are empty there; their bytes are inserted aft
 are looked up two at a time, in a table of all 65,536 pairs, which saves a quarter of the time.
 
 Encoding (`fsst_matching`, by symbols that `fsst_training` chose) walks all values at once, about
-1 MiB at a time. Long values are walked in pieces, so that there are always many at once.
+1 MiB at a time. Long values are split, so that there are always many at the same time.
 
 Source:  as in `fsst_symbols`.
 Differs: Lance's reader treats a code without a symbol as empty; here it is damage.
@@ -56,7 +56,7 @@ LEAST_CODES_FOR_PAIRS = 1 << 20
 """From this size on the table of pairs, which costs 2 to 4 milliseconds, pays off."""
 
 LEAST_SLICE_BYTES = 256
-"""Shorter slices between escapes are not copied one by one."""
+"""Shorter slices between escapes are not copied individually."""
 
 MIN_BYTES = 16 * 1024
 """Less than this is stored plain: a symbol table alone has 2,312 bytes."""

@@ -32,7 +32,7 @@ class StoredPage(NamedTuple):
 
 
 def pages_of(columns: Sequence[ColumnMetadata], num_rows: int) -> list[list[StoredPage]]:
-    """Return the stored pages of each column of a file with so many rows.
+    """Return the stored pages of each column of a file.
 
     Columns that count items instead of rows are assumed to have as many in each row.
     """

@@ -166,7 +166,7 @@ def cut(value: Any) -> Any:
 
 
 def raised(value: Any) -> Any:
-    """Return an upper bound of at most 64 bytes of a text or bytes; None if there is none."""
+    """Return an upper bound of at most 64 bytes for a string or bytes; None if none exists."""
     if value is None:
         return None
     if isinstance(value, bytes):

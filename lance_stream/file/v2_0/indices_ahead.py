@@ -10,7 +10,7 @@ of the lists, as long as they are few:
 
 The same applies to lists of lists, and to the items of dictionaries. We write pages of lists with
 few enough indices below them (`MAX_INDICES_OF_PAGE`); the reference does not, and if its pages are
-too large, each level of nesting takes a round of its own.
+too large, each level of nesting takes a separate round.
 """
 
 from collections.abc import Mapping

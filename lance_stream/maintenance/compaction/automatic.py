@@ -1,4 +1,4 @@
-"""When a compaction beside a stream pays: `compact="auto"`.
+"""Decides when a compaction alongside a stream pays off: `compact="auto"`.
 
 A table that is written to pays with each batch for what its history has left behind: small
 fragments and deleted rows, in which keys are looked up, and a manifest that each commit writes as a
@@ -29,7 +29,7 @@ from lance_stream.snapshot.table_version import TableVersion
 AUTO: Final = "auto"
 
 BATCHES_BETWEEN_LOOKS: Final = 4
-"""The table is looked at after the first batch, and then after every so many."""
+"""The number of batches between two checks of the table; the first batch is always checked."""
 
 FAN_IN: Final = 8
 """How many small fragments are merged at once, at least."""

@@ -127,7 +127,7 @@ class Round:
         version: The committed version; None if there was nothing to do, or it failed.
         num_removed: How many fragments it removed.
         num_added: How many fragments it added.
-        num_abandoned: How many groups of fragments were rewritten in vain.
+        num_abandoned: How many groups of fragments were rewritten but not committed.
         seconds: How long it took: "write", and "commit" with the waiting for a turn.
         error: The error; None if there was none.
         reason: Why it began, if that was decided automatically.
@@ -164,7 +164,7 @@ class BackgroundCompaction:
         every: A round starts after this many batches that committed a version; `AUTO` to start one
             when it pays (see `automatic`).
         rules: What a round does.
-        turns: Those of other work beside the same batches; None for its own.
+        turns: The turns shared with other background work of the same stream; None for its own.
 
     Attributes:
         last_round: The outcome of the last round; None before the first has ended.

@@ -79,7 +79,7 @@ class CompactionResult:
         table: The committed version; the newest one if there was nothing to do.
         num_removed: How many fragments were removed.
         num_added: How many fragments were added.
-        num_abandoned: How many groups were prepared in vain.
+        num_abandoned: How many groups were rewritten but not committed.
     """
 
     table: TableVersion
@@ -165,7 +165,7 @@ def commit_prepared(
 
     Raises:
         RetryableConflictError: Every attempt lost to another writer.
-        TableReplacedError: The table has been replaced by another one.
+        TableReplacedError: The table was replaced.
         CommitUncertainError: The store did not report whether the version was published; the
             files stay.
     """

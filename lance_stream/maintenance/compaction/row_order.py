@@ -116,7 +116,7 @@ def has_disordered_lineage(table: TableVersion, fragment: Fragment) -> bool:
 
 
 def _can_be_mixed(schema: Schema) -> bool:
-    """Return whether rows from anywhere in the fragments can wait beside each other.
+    """Return whether rows from anywhere in the fragments can be buffered together.
 
     Rows with blobs may be of any size; and one array has no room for the values of several
     dictionaries if their indices are narrow.
@@ -179,7 +179,7 @@ def best_order(lineage: Lineage, bytes_per_row: int) -> Positions | None:
 
 
 def most_waiting(order: Positions) -> int:
-    """Return how many rows are read and not yet written at most, if read one by one."""
+    """Return the maximum number of rows that are read but not yet written."""
     if not len(order):
         return 0
     first_remaining = np.minimum.accumulate(order[::-1])[::-1]

@@ -118,7 +118,7 @@ class Built:
 def build(request: BuildRequest, store: Store) -> Built:
     """Write the files of indices that are up to date with a version; commit nothing.
 
-    Indices are built one by one, so that a damaged one does not hold up the others.
+    Indices are built separately, so that a damaged one does not block the others.
 
     Args:
         request: What to build.

@@ -193,7 +193,7 @@ def commit_built(
 
     Raises:
         RetryableConflictError: Other writers moved the rows; or were faster each time.
-        TableReplacedError: The table has been replaced by another one.
+        TableReplacedError: The table was replaced.
         CommitUncertainError: It is unknown whether it was committed; the files stay.
     """
     try:

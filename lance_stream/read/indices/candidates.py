@@ -51,7 +51,7 @@ MOST_READ: Final = 1 / 4
 """The share of the covered rows whose entries are read at most."""
 
 MAX_MATCHED_PART: Final = 1 / 32
-"""The share of the covered rows that are taken one by one at most."""
+"""The maximum share of the covered rows that are read by address."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ _UNITS: Final = ("s", "ms", "us", "ns")
 
 
 def is_wider(old: pa.DataType, new: pa.DataType) -> bool:
-    """Return whether a type holds each value of another one as the same value.
+    """Return whether a type represents every value of another type unchanged.
 
     A type is as wide as itself. Names of a list's items, or of a map's entries, do not count.
     """

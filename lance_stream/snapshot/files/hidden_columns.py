@@ -28,7 +28,7 @@ MAX_CONNECTIONS_BYTES: Final = 128 << 20
 """How much memory the columns that are kept take at most."""
 
 ROWS_PER_PICK: Final = 256
-"""Values are picked if there are fewer than one in so many rows."""
+"""Only the requested values are read if they are fewer than one in this many rows."""
 
 _COLUMN_BYTES: Final = 256
 

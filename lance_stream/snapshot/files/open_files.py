@@ -240,7 +240,7 @@ class OpenFiles:
         )
 
     def row_ids(self, stored: StoredSequence, num_rows: int) -> RowIdSequence:
-        """Return the row ids of a fragment with so many rows.
+        """Return the row ids of a fragment.
 
         Raises:
             CorruptDataError: They are damaged, or not one for each row.
@@ -251,7 +251,7 @@ class OpenFiles:
         return RowIdSequence.from_array(sequence.check_num_rows(num_rows).to_array())
 
     def row_versions(self, stored: StoredSequence | None, num_rows: int) -> RowVersionSequence:
-        """Return the created-at or last-updated-at versions of a fragment with so many rows.
+        """Return the created-at or last-updated-at versions of a fragment.
 
         Raises:
             CorruptDataError: They are damaged, or not one for each row.
@@ -288,7 +288,7 @@ class OpenFiles:
         check_raw_file(self.store, store, path, self.storage_options)
 
     def raw_file_size(self, store: Store, path: str) -> int:
-        """Return the size of a file beside the data files; requested once.
+        """Return the size of a file next to the data files; requested once.
 
         Raises:
             NotFoundError: It does not exist.

@@ -67,7 +67,7 @@ def check_one_of(called: str, value: object, choices: Sequence[str]) -> str:
     """Return a value that is one of some names.
 
     Raises:
-        InvalidInputError: It is none of them; the message suggests one.
+        InvalidInputError: It is not a valid choice; the message suggests one.
     """
     if value in choices:
         return str(value)

@@ -227,7 +227,7 @@ class ReaderOptions:
 
     @property
     def row_columns(self) -> tuple[str, ...]:
-        """The system columns that options of their own request."""
+        """The system columns that are requested by separate options."""
         versions = (ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
         row_id = (ROW_ID,) if self.with_row_id else ()
         return row_id + (versions if self.with_row_versions else ())

@@ -19,7 +19,7 @@ def join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     Joined batches are at most twice as large as a small batch.
 
     Args:
-        batches: Read one by one.
+        batches: Consumed lazily.
     """
     small: list[pa.RecordBatch] = []
     num_rows = num_bytes = 0

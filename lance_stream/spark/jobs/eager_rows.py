@@ -72,7 +72,7 @@ def with_rows(inputs: Sequence[TaskInput[Any]], *, only_by_tasks: bool = False) 
         only_by_tasks: Whether rows are left to tasks, however few.
 
     Returns:
-        At least one: Spark would make one of its own.
+        At least one: otherwise Spark adds an empty one.
     """
     if not inputs:
         return [EagerInput(b"")]

@@ -21,7 +21,7 @@ from lance_stream.storage.store import Store, StoredFile
 from lance_stream.table.paths import VERSIONS_DIRECTORY
 
 FILES_PER_TASK: Final = 2000
-"""A task deletes so many files: work for a second or two."""
+"""The number of files that a task deletes: work for a second or two."""
 
 TASKS_AT_ONCE: Final = 32
 """How many tasks of one job delete: services limit the rate, and each task sends many requests."""
@@ -83,7 +83,7 @@ def _cut(items: Sequence[T], size: int) -> list[Sequence[T]]:
 
 
 def _check_is_seen(store: Store) -> None:
-    """Check that a worker sees the table: on a disk of its own there would be nothing to do.
+    """Check that a worker sees the table, which it does not if the path is on its local disk.
 
     Raises:
         InvalidInputError: It sees none.

@@ -1,4 +1,4 @@
-"""Rows as Python objects, which Spark takes from a table function one by one."""
+"""Rows as Python objects, which Spark's table functions yield one at a time."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

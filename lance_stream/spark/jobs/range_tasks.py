@@ -26,7 +26,7 @@ from lance_stream.upsert.large.in_parts import Outcome, PartedUpsert
 from lance_stream.upsert.large.staged_rows import MAX_ROWS
 
 LEAST_ROWS: Final = 100_000
-"""Fewer rows are not worth a task of their own."""
+"""The minimum number of rows for a separate task."""
 
 
 class RangeTasks:

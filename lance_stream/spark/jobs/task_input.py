@@ -74,6 +74,6 @@ class TaskReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
-        # Spark makes a partition of its own where a reader has planned none
+        # Spark adds an empty partition if a reader has planned none
         rows = partition.read() if isinstance(partition, TaskInput | EagerInput) else iter(())
         return then_forget_archives(rows)

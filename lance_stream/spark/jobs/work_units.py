@@ -18,7 +18,7 @@ from lance_stream.spark.jobs.task_input import Reading, TaskInput
 U = TypeVar("U")
 
 SMALL_TASK_BYTES: Final = 32 << 20
-"""Less work than this does not get a task of its own."""
+"""The minimum size of work for a separate task."""
 
 LARGE_TASK_BYTES: Final = 512 << 20
 """A task gets no more than this, however few cores the driver has: executors may have more."""

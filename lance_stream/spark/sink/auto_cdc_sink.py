@@ -66,7 +66,7 @@ def auto_cdc_sink(
             the current row.
         track_history_except_column_list: For type 2: these other columns, instead.
         tombstones: How long deletes, and other changes that show in no row, are remembered, for
-            example "30 days"; by default for good. Changes that arrive later may be misplaced.
+            example "30 days"; by default forever. Changes that arrive later may be misplaced.
         schema_evolution: How batches may change the table's columns.
         app_id: The stream's id in the table's ledger; by default the streaming query's own id.
         compact: When small fragments are compacted: "auto", or after a number of batches.

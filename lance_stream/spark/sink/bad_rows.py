@@ -142,7 +142,7 @@ def row_sorter(
     target: TableVersion,
     deletes: str | None = None,
 ) -> RowSorter | None:
-    """Return the sorter of a batch's rows; None if they are not checked one by one.
+    """Return the sorter of a batch's rows; None if rows are not checked individually.
 
     Args:
         arguments: The sink's arguments.

@@ -41,7 +41,7 @@ SMALL_BATCH_BYTES: Final = 16 << 20
 """... at most this many bytes in data files."""
 
 LARGE_DIGEST_BYTES: Final = 1 << 20
-"""The digest of at least so many bytes is worth a thread of its own, beside the writing."""
+"""The minimum size of a batch whose digest is computed in a separate thread while it is written."""
 
 SLOW_SECONDS: Final = 1.0
 """A longer write is dominated by computing the rows, and needs as many tasks as possible."""

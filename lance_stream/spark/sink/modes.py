@@ -61,10 +61,10 @@ from lance_stream.write.planning import Outcome
 from lance_stream.write.row_checks import CheckedBatches
 
 MAX_ROWS_ON_DRIVER: Final = 1_000_000
-"""The driver collects an upsert of at most so many rows, ..."""
+"""The driver collects an upsert of at most this many rows, ..."""
 
 MAX_BYTES_ON_DRIVER: Final = 256 << 20
-"""... and of so many bytes; see `staged_upserts` for larger ones."""
+"""... and this many bytes; see `staged_upserts` for larger ones."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def upsert_by_staging(
         table: Any version; the newest one is changed.
         rules: The user's rules for the upsert.
         micro_batch: The identity of the micro-batch. If it is already committed, nothing is done.
-        phases: Records the duration of "collect", "write" (with the look-up of keys) and "commit".
+        phases: Records the durations of "collect", "write" (with the lookup of keys) and "commit".
         helpers: Columns that are not part of the rows' digest.
         sorter: Sorts out bad rows; None if rows are not checked.
 

@@ -52,7 +52,7 @@ class LanceSource(SourceState):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream.
 
-        PySpark hides an error raised here behind one of its own, an UnboundLocalError; so the
+        PySpark replaces an error raised here by an UnboundLocalError; so the
         reader raises it, at the first call.
         """
         from lance_stream.spark.source import reader_factory

@@ -33,7 +33,7 @@ class Login(Protocol):
 
     @property
     def is_bearer(self) -> bool:
-        """Whether whoever reads a request could use its credentials."""
+        """Whether someone who can read a request could use its credentials."""
         ...
 
 

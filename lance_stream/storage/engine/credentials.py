@@ -10,7 +10,7 @@ sooner. None of them is asked again when the service rejects what it returned, a
 theirs reaches the caller without its type. So obstore is given what is here: `ready` renews
 credentials before a request, and `rejected` has them renewed once.
 
-Libraries block while they renew: they run in a thread beside the event loop.
+Libraries block while they renew credentials, so they run in a thread outside the event loop.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Credentials(Protocol):
         """Renew them if they are about to expire.
 
         Raises:
-            RefusedError: There are none.
+            RefusedError: There are no credentials.
             TryAgainError: Whoever issues them does not answer.
         """
         ...

@@ -189,7 +189,7 @@ class EngineRequests:
             The number of the credentials; see `Credentials.number`.
 
         Raises:
-            RefusedError: There are none.
+            RefusedError: There are no credentials.
             TryAgainError: They are temporarily unavailable.
         """
         await self._credentials.ready()

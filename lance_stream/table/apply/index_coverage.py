@@ -63,7 +63,7 @@ def with_indices(manifest: Manifest, change: Callable[[Indices], Indices]) -> Ma
 def keep_old_values(manifest: Manifest, field_ids: Collection[int]) -> bool:
     """Return whether indices may answer with the old values of columns that are changed in place.
 
-    After a compaction with deferred remapping, indices may name fragments that are gone. Queries
+    After a compaction with deferred remapping, indices may name removed fragments. Queries
     follow the history of moved rows in the fragment reuse index, and what is changed in place in
     one of the new fragments cannot leave the coverage of such indices.
 

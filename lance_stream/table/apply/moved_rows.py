@@ -26,7 +26,7 @@ def reserve_fragments(start: Manifest, operation: ReserveFragments) -> Manifest:
     """Return the version in which some fragment ids count as used.
 
     Raises:
-        InvalidInputError: There are not so many left.
+        InvalidInputError: There are too few ids left.
     """
     highest = max_fragment_id(start)
     reserved = (-1 if highest is None else highest) + operation.num_fragments
@@ -85,7 +85,7 @@ def _one_group(operation: Rewrite) -> tuple[RewriteGroup, ...]:
 
 
 def _check_ids(start: Manifest, new: Sequence[Fragment]) -> None:
-    """Raise unless each new fragment states an id of its own, and it is free."""
+    """Raise unless every new fragment states a distinct id that is not in use."""
     ids = [fragment.id for fragment in new]
     if len(set(ids)) < len(ids) or not all(0 < id_ <= MAX_FRAGMENT_ID for id_ in ids):
         raise InvalidInputError(f"rewritten fragments cannot have the ids {ids}")

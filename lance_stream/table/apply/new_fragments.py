@@ -201,7 +201,7 @@ def _is_hidden(planned: Fragment) -> bool:
 def _with_hidden_lineage(start: Manifest, fragment: Fragment) -> Fragment:
     """Return a fragment of rows that were all in the table before, with their new row versions.
 
-    The columns are not read: whoever wrote them had checked the rows.
+    The columns are not read: their writer checked the rows.
     """
     if fragment.created_at_versions is None or not has_only_moved_rows(fragment):
         raise InvalidInputError(

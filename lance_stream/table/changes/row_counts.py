@@ -38,7 +38,7 @@ from lance_stream.table.operations.operation import Operation
 from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update
 
 MAX_ROWS: Final = 1 << 24
-"""In how many rows the changed ones are looked for one by one."""
+"""Up to this number of rows, changed rows are searched for individually."""
 
 _NEVER_BRING_BACK_ROWS: Final = (Append, Delete, Overwrite, Rewrite, Update)
 
@@ -84,7 +84,7 @@ def count_changed_rows(
     """
     if older is not None and older.fragments == newer.fragments and older.schema == newer.schema:
         return RowCounts()
-    with suppress(BadDataError):  # whoever reads the rows reports it
+    with suppress(BadDataError):  # reading the rows reports the error
         if not has_stable_row_ids(newer):
             return _by_fragments(older, newer, operation)
         if older is None:

@@ -50,10 +50,10 @@ _MAX_SHORTENED = 64
 _VERSION = re.compile(r'"version": (\d+)')
 
 MAX_RECENT = 8
-"""So many batches before the newest one an entry knows; older manifests have older entries."""
+"""The number of earlier batches in an entry; older manifests have older entries."""
 
 MAX_SILENT_VERSIONS = 1000
-"""After so many versions without a batch, an entry says nothing of earlier ones."""
+"""After this many versions without a batch, an entry omits earlier batches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ def is_of(
         tombstones: What a version remembers.
         on: The key columns.
         sequence_by: The column that orders rows of one key.
-        is_history: Whether other events of a history shall be remembered, too.
+        is_history: Whether events of a history are remembered, not only deletes.
     """
     same_columns = set(tombstones.on) == set(on) and tombstones.sequence_by == sequence_by
     return same_columns and is_history == (tombstones.values is not None)
@@ -211,7 +211,7 @@ def files_to_join(files: Iterable[TombstoneFile], num_rows: int) -> tuple[Tombst
 
     Args:
         files: The existing files.
-        num_rows: How many rows the new file has of its own.
+        num_rows: The number of new rows in the new file.
     """
     small = [file for file in files if file.num_rows < MAX_ROWS_TO_JOIN]
     joined: list[TombstoneFile] = []

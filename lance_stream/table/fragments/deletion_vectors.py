@@ -61,7 +61,7 @@ def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, by
         offsets: The offsets of all deleted rows of the fragment, in any order; at least one.
 
     Raises:
-        InvalidInputError: There is none, or one is not a row offset.
+        InvalidInputError: There are no offsets, or one is not a row offset.
     """
     numbers = np.asarray(offsets)
     if not len(numbers) or int(numbers.min()) < 0 or int(numbers.max()) >> 32:
@@ -195,7 +195,7 @@ def bitmap_size(data: bytes) -> int:
 def which_in_bitmap(data: bytes, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     """Return which numbers are in a roaring bitmap, whatever else is.
 
-    Containers in which none of them can be are passed over, the others are decoded one by one.
+    Skips the containers that cannot have any of them, and decodes the others.
 
     Args:
         data: The bitmap.

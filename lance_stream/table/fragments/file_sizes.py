@@ -2,7 +2,7 @@
 
     fragment     files: path, fields, columns, size in bytes
     most have    one file, whose size is found in a few numpy steps (`wire_columns`)
-    others       are parsed one by one
+    others       are parsed individually
 
 Source: table.proto, messages DataFragment and DataFile.
 """

@@ -1,4 +1,4 @@
-"""The fragments of a version: bytes that are carried over, and decoded one by one on demand.
+"""The fragments of a version: encoded bytes that are carried over, and decoded on demand.
 
 A table of 20,000 fragments is opened, appended to and committed without decoding the fragments that
 are carried over. What a commit needs of all of them (`FragmentNumbers`: ids, rows, deleted rows) is
@@ -42,7 +42,7 @@ _HIDDEN_ARMS = (
     "column_last_updated_at_versions",
     "column_created_at_versions",
 )
-# Fewer messages are just as fast to read one by one.
+# Fewer messages are just as fast to read individually.
 _FEW = 256
 
 

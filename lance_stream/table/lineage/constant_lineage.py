@@ -65,7 +65,7 @@ class ConstantLineage:
         ids: (n,) u64.
         physical_rows: (n,) u64.
         is_plain: (n,) whether the message was read.
-        first_row_ids: The stable row id of the first row, if they ascend one by one.
+        first_row_ids: The stable row id of the first row, if they are consecutive.
         last_updated: The last-updated-at version of all rows.
         created: The created-at version of all rows.
     """

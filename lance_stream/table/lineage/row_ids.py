@@ -45,11 +45,11 @@ MAX_MATERIALIZED = 1 << 29
 _MAX_U64 = (1 << 64) - 1
 _SEGMENT = 1
 _EMPTY: RowIds = np.empty(0, np.uint64)
-# Into how many pieces, each with a segment of its own, a sequence is cut at most when encoded.
+# The maximum number of segments into which encoding splits a sequence.
 _MAX_PIECES = 1024
-# How many ids in a row are worth a segment of their own among others.
+# The minimum number of consecutive ids for a separate segment.
 _LONG_RUN = 32
-# Up to how many ids of several segments are listed one by one, to be searched at once: 32 MB.
+# The maximum number of ids of several segments that are expanded for one search: 32 MB.
 _MAX_LISTED = 1 << 22
 
 
@@ -189,7 +189,7 @@ class RangeWithBitmap:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """RowIds listed one by one; the sorted_array and array segments.
+    """RowIds listed individually; the sorted_array and array segments.
 
     Attributes:
         values: (num_ids,) u64.
@@ -391,9 +391,7 @@ def _decode(data: bytes) -> RowIdSequence:
         sequence = RowIdSequence.from_array(sequence.to_array())
     for segment in sequence.segments:
         if isinstance(segment, Values):
-            segment.values.setflags(
-                write=False
-            )  # whoever decodes the same bytes gets the same array
+            segment.values.setflags(write=False)  # equal bytes share one decoded array
     return sequence
 
 

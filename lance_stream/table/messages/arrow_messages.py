@@ -1,4 +1,4 @@
-"""Reads small Arrow files beside the data without trusting the sizes that they state.
+"""Reads small Arrow files of a table without trusting the sizes that they state.
 
 An Arrow file is a stream of messages between two magic words. A message is a flatbuffer, which
 states the lengths of the buffers of its body, and the body. Buffers may be compressed: then each

@@ -318,7 +318,7 @@ def _with_types(field: Field, types: Mapping[int, pa.DataType]) -> Field:
 
 
 def _as_type(field: Field, target: Field) -> Field:
-    """Return a field with the types of another one, and all else its own."""
+    """Return a field with the types of another field, but otherwise unchanged."""
     pairs = zip(field.children, target.children, strict=True)
     children = tuple(_as_type(*pair) for pair in pairs)
     return replace(field, logical_type=target.logical_type, children=children)

@@ -171,7 +171,7 @@ class EncodedBlock(NamedTuple):
 
 
 class EncodedValues(NamedTuple):
-    """Values that were encoded one by one, for a full-zip page.
+    """Individually encoded values, for a full-zip page.
 
     Args:
         codec: The codec that decodes them.

@@ -104,7 +104,7 @@ class VariablePart(NamedTuple):
     """A part of a struct that may have no fixed width.
 
     Args:
-        codec: The codec of its values, one by one.
+        codec: The codec of its individual values.
         bits: The width of an encoded value, or of its length.
         has_length: Whether it is a length followed by bytes.
     """

@@ -1,4 +1,4 @@
-"""Constant layout: all non-null values are equal, or there are none.
+"""Constant layout: all non-null values are equal, or all values are null.
 
 The buffers of the page, determined by the message and their number:
 

@@ -275,7 +275,7 @@ def arrow_offsets(offsets: Positions, *, wide: bool) -> npt.NDArray[np.int32] | 
     """Return list offsets in the width of a list (32 bits) or large list (64).
 
     Raises:
-        InvalidInputError: So many items do not fit into a list's 32-bit offsets.
+        InvalidInputError: There are too many items for a list's 32-bit offsets.
     """
     if wide:
         return offsets

@@ -52,7 +52,7 @@ def read_field(
     Args:
         field: A top-level field; without the children that are not requested.
         pages_of_leaf: The columns of its leaves, by field id. A missing leaf reads as
-            nulls, if another one exists.
+            nulls, if there is another column.
         start: First row, counted in the file.
         stop: One past the last.
 
@@ -62,7 +62,7 @@ def read_field(
     Raises:
         CorruptDataError: The bytes contradict themselves, or have fewer rows.
         UnsupportedFeatureError: A layout or codec is unknown; the message names it.
-        InvalidInputError: So many rows do not fit into one Arrow array.
+        InvalidInputError: There are too many rows for one Arrow array.
     """
     return _read(field, pages_of_leaf, range(start, stop))
 

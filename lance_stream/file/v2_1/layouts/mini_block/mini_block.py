@@ -14,7 +14,7 @@ A row of lists can begin in one chunk and end in a later one. A chunk's levels a
 values, with the entries without a value before them; the last chunk has the remaining ones.
 
 Reading requests the chunks of the rows. Table, dictionary and rows, if they are unknown, come one
-round earlier; but together with all chunks if so many rows are wanted that most chunks have one.
+round earlier; but together with all chunks if most chunks contain a requested row.
 
 Source:  encodings21.MiniBlockLayout in the proto.
 Differs: Chunks that we write contain up to 16 KiB of values, the reference's 8.
