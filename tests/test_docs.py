@@ -17,7 +17,7 @@ LINKS = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 
 
 def test_the_navigation_has_every_page() -> None:
-    """A page outside of the navigation is found by its links only."""
+    """Readers find a page outside of the navigation only through links."""
     navigation = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")}
     listed = {page for page in pages if page.startswith(("decisions/", "measurements/"))}
@@ -53,7 +53,7 @@ def test_measurements_state_their_date() -> None:
 
 
 def test_every_decision_that_code_mentions_exists() -> None:
-    """A number is all that a docstring has room for."""
+    """A docstring has room for a number only, which must lead to a record."""
     numbers = {path.name[:3] for path in ROOT.glob("docs/decisions/*")}
     files = [
         path

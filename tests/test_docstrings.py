@@ -89,7 +89,9 @@ def test_docstrings_name_existing_parameters() -> None:
 
 
 def test_an_old_name_is_noticed() -> None:
-    """In the docstring of a class, of a function, and of several parameters in one line."""
+    """It must be found in docstrings of classes and functions, and among several parameters in
+    one line.
+    """
     source = (
         'class A:\n    """A.\n\n    Args:\n        old: It.\n    """\n'
         "    def __init__(self, new): ...\n"

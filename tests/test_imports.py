@@ -51,8 +51,8 @@ assert main.main(["doctor"]) in (0, 1)
 """
 
 
-def test_a_zip_without_metadata_does_all_of_it(tmp_path: Path) -> None:
-    """As Spark ships it to workers and drivers by --py-files."""
+def test_a_zip_without_metadata_works(tmp_path: Path) -> None:
+    """Spark ships the package in this form to workers and drivers with `--py-files`."""
     package = Path(lance_stream.__file__).parent
     with zipfile.ZipFile(tmp_path / "package.zip", "w") as zipped:
         for path in package.rglob("*.py"):
@@ -69,7 +69,7 @@ def test_a_zip_without_metadata_does_all_of_it(tmp_path: Path) -> None:
 
 
 def test_modules_import_no_circles() -> None:
-    """Also none by imports in functions, which hide a circle from whoever reads the modules."""
+    """Imports in functions count as well, since they hide a circle from the reader."""
     graph = grimp.build_graph("lance_stream", cache_dir=None)
     modules = set(graph.modules)
     while True:  # modules that import none of the remaining ones are in no circle

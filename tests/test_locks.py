@@ -122,7 +122,9 @@ def test_background_work_reports_under_locks(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_round_at_a_time_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rounds of one derivation would compute the same rows, and one commit be refused."""
+    """Two rounds of one derivation would compute the same rows, and one of the commits would be
+    refused.
+    """
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.schema({"id": pa.int64()}))
     declaration: Any = SimpleNamespace(name="d", inputs=("id",), function_version="1")
     derivation: Any = Derivation(ds.uri, None, declaration)
@@ -146,8 +148,8 @@ def test_caches_use_their_values_under_locks(monkeypatch: pytest.MonkeyPatch) ->
     assert values == set()
 
 
-def test_what_modules_share_is_used_under_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two sinks that begin at once, one compacts the table."""
+def test_shared_state_is_used_under_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If two sinks begin at the same time, only one may compact the table."""
 
     class Tables(set[str]):
         def __getattribute__(self, name: str) -> Any:

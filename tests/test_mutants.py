@@ -53,10 +53,12 @@ def replaced(warm: ModuleType, scope: str, before: str) -> Any:
         ("Rows.count", "2", "Rows([3]).count() == []"),
     ],
 )
-def test_functions_change_wherever_they_are_held(
+def test_functions_change_wherever_they_are_imported(
     warm: ModuleType, scope: str, before: str, call: str
 ) -> None:
-    """Tests and tables have imported a function already, so its code changes and not its name."""
+    """Tests and tables have already imported a function, so its code has to change and not its
+    name.
+    """
     module: dict[str, Any] = {}
     exec(compile(SOURCE, "module.py", "exec"), module)
     functions = {"tagged": module["tagged"], "Rows.count": module["Rows"].count}

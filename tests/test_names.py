@@ -80,7 +80,7 @@ def packages() -> list[str]:
 
 @pytest.mark.parametrize("package", packages())
 def test_names_are_nouns_and_verbs(package: str) -> None:
-    """A reader of `for each in found` has to look for what it is."""
+    """A reader of `for each in found` has to look up what both stand for."""
     root = PACKAGE / package
     paths = [root] if root.is_file() else sorted(root.rglob("*.py"))
     names = [
@@ -93,7 +93,7 @@ def test_names_are_nouns_and_verbs(package: str) -> None:
 
 
 def test_forbidden_names_are_noticed() -> None:
-    """All that a program names is checked, with the words of compounds."""
+    """Every definition is checked, including the words of compound names."""
     source = (
         "class KeptPages:\n"
         "    own_size: int\n"

@@ -133,7 +133,7 @@ def test_cheap_cases_keep_digits_of_their_cost() -> None:
 
 @pytest.mark.parametrize("slowness", [0.5, 1, 3])
 def test_costs_of_costly_tests_are_recorded(slowness: float) -> None:
-    """They are the same from any machine."""
+    """Recorded costs must be the same on any machine."""
     costs = {"tests/a.py::t[1]@spark-0": 1.0, "tests/a.py::t[2]@spark-0": 2.0}
     costs |= {"tests/a.py::u": 0.3, "fixture spark": 996.7}
     costs = {name: cost * slowness for name, cost in costs.items()}

@@ -27,7 +27,7 @@ def run(*arguments: str) -> str:
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_the_tables_benchmark_prints_its_ratios() -> None:
-    """For each file version and direction."""
+    """There is one ratio for each file version and direction."""
     shown = run("benchmarks.tables", "--rows", "3000", "--rounds", "1", "--file-versions", "2.2")
     ratios = re.findall(r"([\d.]+)x pylance, +([\d.]+)x parquet", shown)
     assert len(ratios) == 3, shown
@@ -38,7 +38,7 @@ def test_the_tables_benchmark_prints_its_ratios() -> None:
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_the_files_benchmark_prints_its_ratios() -> None:
-    """Five for each kind and version."""
+    """There are five ratios for each kind of column and file version."""
     some = ("ids", "maps")
     shown = run("benchmarks.files", "--rows", "2000", "--turns", "1", "--kinds", *some)
     lines = {line[:19].strip(): line[29:] for line in shown.splitlines() if line[29:].strip()}
@@ -80,7 +80,7 @@ def test_the_growth_benchmark_compares_fragment_counts() -> None:
 @pytest.mark.nightly
 @pytest.mark.server("moto")
 def test_the_stores_benchmark_prints_its_ratios() -> None:
-    """Of time and of requests, for each act."""
+    """Each action has a ratio of time and one of requests."""
     shown = run("benchmarks.stores", "--rounds", "1", "--latency-ms", "0")
     ratios = re.findall(r"^(\S.*?) {2,}.* ([\d.]+) x +([\d.]+) x$", shown, re.MULTILINE)
     assert [name.replace(" ", "_") for name, _, _ in ratios] == list(ACTS), shown
@@ -93,7 +93,7 @@ def test_the_stores_benchmark_prints_its_ratios() -> None:
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_the_small_commits_benchmark_counts_flushes() -> None:
-    """Beside each contender's times, which are compared with pylance's."""
+    """Flushes explain the times of each contender, which are compared with pylance's."""
     words = ("--appends", "2", "--rounds", "1", "--most", "20")
     shown = run("benchmarks.small_commits", *words)
     flushes = re.findall(r"^  ([a-z -]+?) +[\d.]+ +[\d.]+ +(\d+|none) ", shown, re.MULTILINE)

@@ -13,8 +13,8 @@ def arrivals(*batches: tuple[float, list[int]]) -> Arrivals:
     return made
 
 
-def test_an_age_begins_when_the_source_hands_a_row_out() -> None:
-    """Which is at the end of its second, whenever in it the row was made."""
+def test_ages_begin_when_rows_are_emitted() -> None:
+    """The source emits a row at the end of its second, whenever in that second it was created."""
     ages = arrivals((101.3, [0, 250, 999]), (102.3, [1000, 1999])).ages(0, 1000)
     assert (ages.p50, ages.p95) == (pytest.approx(0.3), pytest.approx(0.3))
     assert ages.p50_of_timestamp == pytest.approx(1.05)

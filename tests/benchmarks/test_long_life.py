@@ -34,7 +34,7 @@ def test_workload_batches_add_up(keys: str) -> None:
 
 
 def test_updates_are_scattered() -> None:
-    """Over all rows, in another order each time."""
+    """Updates must reach all rows, in another order each time."""
     workload = Workload(rows=10_000, updates=1000, inserts=0, keys="ascending")
     first, second = (workload.batch(number)["key"].to_numpy() for number in (1, 2))
     for keys in (first, second):
@@ -75,7 +75,7 @@ def test_curves_are_drawn_to_scale() -> None:
     assert "slow &amp; old" in svg
 
 
-def test_lives_with_spark_are_compared_with_their_own_beginning() -> None:
+def test_spark_runs_compare_with_their_start() -> None:
     """The first batch starts Spark's workers, and is left out."""
     upserts = {"ours": [9.0, 0.1, 0.1, 0.3, 0.2, 0.2], "theirs": [9.0, 1.0, 3.0, 2.0, 6.0, 4.0]}
     assert windows(upserts["theirs"], 3) == [2.0, 5.0]

@@ -53,7 +53,7 @@ THEIRS = Figures({"append": {"lance-stream": [1, 0.2], "Iceberg": [9, 0.4], "Del
 
 
 def test_rivals_are_compared_per_pyspark() -> None:
-    """With our figure on the rival's PySpark, and on the newest."""
+    """Each rival is compared with our figure on the rival's PySpark and on the newest."""
     lines = table(("4.3.0", NEWEST), ("4.1.4", THEIRS))
     assert lines[0] == "| sink | PySpark | load | append | upsert | feed |"
     assert "| parquet | 4.3.0 |  | 250 ms: 2.5x |  |  |" in lines
@@ -63,7 +63,7 @@ def test_rivals_are_compared_per_pyspark() -> None:
 
 
 def test_bars_use_the_newest_pyspark() -> None:
-    """The newest that the sink has."""
+    """Bars show the newest PySpark that a sink supports."""
     drawn = bars(("4.3.0", NEWEST), ("4.1.4", THEIRS))["append"]
     assert [(bar.label, round(bar.value, 6)) for bar in drawn] == [
         ("lance-stream, PySpark 4.3", 1.0),

@@ -121,8 +121,8 @@ def test_transactions_without_copies_are_flushed(
 
 
 @pytest.mark.parametrize("left", ["empty", "gone"])
-def test_a_lost_transaction_file_does_not_matter(tmp_path: Path, left: str) -> None:
-    """After a loss of power: writers that were behind still see that there is no conflict."""
+def test_lost_transaction_files_do_not_matter(tmp_path: Path, left: str) -> None:
+    """After a power failure writers that lag must still be able to check for conflicts."""
     behind = append(table(tmp_path, "false"))
     behind.append(ROWS)
     for path in (tmp_path / "t" / "_transactions").iterdir():

@@ -110,8 +110,8 @@ def test_cached_opens_cost_one_listing(service: ObjectService, ds: Dataset) -> N
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}
 
 
-def test_etags_that_are_no_digests(service: ObjectService, ds: Dataset) -> None:
-    """The end of a manifest is read once."""
+def test_foreign_etags_need_one_read(service: ObjectService, ds: Dataset) -> None:
+    """Where an ETag is not a digest, the end of the manifest is read once to identify it."""
     service.etag_of = lambda data: f"not-md5-{hash(data)}"
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1, "get": 1}
     assert requests_of(service, lambda: lance_stream.open_dataset(URI)) == {"list": 1}
@@ -251,9 +251,7 @@ def test_upserts_get_cheaper_with_learned_keys(service: ObjectService, ds: Datas
     assert upsert(53) == {"list": 2, "put": 1, "put once": 2}
 
 
-def test_an_upsert_uses_the_version_that_its_sink_opened(
-    service: ObjectService, ds: Dataset
-) -> None:
+def test_upserts_use_the_sinks_version(service: ObjectService, ds: Dataset) -> None:
     """The sink has just listed the versions; a newer one leads to a second attempt."""
     ds = ds.upsert(rows(49), on="id").upsert(rows(50), on="id")
     table = ds.table
@@ -351,7 +349,7 @@ def test_polling_one_version_takes_three_requests(
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(rows=1000)])
 @pytest.mark.parametrize(("num_versions", "lists"), [(3, 1), (6, 1), (40, 2)])
-def test_a_batch_of_several_versions(
+def test_long_batches_list_versions_once_more(
     service: ObjectService,
     ds: Dataset,
     limits: Limits,
@@ -359,7 +357,7 @@ def test_a_batch_of_several_versions(
     lists: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For more versions than one poll lists, the names are listed once more."""
+    """A batch with more versions than one poll lists needs one more listing."""
     followed, position = following()
     for number in range(num_versions):
         ds = ds.append(rows(100 + number))
@@ -372,10 +370,10 @@ def test_a_batch_of_several_versions(
     assert service.kinds() == {"get": num_versions + lists, "list": lists}
 
 
-def test_replanning_a_batch_in_another_process(
+def test_replanning_elsewhere_reads_earlier_timestamps(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The timestamps of earlier versions are read, too, as far back as clocks may differ."""
+    """Timestamps are made monotonic from earlier versions, as far back as clocks may differ."""
     monkeypatch.setattr(intervals, "CLOCK_SKEW", 0)
     monkeypatch.setattr(intervals, "_commit_times", Cache(8))
     followed, position = following()

@@ -161,8 +161,10 @@ def test_stored_sequences_start_new_rows() -> None:
     "which",
     [{"track_history_column_list": ["name"]}, {"track_history_except_column_list": ["tags"]}],
 )
-def test_values_that_are_not_tracked_are_those_of_the_last_event(which: dict[str, Any]) -> None:
-    """Lists, too; and a late change brings back those of the event before it."""
+def test_untracked_values_follow_the_last_event(which: dict[str, Any]) -> None:
+    """This applies to lists as well, and a late change brings back the values of the event
+    before it.
+    """
     schema = pa.schema([*STORED, ("tags", pa.list_(pa.string()))])
 
     def rows(*tags: tuple[str, list[str] | None, int]) -> pa.Table:
@@ -183,8 +185,8 @@ def test_values_that_are_not_tracked_are_those_of_the_last_event(which: dict[str
 
 
 @pytest.mark.parametrize("has_tags", [True, False])
-def test_a_column_that_is_not_tracked_any_more_keeps_its_values(has_tags: bool) -> None:
-    """Those of earlier events, too: they are in the row. Until now, the changes had them or not."""
+def test_newly_untracked_columns_keep_values(has_tags: bool) -> None:
+    """Values of earlier events are in the row, whether or not the changes had them."""
     ds = new_history(pa.schema([*STORED, ("tags", pa.string())]))
 
     def rows(tag: str, *changes: tuple[str, int]) -> pa.Table:
@@ -208,7 +210,7 @@ def test_a_column_that_is_not_tracked_any_more_keeps_its_values(has_tags: bool) 
 
 
 def test_columns_of_others_stay_with_their_rows() -> None:
-    """A column that the changes lack is not tracked, and a run keeps its value."""
+    """A column that the changes lack is not tracked, and a run of rows keeps its value."""
     ds = applied(events((1, "a", 10)))
     ds = ds.add_columns(pa.field("score", pa.int64())).update({"score": "7"})
     ds = ds.apply_scd2(events((1, "a", 20), (1, "b", 30)), **RULES)
@@ -280,8 +282,8 @@ def test_type_1_compares_with_the_stored_sequence() -> None:
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
-def test_upserts_with_an_order_of_their_own_are_refused(is_stored: bool) -> None:
-    """They would leave `__SEQUENCE` as it was, and a change older than theirs would win later."""
+def test_upserts_by_other_sequences_are_refused(is_stored: bool) -> None:
+    """They would leave `__SEQUENCE` unchanged, and a change older than theirs would win later."""
     columns = [*STORED, *([("seq", pa.int64())] if is_stored else []), ("__SEQUENCE", pa.int64())]
     ds = lance_stream.create_dataset(uri(), pa.schema(columns))
     rules = RULES | {"except_column_list": ["deletes"] if is_stored else ["seq", "deletes"]}

@@ -254,10 +254,10 @@ def test_too_many_failures_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("num_rows", "is_refused"), [(1, False), (2, True)])
-def test_two_failures_of_two_rows_are_the_functions(
+def test_failures_of_all_rows_blame_the_function(
     tmp_path: Path, num_rows: int, is_refused: bool
 ) -> None:
-    """One row alone may be bad."""
+    """A single failing row may be bad data, but two of two show a wrong function."""
     uri = new_table(tmp_path, (0, num_rows))
     column = derive(uri, LENGTH, lambda _: 1 / 0, "text", function_version="1")
     if is_refused:
@@ -386,10 +386,10 @@ def test_transposed_arrays_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_a_square_of_rows_and_values_is_not_taken_for_its_transpose(
-    tmp_path: Path, is_right: bool
-) -> None:
-    """A batch with as many rows as a list has values is computed in two parts."""
+def test_square_results_are_not_transposed(tmp_path: Path, is_right: bool) -> None:
+    """A batch with as many rows as a list has values is computed in two parts, which reveals a
+    transposed array.
+    """
     uri = new_table(tmp_path, (0, 6))
     sizes: list[int] = []
 
@@ -526,8 +526,10 @@ def test_removed_states_are_computed_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.oracle
-def test_a_restore_by_another_program_and_a_cleanup_do_not_stop_it(tmp_path: Path) -> None:
-    """The ledger is as old as the restored version; no batch of a derivation is in any before."""
+def test_foreign_restores_do_not_stop_derivations(tmp_path: Path) -> None:
+    """Lance's restore brings back an old ledger, and the versions in between have been cleaned
+    up.
+    """
     uri = new_table(tmp_path, (0, 30))
     lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
     lengths.run()
@@ -768,7 +770,7 @@ def test_damaged_progress_names_the_remedy(tmp_path: Path) -> None:
     assert lengths.run().num_computed == 0
 
 
-def test_status_between_a_new_function_and_its_first_run(tmp_path: Path) -> None:
+def test_a_new_function_starts_with_everything_pending(tmp_path: Path) -> None:
     """No row has a value of the new function yet, whatever the old one has computed."""
     uri = new_table(tmp_path, (0, 10))
     lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
@@ -790,7 +792,7 @@ def test_status_between_a_new_function_and_its_first_run(tmp_path: Path) -> None
     assert changed.status().is_current
 
 
-def test_pieces_add_up() -> None:
+def test_results_of_rounds_add_up() -> None:
     """Counts are sums; the versions and what is pending are those of the later piece."""
     names = [field.name for field in fields(DerivedCommit)]
     first = DerivedCommit(**{name: 1 << place for place, name in enumerate(names)})

@@ -118,10 +118,8 @@ def test_names_do_not_grant_other_columns(tmp_path: Path) -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("writer", ["ours", "pylance"])
 @pytest.mark.parametrize("dropped", [["length", "length_state"], ["length_state"]])
-def test_without_its_states_no_column_is_its_own(
-    tmp_path: Path, writer: str, dropped: list[str]
-) -> None:
-    """A column that is made after the outputs were dropped gets the id of one of them."""
+def test_without_states_no_column_is_owned(tmp_path: Path, writer: str, dropped: list[str]) -> None:
+    """A column created after the outputs were dropped may get the field id of one of them."""
     uri = new_table(tmp_path)
     lengths_in(uri).run()
     if writer == "ours":
@@ -138,8 +136,8 @@ def test_without_its_states_no_column_is_its_own(
     assert lengths_in(uri).run().num_written == 20
 
 
-def test_a_target_has_the_values_of_one_source(tmp_path: Path) -> None:
-    """A copy of the source goes on; another table is refused, until the user says otherwise."""
+def test_targets_belong_to_one_source(tmp_path: Path) -> None:
+    """A copy of the source may continue, while another table is refused until the user decides."""
     uri, target = new_table(tmp_path), str(tmp_path / "beside.lance")
     lengths_in(uri, target=target).run()
     copy = str(tmp_path / "copy.lance")

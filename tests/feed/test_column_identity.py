@@ -61,8 +61,8 @@ def test_reordered_struct_fields_keep_their_values(tmp_path: Path) -> None:
     ]
 
 
-def test_a_reused_field_id_is_another_column(tmp_path: Path) -> None:
-    """A dropped struct field's id is given to a top-level column."""
+def test_reused_field_ids_are_other_columns(tmp_path: Path) -> None:
+    """The id of a dropped struct field is given to a top-level column."""
     uri = uri_of(tmp_path)
     ds = made(uri, {"id": 1, "s": {"y": 1, "z": "old"}}).append(
         pa.Table.from_pylist([{"id": 2, "s": {"y": 2, "z": "old"}}])
@@ -77,7 +77,7 @@ def test_a_reused_field_id_is_another_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.2"])
-def test_a_reused_field_id_within_a_struct(tmp_path: Path, version: str) -> None:
+def test_reused_ids_within_structs_are_noticed(tmp_path: Path, version: str) -> None:
     """Another field of the same struct gets the id of the dropped one."""
     uri = uri_of(tmp_path)
     rows = [{"s": {"y": 1, "z": "old"}}, {"s": {"y": 2, "z": "old"}}]
@@ -311,7 +311,9 @@ def manifests_read(monkeypatch: pytest.MonkeyPatch, ds: Dataset, version: int) -
 def test_few_manifests_identify_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, most: int
 ) -> None:
-    """Even where a compaction leaves no file that the previous version had."""
+    """Few manifests must suffice even if a compaction replaced all files of the previous
+    version.
+    """
     schema = pa.schema([("id", pa.int64()), ("s", struct(a=pa.int64(), b=pa.string()))])
     ds = lance_stream.create_dataset(tmp_path / "t", schema)
     for number in range(200):
@@ -325,10 +327,10 @@ def test_few_manifests_identify_columns(
 
 
 @pytest.mark.parametrize("part", ["x", "s.x"])
-def test_a_reused_field_id_is_not_skipped(
+def test_reused_field_ids_are_not_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """The versions far apart have the same schema, but not one file with values of the column."""
+    """Versions far apart have the same schema, but share no file with values of the column."""
     fields = {"x": pa.int64()} if part == "x" else {"s": struct(a=pa.int64(), x=pa.int64())}
     rows = {"x": 1} if part == "x" else {"s": {"a": 1, "x": 1}}
     schema = pa.schema({"id": pa.int64(), **fields})

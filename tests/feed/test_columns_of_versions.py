@@ -146,7 +146,7 @@ def test_names_identify_columns_across_gaps(uri: str) -> None:
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float32())])
 def test_lists_take_the_items_of_vectors(kind: pa.DataType) -> None:
-    """The items of a vector of numbers are not a field: nothing to follow them by, nor needed."""
+    """The items of a vector are not a field, so there is no id to follow and none is needed."""
     vectors = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2))
     (wanted,) = assign_ids(from_arrow(pa.schema([("v", kind)]))).fields
     (there,) = assign_ids(from_arrow(pa.schema([("v", vectors.type)]))).fields

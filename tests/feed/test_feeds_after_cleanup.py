@@ -88,9 +88,7 @@ def feeds(ds: Dataset, first: int) -> dict[tuple[int, int, str], list[dict[str, 
     ],
 )
 @example(tagged=1, steps=[("add", 1), ("append", 0), ("update", 0), ("update", 0), ("restore", 2)])
-def test_a_cleanup_keeps_the_feed_of_kept_versions(
-    steps: Sequence[Step], tagged: int | None
-) -> None:
+def test_cleanups_preserve_the_remaining_feed(steps: Sequence[Step], tagged: int | None) -> None:
     """Columns are followed through a restore even if the restored version is gone.
 
     A tag keeps one version that is older than those.

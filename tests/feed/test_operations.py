@@ -241,8 +241,8 @@ def test_restores_revert_compacted_unstamped_rewrites(
     assert [event for event in events(uri, last - 1) if event[1] == 1] == updates([1], 7, 0)
 
 
-def test_untouched_rows_are_no_net_changes(uri: str) -> None:
-    """Not even those in the fragment of a rewritten row."""
+def test_untouched_rows_are_not_net_changes(uri: str) -> None:
+    """Rows that share a fragment with a rewritten row have not changed."""
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=True)
     ours(uri).update({"x": "8"}, where="id = 1")
     assert events(uri, deduplication_mode="netChanges") == updates([1], 0, 8)
@@ -275,8 +275,8 @@ def test_column_backfills_can_be_left_out(uri: str, who: str) -> None:
         assert events(uri, 3, 4, **options) == []
 
 
-def test_a_cast_is_no_backfill(uri: str) -> None:
-    """It updates every row."""
+def test_casts_are_not_backfills(uri: str) -> None:
+    """A cast updates every row, also for consumers that leave backfills out."""
     for wanted in (pa.int32(), pa.int64()):
         lance.dataset(uri).alter_columns({"path": "x", "data_type": wanted})
     assert events(uri, 4, column_backfills=False) == updates([*range(6)], 0, 0)

@@ -116,7 +116,7 @@ def limits_of(kind: pa.DataType) -> tuple[int, int]:
 
 @pytest.mark.parametrize("before", [*INTEGERS, *EXACT])
 def test_integers_are_shown_up_to_the_last_that_fits(before: pa.DataType) -> None:
-    """One past a limit is null, and never another number."""
+    """The value past a limit is null, and never another number."""
     kinds = [*INTEGERS, *EXACT]
     edges = {edge + step for kind in kinds for edge in limits_of(kind) for step in (-1, 0, 1)}
     low, high = limits_of(before)
@@ -137,8 +137,8 @@ def test_integers_are_shown_up_to_the_last_that_fits(before: pa.DataType) -> Non
 
 
 @pytest.mark.parametrize("now", INTEGERS)
-def test_floats_become_the_integers_that_they_are(now: pa.DataType) -> None:
-    """The largest 64-bit integers have no float: the next float is out of range."""
+def test_whole_floats_become_integers(now: pa.DataType) -> None:
+    """The largest 64-bit integers have no exact float, so the next float is out of range."""
     floats = [0.0, -0.5, float("nan"), float("inf")]
     floats += [sign * 2.0**power for power in (7, 8, 15, 16, 31, 32, 63, 64) for sign in (-1, 1)]
     low, high = limits_of(now)

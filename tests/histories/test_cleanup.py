@@ -33,8 +33,8 @@ def cleaned_up(**choices: Any) -> Outcome:
 
 
 @pytest.mark.essential
-def test_what_is_needed_outlives_cleanups_that_fail() -> None:
-    """Calls fail, or files seem to be missing, in other places for each seed."""
+def test_needed_files_outlive_failing_cleanups() -> None:
+    """Calls fail, or files seem to be missing, at other points for each seed."""
     failed = 0
     for seed in range(8):
         arguments = {"older_than": 0, "delete_unverified": True}

@@ -31,8 +31,10 @@ def life_with_a_derived_column() -> Outcome:
     )
 
 
-def test_changed_rows_alone_are_computed_again() -> None:
-    """Four at first, two that an upsert wrote, one more, and one that a rival appended."""
+def test_only_changed_rows_are_recomputed() -> None:
+    """Four rows at first, then two that an upsert wrote, one more, and one that a rival
+    appended.
+    """
     outcome = life_with_a_derived_column()
     if outcome.error is not None:
         raise outcome.error

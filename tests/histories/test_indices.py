@@ -21,8 +21,8 @@ ROW = {20: {"a": "s1", "b": [7], "c": [3.0, 1.0, 4.0, 1.0]}}
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", sorted(VECTOR_KINDS))
-def test_searches_find_rows_that_came_after_the_index(kind: str) -> None:
-    """pylance scans what an index lacks; ours brings it up to date."""
+def test_searches_find_rows_behind_the_index(kind: str) -> None:
+    """Pylance scans what an index lacks, and our refresh brings the index up to date."""
     steps = [
         CREATE,
         step("create_vector_index", column="c", kind=kind),
@@ -40,8 +40,8 @@ def test_searches_find_rows_that_came_after_the_index(kind: str) -> None:
 @pytest.mark.parametrize(
     ("column", "kind"), [("a", "INVERTED"), ("a", "NGRAM"), ("b", "LABEL_LIST")]
 )
-def test_texts_and_lists_are_found_after_an_update_of_the_index(column: str, kind: str) -> None:
-    """Each of these answers questions that no other index answers."""
+def test_texts_and_lists_are_found_after_refresh(column: str, kind: str) -> None:
+    """Each of these indices answers questions that no other index answers."""
     answers = step("indexed_answers", version=4, text="s1", items=[0, 7])
     steps = [
         CREATE,

@@ -25,7 +25,7 @@ def test_lives_are_the_same_each_time() -> None:
 
 
 def test_a_lost_row_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a long life only the steps are left that show it."""
+    """Only the steps that show the fault should remain of a long life."""
     delete = Dataset.delete
 
     def one_less(ds: Dataset, condition: str) -> Any:
@@ -46,15 +46,17 @@ def test_a_lost_row_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None
     assert "step(\"delete\", where=[0], by=['we'])," in exec_free
 
 
-def test_steps_that_do_not_fit_are_passed_over() -> None:
-    """Any part of a life is a life."""
+def test_unsuitable_steps_are_skipped() -> None:
+    """Shrinking removes steps, so any part of a life must be a life."""
     outcome = replay([SMALL, step("drop_column", name="b", by=["we"]), step("valid")])
     assert outcome.error is None
     assert [each.name for each in outcome.steps] == ["create", "valid"]
 
 
 def test_a_second_process_writes_and_fails() -> None:
-    """Its rows are read here, and what fails there fails the life, with the place in its notes."""
+    """Its rows are read here, and its failure must fail the life, with the location in the
+    notes.
+    """
     append = step("append", rows={1: {"a": 2}}, by=["process"])
     outcome = replay([SMALL, append, step("delete", where=[0], by=["process"])])
     assert outcome.error is None
@@ -70,8 +72,8 @@ def test_every_module_registers_something() -> None:
     assert homes.keys() == {f"tests.histories.{name}" for name in MODULES}
 
 
-def test_each_path_and_limit_exists() -> None:
-    """Their names are text: a rename of a function or a constant must not lose them."""
+def test_every_path_and_limit_exists() -> None:
+    """They are named by text, so a renamed function or constant must not drop them silently."""
     counts: Counter[str] = Counter()
     with lowered({name: values[0] for name, values in THRESHOLDS.items()}), counted(counts):
         assert missing(counts) == [*PATHS]

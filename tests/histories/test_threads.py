@@ -41,8 +41,10 @@ def life_of_threads(seed: int) -> list[Step]:
 @pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("seed", range(1, 9))
 @pytest.mark.essential
-def test_threads_beside_a_compaction_lose_no_key(seed: int) -> None:
-    """Runs of the key index are written, merged and lost while others look keys up in them."""
+def test_threads_during_compaction_lose_no_key(seed: int) -> None:
+    """Runs of the key index are written, merged and dropped while other threads look keys up in
+    them.
+    """
     outcome = replay(life_of_threads(seed))
     if outcome.error is not None:
         raise outcome.error

@@ -73,15 +73,15 @@ def test_versions_at_the_interval_clean_up() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_verb_that_commits_cleans_up(verb: str) -> None:
-    """The config is the table's, whoever commits."""
+def test_every_committing_verb_cleans_up(verb: str) -> None:
+    """The setting belongs to the table, whichever verb commits."""
     ds = create(interval="4", older_than="0s").append(ROWS).append(ROWS)
     after = VERBS[verb](ds)
     assert (after.version, numbers(after)) == (4, [3, 4])
 
 
 def test_batches_of_a_stream_clean_up() -> None:
-    """The sink commits on the driver, and a batch that is repeated commits nothing."""
+    """The sink commits on the driver, and a repeated batch commits nothing."""
     ds = create(interval="2", older_than="0s")
     for number in range(3):
         append(ds.table, ROWS, PendingBatch.of("stream", number))
@@ -91,7 +91,7 @@ def test_batches_of_a_stream_clean_up() -> None:
 
 
 def test_a_commit_of_nothing_cleans_nothing() -> None:
-    """Without a version there is no interval."""
+    """Without a new version no interval is reached."""
     ds = create(interval="2", older_than="0s")
     ds = ds.append(ROWS).append(ROWS)
     assert ds.delete("id = 7").version == 3
@@ -123,8 +123,8 @@ def test_what_readers_need_stays() -> None:
     assert dev.count_rows() == ds.checkout(4).count_rows()
 
 
-def test_a_branch_cleans_up_itself() -> None:
-    """The versions of the main branch are not its own."""
+def test_branches_clean_up_their_versions() -> None:
+    """Versions of the main branch are not the branch's to remove."""
     ds = create(interval="100", older_than="0s").append(ROWS).append(ROWS)
     dev = ds.branches.create("dev")
     dev = ds.checkout(("dev", None)).update_config({INTERVAL: "1"})
@@ -134,10 +134,10 @@ def test_a_branch_cleans_up_itself() -> None:
     assert numbers(ds.checkout(None)) == [1, 2, 3]
 
 
-def test_a_failure_is_logged_once_and_fails_nothing(
+def test_failures_are_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows are committed: an error would have them written again."""
+    """The rows are committed by then, and an error would make the caller write them again."""
 
     def fail(*_: object, **__: object) -> None:
         raise OSError("no right to delete")
@@ -152,10 +152,10 @@ def test_a_failure_is_logged_once_and_fails_nothing(
     assert "no right to delete" in record.message
 
 
-def test_a_foreign_invalid_entry_fails_no_commit(
+def test_foreign_invalid_entries_fail_no_commit(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Other programs may set what they like; we only log it."""
+    """Other programs may set any value, so an invalid one is only logged."""
     ds = lance_stream.create_dataset(tmp_path / "table", ROWS, config={INTERVAL: "1"})
     manifest = ds.table.manifest
     manifest.config[INTERVAL] = "often"  # type: ignore[index]  # as it would be read
@@ -181,7 +181,7 @@ def test_a_foreign_invalid_entry_fails_no_commit(
     ],
 )
 def test_invalid_entries_are_refused(key: str, value: str) -> None:
-    """They would do nothing, without a word."""
+    """An invalid entry would silently disable the cleanup."""
     with pytest.raises(InvalidInputError, match=key):
         create().update_config({key: value})
     with pytest.raises(InvalidInputError, match=key):
@@ -202,11 +202,11 @@ def test_invalid_entries_are_refused(key: str, value: str) -> None:
     ],
 )
 def test_ages_are_those_of_the_reference(text: str, age: timedelta) -> None:
-    """A minute is `m`, a month `M`."""
+    """In Lance's notation a minute is `m` and a month is `M`."""
     assert due_cleanup({INTERVAL: "1", OLDER_THAN: text}, 5) == AutoCleanup(age)
 
 
 def test_the_interval_counts_version_numbers() -> None:
-    """0 means each commit, as in the reference."""
+    """Zero means every commit, as in the reference."""
     assert [version for version in range(1, 8) if due_cleanup({INTERVAL: "3"}, version)] == [3, 6]
     assert due_cleanup({INTERVAL: "0"}, 5) == due_cleanup({INTERVAL: "+1"}, 5) == AutoCleanup()

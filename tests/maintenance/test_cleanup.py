@@ -123,8 +123,8 @@ class FarStore(WatchedStore):
     num_readers = 64
 
 
-def test_manifests_far_away_are_read_side_by_side() -> None:
-    """A stream leaves a version for each batch, and each manifest is a request."""
+def test_distant_manifests_are_read_in_parallel() -> None:
+    """A stream leaves a version for each batch, and reading each manifest costs a round trip."""
     ds, both, reads = busy_table(), threading.Barrier(2), count()
 
     def meet(call: str, path: str) -> None:
@@ -137,7 +137,7 @@ def test_manifests_far_away_are_read_side_by_side() -> None:
 
 
 def test_a_dry_run_predicts_the_cleanup() -> None:
-    """It removes nothing."""
+    """It must report exactly what the cleanup would remove, and remove nothing."""
     ds = busy_table()
     before = paths_of(ds)
     report = ds.cleanup(retain_versions=3, dry_run=True)
@@ -159,8 +159,8 @@ def test_versions_stay_until_they_are_old() -> None:
     )
 
 
-def test_versions_without_a_time_are_as_old_as_their_manifests() -> None:
-    """Old writers stated none; the file's date is the store's, and does not make it ancient."""
+def test_versions_without_time_use_their_file() -> None:
+    """Old writers stated no time, and a missing time must not make a version look ancient."""
     ds = busy_table()
     for version in range(1, ds.version):
         manifest = replace(ds.table.log.read(version), timestamp_nanos=None)
@@ -244,7 +244,7 @@ def test_tagged_versions_stay_readable() -> None:
 
 
 def test_consumers_hold_later_versions() -> None:
-    """And the one that they finished with."""
+    """A consumer needs the version that it finished with and all later ones."""
     ds = busy_table()
     record_progress(ds.table.refs, "totals", 5)
     record_progress(ds.table.refs, "faster", 7)
@@ -307,7 +307,7 @@ def test_unreferenced_files_stay_while_young() -> None:
 
 
 def test_unreferenced_files_can_go_at_once() -> None:
-    """If the caller says that no one is writing."""
+    """The caller vouches that nobody is writing."""
     ds = busy_table()
     ds.table.store.write("data/0101.lance", b"?")
     assert ds.cleanup(retain_versions=1).num_files["data files"] == 3
@@ -371,8 +371,8 @@ def names_of_data(manifest: Manifest) -> set[str]:
     return {text for text in names_of(manifest, set()) if text.startswith("data/")}
 
 
-def test_unfinished_manifests_are_no_unknown_ones() -> None:
-    """Programs write under a hidden name before they rename; those of long ago are left alone."""
+def test_temporary_manifests_are_not_unknown() -> None:
+    """Writers use a hidden name before they rename, and old leftovers must not stop the cleanup."""
     ds = busy_table()
     ds.table.store.write("_versions/.v3.manifest", b"half")
     ds.cleanup(retain_versions=1)
@@ -397,7 +397,7 @@ def test_unfinished_manifests_are_no_unknown_ones() -> None:
     ],
 )
 def test_unreadable_references_stop_the_cleanup(path: str, content: bytes, match: str) -> None:
-    """They may hold a version."""
+    """An unreadable reference may protect a version."""
     ds = busy_table()
     ds.table.store.write(path, content)
     before = paths_of(ds)
@@ -415,10 +415,10 @@ def test_unreadable_references_stop_the_cleanup(path: str, content: bytes, match
     ],
 )
 @pytest.mark.parametrize("cleaned", [None, "dev", "other"])
-def test_unreadable_versions_of_any_branch_stop_it(
+def test_unreadable_branches_stop_the_cleanup(
     cleaned: str | None, path: str, content: bytes, match: str
 ) -> None:
-    """Each branch needs files of the others: what holds in the main one holds in all."""
+    """Branches share files, so the versions of one may need files of another."""
     ds = busy_table()
     for name in ("dev", "other"):
         ds.branches.create(name)
@@ -452,7 +452,7 @@ def test_detached_versions_of_branches_keep_their_files() -> None:
 
 @pytest.mark.parametrize("version", [2, 8])
 def test_unreadable_versions_stop_the_cleanup(version: int) -> None:
-    """No one knows which files they need."""
+    """Nobody can tell which files such a version needs."""
     ds = busy_table()
     path = ds.table.log.manifest_path(version)
     manifest = ds.table.log.read(version)
@@ -470,7 +470,7 @@ def test_unreadable_versions_stop_the_cleanup(version: int) -> None:
 
 
 def test_commits_under_way_keep_young_versions() -> None:
-    """The writer has read version 5 as the newest, and is about to publish version 6."""
+    """A writer that has read version 5 is about to publish version 6 on top of it."""
     ds = busy_table()
     ds.table.store.write("_transactions/5-2f1b3f4e-0000-0000-0000-000000000000.txn", b"?")
     num_later = ds.version - 1 - 5
@@ -613,7 +613,9 @@ def is_look_at_tags(call: str, path: str) -> bool:
 
 
 def test_concurrently_used_files_stay() -> None:
-    """A restore names files of old versions; an append, files that were written long ago."""
+    """A restore refers to files of old versions, and an append to files that were written long
+    ago.
+    """
     for act in (lambda ds: ds.restore(3), lambda ds: ds.append(rows(99))):
         ds = busy_table()
         rules = CleanupRules(older_than=None, delete_unverified=True)
@@ -626,8 +628,8 @@ def test_concurrently_used_files_stay() -> None:
         assert newest.to_table().num_rows == newest.count_rows()
 
 
-def test_a_late_tag_restores_its_version() -> None:
-    """It is created just before its version is removed."""
+def test_late_tags_restore_their_version() -> None:
+    """The tag is created just before its version is removed."""
     ds = busy_table()
     store = WatchedStore(ds.table.store)
     store.before = at_first(is_delete_of_a_manifest, lambda: ds.tags.create("gold", 6))
@@ -657,8 +659,8 @@ def test_a_concurrent_tag_keeps_its_version() -> None:
     assert ("delete", manifest_path(2)) not in store.calls
 
 
-def test_a_tag_of_a_removed_version_fails() -> None:
-    """The version is removed while the tag is created."""
+def test_tags_of_removed_versions_fail() -> None:
+    """The version disappears while the tag is created, and a tag on nothing must not remain."""
     ds = busy_table()
     ds.tags.create("silver", 7)
     for make, call in ((create_tag, "create_once"), (move_tag, "write")):

@@ -63,7 +63,9 @@ def test_buckets_without_conditional_puts_get_none(
 def test_services_refusing_conditional_puts_work(
     s3_bucket: Bucket, proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    """The service answers them with 501."""
+    """Some services answer a conditional put with 501, and a manifest store makes it
+    unnecessary.
+    """
     proxy.add(Forge(501, "NotImplemented"), kind="put once", times=None)
     options = {**s3_bucket.storage_options, "aws_endpoint": proxy.url}
     use(f"{s3_bucket.uri}/t", {**options, "manifest_store": f"sqlite://{tmp_path}/m.db"})

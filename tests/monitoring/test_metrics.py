@@ -169,8 +169,8 @@ def test_both_systems_get_the_same_metrics_of_a_table(
         assert (opentelemetry.name_of(metric) in theirs) == is_known, metric
 
 
-def test_a_second_object_for_a_registry_is_explained() -> None:
-    """As when a cell of a notebook is run again."""
+def test_second_metrics_in_a_registry_are_explained() -> None:
+    """Running a cell of a notebook again registers the same metrics twice."""
     registry = CollectorRegistry()
     PrometheusMetrics(registry)
     with pytest.raises(InvalidInputError, match="share it between all sinks and tables"):
@@ -193,13 +193,13 @@ def test_metric_labels_are_bounded() -> None:
 
 
 def test_every_kind_of_row_of_a_report_is_counted() -> None:
-    """A number of rows that is added to the report is not forgotten here."""
+    """A number of rows that is added to the report must not be forgotten here."""
     numbers = {name for name in vars(REPORT) if name.startswith("rows_")}
     assert numbers - set(KINDS.values()) == {"rows_in", "rows_differ"}
 
 
 def test_numbers_by_reason_are_added_up() -> None:
-    """Reasons are the user's words, so they are no label."""
+    """Reasons are the user's words, and as labels they would create unbounded time series."""
     report: Any = SimpleNamespace(
         **vars(REPORT) | {"rows_quarantined": {"price > 0": 2, "null": 3}}
     )
@@ -287,8 +287,8 @@ def test_repeated_measurements_cost_few_requests(monkeypatch: pytest.MonkeyPatch
     assert sum(requests.values()) <= 6, requests
 
 
-def test_a_table_that_was_created_anew_is_measured_anew(tmp_path: Path) -> None:
-    """Also if it has more versions than the previous one, whose counts must not be mixed in."""
+def test_recreated_tables_are_measured_anew(tmp_path: Path) -> None:
+    """The new table may have more versions than the old one, whose counts must not be mixed in."""
     watch = TableWatch(str(tmp_path / "t"))
     for num_versions, num_rows in ((5, 2), (2, 1), (7, 3)):
         shutil.rmtree(tmp_path / "t", ignore_errors=True)

@@ -19,8 +19,8 @@ from lance_stream.snapshot.references import _as_branch
         {"metadata": None},
     ],
 )
-def test_each_part_of_a_branch_file_is_checked(changes: dict[str, Any]) -> None:
-    """Where a branch begins decides which files a cleanup keeps."""
+def test_every_part_of_branch_files_is_checked(changes: dict[str, Any]) -> None:
+    """The version at which a branch begins decides which files a cleanup keeps."""
     content = {"parentVersion": 3, "parentBranch": "main", "createAt": 5, "metadata": {"a": "b"}}
     branch = _as_branch("dev", content)
     assert (branch.parent, branch.metadata) == (None, {"a": "b"})

@@ -173,7 +173,7 @@ def test_lineage_filters_need_stable_row_ids(column: str, tmp_path: Path) -> Non
     ids=["a blob dataset", "a fragment tree"],
 )
 def test_misreadable_fields_are_refused_everywhere(stated: bytes, tmp_path: Path) -> None:
-    """A manifest that we would read wrongly is refused by each way to open it."""
+    """Every way to open a manifest must refuse what it would misread."""
     make(tmp_path / "t")
     add_bytes_to_manifest(tmp_path / "t", stated)
     ds = lance_stream.open_dataset(tmp_path / "t", 2)

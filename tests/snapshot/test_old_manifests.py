@@ -172,9 +172,8 @@ def field_twice(path: Path) -> Path:
 def test_duplicate_fields_use_the_last_file(
     tmp_path: Path,
 ) -> None:
-    """The file that is listed last is read; the next commit mends the manifest.
-
-    pylance reads the first one, with values of dropped columns, until its own next commit.
+    """The file listed last counts and the next commit repairs the manifest; pylance reads the
+    first one, with values of dropped columns, until then.
     """
     path = field_twice(tmp_path / "t")
     migrated = lance.dataset(shutil.copytree(path, tmp_path / "migrated"))

@@ -178,7 +178,7 @@ def files_of(uri: str) -> set[str]:
 def test_commits_to_replaced_tables_are_refused(
     uri: str, verb: str, replacement: str, meanwhile: list[Callable[[], None]]
 ) -> None:
-    """Another table has taken the place of the one that the commit was planned on."""
+    """The table that the commit was planned on has been replaced by another one."""
     old = lance_stream.open_dataset(uri)
     shutil.copytree(uri, f"{uri} copy")
     Path(f"{uri} copy/{old.table.log.manifest_path(4)}").unlink()

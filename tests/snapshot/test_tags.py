@@ -124,7 +124,7 @@ def test_tags_of_the_first_moment_are_read(ds: Dataset) -> None:
 
 
 def test_invalid_tag_files_are_named(ds: Dataset, caplog: pytest.LogCaptureFixture) -> None:
-    """Such a file does not hide other tags."""
+    """A damaged file must not hide the other tags."""
     ds.tags.create("gold", 1)
     for name in ("a b", "silver", "below/gold"):
         ds.table.store.write(f"_refs/tags/{name}.json", b"{}")

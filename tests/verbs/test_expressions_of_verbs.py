@@ -56,7 +56,9 @@ def test_current_times_are_set_in_utc(ds: lance_stream.Dataset) -> None:
 
 
 def test_checks_name_columns_in_any_case(ds: lance_stream.Dataset) -> None:
-    """And the current time is one for all rows of a statement."""
+    """Spark resolves names in any case, and the current time is the same for all rows of a
+    statement.
+    """
     check = "ID > 0 AND AT < current_timestamp"
     assert ds.append(ROWS, expect=check).count_rows() == 4
     assert ds.upsert(ROWS, on="Id", expect=check).count_rows() >= 2
@@ -64,8 +66,8 @@ def test_checks_name_columns_in_any_case(ds: lance_stream.Dataset) -> None:
         ds.append(ROWS, expect="ID > 1")
 
 
-def test_conditions_on_large_integers_beside_floats_do_not_fail(tmp_path: Path) -> None:
-    """A stream with such a condition would stop at the first large id, and never go on."""
+def test_large_integers_compare_with_floats(tmp_path: Path) -> None:
+    """A stream with such a condition would stop at the first large id and could not continue."""
     rows = pa.table(
         {
             "id": pa.array([1, 2**53 + 1, 2**63 - 1], pa.int64()),

@@ -82,8 +82,8 @@ def test_the_first_commit_creates_the_table(uri: str) -> None:
 
 
 @pytest.mark.floors
-def test_an_empty_job_creates_the_table(uri: str) -> None:
-    """A second one makes no version."""
+def test_empty_jobs_create_the_table(uri: str) -> None:
+    """The first job creates the table even without rows, and a second one makes no version."""
     assert commit_job(plan_job(uri, SCHEMA), []).is_new
     assert not commit_job(plan_job(uri, SCHEMA), []).is_new
     assert lance_stream.open_dataset(uri).version == 1
@@ -102,8 +102,8 @@ def test_concurrent_creations_share_one_table(uri: str, overwrite: bool) -> None
     assert Dataset(done.table).verify() == []
 
 
-def test_a_concurrent_table_is_not_written(uri: str) -> None:
-    """It was created meanwhile, with other columns."""
+def test_concurrent_tables_are_not_written(uri: str) -> None:
+    """Another writer has created the table with other columns since the job was planned."""
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 1, 2)
     lance_stream.create_dataset(uri, pa.schema([("other", pa.int64())]))
@@ -196,10 +196,10 @@ def test_the_planned_version_may_be_cleaned_up(uri: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["type", "file version"])
-def test_the_planned_version_may_be_cleaned_up_after_an_overwrite(
-    tmp_path: Path, change: str
-) -> None:
-    """pylance restarts the numbers of columns: the files would be read as other columns."""
+def test_overwritten_planned_versions_may_be_removed(tmp_path: Path, change: str) -> None:
+    """Pylance restarts field ids in an overwrite, so the job's files would be read as other
+    columns.
+    """
     where = str(tmp_path / "t.lance")
     first = pa.table({"id": [1], "n": [1]})
     lance.write_dataset(first, where, data_storage_version="2.0")
@@ -262,7 +262,7 @@ def test_planning_a_job_adds_columns(uri: str) -> None:
 
 
 def test_planning_a_job_adds_parts_of_structs(uri: str) -> None:
-    """And none, if the rows do not fit nevertheless."""
+    """No part may be added if the rows turn out not to fit."""
     place = pa.field("place", pa.struct([("zip", pa.int32())]))
     lance_stream.create_dataset(uri, pa.schema([SCHEMA.field("id"), place]))
     wider = pa.struct([("city", pa.string()), ("zip", pa.int16())])

@@ -42,7 +42,7 @@ def test_one_call_sets_three_maps_in_one_version(ds: Dataset) -> None:
 
 
 def test_none_removes_and_replace_clears(ds: Dataset) -> None:
-    """The two ways to get rid of an entry."""
+    """These are the two ways to remove entries."""
     ds = ds.update_metadata({"a": "1", "b": "2", "c": "3"})
     assert ds.update_metadata({"a": None, "d": "4"}).metadata == {"b": "2", "c": "3", "d": "4"}
     assert ds.update_metadata({"e": "5"}, replace=True).metadata == {"e": "5"}
@@ -57,14 +57,14 @@ def test_replacing_one_map_keeps_the_others(ds: Dataset) -> None:
 
 
 def test_a_change_of_nothing_commits_nothing(ds: Dataset) -> None:
-    """As with all verbs."""
+    """An empty version would wake every follower for nothing."""
     ds = ds.update_metadata({"a": "1"}, fields={"id": {"b": "2"}})
     assert ds.update_metadata({"a": "1", "x": None}, fields={"id": {"b": "2"}}) is not None
     assert ds.checkout(None).version == ds.version
 
 
-def test_metadata_change_no_row(ds: Dataset) -> None:
-    """A follower of the table has nothing to do."""
+def test_metadata_changes_change_no_row(ds: Dataset) -> None:
+    """A follower of the table must not receive rows for a change of metadata."""
     after = ds.update_metadata({"a": "1"}, schema={"b": "2"}, fields={"id": {"c": "3"}})
     assert after.changes(ds.version).read_all().num_rows == 0
     assert after.verify(deep=True) == []
@@ -72,7 +72,7 @@ def test_metadata_change_no_row(ds: Dataset) -> None:
 
 
 def test_a_restore_brings_metadata_back(ds: Dataset) -> None:
-    """Metadata are part of a version's content."""
+    """Metadata is part of a version's content."""
     ds = ds.update_metadata({"a": "1"}, schema={"b": "1"}, fields={"id": {"c": "1"}})
     after = ds.update_metadata({"a": "2"}, schema={"b": "2"}, fields={"id": {"c": "2"}})
     restored = after.restore(ds.version)
@@ -81,14 +81,14 @@ def test_a_restore_brings_metadata_back(ds: Dataset) -> None:
 
 
 def test_a_renamed_column_keeps_its_metadata(ds: Dataset) -> None:
-    """They belong to the field id, not to the name."""
+    """Metadata belongs to the field id, not to the name."""
     ds = ds.update_metadata(fields={"id": {"unit": "1"}}).rename_columns({"id": "key"})
     assert ds.schema.field("key").metadata == {b"unit": b"1"}
 
 
 @pytest.mark.parametrize("key", ["lance-encoding:blob", "ARROW:extension:name", "packed"])
-def test_how_values_are_stored_cannot_change(ds: Dataset, key: str) -> None:
-    """The reference accepts it, and cannot read the column any more."""
+def test_storage_settings_of_columns_cannot_change(ds: Dataset, key: str) -> None:
+    """The reference accepts the change and then cannot read the column any more."""
     with pytest.raises(InvalidInputError, match="cannot change"):
         ds.update_metadata(fields={"place": {key: "true"}})
     with pytest.raises(InvalidInputError, match="lance-encoding:blob"):
@@ -105,7 +105,7 @@ def test_unknown_encodings_of_a_column_are_refused(ds: Dataset) -> None:
 
 
 def test_a_primary_key_can_be_declared_once(ds: Dataset) -> None:
-    """Readers rely on it: its columns are never null, and it stays what it is."""
+    """Readers rely on a key: its columns are never null, and it cannot change."""
     key = "lance-schema:unenforced-primary-key"
     with pytest.raises(InvalidInputError, match="may be null"):
         ds.update_metadata(fields={"place.zip": {key: "true"}})
@@ -115,7 +115,7 @@ def test_a_primary_key_can_be_declared_once(ds: Dataset) -> None:
 
 
 def test_columns_are_named_by_path(ds: Dataset) -> None:
-    """A typing error is an error, not an entry for nobody."""
+    """A misspelt path must be an error, not an entry for a column that does not exist."""
     with pytest.raises(NotFoundError, match="'town' in 'place'"):
         ds.update_metadata(fields={"place.town": {"a": "1"}})
     with pytest.raises(InvalidInputError, match="twice"):
@@ -129,10 +129,10 @@ def test_metadata_are_text(ds: Dataset, entries: object) -> None:
         ds.update_metadata(entries)  # type: ignore[arg-type]
 
 
-def test_concurrent_changes_of_other_entries_both_count(
+def test_concurrent_changes_of_different_entries_combine(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the same entry of the table, or the same map of a schema or column, conflicts."""
+    """Only changes of the same entry, or of the same map of a schema or column, conflict."""
     race(ds, monkeypatch, lambda: ds.update_metadata({"b": "2"}, fields={"id": {"x": "1"}}))
     after = ds.update_metadata({"a": "1"}, fields={"place": {"x": "1"}})
     assert after.metadata == {"a": "1", "b": "2"}
@@ -184,7 +184,7 @@ def test_overwrites_lose_no_concurrent_declaration(
 
 
 def test_overwrites_replace_concurrently_added_columns(ds: Dataset) -> None:
-    """Nothing is lost that an overwrite keeps."""
+    """An overwrite discards the existing columns, so it has no conflict with a new one."""
     added = pa.field("note", pa.string())
     stale = on_publication(ds.table, lambda: ds.add_columns(added))
     assert Dataset(overwrite(stale, ds.to_table()).table).schema == ds.schema

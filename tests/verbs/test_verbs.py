@@ -358,7 +358,7 @@ def test_invalid_conditions_delete_nothing(ds: Dataset) -> None:
 
 
 def test_concurrent_deletes_all_succeed(ds: Dataset) -> None:
-    """Of the same and of different rows."""
+    """Deletes of the same and of different rows must all be applied."""
     errors: list[BaseException] = []
 
     def delete(condition: str) -> None:

@@ -130,7 +130,7 @@ def test_timestamps_keep_their_instant() -> None:
 
 
 def test_struct_fields_match_by_name() -> None:
-    """Missing ones are null."""
+    """Missing fields become null."""
     incoming = pa.struct([("b", pa.int16()), ("a", pa.string())])
     wanted = pa.struct([("a", pa.large_string()), ("c", pa.int8()), ("b", pa.int64())])
     result = cast([{"b": 1, "a": "x"}, None, {"b": None, "a": None}], incoming, wanted)
@@ -197,7 +197,7 @@ def test_values_out_of_range_are_refused(
 
 
 def test_columns_match_by_name() -> None:
-    """Missing nullable ones are null."""
+    """Missing nullable columns become null."""
     table = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())])
     batch = pa.RecordBatch.from_pydict({"a": pa.array([1, 2], pa.int32())})
     assert cast_batch(batch, table).to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": None}]
@@ -280,7 +280,7 @@ def test_lists_of_pairs_become_maps() -> None:
 
 
 def test_map_values_are_checked_like_columns() -> None:
-    """They must not narrow, nor be null where the table has required values."""
+    """Values of maps must not be narrowed, nor be null where the table requires values."""
     wide, narrow = pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int8())
     with pytest.raises(InvalidInputError, match=r"'a\.value'"):
         cast([[("k", 1)]], wide, narrow)

@@ -44,7 +44,7 @@ def create(ds, data, **more):
 @pytest.mark.floors
 @pytest.mark.parametrize("verb", [append, overwrite, upsert, create])
 def test_bad_rows_are_refused_by_reason(ds: lance_stream.Dataset, verb) -> None:
-    """Also in several batches, and from a reader that can be read only once."""
+    """Reasons must be counted over several batches, and for a reader that can be read only once."""
     files = sorted(Path(ds.uri).rglob("*"))
     bad = {"id": 3, "x": 5, "s": "c"}, {"id": 4, "x": None, "s": "d"}, {"id": 5, "x": 1, "s": "e"}
     data = pa.concat_tables([rows(GOOD[0]), rows(*bad)])

@@ -86,7 +86,7 @@ def test_lineage_limits_must_be_numbers(ds: Dataset) -> None:
 
 
 def test_the_switch_is_true_or_false(ds: Dataset) -> None:
-    """Anything else would be ignored, without a word."""
+    """Any other value would be ignored silently."""
     for switch in ("yes", "1", "on", ""):
         with pytest.raises(InvalidInputError, match="should be 'true' or 'false'"):
             ds.update_config({SPILL: switch})

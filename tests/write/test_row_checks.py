@@ -135,7 +135,7 @@ def test_failing_conditions_reject_only_their_row():
 
 
 def test_only_conditions_of_one_column_blame_one() -> None:
-    """Which of two columns is wrong is unknown."""
+    """If a condition names two columns, nobody can tell which of them is wrong."""
     columns = pa.schema([("a", pa.int64()), ("b", pa.int64())])
     rules = RowRules(columns, as_checks({"one": "a > 0", "two": "a > b"}))
     bad = rules.judge(pa.RecordBatch.from_pydict({"a": [0, 1, 3], "b": [0, 1, 2]})).bad

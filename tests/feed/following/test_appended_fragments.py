@@ -85,8 +85,8 @@ def test_versions_yield_their_appended_rows(made: Any) -> None:
         ),
     ],
 )
-def test_a_version_changing_rows_gives_no_appends(made: Any, change: Any, because: str) -> None:
-    """The step says why it has none."""
+def test_versions_changing_rows_yield_no_appends(made: Any, change: Any, because: str) -> None:
+    """The step states why it has no appends, so that the reader can report it."""
     change(made)
     *_, step = steps(made.uri)
     assert step.newer.version == 3
@@ -97,7 +97,7 @@ def test_a_version_changing_rows_gives_no_appends(made: Any, change: Any, becaus
 
 
 def test_metadata_changes_append_nothing(made: Any) -> None:
-    """Nor do a compaction, an index and a new column of nulls."""
+    """Compactions, indices and new columns of nulls add no rows either."""
     DatasetOptimizer(made).compact_files()
     made.create_scalar_index("id", "BTREE")
     made.add_columns(pa.field("x", pa.int64()))
@@ -145,7 +145,7 @@ def test_any_range_of_appended_rows_is_readable(made: Any) -> None:
 
 @pytest.mark.floors
 def test_first_existing_version_gives_live_rows(made: Any) -> None:
-    """Like a copied table whose first version has deleted rows."""
+    """The first version of a copied table may already have deleted rows."""
     made.delete("id = 0")
     last = lance_stream.open_dataset(made.uri).table
     assert last.timestamp is not None

@@ -9,7 +9,9 @@ from lance_stream.feed.following.existing_versions import ExistingVersions
 
 
 def test_cached_logs_change_the_versions_themselves() -> None:
-    """A cleanup that is given such a table removes versions, and puts one back."""
+    """A cleanup that uses the cached log removes versions and puts one back, which the cache
+    must not hide.
+    """
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64())]))
     for number in range(3):
         ds = ds.append(pa.table({"id": [number]}))

@@ -144,7 +144,7 @@ HISTORY = make_history(f"memory://{uuid.uuid4()}/table")
 
 
 def test_removed_rows_precede_added_rows_in_every_split(ds: Dataset) -> None:
-    """A later batch of a version cannot remove a key that an earlier one has added."""
+    """A later batch of a version must not remove a key that an earlier batch has added."""
     batches = batches_from(follow(ds.update({"id": "id + 1"})), Position(5), Limits(rows=1))
     types = [change[1] for change in joined(batches)]
     assert types == ["update_preimage"] * 6 + ["update_postimage"] * 6
@@ -156,7 +156,9 @@ def test_removed_rows_precede_added_rows_in_every_split(ds: Dataset) -> None:
 def test_positions_of_earlier_releases_keep_their_meaning(
     num_delivered: int, with_pre_images: bool
 ) -> None:
-    """They count an update as one change: the rest of the version follows, each change once."""
+    """They count an update as one change, and the rest of the version must follow without
+    repetition.
+    """
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows(1, 2, 3, 4))
     ds = ds.upsert(rows(2, 3, 4, 5), on="id")
     rules = FollowerRules(FeedRules(pre_images=with_pre_images))
@@ -193,7 +195,9 @@ def test_batches_respect_the_size_limit(tmp_path: Path) -> None:
 
 
 def test_the_version_limit_counts_versions_with_changes(ds: Dataset) -> None:
-    """Other commits, such as of a config, would delay the changes by a batch each."""
+    """Commits without changes, such as of a config, would otherwise delay the changes by a batch
+    each.
+    """
     for number in range(5):
         ds = ds.update_config({"a": str(number)})
     after = ds.append(rows(9)).update_config({"a": "b"}).append(rows(10))
@@ -350,7 +354,7 @@ def test_an_empty_table_has_an_empty_snapshot() -> None:
     assert batches_from(follow(table), FROM_SNAPSHOT, Limits(rows=1)) == [[]]
 
 
-def test_a_snapshot_whose_version_is_gone(
+def test_snapshots_of_removed_versions_restart(
     stored: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is an error, or the snapshot is read again at the newest version."""
@@ -375,14 +379,14 @@ def test_a_snapshot_whose_version_is_gone(
     ],
     ids=["a part", "all"],
 )
-def test_a_planned_snapshot_outlives_its_version(
+def test_planned_snapshots_outlive_their_version(
     stored: Dataset,
     caplog: pytest.LogCaptureFixture,
     end: Position,
     ids: list[int],
     instead: str,
 ) -> None:
-    """A checkpoint has the end of a batch already, and a cleanup removes what it is of."""
+    """The checkpoint contains the end of a batch whose version a cleanup removes."""
     stored.append(rows(8))
     forget(stored, 5)
     lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
@@ -439,7 +443,7 @@ def test_net_changes_bridge_a_consumers_gap(
 
 
 def test_net_changes_bridge_a_gap_if_lenient(stored: Dataset) -> None:
-    """Only with `failOnDataLoss` off."""
+    """Bridging a gap needs `failOnDataLoss` to be off."""
     forget(stored, 3)
     with pytest.raises(
         NotFoundError, match="after version 2 are needed, but version 3 no longer exists"
@@ -454,10 +458,10 @@ def test_net_changes_bridge_a_gap_if_lenient(stored: Dataset) -> None:
     )
 
 
-def test_a_half_read_version_that_is_gone(
+def test_partly_read_versions_can_be_bridged(
     stored: Dataset,
 ) -> None:
-    """It is an error, or its rows are read again from the bridge."""
+    """It is an error, or its rows are read again as part of the net changes."""
     half = follow(stored).advance(Position(1), Limits(rows=4))
     assert (half.version, half.num_delivered) == (1, 4)
     forget(stored, 2)
@@ -468,10 +472,12 @@ def test_a_half_read_version_that_is_gone(
     assert sorted(row[2] for row in found if row[:2] == (3, "insert")) == [0, 2, 3, 5]
 
 
-def test_a_batch_whose_end_version_is_gone(
+def test_batches_survive_a_removed_end_version(
     stored: Dataset,
 ) -> None:
-    """The reader stops at version 3, which is removed; its replacement is read once."""
+    """The reader stops at version 3, which is removed, and the replacement must be read exactly
+    once.
+    """
     stored.append(rows(8))
     forget(stored, 3, 4)
     lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
@@ -542,8 +548,8 @@ def inside_version_2(followed: TableFollower) -> Position:
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_a_copy_is_noticed_inside_a_version(tmp_path: Path, is_running: bool) -> None:
-    """Version 1 is the same in both; version 2 is not."""
+def test_copies_are_noticed_inside_a_version(tmp_path: Path, is_running: bool) -> None:
+    """Version 1 is the same in both tables, and version 2 is not."""
     uri, copy = str(tmp_path / "table"), str(tmp_path / "copy")
     lance_stream.create_dataset(uri, SCHEMA)
     shutil.copytree(uri, copy)

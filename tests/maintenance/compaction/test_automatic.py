@@ -154,7 +154,9 @@ def test_few_fragments_wait_for_more() -> None:
 
 @pytest.mark.parametrize("num_rows", [pytest.param(0, marks=pytest.mark.slow), 3000])
 def test_many_batches_leave_little_behind(num_rows: int) -> None:
-    """And no row is rewritten more often than its fragments double."""
+    """Few fragments may remain, while no row is rewritten more often than its fragment doubles
+    in size.
+    """
     compaction = BackgroundCompaction(
         AUTO, CompactionRules(4096, max_deleted_fraction=0.25, by_steps=True)
     )
@@ -186,8 +188,10 @@ def test_many_batches_leave_little_behind(num_rows: int) -> None:
     assert 3 <= len(rewritten) <= 12
 
 
-def test_a_batch_does_not_wait_for_a_look() -> None:
-    """Nor does the next one, if the look takes long."""
+def test_batches_do_not_wait_for_checks() -> None:
+    """The table is opened in another thread, and a slow store must not hold up this batch or the
+    next one.
+    """
     compaction = BackgroundCompaction(AUTO)
     ds = new_table(10)
     go_on, looked = threading.Event(), threading.Event()

@@ -112,7 +112,7 @@ def test_compaction_by_steps_rewrites_less() -> None:
 
 
 def test_restarted_streams_keep_their_rounds() -> None:
-    """A sink is made for each batch."""
+    """Spark creates a sink for each batch, and the count of batches must survive that."""
     ds = new_table()
     began = []
     for batch_id in range(9):
@@ -302,7 +302,7 @@ def test_pickling_omits_the_thread() -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("every", [1, AUTO])
 def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stream changes keys of its own, in the same fragments as the other's."""
+    """Two streams change different keys in the same fragments while these are compacted."""
     monkeypatch.setattr(automatic, "BATCHES_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(automatic, "FAN_IN", 2)
     ds = new_table().append(rows(*range(20))).append(rows(*range(20, 40)))

@@ -191,7 +191,7 @@ def test_fully_deleted_new_fragments_are_dropped() -> None:
     ],
 )
 def test_changed_fragments_stay_uncompacted(act: Act, left: list[tuple[int, int]]) -> None:
-    """The rest of their group is replaced."""
+    """Only the unchanged fragments of the group are replaced."""
     table = new_table()
     prepared = prepare(table, RULES)
     act(Dataset(table))
@@ -209,7 +209,7 @@ def test_changed_fragments_stay_uncompacted(act: Act, left: list[tuple[int, int]
     ],
 )
 def test_useless_groups_are_given_up(act: Act) -> None:
-    """They leave no file."""
+    """A group that no longer saves anything must not leave files."""
     table = new_table()
     prepared = prepare(table, RULES)
     newest = act(Dataset(table)).version
@@ -344,7 +344,7 @@ def watched(table: TableVersion, store: WatchedStore) -> TableVersion:
 
 
 def test_commits_follow_a_faster_writer() -> None:
-    """Before each of the first attempts is published, another commit takes its version."""
+    """Another writer takes the version number before each of the first attempts."""
     table = new_table()
     acts: list[Act] = [
         lambda ds: ds.append(rows(20)),
@@ -461,7 +461,7 @@ def test_uncertain_commits_keep_their_files() -> None:
 
 
 def test_ids_of_removed_fragments_stay_taken() -> None:
-    """An index may still name a fragment that was added and emptied meanwhile."""
+    """An index may still refer to a fragment that was added and emptied during the compaction."""
     table = new_table()
     check = _ids_are_free(table)
     assert check(table.manifest) is None

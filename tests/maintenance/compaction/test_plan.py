@@ -86,7 +86,7 @@ def test_by_steps_rewrites_are_logarithmic() -> None:
 
 
 def test_rounds_prefer_the_best_ratio() -> None:
-    """Of what is gained to what has to be written."""
+    """A limited round should save the most for the bytes that it writes."""
     table = table_of(45, 45, 100, *[5] * 18, 100, (100, 90), 100, (80, 20))
     every = [(0, 1), tuple(range(3, 21)), (22,), (24,)]
     assert plan(table, CompactionRules(100)) == every

@@ -162,8 +162,8 @@ def test_transactions_omit_sequences_of_old_fragments() -> None:
 
 
 @pytest.mark.slow
-def test_updated_rows_take_two_bytes_each_in_any_number() -> None:
-    """Many versions, and more rows than 16 bits count."""
+def test_updated_rows_take_two_bytes() -> None:
+    """The size must hold for many versions and for more rows than 16 bits can count."""
     n, batches = 400_000, 300
     dice = np.random.default_rng(0)
     updated = dice.integers(2, batches, n).astype(np.uint64)
@@ -202,8 +202,8 @@ def test_deletions_do_not_reorder_rows() -> None:
     assert ds.compact().to_table().equals(ds.to_table())
 
 
-def test_rows_wait_for_as_little_memory_as_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise they keep their order."""
+def test_reordering_keeps_few_rows_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If too many rows had to wait in memory, they keep their order."""
     n = 1000
     reversed_ids = some_lineage([1] * n, list(range(n))[::-1])
     assert best_order(reversed_ids, 1) is not None
@@ -266,8 +266,8 @@ def test_batches_are_written_in_the_new_order(seed: int) -> None:
 
 
 @pytest.mark.parametrize("index", [pa.int8(), pa.int32()])
-def test_values_of_several_narrow_dictionaries_are_not_mixed(index: pa.DataType) -> None:
-    """One array of small indices would have no room for the values of two fragments."""
+def test_narrow_dictionaries_are_not_mixed(index: pa.DataType) -> None:
+    """Small dictionary indices cannot address the values of two fragments together."""
 
     def coded(first: int) -> pa.Table:
         values = [f"value {number}" for number in range(first, first + 100)]
@@ -290,10 +290,10 @@ def test_values_of_several_narrow_dictionaries_are_not_mixed(index: pa.DataType)
     assert ds.compact().version == ds.version, "there is nothing left to do"
 
 
-def test_only_fragments_that_can_be_reordered_are_misplaced(
+def test_only_reorderable_fragments_are_compacted_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those with blobs would be compacted again and again, and stay as they are."""
+    """Fragments with blobs keep their order, and would otherwise be compacted again and again."""
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA).append(rows([1, 2], "a"))
     table, fragment = ds.table, ds.table.manifest.fragments[0]
     monkeypatch.setattr(row_order, "best_order", lambda *_: np.array([1, 0]))

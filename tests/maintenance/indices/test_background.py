@@ -73,8 +73,10 @@ def test_nothing_is_done_below_the_limit(
     assert newest().version == version
 
 
-def test_a_round_that_did_nothing_hides_no_other(uri: str) -> None:
-    """Another process has brought the indices up to date in between."""
+def test_rounds_without_work_hide_no_other(uri: str) -> None:
+    """A round that finds the indices up to date must not replace the report of one that did
+    work.
+    """
     indexing = BackgroundIndexing(RefreshPolicy(rows=31))
     done = IndexRound(reasons={"id_idx": "rows"})
     for outcome in (done, IndexRound()):

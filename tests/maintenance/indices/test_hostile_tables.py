@@ -114,8 +114,8 @@ def test_unknown_index_kinds_are_reported(uri: str, gate: Gate) -> None:
     assert missing_by_name(uri) == {"g_idx": 30, "id_idx": 0}
 
 
-def test_a_panic_of_pylance_is_reported(uri: str, gate: Gate) -> None:
-    """It computes coverage that a writer did not state, which it cannot for this kind."""
+def test_panics_of_pylance_are_reported(uri: str, gate: Gate) -> None:
+    """Pylance computes coverage that a writer did not state, and panics for this kind of index."""
     gate.is_open.set()
     edit_index(uri, "g_idx", fragment_bitmap=b"")
     lance_stream.open_dataset(uri).append(rows(60, 90))
@@ -151,10 +151,10 @@ def test_damaged_index_files_are_reported(uri: str, gate: Gate, name: str, damag
 
 
 @pytest.mark.parametrize("is_emptied", [False, True])
-def test_an_index_on_a_field_of_a_struct_is_searched_rightly(
+def test_indices_on_struct_fields_stay_correct(
     tmp_path: Path, gate: Gate, is_emptied: bool
 ) -> None:
-    """pylance brings it up to date, but cannot make it again once it covers nothing."""
+    """Pylance updates such an index, but cannot rebuild it once it covers no rows."""
     gate.is_open.set()
     uri = str(tmp_path / "nested")
     places = pa.table({"id": [1, 2], "place": [{"city": "Ulm"}, {"city": "Bonn"}]})

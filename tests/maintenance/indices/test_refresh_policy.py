@@ -70,7 +70,9 @@ def test_the_next_due_time_is_known(
 
 
 def test_threads_look_again_when_due() -> None:
-    """A thread that looks late leaves an index old; one that looks early does so in vain."""
+    """A thread that wakes late leaves an index out of date, and one that wakes early wakes for
+    nothing.
+    """
     now = round(NOW.timestamp()) * 10**9 + 999
     indexing = BackgroundIndexing(
         RefreshPolicy(age=timedelta(minutes=10)),

@@ -146,8 +146,8 @@ def test_tables_can_leave_their_manifest_store(external: Path, options: dict[str
     assert lance_stream.leave_manifest_store(external, options) == 6  # nothing to do
 
 
-def test_stale_writers_take_the_table_back(external: Path, options: dict[str, str]) -> None:
-    """They still have the manifest store that the table left."""
+def test_stale_writers_reclaim_the_table(external: Path, options: dict[str, str]) -> None:
+    """They are still configured with the manifest store that the table has left."""
     late = open_dataset(external, storage_options=options)
     lance_stream.leave_manifest_store(external, options)
     open_dataset(external).append(rows(3))
@@ -175,7 +175,7 @@ def test_leaving_can_resume_after_a_crash(
 def test_copied_tables_can_be_claimed(
     external: Path, options: dict[str, str], tmp_path: Path
 ) -> None:
-    """For their directory, or for another manifest store."""
+    """A copy needs entries for its own directory, or in another manifest store."""
     copy, other = tmp_path / "copy", {"manifest_store": f"sqlite://{tmp_path}/other.db"}
     shutil.copytree(external, copy)
     assert ids_of(copy) == ids_of(copy, other) == [1, 2]
@@ -228,7 +228,7 @@ def test_leaving_and_forgetting_need_a_store(external: Path) -> None:
 def test_a_table_has_one_name_in_stores(
     external: Path, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whatever path it is opened."""
+    """Opening the table by another path must not create a second set of entries."""
     (tmp_path / "link").symlink_to(external)
     monkeypatch.chdir(tmp_path)
     for number, way in enumerate(("link", "./t/../t", f"file://{external}"), start=3):
@@ -237,7 +237,7 @@ def test_a_table_has_one_name_in_stores(
 
 
 def test_writers_can_agree_on_a_name(external: Path, tmp_path: Path) -> None:
-    """With `base_uri`, where they open the table by different paths."""
+    """`base_uri` is for writers that open the table by different paths."""
     given = {"manifest_store": f"sqlite://{tmp_path}/m.db?base_uri=warehouse/t"}
     lance_stream.claim_versions(external, given)
     external.rename(tmp_path / "mounted elsewhere")
@@ -304,7 +304,7 @@ def test_named_staged_manifests_are_finished(external: Path, options: dict[str, 
 def test_storeless_cleanup_keeps_newer_manifests(
     uri: Path,
 ) -> None:
-    """The table is one of pylance's with DynamoDB: its versions have no mark."""
+    """Tables of pylance with DynamoDB carry no mark that they belong to a manifest store."""
     lance_stream.create_dataset(uri, SCHEMA).append(rows(1))
     old, newer = (stage(uri, number, age=GRACE * 2) for number in (2, 3))
     cleaned(uri, None, delete_unverified=True)

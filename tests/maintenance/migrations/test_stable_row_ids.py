@@ -32,7 +32,7 @@ def ds() -> Dataset:
 
 
 def test_every_row_gets_an_id(ds: Dataset) -> None:
-    """Also the deleted rows."""
+    """Deleted rows count as well, since ids are assigned by position."""
     made = lance_stream.migrate_to_stable_row_ids(ds.uri)
     assert made.version == ds.version + 1
     assert made.has_stable_row_ids
@@ -230,7 +230,7 @@ class TestWithTheReference:
         assert set(read["_row_last_updated_at_version"].to_pylist()) == {made.version}
 
     def test_an_index_blocks_the_migration(self, theirs: Any) -> None:
-        """Until it is dropped."""
+        """An index refers to row addresses, so it has to be dropped first."""
         theirs.create_scalar_index("id", "BTREE")
         with pytest.raises(InvalidInputError, match=r"addresses: 'id_idx'\. Drop them"):
             lance_stream.migrate_to_stable_row_ids(theirs.uri)

@@ -57,8 +57,8 @@ def test_valid_tables_have_no_findings(ds: Dataset) -> None:
         assert ds.checkout(version).verify() == []
 
 
-def test_fields_without_a_column_share_none(ds: Dataset) -> None:
-    """Index -1 says that a struct has no column of its own; a file may have several."""
+def test_fields_without_columns_do_not_collide(ds: Dataset) -> None:
+    """Index -1 marks a struct without a column, and a file may contain several of them."""
     fragment = ds.table.manifest.fragments[0]
     (file,) = fragment.files
     assert verify._problems_of(ds.table, fragment, replace(file, column_indices=(-1, -1))) == []
@@ -279,7 +279,7 @@ def test_every_rule_has_a_violation() -> None:
 
 
 def test_rewriting_a_manifest_changes_nothing(ds: Dataset) -> None:
-    """So the other tests find the damage, and not an effect of rewriting."""
+    """The other tests damage manifests by rewriting them, which alone must cause no finding."""
     before: Manifest = ds.table.manifest
     again = rewritten(ds)
     assert again.table.manifest == before

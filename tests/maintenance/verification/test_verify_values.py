@@ -55,7 +55,7 @@ def test_deep_verification_reads_blobs(tmp_path: Path) -> None:
 
 
 def test_damaged_values_are_named(tmp_path: Path) -> None:
-    """Metadata, at the end of the file, are left alone: a plain verify finds nothing."""
+    """The metadata at the end of the file stays intact, so a shallow verification finds nothing."""
     rng = np.random.default_rng(3)
     found = 0
     for attempt in map(str, range(12)):

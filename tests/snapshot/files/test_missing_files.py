@@ -20,7 +20,7 @@ def ds() -> Dataset:
 
 
 def test_reading_a_removed_version_reports_cleanup(ds: Dataset) -> None:
-    """The error does not call the table damaged."""
+    """A version that was cleaned up is no damage, and the message must not call it that."""
     ds.overwrite(pa.table({"id": [1]})).cleanup(retain_versions=1)
     for read in (
         ds.to_table,
@@ -43,7 +43,7 @@ def test_missing_files_of_newest_version_are_damage(ds: Dataset) -> None:
 
 
 def test_a_clones_missing_files_suggest_cleanup(tmp_path: Path) -> None:
-    """The base may have cleaned them up."""
+    """The table that the clone was made from may have removed them."""
     lance = pytest.importorskip("lance", reason="only pylance makes clones")
     base = lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "base"))
     base.shallow_clone(str(tmp_path / "clone"), 1)

@@ -38,10 +38,12 @@ def upsert(ds: Dataset, number: int) -> None:
 
 
 @pytest.mark.parametrize("change", [delete, upsert])
-def test_a_stream_of_batches_reads_no_deletion_file_of_its_own(
+def test_batches_do_not_reread_their_deletions(
     tmp_path: Path, read: list[str], change: Callable[[Dataset, int], None]
 ) -> None:
-    """Each batch opens the table anew, as the sink does."""
+    """The sink opens the table for each batch, and this process has written the deletion files
+    itself.
+    """
     rows = pa.table({"id": list(range(100)), "value": list(range(100))})
     lance_stream.create_dataset(tmp_path / "t", rows)
     for number in range(5):

@@ -105,7 +105,7 @@ def test_new_nested_columns_get_new_ids(ds: Dataset) -> None:
 
 
 def test_existing_columns_are_left_alone(ds: Dataset) -> None:
-    """If they have the same type."""
+    """A column that exists with the same type is already what the caller wants."""
     added = ds.add_columns(PRICE)
     for columns in (PRICE, [PRICE], pa.schema([PRICE, pa.field("name", pa.string())])):
         assert added.add_columns(columns).version == added.version
@@ -224,7 +224,7 @@ def test_rows_may_lack_columns(ds: Dataset) -> None:
 
 
 def test_a_source_primary_key_is_dropped(ds: Dataset) -> None:
-    """The table that rows come from declares it; here it is an ordinary column."""
+    """The key belongs to the table that the rows come from; here the column is an ordinary one."""
     declared = {"lance-schema:unenforced-primary-key": "true", "comment": "kept"}
     table = add_missing_columns(
         ds.table, pa.schema([pa.field("k", pa.int64(), nullable=False, metadata=declared)])

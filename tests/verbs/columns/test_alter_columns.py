@@ -100,7 +100,7 @@ def create_without_null_structs() -> Dataset:
 
 
 def test_only_the_cast_columns_are_written(ds: Dataset) -> None:
-    """A part of a struct alone; what is in a list, with its list."""
+    """A part of a struct is rewritten alone, a part of a list together with its list."""
     before = data_files(ds)
     made = ds.alter_columns({"path": "place.zip", "data_type": pa.int64()})
     assert len(data_files(made) - before) == 2  # one a fragment
@@ -218,8 +218,8 @@ def test_columns_with_nulls_stay_nullable(ds: Dataset, path: str) -> None:
     assert made.alter_columns({"path": path, "nullable": False}).verify() == []
 
 
-def test_dead_rows_do_not_count() -> None:
-    """They neither keep a column from becoming non-nullable, nor are cast."""
+def test_deleted_rows_do_not_count() -> None:
+    """Deleted rows must neither keep a column nullable nor be cast."""
     ds = create().delete("n IS NULL").alter_columns({"path": "n", "nullable": False})
     made = ds.alter_columns({"path": "n", "data_type": pa.int64()})
     assert made.to_table()["n"].to_pylist() == [1, 4, 5, 7, 8]
@@ -275,8 +275,8 @@ def test_unclear_alterations_are_refused(ds: Dataset, alterations: Any, message:
         ds.alter_columns({"path": "missing", "nullable": True})
 
 
-def test_extension_types_and_blobs_stay_what_they_are() -> None:
-    """What is beside them can be altered."""
+def test_extension_types_and_blobs_stay() -> None:
+    """These columns cannot be cast, which must not prevent altering the others."""
     extension = {"ARROW:extension:name": "my.type"}
     place = pa.struct([pa.field("e", pa.int32(), metadata=extension), ("zip", pa.int32())])
     schema = pa.schema([("place", place)])
@@ -346,8 +346,10 @@ def test_appends_are_rewritten_after_a_cast(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("path", ["id", "place.zip", "orders.price"])
-def test_rows_written_before_a_cast_are_not_lost(ds: Dataset, path: str) -> None:
-    """Rows that cannot be read twice: their files would hold columns that are no longer read."""
+def test_rows_written_before_a_cast_are_refused(ds: Dataset, path: str) -> None:
+    """Their files have columns that no reader would look at, so the caller has to write them
+    again.
+    """
     fragments = write_input(ds.table, rows(9))
     made = ds.alter_columns({"path": path, "data_type": WIDER[path]})
     before = data_files(made)
@@ -379,8 +381,8 @@ def test_concurrent_nulls_keep_a_column_nullable(ds: Dataset) -> None:
         watched.alter_columns({"path": "name", "nullable": False})
 
 
-def test_a_cast_is_planned_again_after_other_commits(ds: Dataset) -> None:
-    """Files of unchanged fragments are written once."""
+def test_casts_are_planned_again_after_commits(ds: Dataset) -> None:
+    """Planning again must not rewrite the files of fragments that have not changed."""
     before = data_files(ds)
     watched = in_the_way(ds, lambda: ds.upsert(rows(3, 9), on="id"), times=2)
     made = watched.alter_columns({"path": "id", "data_type": pa.int64()})
@@ -433,8 +435,8 @@ def test_casts_to_decimals_are_exact(ds: Dataset) -> None:
     assert made.to_table(filter="n > 7.1")["id"].to_pylist() == [8, 9]
 
 
-def test_rows_that_a_restore_brings_back_keep_values() -> None:
-    """The file of a first attempt has no values for rows that were deleted then."""
+def test_restored_rows_keep_their_values() -> None:
+    """The file of the first attempt has no values for rows that were deleted at that time."""
     data = pa.table({"n": pa.array([1, 2, 3], pa.int32()), "m": ["x", "y", "z"]})
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", data)
     restored = ds.version
@@ -446,8 +448,10 @@ def test_rows_that_a_restore_brings_back_keep_values() -> None:
 
 @pytest.mark.parametrize("verb", ["cast", "compute"])
 @pytest.mark.parametrize("change", ["swap", "replace"])
-def test_values_written_before_names_changed_hands_are_not_used(verb: str, change: str) -> None:
-    """A first attempt has read a column, and by the second one another column has its name."""
+def test_values_under_reassigned_names_are_dropped(verb: str, change: str) -> None:
+    """The first attempt has read a column whose name belongs to another column by the second
+    attempt.
+    """
     data = pa.table({"n": pa.array([1, 2], pa.int32()), "m": pa.array([10, 20], pa.int32())})
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", data.schema).append(data)
 

@@ -108,8 +108,8 @@ def test_deleted_rows_are_not_computed(ds: Dataset) -> None:
     assert left.add_columns(numbers).to_table()["number"].to_pylist() == [None, None]
 
 
-def test_a_constant_null_writes_nothing(ds: Dataset) -> None:
-    """No row is updated."""
+def test_constant_nulls_write_nothing(ds: Dataset) -> None:
+    """A column of nulls updates no row and needs no file."""
     before = data_files(ds)
     made = ds.add_columns({"price": "CAST(NULL AS double)"})
     assert made.schema.field("price").type == pa.float64()

@@ -66,8 +66,8 @@ def test_a_single_name_needs_no_list(ds: Dataset) -> None:
     assert ds.drop_columns("name").schema.names == ["id", "place", "orders", "tags"]
 
 
-def test_a_struct_field_can_be_dropped(ds: Dataset) -> None:
-    """Null structs stay null."""
+def test_struct_fields_can_be_dropped(ds: Dataset) -> None:
+    """Structs that are null must stay null without the field."""
     left = ds.drop_columns(["place.city"])
     assert left.to_table()["place"].to_pylist() == [{"zip": 1}, None, {"zip": 3}, None]
     assert left.drop_columns(["place"]).schema.names == ["id", "name", "orders", "tags"]
@@ -162,7 +162,7 @@ def test_dropping_no_column_makes_no_version(ds: Dataset) -> None:
 
 
 def test_columns_of_tombstones_cannot_be_dropped() -> None:
-    """Until the remembered deletes are removed."""
+    """Remembered deletes refer to these columns until they are removed."""
     schema = pa.schema([("k", pa.int64()), ("seq", pa.int64()), ("gone", pa.bool_())])
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
     for gone in (False, True):

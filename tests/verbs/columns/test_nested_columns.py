@@ -84,8 +84,8 @@ def test_parts_are_added_without_values(ds: Dataset) -> None:
     ]
 
 
-def test_parts_can_be_given_as_the_struct_they_are_in(ds: Dataset) -> None:
-    """As pylance has it."""
+def test_parts_can_be_given_as_structs(ds: Dataset) -> None:
+    """Pylance takes new parts in this form."""
     deep = pa.struct([("d", pa.int8())])
     made = ds.add_columns(pa.field("place", pa.struct([("deep", deep), ("city", pa.string())])))
     by_path = ds.checkout(ds.version).add_columns
@@ -101,8 +101,8 @@ def test_parts_can_be_given_as_the_struct_they_are_in(ds: Dataset) -> None:
 
 
 @pytest.mark.floors
-def test_parts_are_computed(ds: Dataset) -> None:
-    """They are null where their struct is."""
+def test_parts_of_structs_are_computed(ds: Dataset) -> None:
+    """A computed part must be null where its struct is null."""
     made = ds.add_columns(
         {"place.code": "CAST(id AS string)", "place.deep.twice": "place.zip * 2", "one": "1"}
     )
@@ -228,7 +228,7 @@ def test_parts_of_lists_are_dropped(ds: Dataset) -> None:
     ("dropped", "added"), [("orders.price", "orders.n"), ("place.deep.c", "place.deep.d")]
 )
 def test_the_last_stored_part_is_not_dropped(ds: Dataset, dropped: str, added: str) -> None:
-    """It alone tells how long lists are, and which structs are null."""
+    """Only this part tells how long the lists are and which structs are null."""
     column = added.split(".")[0]
     made = ds.add_columns(pa.field(added, pa.int32()))
     with pytest.raises(InvalidInputError, match="Compact the table first"):

@@ -48,7 +48,7 @@ def test_a_renamed_key_stays_the_key(ds: Dataset) -> None:
 
 
 def test_struct_fields_can_be_renamed(ds: Dataset) -> None:
-    """Also in lists."""
+    """A path leads to the field, also through lists."""
     made = ds.rename_columns({"place.city": "town", "orders.n": "count"})
     assert made.schema.field("place").type == pa.struct(
         [("town", pa.string()), ("zip", pa.int32())]
