@@ -12,35 +12,8 @@ import lance_stream
 PACKAGE = Path(lance_stream.__file__).parent
 TESTS = Path(__file__).parent
 
-COMPLETE = (
-    "change_streams",
-    "cli",
-    "cluster",
-    "commit",
-    "dataset",
-    "derived",
-    "faults",
-    "feed",
-    "histories",
-    "hostile",
-    "keys",
-    "ledger",
-    "machine",
-    "maintenance",
-    "monitoring",
-    "neighbours",
-    "quarantine",
-    "row_updates",
-    "scenarios",
-    "servers",
-    "snapshot",
-    "spark",
-    "storage",
-    "upsert",
-    "verbs",
-    "write",
-)
-"""Folders whose tests all have a docstring; a folder that becomes complete joins them."""
+INCOMPLETE = frozenset(["file", "oracle"])
+"""Folders with tests that have no docstring yet; a folder that becomes complete leaves them."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -111,11 +84,18 @@ def names_without_reason(source: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("folder", COMPLETE)
+def folders() -> list[str]:
+    """Return the folders, and the modules outside of folders, whose tests must have a docstring."""
+    return sorted(
+        {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} - INCOMPLETE
+    )
+
+
+@pytest.mark.parametrize("folder", folders())
 def test_every_test_states_its_reason(folder: str) -> None:
     """Whoever breaks a test has to judge whether its outcome still matters."""
-    paths = sorted((TESTS / folder).rglob("test_*.py"))
-    assert paths, f"there are no tests in {folder}"
+    root = TESTS / folder
+    paths = [root] if root.is_file() else sorted(root.rglob("test_*.py"))
     missing = [
         f"{path.relative_to(TESTS)} {name}"
         for path in paths

@@ -19,9 +19,8 @@ NUM_BATCHES = 6
 
 
 def test_killed_drivers_leave_each_row_once(site: Site) -> None:
-    """Three streams run at once, and each kill finds each of them at another moment.
-
-    The third stream reads the feed of a table.
+    """Three streams, one of which reads the feed of a table, run at once, so each kill meets each
+    of them at another moment.
     """
     site.add_events(seed=11, num_batches=NUM_BATCHES)
     site.add_upserted("changes")

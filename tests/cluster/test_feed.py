@@ -13,7 +13,9 @@ RANGES = [[1, 2], [2, 4], [3, 3], [1, 4]]
 
 
 def test_the_feed_is_the_difference_of_snapshots(site: Site) -> None:
-    """While it is read, executors are killed."""
+    """Executors are killed while the feed is read, and neither a repeated task nor a compaction
+    may add or lose a change.
+    """
     site.add_events(seed=7)
     table = f"{site.folder}/upsert"
     look = {"kind": "feed", "table": table, "ranges": RANGES}

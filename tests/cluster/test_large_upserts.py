@@ -64,9 +64,8 @@ def at_step(site: Site, mode: str, step: str, fault: Fault) -> None:
 
 
 def test_killed_drivers_leave_each_row_once(site: Site) -> None:
-    """Three streams run at once, and each kill finds each of them at another step.
-
-    Without speculation, whose second attempts would go on beside those that are held.
+    """Three streams run at once, so each kill meets each of them at another step; speculation is
+    off, because its second attempts would continue while others are held.
     """
     site.add_events(seed=21, num_batches=NUM_BATCHES, num_bytes=ROW_BYTES)
     site.add_upserted("changes")
@@ -102,7 +101,9 @@ def said_batches(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_executors_are_killed_at_each_step(site: Site) -> None:
-    """While others try the same tasks ahead of time."""
+    """Other executors try the same tasks ahead of time, so files of two attempts exist when one of
+    them dies.
+    """
     site.add_events(seed=22, num_bytes=ROW_BYTES)
     site.add_upserted("changes")
     deaths: list[str] = []

@@ -87,9 +87,8 @@ def test_killed_maintenance_completes_when_repeated(site: Site) -> None:
 
 
 def test_a_cleanup_spares_what_running_writes_need(site: Site) -> None:
-    """Both writers have written their files, and wait with the commit until the cleanups are over.
-
-    The files that the upsert has read are compacted away and deleted meanwhile.
+    """Two writers have written their files and wait with the commit while cleanups run, and the
+    files that the upsert has read are compacted away and deleted meanwhile.
     """
     site.add_events(seed=12)
     arguments = {"storage_options": PATIENT, "compact": None}

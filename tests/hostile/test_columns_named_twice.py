@@ -60,7 +60,7 @@ def test_cached_columns_belong_to_one_field(
 
 
 def test_parts_of_another_type_are_refused() -> None:
-    """Otherwise Arrow ends the process."""
+    """Arrow ends the process if the parts of one column differ in type."""
     numbers, offsets = pa.array([1, 2]), pa.array([0, 2], pa.int32()).to_numpy()
     with pytest.raises(CorruptDataError, match="values of int64 were found where string belong"):
         list_array(pa.list_(pa.string()), offsets, numbers, None)

@@ -233,10 +233,8 @@ LIMITS = st.builds(
 def test_replicas_match_under_any_limits(
     steps: Sequence[Step], limits: Limits, by_updates: bool
 ) -> None:
-    """A batch may end inside a version that moves keys from row to row.
-
-    So does a replica that applies the rows one by one in their order, and one whose batches are
-    all delivered twice.
+    """A batch may end inside a version that moves keys from row to row, and batches may be
+    delivered twice or applied row by row in their order.
     """
     source = new_table()
     for step in steps:

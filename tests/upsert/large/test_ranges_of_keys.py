@@ -192,7 +192,9 @@ def test_rows_move_where_few_of_a_fragment_change() -> None:
 
 
 def test_concurrent_changes_lead_to_a_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of the first plan are deleted."""
+    """Another writer's commit makes the plan wrong, whose files must not remain beside those of
+    the new plan.
+    """
     table = wide_table()
     commit = attempts.commit_planned
 
