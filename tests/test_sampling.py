@@ -32,7 +32,7 @@ def test_sampled_cases_cover_every_value() -> None:
 
 
 @pytest.mark.parametrize("one_in", [1, 2, 7, 60, 1000])
-def test_samples_are_stable(one_in: int) -> None:
+def test_samples_are_stable_between_runs(one_in: int) -> None:
     """A failing case must be in the next run as well."""
     chosen = places_of_some(GRID, one_in, "s")
     assert len(chosen) == math.ceil(len(GRID) / one_in)

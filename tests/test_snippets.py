@@ -142,7 +142,7 @@ def test_no_python_escapes_the_tests() -> None:
             assert not is_python or mark in marks, (document.name, block)
 
 
-def test_a_pipeline_is_shown_as_its_example_has_it() -> None:
+def test_documented_pipelines_match_their_example() -> None:
     """The example is run by tests/neighbours/test_pipelines.py."""
     example = ROOT / "examples" / "pipelines" / "transformations" / "customers.py"
     lines = example.read_text().splitlines()
@@ -184,9 +184,7 @@ def _cells(table: str) -> list[list[str]]:
 
 @pytest.mark.spark
 @pytest.mark.server("moto")
-def test_the_blocks_of_documents_run_from_top_to_bottom(
-    tmp_path: Path, wheel: Path, moto: MotoServer
-) -> None:
+def test_documents_run_from_top_to_bottom(tmp_path: Path, wheel: Path, moto: MotoServer) -> None:
     """The bucket of the documents is on a local server, which the environment names."""
     documents = {name: blocks_of(name) for name in DOCUMENTS}
     assert sum(map(len, documents.values())) >= 15
@@ -213,7 +211,7 @@ def test_documents_without_spark_run(tmp_path: Path, wheel: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_longer_documents_run(tmp_path: Path, wheel: Path) -> None:
+def test_longer_documents_run_as_well(tmp_path: Path, wheel: Path) -> None:
     """These blocks are slower, and still the first thing that users copy."""
     run_blocks({name: blocks_of(name) for name in MORE_DOCUMENTS}, wheel, tmp_path)
 
@@ -223,7 +221,7 @@ def test_longer_documents_run(tmp_path: Path, wheel: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.recipes
 @pytest.mark.parametrize("name", RECIPES)
-def test_recipes_run(name: str, tmp_path: Path, wheel: Path) -> None:
+def test_recipes_run_as_documented(name: str, tmp_path: Path, wheel: Path) -> None:
     """Recipes use optional libraries, whose interfaces change."""
     for module in RECIPES[name]:
         need(module)
@@ -235,7 +233,7 @@ def test_recipes_run(name: str, tmp_path: Path, wheel: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.recipes
 @pytest.mark.parametrize("name", RECIPES_WITH_KAFKA)
-def test_recipes_with_kafka_run(
+def test_recipes_run_with_kafka(
     name: str,
     tmp_path: Path,
     wheel: Path,

@@ -33,7 +33,7 @@ def test_workload_batches_add_up(keys: str) -> None:
     assert set(workload.some_keys(50, 3)) <= set(stored)
 
 
-def test_updates_are_scattered() -> None:
+def test_updates_are_scattered_over_rows() -> None:
     """Updates must reach all rows, in another order each time."""
     workload = Workload(rows=10_000, updates=1000, inserts=0, keys="ascending")
     first, second = (workload.batch(number)["key"].to_numpy() for number in (1, 2))

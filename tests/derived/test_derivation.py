@@ -188,7 +188,7 @@ def test_backfills_start_with_the_newest_rows(tmp_path: Path) -> None:
     assert again.status().is_current
 
 
-def test_interrupted_backfills_resume(tmp_path: Path) -> None:
+def test_interrupted_backfills_resume_their_work(tmp_path: Path) -> None:
     """Days of computing must not start over because a process was restarted."""
     uri = new_table(tmp_path, (0, 100))
     function = Lengths()
@@ -449,7 +449,7 @@ def test_setups_run_once_and_may_fail(tmp_path: Path) -> None:
         derive(uri, LENGTH, lambda _: sys.exit(0), "text", function_version="b").run()
 
 
-def test_branches_derive_independently(tmp_path: Path) -> None:
+def test_branches_derive_their_columns_independently(tmp_path: Path) -> None:
     """A branch inherits what was computed, and from then on both sides have their own progress."""
     uri = new_table(tmp_path, (0, 50))
     main = derive(uri, LENGTH, Lengths(), "text", function_version="1")

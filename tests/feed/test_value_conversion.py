@@ -115,7 +115,7 @@ def limits_of(kind: pa.DataType) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("before", [*INTEGERS, *EXACT])
-def test_integers_are_shown_up_to_the_last_that_fits(before: pa.DataType) -> None:
+def test_integers_convert_up_to_the_limit(before: pa.DataType) -> None:
     """The value past a limit is null, and never another number."""
     kinds = [*INTEGERS, *EXACT]
     edges = {edge + step for kind in kinds for edge in limits_of(kind) for step in (-1, 0, 1)}

@@ -16,7 +16,7 @@ from tests.histories.thresholds import THRESHOLDS, lowered
 SMALL = step("create", file_version="2.2", columns=[["a", "int64"]], rows={0: {"a": 1}}, way="rows")
 
 
-def test_lives_are_the_same_each_time() -> None:
+def test_equal_seeds_play_equal_lives() -> None:
     """A seed is all that a failure in another process needs."""
     first, second = make_life(5, 8), make_life(5, 8)
     assert first.error is None
@@ -24,7 +24,7 @@ def test_lives_are_the_same_each_time() -> None:
     assert replay(first.steps).steps == first.steps
 
 
-def test_a_lost_row_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_rows_are_noticed_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the steps that show the fault should remain of a long life."""
     delete = Dataset.delete
 

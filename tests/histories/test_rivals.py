@@ -26,7 +26,7 @@ def upsert_beside(name: str, details: object, who: str, at: int) -> Outcome:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("who", ["we", "pylance"])
-def test_a_rival_may_come_before_each_call(who: str) -> None:
+def test_rivals_may_precede_any_call(who: str) -> None:
     """Before our plan, between plan and commit, and after it: the table has both changes."""
     for at in range(NUM_CALLS):
         outcome = upsert_beside("delete", [1, 3], who, at)

@@ -146,7 +146,7 @@ def test_opentelemetry_gets_what_a_batch_reports(
     assert value("sink.phase.duration", phase="other") == (1, 0.1)
 
 
-def test_both_systems_get_the_same_metrics_of_a_table(
+def test_both_systems_get_equal_metrics(
     reader: InMemoryMetricReader, otel: OpenTelemetryMetrics, ds: Dataset, tmp_path: Path
 ) -> None:
     """One table of metrics feeds both, and a metric missing in one would surprise whoever
@@ -192,7 +192,7 @@ def test_metric_labels_are_bounded() -> None:
     assert count in text
 
 
-def test_every_kind_of_row_of_a_report_is_counted() -> None:
+def test_every_row_count_becomes_a_metric() -> None:
     """A number of rows that is added to the report must not be forgotten here."""
     numbers = {name for name in vars(REPORT) if name.startswith("rows_")}
     assert numbers - set(KINDS.values()) == {"rows_in", "rows_differ"}

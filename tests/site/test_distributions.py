@@ -80,7 +80,7 @@ def test_the_wheel_states_its_requirements(wheel: Path) -> None:
     assert "lance-stream = lance_stream.cli.start:main" in scripts
 
 
-def test_links_of_the_readme_work_on_a_package_index(wheel: Path) -> None:
+def test_readme_links_work_on_package_indices(wheel: Path) -> None:
     """Relative links lead nowhere there."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (text for text in archive.namelist() if text.endswith(".dist-info/METADATA"))

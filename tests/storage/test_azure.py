@@ -145,7 +145,7 @@ def test_bad_responses_to_reads_are_retried(store: Store, proxy: FaultProxy, fau
         assert proxy.kinds()["get"] >= 2
 
 
-def test_a_busy_service_is_given_up(
+def test_attempts_end_at_busy_services(
     store: Store, proxy: FaultProxy, azure_container: Bucket
 ) -> None:
     """The error says what was requested of which service, and how often."""

@@ -56,7 +56,7 @@ def test_google_itself_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("name", ["endpoint_url", "google_base_url", "base_url", "ENDPOINT_URL"])
-def test_an_endpoint_goes_by_each_librarys_name(name: str) -> None:
+def test_endpoints_have_every_librarys_name(name: str) -> None:
     """Options of gcsfs and of Lance must work unchanged, with a trailing slash or in capitals."""
     settings = google_settings({name: f"{EMULATOR}/"})
     assert settings.endpoint == EMULATOR
@@ -106,7 +106,7 @@ def test_a_key_is_json_or_a_dict(name: str, key: Any) -> None:
     assert json.loads(found.value) == KEY
 
 
-def test_key_files_go_by_each_name(tmp_path: Path) -> None:
+def test_key_files_have_every_librarys_name(tmp_path: Path) -> None:
     """gcsfs calls the path `token`, Lance uses three other names; a path is recognised even if
     the file is missing.
     """
@@ -122,7 +122,7 @@ def test_key_files_go_by_each_name(tmp_path: Path) -> None:
     assert login(token="/not/there.json") == Login("file", "/not/there.json")
 
 
-def test_tokens_are_told_from_other_words() -> None:
+def test_tokens_differ_from_login_methods() -> None:
     """In gcsfs, `token` can also name a way to log in."""
     assert login(token="ya29.x") == login(google_storage_token="ya29.x") == Login("token", "ya29.x")
     assert login(token="anon") == login(google_skip_signature="true") == Login("anonymous")

@@ -16,7 +16,7 @@ from lance_stream.storage.options.names import (
 
 
 @pytest.mark.parametrize("store", sorted(STORES))
-def test_names_are_unambiguous_in_each_store(store: str) -> None:
+def test_names_are_unambiguous_per_store(store: str) -> None:
     """A name that belongs to two settings would silently set the wrong one; look-up is by lower
     case.
     """

@@ -154,9 +154,7 @@ def test_a_killed_writer_leaves_a_temporary_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [4, 1 << 20])
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_folder_deleted_under_a_writer_is_an_error(
-    tmp_path: Path, durable: bool, size: int
-) -> None:
+def test_deleting_the_folder_fails_writers(tmp_path: Path, durable: bool, size: int) -> None:
     """The table was dropped during the write: no part of the file may remain, even if the folder
     exists again.
     """

@@ -123,7 +123,7 @@ def test_columns_are_named_by_path(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("entries", [None, "owner=ana", {"": "1"}, {"a": 1}, {1: "a"}])
-def test_metadata_are_text(ds: Dataset, entries: object) -> None:
+def test_metadata_values_must_be_text(ds: Dataset, entries: object) -> None:
     """The format stores nothing else."""
     with pytest.raises(InvalidInputError, match="metadata"):
         ds.update_metadata(entries)  # type: ignore[arg-type]

@@ -108,7 +108,7 @@ def test_counting_equals_collecting_bad_rows(rows):
     assert bad.counts() == dict(wanted)
 
 
-def test_good_rows_come_in_the_types_of_the_table():
+def test_good_rows_have_the_tables_types():
     """The writer behind the check expects the stored types."""
     rows = [{"id": 1, "small": 2, "price": None, "vector": [1.0, 2.0], "name": "ab"}]
     batch = pa.RecordBatch.from_pylist(rows, INCOMING).drop_columns(["_deletes"])

@@ -46,7 +46,7 @@ def test_a_new_version_is_seen_at_once(tmp_path: Path) -> None:
     assert newest.poll() == 3
 
 
-def test_a_version_behind_a_gap_is_found(tmp_path: Path) -> None:
+def test_versions_behind_gaps_are_seen(tmp_path: Path) -> None:
     """The next version was cleaned up before anyone saw it."""
     table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
     newest = NewestVersion(open_log(table.uri))

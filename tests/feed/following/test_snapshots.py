@@ -48,7 +48,7 @@ def ids_of(snapshot: Snapshot, start: int, stop: int | None) -> list[int]:
     st.sets(st.integers(0, 40), max_size=20),
     st.lists(st.integers(0, 50), max_size=4),
 )
-def test_pieces_have_each_row_once(
+def test_pieces_partition_the_live_rows(
     fragments: list[int], deleted: set[int], cuts: list[int]
 ) -> None:
     """For any fragments, deletions and cuts, the pieces must be a partition of the live rows."""

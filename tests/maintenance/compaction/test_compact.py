@@ -208,7 +208,7 @@ def test_changed_fragments_stay_uncompacted(act: Act, left: list[tuple[int, int]
         lambda ds: ds.compact(),
     ],
 )
-def test_useless_groups_are_given_up(act: Act) -> None:
+def test_useless_groups_are_abandoned(act: Act) -> None:
     """A group that no longer saves anything must not leave files."""
     table = new_table()
     prepared = prepare(table, RULES)
@@ -218,7 +218,7 @@ def test_useless_groups_are_given_up(act: Act) -> None:
     assert done.table.version == newest
 
 
-def test_groups_are_given_up_independently() -> None:
+def test_groups_are_abandoned_independently() -> None:
     """One group that was overtaken must not cost the work on the others."""
     table = Dataset(new_table()).append(rows(*range(20, 120))).append(rows(120, 121)).table
     table = Dataset(table).append(rows(122, 123)).table

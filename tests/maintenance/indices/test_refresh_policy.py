@@ -44,7 +44,9 @@ def index(indexed: int | None, missing: int | None, minutes: float | None = 0) -
         (RefreshPolicy(0.5, 5, timedelta(minutes=1)), index(100, 5), True),
     ],
 )
-def test_one_limit_suffices(policy: RefreshPolicy, state: IndexCoverage, is_due: bool) -> None:
+def test_one_limit_suffices_for_refresh(
+    policy: RefreshPolicy, state: IndexCoverage, is_due: bool
+) -> None:
     """Limits by fraction, rows and age guard different workloads, and the first one reached
     counts.
     """
