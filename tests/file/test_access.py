@@ -43,6 +43,7 @@ def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.name in SHAPES_READ], ids=str)
 def test_a_row_costs_at_most_two_rounds(version: FileVersion, shape: Shape) -> None:
+    """Random access is the purpose of the format: one round for positions and one for bytes."""
     counted, too_many = 0, []
     for column in COLUMNS.values():
         if not column.suits(shape):
@@ -75,6 +76,7 @@ def test_a_row_costs_at_most_two_rounds(version: FileVersion, shape: Shape) -> N
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("name", ["int64", "string", "list<int32>", "fsl<float, 100>"])
 def test_one_column_reads_only_its_bytes(version: FileVersion, name: str) -> None:
+    """A projection of one column in a hundred must cost a hundredth."""
     shape = next(shape for shape in SHAPES if shape.name == "some nulls")
     array = COLUMNS[name].array(shape, np.random.default_rng(1))
     batch = pa.record_batch([array] * 100, names=[f"column {place}" for place in range(100)])
@@ -91,6 +93,7 @@ def test_one_column_reads_only_its_bytes(version: FileVersion, name: str) -> Non
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_one_row_reads_little_of_its_column(version: FileVersion) -> None:
+    """Reading a whole page for one row would make random access useless."""
     random = np.random.default_rng(1)
     count = 100_000
     names = pa.array([f"{number:012x}" for number in random.integers(0, 2**48, count).tolist()])

@@ -23,6 +23,7 @@ def column(**metadata: str) -> Field:
 
 
 def test_options_are_unset_without_metadata() -> None:
+    """The defaults decide how most columns are stored."""
     assert parse_encoding_options(Field("x", "int64")) == DEFAULT_OPTIONS == EncodingOptions()
 
 
@@ -50,6 +51,7 @@ def test_options_are_unset_without_metadata() -> None:
     ],
 )
 def test_each_key_sets_its_option(key: str, value: str, attribute: str, expected: Any) -> None:
+    """Lance defines these keys, and a misread one would set another option."""
     options = parse_encoding_options(Field("x", "int64", metadata={PREFIX + key: value.encode()}))
     assert getattr(options, attribute) == expected
     others = {value for value in EncodingOptions.__slots__ if value != attribute}
@@ -78,18 +80,21 @@ def test_each_key_sets_its_option(key: str, value: str, attribute: str, expected
     ],
 )
 def test_a_wrong_value_is_refused_by_name(key: str, value: str) -> None:
+    """An ignored value would leave a user with a table that is stored otherwise than requested."""
     field = Field("price", "int64", metadata={PREFIX + key: value.encode()})
     with pytest.raises(InvalidInputError, match=f"'price'.*'{PREFIX}{key}' is '{value}'"):
         parse_encoding_options(field)
 
 
 def test_unsupported_zstd_levels_are_refused() -> None:
+    """zstd has 22 levels, while LZ4 has none and ignores the key, as in Lance."""
     with pytest.raises(InvalidInputError, match="levels up to 22"):
         parse_encoding_options(column(compression="zstd", compression_level="23"))
     assert parse_encoding_options(column(compression="lz4", compression_level="23"))
 
 
-def test_packed_is_known_without_its_prefix() -> None:
+def test_packed_needs_no_prefix() -> None:
+    """Old writers used the bare key."""
     assert parse_encoding_options(Field("x", "struct", metadata={"packed": b"true"})).packed
 
 
@@ -103,6 +108,7 @@ def test_only_the_layout_comes_from_the_root() -> None:
 
 
 def test_wrong_values_in_nested_fields_are_found() -> None:
+    """Options apply to leaves, which may lie at any depth."""
     item = Field("item", "int64", metadata={PREFIX + "compression": b"gzip"})
     with pytest.raises(InvalidInputError, match="'item'"):
         check_encoding_options(Field("x", "list", children=(item,)))
@@ -110,6 +116,7 @@ def test_wrong_values_in_nested_fields_are_found() -> None:
 
 @pytest.mark.parametrize("version", [FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2])
 def test_a_writer_checks_options_before_writing(version: FileVersion) -> None:
+    """A late failure would leave a partial file."""
     metadata = {PREFIX + "compression": "gzip"}
     arrow = pa.field("x", pa.struct([pa.field("y", pa.int32(), metadata=metadata)]))
     schema = assign_ids(Schema((field_from_arrow(arrow),)))

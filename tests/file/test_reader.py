@@ -40,6 +40,7 @@ def large_table() -> pa.Table:
 
 
 def test_a_small_file_takes_one_request(files: Any) -> None:
+    """Tables from streams have many small files, where requests are the whole cost."""
     table = small_table()
     opened = files.written(table)
     arrays = opened.read(0, 3) + opened.take([0, 2])
@@ -48,6 +49,7 @@ def test_a_small_file_takes_one_request(files: Any) -> None:
 
 
 def test_a_large_file_opens_by_its_tail(files: Any) -> None:
+    """Footer and metadata lie at the end, so one request suffices to open."""
     opened = files.written(large_table())
     assert [[span.size_bytes for span in ranges] for ranges in opened.rounds] == [[TAIL_BYTES]]
 
@@ -55,6 +57,7 @@ def test_a_large_file_opens_by_its_tail(files: Any) -> None:
 def test_very_wide_files_open_in_three_requests(
     files: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Metadata larger than the tail needs further requests, but not one per column."""
     monkeypatch.setattr(reader_module, "TAIL_BYTES", 1000)
     opened = files.written(pa.table({f"column {n}": [n] for n in range(100)}))
     assert len(opened.rounds) == 3
@@ -81,6 +84,7 @@ def test_large_metadata_is_read_per_column(files: Any, monkeypatch: pytest.Monke
 
 
 def test_only_requested_columns_are_read(files: Any) -> None:
+    """The columnar format pays off only if other columns cost no bytes."""
     opened = files.written(large_table())
     opened.rounds.clear()
     (array,) = opened.read(0, MANY, ["x"])
@@ -90,6 +94,7 @@ def test_only_requested_columns_are_read(files: Any) -> None:
 
 
 def test_only_requested_rows_are_read(files: Any) -> None:
+    """Flat pages allow a range of rows to be read to the byte."""
     opened = files.written(large_table())
     opened.rounds.clear()
     arrays = opened.read(70_000, 70_100)
@@ -101,6 +106,7 @@ def test_only_requested_rows_are_read(files: Any) -> None:
 
 
 def test_all_columns_are_read_in_one_round(files: Any) -> None:
+    """Latency of a store must be paid once, not per column."""
     opened = files.written(large_table())
     opened.rounds.clear()
     opened.read(0, MANY)
@@ -108,6 +114,7 @@ def test_all_columns_are_read_in_one_round(files: Any) -> None:
 
 
 def test_taking_a_row_reads_its_bytes_only(files: Any) -> None:
+    """Random access in flat pages needs no more than the row's bytes and offsets."""
     opened = files.written(large_table())
     opened.rounds.clear()
     arrays = opened.take([123_456])
@@ -134,6 +141,7 @@ def test_nearby_rows_are_fetched_together(
 
 
 def test_a_struct_field_is_read_alone(files: Any) -> None:
+    """Spark prunes fields of structs, and their siblings may be large."""
     parts = [{"small": n, "large": f"{n:01000}", "more": [n]} for n in range(2000)]
     # The part asked for stands first in the file, far from its end, which is read at once.
     arrow = pa.struct(
@@ -149,6 +157,7 @@ def test_a_struct_field_is_read_alone(files: Any) -> None:
 
 @pytest.mark.floors
 def test_a_missing_struct_field_reads_as_null(files: Any) -> None:
+    """Files from before a field was added stay valid."""
     opened = files.written(pa.table({"s": [{"a": 1}, {"a": 2}]}))
     (field,) = opened.schema.fields
     wider = replace(field, children=(*field.children, Field("later", "string", id=99)))
@@ -157,6 +166,7 @@ def test_a_missing_struct_field_reads_as_null(files: Any) -> None:
 
 
 def test_a_missing_column_is_not_found(files: Any) -> None:
+    """A column without a file must not be confused with a damaged one."""
     opened = files.written(small_table())
     with pytest.raises(NotFoundError, match="unheard"):
         answer(
@@ -166,6 +176,7 @@ def test_a_missing_column_is_not_found(files: Any) -> None:
 
 
 def test_an_invalid_column_index_is_corrupt(files: Any) -> None:
+    """The manifest states the index, which must not raise an IndexError."""
     opened = files.written(small_table())
     with pytest.raises(CorruptDataError, match="column 77"):
         answer(opened.reader.read(opened.schema.fields[:1], {0: 77}, 0, 1), opened.read_ranges)
@@ -173,17 +184,20 @@ def test_an_invalid_column_index_is_corrupt(files: Any) -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 2), (2, 1), (0, 4)])
 def test_rows_out_of_range_are_refused(files: Any, start: int, stop: int) -> None:
+    """Slices of Python would silently return fewer rows."""
     with pytest.raises(InvalidInputError, match="rows 0 to 3"):
         files.written(small_table()).read(start, stop)
 
 
 @pytest.mark.parametrize("offsets", [[3], [2, 1], [1, 1], [2**64 - 1], [2**64 - 1, 0]])
 def test_unsorted_or_invalid_offsets_are_refused(files: Any, offsets: list[int]) -> None:
+    """Decoders rely on ascending offsets and would return wrong rows."""
     with pytest.raises(InvalidInputError):
         files.written(small_table()).take(offsets)
 
 
 def test_errors_name_the_column(files: Any) -> None:
+    """In a wide table, damage without the name of its column cannot be repaired."""
     data, _ = files.write(pa.table({"good": ["fine"], "bad": ["ill-fated"]}))
     opened = files.open(data.replace(b"ill-fated", b"ill\xfffated"))
     with pytest.raises(CorruptDataError, match="UTF-8") as raised:
@@ -192,6 +206,7 @@ def test_errors_name_the_column(files: Any) -> None:
 
 
 def test_a_wrong_file_size_is_corrupt(files: Any) -> None:
+    """The size decides where the footer is looked for."""
     data, _ = files.write(small_table())
     with pytest.raises(CorruptDataError, match="does not end"):
         answer(open_file(len(data) - 1), read_from(data))

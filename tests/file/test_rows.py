@@ -22,12 +22,14 @@ def places_of(rows: Rows) -> list[int]:
 @settings(max_examples=50)
 @given(offsets)
 def test_rows_keep_their_offsets(places: list[int]) -> None:
+    """Decoders address values by these offsets."""
     rows = rows_of(places)
     assert places_of(rows) == places
     assert len(rows) == len(places)
 
 
 def test_offsets_without_gaps_are_a_range() -> None:
+    """Ranges are decoded by slices, which is much cheaper than single offsets."""
     assert rows_of([4, 5, 6]).offsets is None
     assert rows_of([4, 6]).offsets is not None
 
@@ -35,6 +37,7 @@ def test_offsets_without_gaps_are_a_range() -> None:
 @settings(max_examples=50)
 @given(offsets, st.integers(0, 60), st.integers(0, 60))
 def test_rows_are_relative_to_their_page(places: list[int], start: int, length: int) -> None:
+    """An offset that is off by one at a page's edge would lose or repeat a row."""
     inside = [place - start for place in places if start <= place < start + length]
     assert places_of(rows_of(places).within(start, start + length)) == inside
 
@@ -42,6 +45,7 @@ def test_rows_are_relative_to_their_page(places: list[int], start: int, length: 
 @settings(max_examples=50)
 @given(offsets, st.integers(1, 5))
 def test_items_of_rows_follow_each_other(places: list[int], dimension: int) -> None:
+    """Fixed-size lists store the items of a row next to each other."""
     items = [place * dimension + item for place in places for item in range(dimension)]
     assert places_of(rows_of(places).items(dimension)) == items
 
@@ -55,5 +59,6 @@ def test_predecessors_are_distinct(places: list[int]) -> None:
 
 
 def test_an_uncountable_number_of_items_is_corrupt() -> None:
+    """The product would overflow and address other bytes."""
     with pytest.raises(CorruptDataError, match="more than a file can hold"):
         Rows(0, 2**40).items(2**31)

@@ -15,6 +15,7 @@ POINTS = pa.list_(pa.struct([("x", pa.int8())]), 2)
 @pytest.mark.parametrize("arrow", [MAPS, POINTS], ids=["maps", "points"])
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.1"])
 def test_older_versions_refuse_types_of_2_2(arrow: pa.DataType, version: str) -> None:
+    """Files of the older version with such a column could not be read by Lance."""
     schema = assign_ids(from_arrow(pa.schema([("id", pa.int8()), ("c", arrow)])))
     with pytest.raises(InvalidInputError, match=r"column 'c'.*version 2\.2"):
         check_types(schema.fields, FileVersion(version))
@@ -23,6 +24,7 @@ def test_older_versions_refuse_types_of_2_2(arrow: pa.DataType, version: str) ->
 
 
 def test_a_writer_checks_types_before_writing() -> None:
+    """A late failure would leave a partial file."""
     schema = assign_ids(from_arrow(pa.schema([("c", MAPS)])))
     with pytest.raises(InvalidInputError, match="maps"):
         FileWriter(schema, FileVersion.V2_1)

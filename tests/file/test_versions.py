@@ -8,6 +8,7 @@ ALL = list(FileVersion)
 
 @pytest.mark.parametrize("version", ALL)
 def test_every_spelling_of_a_version_parses(version: FileVersion) -> None:
+    """Manifests, data files and footers number the versions differently."""
     assert FileVersion.parse(str(version)) is version
     assert FileVersion.from_manifest_name(version.manifest_name) is version
     assert FileVersion.from_numbers(*version.data_file_numbers) is version
@@ -24,17 +25,20 @@ def test_every_spelling_of_a_version_parses(version: FileVersion) -> None:
     ],
 )
 def test_users_may_use_version_aliases(alias: str, version: FileVersion) -> None:
+    """pylance accepts `stable`, `legacy` and `next` as well."""
     assert FileVersion.parse(alias) is version
 
 
 @pytest.mark.parametrize("alias", ["legacy", "0.3", "stable", "next", "2.4", ""])
 def test_manifests_may_not_use_version_aliases(alias: str) -> None:
+    """An alias changes its meaning with the release that reads it."""
     with pytest.raises(UnsupportedFeatureError, match="not known"):
         FileVersion.from_manifest_name(alias)
 
 
 @pytest.mark.parametrize("name", ["0.2", "1.0", "2.4", "3.0", "two"])
 def test_an_unknown_version_lists_the_known(name: str) -> None:
+    """The list is the remedy for a typing mistake."""
     with pytest.raises(InvalidInputError, match=r"0\.1, 2\.0, 2\.1, 2\.2, 2\.3"):
         FileVersion.parse(name)
 
@@ -52,12 +56,14 @@ def test_version_0_1_has_three_spellings(numbers: tuple[int, int]) -> None:
 
 
 def test_unknown_version_numbers_are_named() -> None:
+    """The number shows that a newer writer made the file."""
     with pytest.raises(UnsupportedFeatureError, match=r"7\.9"):
         FileVersion.from_numbers(7, 9)
 
 
 @pytest.mark.parametrize("version", ALL)
 def test_exactly_the_unstable_format_is_refused(version: FileVersion) -> None:
+    """Its files may change their meaning with any release of Lance."""
     if version is FileVersion.V2_3:
         with pytest.raises(UnsupportedFeatureError, match=str(version)):
             version.check_supported()
@@ -66,4 +72,5 @@ def test_exactly_the_unstable_format_is_refused(version: FileVersion) -> None:
 
 
 def test_new_tables_are_written_in_2_2() -> None:
+    """A change of the default decides which readers can open new tables."""
     assert DEFAULT_FILE_VERSION is FileVersion.V2_2

@@ -85,6 +85,8 @@ shapes = st.builds(
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.essential
 def test_any_array_round_trips(version: FileVersion) -> None:
+    """Random types, values, pages and batches find combinations that no single test has."""
+
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         arrow=types_of(version),

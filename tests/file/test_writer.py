@@ -28,6 +28,7 @@ def test_the_writer_describes_its_file(files: Any) -> None:
 
 
 def test_buffers_are_aligned_to_64_bytes(files: Any) -> None:
+    """Lance requires it, and readers map buffers without a copy."""
     table = pa.table({"a": [1, None, 3], "t": ["x", "yy", None], "f": [True, None, False]})
     opened = files.written(table, max_page_bytes=1)
     ranges = opened.rounds[0]
@@ -42,7 +43,8 @@ def test_buffers_are_aligned_to_64_bytes(files: Any) -> None:
     assert all(start % 64 == 0 for start in starts)
 
 
-def test_values_are_handed_on_without_a_copy() -> None:
+def test_values_are_written_without_a_copy() -> None:
+    """Copies would double the memory and time of each write."""
     array = pa.array(np.arange(1000))
     batch = pa.record_batch({"a": array}).slice(100, 500)
     (part,) = writer_of(batch.schema, max_page_bytes=4000).write(batch)
@@ -52,6 +54,7 @@ def test_values_are_handed_on_without_a_copy() -> None:
 
 @pytest.mark.parametrize("rows_of_batch", [1, 100, 10_000])
 def test_pages_have_about_the_requested_size(files: Any, rows_of_batch: int) -> None:
+    """Pages of many small batches must be joined, and those of large ones split."""
     table = pa.table({"a": np.arange(10_000), "b": np.arange(10_000, dtype=np.int8)})
     table = pa.Table.from_batches(table.to_batches(max_chunksize=rows_of_batch))
     opened = files.written(table, max_page_bytes=8000)
@@ -62,17 +65,20 @@ def test_pages_have_about_the_requested_size(files: Any, rows_of_batch: int) -> 
 
 
 def test_a_batch_with_another_schema_is_refused() -> None:
+    """Its columns would be stored under types that they do not have."""
     writer = writer_of(pa.schema([("a", pa.int64())]))
     with pytest.raises(InvalidInputError, match="a: int32"):
         writer.write(pa.record_batch({"a": pa.array([1], pa.int32())}))
 
 
 def test_unsupported_versions_cannot_be_written() -> None:
+    """Version 2.3 is not stable, and its files could become unreadable."""
     with pytest.raises(UnsupportedFeatureError, match=r"2\.3"):
         FileWriter(assign_ids(from_arrow(pa.schema([("a", pa.int64())]))), FileVersion.V2_3)
 
 
 def test_a_null_names_the_required_column() -> None:
+    """Readers rely on the schema and would fail far from the cause."""
     schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
     with pytest.raises(InvalidInputError, match="'a' may not be null, but 1 of 2"):
         writer_of(schema).write(pa.record_batch([pa.array([1, None])], schema=schema))
@@ -133,9 +139,8 @@ def test_dictionaries_beyond_their_index_start_pages(files: Any) -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("index", [pa.int8(), pa.uint8(), pa.int64()])
-def test_pages_of_dictionaries_with_null_items_can_be_joined(
-    files: Any, index: pa.DataType
-) -> None:
+def test_dictionaries_with_null_items_are_joined(files: Any, index: pa.DataType) -> None:
+    """A null item means a null value, and must not be merged into another item."""
     batches = [
         pa.record_batch(
             {
@@ -156,6 +161,7 @@ def test_pages_of_dictionaries_with_null_items_can_be_joined(
 
 @pytest.mark.floors
 def test_values_under_null_lists_are_dropped(files: Any) -> None:
+    """They are invisible, cost space and could reveal what was masked."""
     lists = pa.ListArray.from_arrays(
         pa.array([0, 2, 4, 5], pa.int32()),
         pa.array([1, 2, 7, 7, 3]),
@@ -174,6 +180,7 @@ def _columns(opened: Any) -> list[Any]:
 
 
 def test_writing_does_not_change_the_batch() -> None:
+    """The caller's arrays are shared, and bit-level encoders could write into them."""
     bitmap, bits = bytearray(b"\x55\xaa"), bytearray(b"\xf0\xf0")
     flags = pa.Array.from_buffers(pa.bool_(), 16, [pa.py_buffer(bitmap), pa.py_buffer(bits)])
     batch = pa.record_batch({"whole": flags.slice(0, 13), "part": flags.slice(3, 13)})

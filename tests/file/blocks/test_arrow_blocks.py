@@ -41,6 +41,7 @@ ARRAYS = [
 @pytest.mark.floors
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.type))
 def test_arrays_round_trip_through_blocks(array: pa.Array) -> None:
+    """Slices have offsets in their buffers, which are easily lost on the way."""
     for part in (array, array.slice(1), array.slice(len(array) // 2, 1)):
         back = array_from_block(block_from_array(part), array.type)
         back.validate(full=True)
@@ -48,6 +49,7 @@ def test_arrays_round_trip_through_blocks(array: pa.Array) -> None:
 
 
 def test_words_are_not_copied() -> None:
+    """Copies would double the memory and time of each read."""
     array = pa.array(np.arange(1000))
     back = array_from_block(block_from_array(array), pa.timestamp("us"))
     assert back.buffers()[1].address == array.buffers()[1].address
@@ -55,6 +57,7 @@ def test_words_are_not_copied() -> None:
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.type))
 def test_validity_applies_to_sliced_arrays(array: pa.Array) -> None:
+    """A bitmap counts from the start of the slice, not from that of its buffer."""
     for part in (array, array.slice(1)):
         valid = np.arange(len(part)) % 2 == 1
         marked = with_validity(part, valid)
@@ -66,6 +69,7 @@ def test_validity_applies_to_sliced_arrays(array: pa.Array) -> None:
 
 
 def test_a_block_unlike_its_type_is_corrupt() -> None:
+    """Arrow would read past the end of buffers that are too small for the type."""
     words = FixedWidthBlock(32, 2, np.zeros(8, np.uint8))
     strings = VariableWidthBlock(1, np.array([0, 1]), np.zeros(1, np.uint8))
     lists = FixedSizeListBlock(3, words, None, 1)
@@ -92,6 +96,9 @@ def test_a_block_unlike_its_type_is_corrupt() -> None:
     ],
 )
 def test_invalid_utf_8_is_corrupt(text: bytes, offsets: list[int]) -> None:
+    """Arrow does not check strings, and consumers crash on them; offsets may also cut
+    a character.
+    """
     block = VariableWidthBlock(
         len(offsets) - 1, np.array(offsets, np.int32), np.frombuffer(text, np.uint8)
     )
@@ -121,6 +128,7 @@ def test_an_index_beyond_its_type_is_corrupt() -> None:
 
 @pytest.mark.floors
 def test_a_dictionary_block_reads_as_its_items() -> None:
+    """Pages may store dictionaries for columns that are none in the schema."""
     block = DictionaryBlock(
         FixedWidthBlock(8, 3, np.array([1, 0, 1], np.uint8)),
         FixedWidthBlock(16, 2, np.array([7, 8], np.uint16).view(np.uint8)),
@@ -130,6 +138,7 @@ def test_a_dictionary_block_reads_as_its_items() -> None:
 
 
 def test_a_scalar_is_repeated() -> None:
+    """A constant page stores its value once."""
     assert array_from_block(ConstantBlock(b"\x07\0", 3), pa.int16()).to_pylist() == [7, 7, 7]
     assert array_from_block(ConstantBlock(None, 2), pa.int16()).null_count == 2
     assert repeated(scalar_from_bytes(b"ab", pa.string()), 2).to_pylist() == ["ab", "ab"]
@@ -141,6 +150,7 @@ def test_a_scalar_is_repeated() -> None:
 def test_oversized_strings_are_refused_before_allocation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A few stored bytes can stand for more text than 32-bit offsets can address."""
     long = scalar_from_bytes(b"x" * 1000, pa.string())
     with pytest.raises(InvalidInputError, match="read fewer rows"):
         repeated(long, 10**9)

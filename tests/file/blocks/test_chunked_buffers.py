@@ -11,7 +11,8 @@ regular = st.integers(1, 6).map(lambda count: [(2, 5)] * count)
 
 
 @given(st.lists(chunks | regular, min_size=1, max_size=4))
-def test_chunks_of_several_buffers_are_put_side_by_side(gaps_and_sizes):
+def test_chunks_of_buffers_are_joined(gaps_and_sizes):
+    """Chunks of several pages are decoded at once, whatever gaps lie between them."""
     buffers = []
     for number, value in enumerate(gaps_and_sizes):
         bounds = np.cumsum(np.array(value, np.int64).reshape(-1))

@@ -34,6 +34,7 @@ def read(starts: Sequence[int], stops: Sequence[int]) -> tuple[bytes, list[ByteR
 
 
 def test_nearby_pieces_share_a_request() -> None:
+    """A request costs more than the bytes of a small gap."""
     far = 70 + MAX_GAP_BYTES + 1
     pieces, asked = read([10, 50, far], [20, 70, far + 5])
     assert asked == [ByteRange(10, 70), ByteRange(far, far + 5)]
@@ -56,6 +57,7 @@ def test_joined_ranges_are_bounded() -> None:
 
 
 def test_nearby_chunks_include_the_gap_between() -> None:
+    """The positions must account for the gap, or each later chunk is shifted."""
     far = 70 + MAX_GAP_BYTES + 1
     starts, stops = np.array([10, 50, far]), np.array([20, 70, far + 5])
     asking = read_joined(starts, stops)
@@ -69,7 +71,8 @@ def test_nearby_chunks_include_the_gap_between() -> None:
 
 
 @pytest.mark.parametrize("gap_bytes", [MAX_GAP_BYTES + 1, 3 * MAX_GAP_BYTES + 1])
-def test_chunks_that_are_most_of_what_they_span_share_a_request(gap_bytes: int) -> None:
+def test_mostly_wanted_spans_share_a_request(gap_bytes: int) -> None:
+    """A large gap is worth reading only if the wanted bytes around it are larger."""
     starts = np.arange(3) * (2 * MAX_GAP_BYTES + gap_bytes)
     stops = starts + 2 * MAX_GAP_BYTES
     whole = [ByteRange(0, int(stops[-1]))]
@@ -80,6 +83,7 @@ def test_chunks_that_are_most_of_what_they_span_share_a_request(gap_bytes: int) 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30)), min_size=1, max_size=60))
 def test_gathered_pieces_match_the_file(distances: list[tuple[int, int]]) -> None:
+    """Random distances show whether joined requests are cut at the right bytes."""
     bounds = np.cumsum(np.array(distances).reshape(-1))
     starts, stops = bounds[0::2], bounds[1::2]
     with pytest.MonkeyPatch.context() as patch:

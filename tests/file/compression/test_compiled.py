@@ -75,6 +75,7 @@ def test_any_codes_decode_alike(codes, symbols, offsets):
 )
 @pytest.mark.parametrize("longest", [12, 1200])
 def test_values_are_encoded_alike(words, longest):
+    """Files must not depend on whether the compiler is installed."""
     rng = np.random.default_rng(longest)
     values = [
         b"".join(
@@ -106,7 +107,8 @@ def test_the_uncompiled_loop_encodes_few_values_inside_its_arrays(values):
 
 
 @pytest.mark.parametrize("word", [np.uint32, np.uint64])
-def test_chunks_of_every_width_are_packed_and_unpacked_alike(word):
+def test_all_widths_are_packed_alike(word):
+    """Files must not depend on whether the compiler is installed, at any width of values."""
     bits = np.dtype(word).itemsize * 8
     values = np.random.default_rng(bits).integers(0, 2**bits, (bits + 1) * 1024 - 300, np.uint64)
     values = values.astype(word) >> np.repeat(np.arange(bits + 1), 1024)[: len(values)].astype(word)
@@ -121,7 +123,8 @@ def test_chunks_of_every_width_are_packed_and_unpacked_alike(word):
     assert (by_loops == values).all()
 
 
-def test_chunks_at_odd_places_are_unpacked_all_the_same():
+def test_chunks_at_odd_positions_unpack():
+    """Compiled loops must not rely on the alignment of stored bytes."""
     values = np.arange(3000, dtype=np.uint64)
     encoded = bitpacking.encode_mini_block(FixedWidthBlock(64, 3000, values.view(np.uint8)))
     (buffer,) = encoded.buffers
@@ -135,6 +138,7 @@ def test_chunks_at_odd_places_are_unpacked_all_the_same():
 
 @pytest.mark.parametrize("damage", ["width", "size", "start"])
 def test_damaged_chunks_are_refused_before_any_loop(damage):
+    """A compiled loop does not check bounds and would read foreign memory."""
     values = np.arange(3000, dtype=np.uint64)
     encoded = bitpacking.encode_mini_block(FixedWidthBlock(64, 3000, values.view(np.uint8)))
     (buffer,) = encoded.buffers
@@ -197,7 +201,8 @@ def test_no_offsets_let_the_loop_leave_its_arrays(codes, offsets, num_symbols):
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_the_uncompiled_loops_pack_and_unpack_inside_their_words(bits):
+def test_loops_stay_inside_their_words(bits):
+    """Run as Python, an index out of bounds raises, which compiled code would not notice."""
     word = np.dtype(f"<u{bits // 8}")
     for width in (0, 1, bits // 2 + 1, bits):
         values = np.full((1, 1024), (1 << width) - 1, word)
@@ -255,6 +260,8 @@ def test_importing_the_package_imports_no_numba():
 
 
 def test_a_failing_compiler_leaves_the_work_to_numpy(monkeypatch, caplog):
+    """The compiler is optional, and its failure must neither stop a query nor be tried again."""
+
     def fail(_: str) -> None:
         raise RuntimeError("no locator available")
 

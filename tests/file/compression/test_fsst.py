@@ -66,6 +66,7 @@ def tables_and_values(draw: st.DrawFn) -> tuple[SymbolTable, list[bytes]]:
 def test_bulk_decoding_equals_decoding_one_value(
     case: tuple[SymbolTable, list[bytes]], offsets: type, pairs: bool, slices: bool
 ) -> None:
+    """The bulk decoder works on slices and pairs of codes, and the plain one is the judge."""
     table, values = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fsst, "LEAST_CODES_FOR_PAIRS", 0 if pairs else 2**40)
@@ -79,6 +80,7 @@ def test_bulk_decoding_equals_decoding_one_value(
     "values", [[b"\0\xff"], [b"\0\xff", b"\0"], [b"\xff\xff\xff", b"\0\0"], [b"\xff", b""]]
 )
 def test_a_trailing_escape_byte_is_corrupt(values: list[bytes]) -> None:
+    """The decoder must not take the first byte of the next value."""
     with pytest.raises(CorruptDataError, match="ends after an escape"):
         fsst.decode(block_of(values), SymbolTable(True, (b"a",)))
 
@@ -88,6 +90,7 @@ def test_a_trailing_escape_byte_is_corrupt(values: list[bytes]) -> None:
 def test_a_code_without_a_symbol_is_bad_data(
     code: int, pairs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A missing symbol would silently shorten the value."""
     monkeypatch.setattr(fsst, "LEAST_CODES_FOR_PAIRS", 0 if pairs else 2**40)
     for values in ([bytes([0, code, 1])], [bytes([0, 1, code])], [bytes([code, 0])]):
         with pytest.raises(CorruptDataError, match="no symbol"):
@@ -95,6 +98,7 @@ def test_a_code_without_a_symbol_is_bad_data(
 
 
 def test_values_pass_through_a_disabled_table() -> None:
+    """Lance writes a disabled table where compression does not pay."""
     table = decode_symbol_table(stored_table([], is_on=False))
     assert values_of(fsst.decode(block_of([b"\xff", b"ab"]), table)) == [b"\xff", b"ab"]
 
@@ -110,6 +114,7 @@ def test_values_pass_through_a_disabled_table() -> None:
     ],
 )
 def test_a_damaged_symbol_table_is_bad_data(damaged: bytes) -> None:
+    """Stored lengths of symbols are not trusted."""
     with pytest.raises(CorruptDataError):
         decode_symbol_table(damaged)
 
@@ -134,6 +139,7 @@ def round_trip(values: list[bytes], offsets: type = np.int32) -> VariableWidthBl
 def test_decoding_undoes_encoding(
     pieces: list[bytes], order: list[list[int]], offsets: type, batch: int, piece: int
 ) -> None:
+    """Values that cross batches and pieces of the encoder are where bytes get lost."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fsst, "MIN_BYTES", 1)
         patch.setattr(fsst, "BATCH_BYTES", batch)
@@ -154,10 +160,12 @@ def test_decoding_undoes_encoding(
     ids=["pairs", "all bytes", "255s", "zeros", "one among empty ones"],
 )
 def test_any_bytes_round_trip(values: list[bytes]) -> None:
+    """Binary values contain every byte, also the escape code."""
     assert round_trip(values).num_values == len(values)
 
 
 def test_text_shrinks_to_less_than_half() -> None:
+    """A poor choice of symbols would still round-trip."""
     words = ["stream", "table", "version", "fragment", "column", "page", "chunk", "level"]
     values = [
         f"{words[n % 8]} {words[n * 5 % 7]} of {words[n * 3 % 5]} {n}".encode() for n in range(5000)
@@ -168,6 +176,7 @@ def test_text_shrinks_to_less_than_half() -> None:
 
 @pytest.mark.floors
 def test_random_or_few_bytes_stay_uncompressed() -> None:
+    """A symbol table takes two kilobytes, and escapes would double random bytes."""
     random = np.random.default_rng(1)
     for values in ([random.bytes(100) for _ in range(1000)], [b"few bytes"] * 9):
         encoded, table = fsst.encode(block_of(values))
@@ -176,6 +185,7 @@ def test_random_or_few_bytes_stay_uncompressed() -> None:
 
 
 def test_multibyte_symbols_exclude_the_terminator() -> None:
+    """Decoders of Lance rely on this rule of the original FSST."""
     random = np.random.default_rng(2)
     data = random.choice(np.arange(200, dtype=np.uint8), (3000, 8), p=np.arange(200) / 19900)
     _, table = fsst.encode(block_of([value.tobytes() for value in data]))

@@ -37,6 +37,7 @@ def values_of(block: VariableWidthBlock) -> list[bytes]:
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
 def test_pieces_decompress_independently(scheme: str, compress: object) -> None:
+    """Each value is compressed on its own, so that a single one can be read."""
     assert callable(compress)
     pieces = [compress(raw) for raw in RAW]
     assert values_of(zstd_lz4.decode_per_value(block_of(pieces), scheme)) == RAW
@@ -46,6 +47,7 @@ def test_pieces_decompress_independently(scheme: str, compress: object) -> None:
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
 def test_an_empty_piece_is_an_empty_value(scheme: str, compress: object) -> None:
+    """Lance stores no frame for an empty value."""
     assert callable(compress)
     pieces = [b"", compress(b"one"), b"", b"", compress(b"two"), b""]
     decoded = zstd_lz4.decode_per_value(block_of(pieces), scheme)
@@ -54,12 +56,14 @@ def test_an_empty_piece_is_an_empty_value(scheme: str, compress: object) -> None
 
 
 def test_a_bare_frame_with_its_size_decompresses() -> None:
+    """Some versions of Lance write zstd frames without the size in front."""
     pieces = [zstd(raw)[8:] if place % 2 == 0 else zstd(raw) for place, raw in enumerate(RAW)]
     assert values_of(zstd_lz4.decode_per_value(block_of(pieces), "zstd")) == RAW
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 65_791, 65_792, 200_000])
-def test_the_frame_header_size_at_each_width(size: int) -> None:
+def test_frame_sizes_of_each_width_are_read(size: int) -> None:
+    """The frame header states the size in one to eight bytes, one of them with an offset of 256."""
     raw = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8).tobytes()
     assert values_of(zstd_lz4.decode_per_value(block_of([zstd(raw)[8:]]), "zstd")) == [raw]
     with pytest.raises(CorruptDataError):
@@ -69,6 +73,7 @@ def test_the_frame_header_size_at_each_width(size: int) -> None:
 @pytest.mark.parametrize("prefix", [0, 499, 501, 2**31, 2**32 - 1])
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
 def test_a_wrong_size_is_bad_data(scheme: str, compress: object, prefix: int) -> None:
+    """The claimed size decides how much is allocated, and values after a wrong one would shift."""
     assert callable(compress)
     if prefix == 0 and scheme == "lz4":
         prefix = 1  # of none, nothing is asked of the block
@@ -98,6 +103,7 @@ def test_a_decompression_bomb_is_refused(scheme: str, compress: object) -> None:
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
 def test_a_truncated_piece_is_bad_data(scheme: str, compress: object) -> None:
+    """No prefix of a compressed value may read as a shorter value."""
     assert callable(compress)
     piece = compress(RAW[4])
     for size in range(1, len(piece)):
@@ -106,6 +112,7 @@ def test_a_truncated_piece_is_bad_data(scheme: str, compress: object) -> None:
 
 
 def test_unknown_schemes_are_named() -> None:
+    """The user learns which compression another writer chose."""
     with pytest.raises(UnsupportedFeatureError, match="brotli"):
         zstd_lz4.decode(np.zeros(9, np.uint8), "brotli", 100)
 
@@ -114,6 +121,7 @@ def test_unknown_schemes_are_named() -> None:
 @pytest.mark.parametrize("scheme", ["zstd", "lz4"])
 @pytest.mark.parametrize("offsets", [np.int32, np.int64])
 def test_decoding_undoes_encoding(scheme: str, level: int | None, offsets: type) -> None:
+    """Values and whole buffers are framed differently, and both must come back and be smaller."""
     raw = block_of(RAW)
     raw = VariableWidthBlock(raw.num_values, raw.offsets.astype(offsets), raw.data)
     encoded = zstd_lz4.encode_per_value(raw, scheme, level)
@@ -125,12 +133,14 @@ def test_decoding_undoes_encoding(scheme: str, level: int | None, offsets: type)
 
 
 def test_pieces_start_with_their_size() -> None:
+    """Lance reads eight bytes for zstd, and four for LZ4."""
     for scheme, width in (("zstd", 8), ("lz4", 4)):
         encoded = values_of(zstd_lz4.encode_per_value(block_of([b"abc" * 100]), scheme, None))
         assert int.from_bytes(encoded[0][:width], "little") == 300
 
 
 def test_lz4_refuses_pieces_above_its_limit() -> None:
+    """LZ4 fails above two gigabytes, and the user should learn about zstd."""
     sizes = np.array([zstd_lz4.MAX_LZ4_BYTES + 1])
     with pytest.raises(InvalidInputError, match="zstd"):
         zstd_lz4.encode_chunks(ChunkedBuffer(np.zeros(0, np.uint8), sizes * 0, sizes), "lz4", None)

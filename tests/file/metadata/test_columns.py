@@ -27,32 +27,38 @@ COLUMN = ColumnMetadata(
 
 
 def test_column_metadata_round_trips() -> None:
+    """Readers find each page by the metadata that the writer stored."""
     assert decode_column_metadata(encode_column_metadata(COLUMN), data_stop=130) == COLUMN
 
 
 def test_a_buffer_past_the_data_is_corrupt() -> None:
+    """The buffer would overlap with metadata and be read as values."""
     with pytest.raises(CorruptDataError, match="128 to 130"):
         decode_column_metadata(encode_column_metadata(COLUMN), data_stop=129)
 
 
 def test_buffers_without_sizes_are_corrupt() -> None:
+    """Pairing two lists of different lengths would silently drop buffers."""
     message = file2_pb2.ColumnMetadata(buffer_offsets=[1, 2], buffer_sizes=[1])
     with pytest.raises(CorruptDataError, match="2 buffers start, but 1"):
         decode_column_metadata(message.SerializeToString(), data_stop=100)
 
 
 def test_an_uncountable_page_length_is_corrupt() -> None:
+    """Sums of page lengths would overflow and give wrong row offsets."""
     message = file2_pb2.ColumnMetadata(pages=[file2_pb2.ColumnMetadata.Page(length=2**64 - 1)])
     with pytest.raises(CorruptDataError, match="claims"):
         decode_column_metadata(message.SerializeToString(), data_stop=100)
 
 
 def test_malformed_metadata_is_corrupt() -> None:
+    """Callers handle CorruptDataError, not the errors of protobuf."""
     with pytest.raises(CorruptDataError, match="malformed"):
         decode_column_metadata(b"\xff\xff", data_stop=100)
 
 
 def test_deferred_encodings_are_refused() -> None:
+    """The protocol allows encodings stored elsewhere, which no writer uses."""
     elsewhere = file2_pb2.Encoding(indirect=file2_pb2.DeferredEncoding(buffer_length=1))
     message = file2_pb2.ColumnMetadata(encoding=elsewhere)
     with pytest.raises(UnsupportedFeatureError, match="elsewhere"):
@@ -60,6 +66,7 @@ def test_deferred_encodings_are_refused() -> None:
 
 
 def test_an_encoding_names_its_kind() -> None:
+    """The type name distinguishes encodings of 2.0 from those of 2.1."""
     encoding = encodings_v2_0_pb2.ArrayEncoding(struct=encodings_v2_0_pb2.SimpleStruct())
     packed = pack_encoding(encoding)
     assert b"/lance.encodings.ArrayEncoding" in packed
@@ -69,6 +76,7 @@ def test_an_encoding_names_its_kind() -> None:
 
 
 def test_columns_with_blobs_are_recognized() -> None:
+    """Their pages hold descriptions, which must not be returned as values."""
     encoding = encodings_v2_0_pb2.ColumnEncoding()
     encoding.values.SetInParent()
     assert not holds_blobs(ColumnMetadata((), pack_encoding(encoding)))
@@ -83,6 +91,7 @@ def test_columns_with_blobs_are_recognized() -> None:
 
 
 def test_a_zone_map_is_not_a_blob() -> None:
+    """Old writers wrapped columns in zone maps, around plain values or blobs."""
     encoding = encodings_v2_0_pb2.ColumnEncoding()
     encoding.zone_index.rows_per_zone = 100
     encoding.zone_index.inner.values.SetInParent()
@@ -90,12 +99,14 @@ def test_a_zone_map_is_not_a_blob() -> None:
 
 
 def test_only_2_0_has_columns_for_structs() -> None:
+    """A column too many or too few shifts all columns after it."""
     field = Field("s", "struct", children=(Field("a", "int8"), Field("b", "string")))
     assert [entry.name for entry in fields_with_column(field, FileVersion.V2_0)] == ["s", "a", "b"]
     assert [entry.name for entry in fields_with_column(field, FileVersion.V2_2)] == ["a", "b"]
 
 
 def test_packed_struct_fields_have_no_columns() -> None:
+    """A packed struct stores its fields in one column of its own."""
     field = Field(
         "s",
         "struct",

@@ -24,6 +24,7 @@ SIZE = 280 + FOOTER_BYTES
 
 
 def test_a_footer_has_its_forty_bytes() -> None:
+    """Every reader of Lance starts from these bytes."""
     stored = encode_footer(FOOTER)
     assert stored == struct.pack("<QQQIIHH4s", 100, 200, 264, 1, 4, 2, 1, b"LANC")
     assert decode_footer(stored, SIZE) == FOOTER
@@ -31,11 +32,13 @@ def test_a_footer_has_its_forty_bytes() -> None:
 
 @pytest.mark.parametrize("size", [0, 3, 4, 7, 8, 39])
 def test_a_file_too_small_for_a_footer_is_corrupt(size: int) -> None:
+    """An interrupted upload must be reported as such, not as an error of struct."""
     with pytest.raises(CorruptDataError):
         decode_footer(encode_footer(FOOTER)[FOOTER_BYTES - size :] if size else b"", size)
 
 
 def test_a_file_without_magic_is_corrupt() -> None:
+    """Files of other formats must be recognised before their bytes are interpreted."""
     with pytest.raises(CorruptDataError, match="LANC"):
         decode_footer(encode_footer(FOOTER)[:-4] + b"PAR1", SIZE)
 
@@ -50,6 +53,7 @@ def test_an_unsupported_version_is_named_first(major: int, minor: int, named: st
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_position_past_the_end_is_corrupt(place: int) -> None:
+    """The store would answer such a request with an error that names no cause."""
     stored = bytearray(encode_footer(FOOTER))
     struct.pack_into("<Q", stored, 8 * place, SIZE - FOOTER_BYTES + 1)
     with pytest.raises(CorruptDataError, match="past its end"):
@@ -58,6 +62,7 @@ def test_a_position_past_the_end_is_corrupt(place: int) -> None:
 
 @pytest.mark.parametrize("place", [24, 28])
 def test_a_table_beyond_the_file_is_corrupt(place: int) -> None:
+    """The count decides how much is read and allocated."""
     stored = bytearray(encode_footer(FOOTER))
     struct.pack_into("<I", stored, place, 2**32 - 1)
     with pytest.raises(CorruptDataError, match="past its end"):
@@ -65,12 +70,14 @@ def test_a_table_beyond_the_file_is_corrupt(place: int) -> None:
 
 
 def test_a_file_without_a_schema_is_corrupt() -> None:
+    """The first global buffer is the schema, without which no column has a type."""
     footer = Footer(100, ByteRange(200, 264), ByteRange(264, 264), FileVersion.V2_0)
     with pytest.raises(CorruptDataError, match="schema"):
         decode_footer(encode_footer(footer), SIZE)
 
 
 def test_a_position_table_holds_starts_and_sizes() -> None:
+    """Other readers expect pairs of start and size, not of start and stop."""
     ranges = (ByteRange(64, 70), ByteRange(128, 128))
     stored = encode_position_table(ranges)
     assert stored == struct.pack("<4Q", 64, 6, 128, 0)
@@ -80,24 +87,29 @@ def test_a_position_table_holds_starts_and_sizes() -> None:
 
 @pytest.mark.parametrize("entry", [(0, 2**64 - 1), (2**64 - 1, 2**64 - 1), (281, 0)])
 def test_table_entries_past_the_end_are_corrupt(entry: tuple[int, int]) -> None:
+    """Start and size together may overflow 64 bits."""
     with pytest.raises(CorruptDataError, match="past its end"):
         decode_position_table(struct.pack("<2Q", *entry), SIZE)
 
 
 def test_the_descriptor_holds_schema_and_rows() -> None:
+    """The number of rows of a file is stated nowhere else."""
     schema = Schema((Field("a", "int64", id=3),), {"who": b"we"})
     assert decode_file_descriptor(encode_file_descriptor(schema, 7)) == (schema, 7)
 
 
 def test_more_rows_than_row_offsets_are_corrupt() -> None:
+    """Row offsets have 32 bits, so later rows could not be addressed."""
     with pytest.raises(CorruptDataError, match=str(MAX_ROWS + 1)):
         decode_file_descriptor(encode_file_descriptor(Schema(), MAX_ROWS + 1))
 
 
 def test_a_malformed_descriptor_is_corrupt() -> None:
+    """Callers handle CorruptDataError, not the errors of protobuf."""
     with pytest.raises(CorruptDataError, match="malformed"):
         decode_file_descriptor(b"\xff\xff\xff")
 
 
 def test_padding_aligns_to_64_bytes() -> None:
+    """Lance aligns buffers to 64 bytes, and readers map them without a copy."""
     assert [padding_to_alignment(number) for number in (0, 1, 63, 64, 65)] == [0, 63, 1, 0, 63]

@@ -76,16 +76,19 @@ def with_metadata(data: bytes, message: file_pb2.Metadata) -> bytes:
 
 
 def test_the_undamaged_file_is_readable(files: Any, sound: bytes) -> None:
+    """Otherwise each refusal below would prove nothing."""
     assert read_everything(files, sound)
     assert read_everything(files, with_metadata(sound, parts_of(sound)[1]))
 
 
 def test_a_truncated_file_is_corrupt(files: Any, sound: bytes) -> None:
+    """An interrupted upload must never read as fewer rows."""
     assert not any(read_everything(files, sound[:size]) for size in range(len(sound)))
 
 
 @pytest.mark.floors
 def test_flipped_bits_do_no_harm(files: Any, sound: bytes) -> None:
+    """Stored bytes are not trusted: damage may change values, but never raise a foreign error."""
     chance = random.Random(1)
     refused = 0
     for _ in range(200):
@@ -98,6 +101,7 @@ def test_flipped_bits_do_no_harm(files: Any, sound: bytes) -> None:
 
 @pytest.mark.parametrize("number", EXTREMES)
 def test_absurd_page_tables_are_refused(files: Any, sound: bytes, number: int) -> None:
+    """Positions and lengths of pages decide how much memory is allocated."""
     _, message = parts_of(sound)
     num_columns = 15
     stop = message.page_table_position + num_columns * 16 * (len(message.batch_offsets) - 1)
@@ -128,6 +132,7 @@ def test_absurd_page_tables_are_refused(files: Any, sound: bytes, number: int) -
     ],
 )
 def test_absurd_batches_are_refused(files: Any, sound: bytes, offsets: list[int]) -> None:
+    """Row offsets are computed from these numbers."""
     _, message = parts_of(sound)
     del message.batch_offsets[:]
     message.batch_offsets.extend(offsets)
@@ -137,12 +142,14 @@ def test_absurd_batches_are_refused(files: Any, sound: bytes, offsets: list[int]
 @pytest.mark.parametrize("field", ["page_table_position", "manifest_position"])
 @pytest.mark.parametrize("number", [2**31, 2**63, 2**64 - 1])
 def test_an_absurd_position_is_refused(files: Any, sound: bytes, field: str, number: int) -> None:
+    """A position past the end would become a request that the store rejects."""
     _, message = parts_of(sound)
     setattr(message, field, number)
     assert not read_everything(files, with_metadata(sound, message))
 
 
 def test_invalid_statistics_positions_are_refused(files: Any, sound: bytes) -> None:
+    """Bounds read from other bytes would exclude pages with matches."""
     _, message = parts_of(sound)
     before = message.statistics.page_table_position
     for number in (before - 8, 2**40, 2**64 - 1):
@@ -151,6 +158,7 @@ def test_invalid_statistics_positions_are_refused(files: Any, sound: bytes) -> N
 
 
 def test_descending_end_offsets_are_refused(files: Any) -> None:
+    """A negative length would shift the strings after it."""
     table = pa.table({"s": ["aaaa", "bbbb", "cccc"]})
     data = files.write(table, version=FileVersion.V0_1)[0]
     ends = data.index(np.array([0, 4, 8, 12]).astype("<i8").tobytes())

@@ -72,6 +72,7 @@ def lists_of(arrays: list[pa.Array]) -> list[Any]:
 def test_any_range_and_any_rows_round_trip(
     files: Any, data: bytes, table: pa.Table, drawn: st.DataObject
 ) -> None:
+    """Ranges that begin or end inside batches are where rows get lost."""
     opened = files.open(data)
     start = drawn.draw(st.integers(0, 2500))
     stop = drawn.draw(st.integers(start, 2500))
@@ -81,6 +82,7 @@ def test_any_range_and_any_rows_round_trip(
 
 
 def test_arrays_have_exactly_the_fields_types(files: Any, data: bytes, table: pa.Table) -> None:
+    """Batches of one scan are concatenated, which needs equal types."""
     arrays = files.open(data).read(0, 2500)
     assert [array.type for array in arrays] == table.schema.types
 
@@ -102,6 +104,7 @@ def test_batches_have_equal_sizes(files: Any, data: bytes) -> None:
 
 @pytest.mark.floors
 def test_a_small_file_takes_one_request(files: Any) -> None:
+    """Old tables have many small files, where requests are the whole cost."""
     opened = files.written(table_of(20), version=V0_1)
     opened.read(0, 20)
     assert len(opened.rounds) == 1
@@ -131,6 +134,7 @@ def wide_file(files: Any) -> bytes:
 def test_rows_cost_at_most_two_rounds(
     files: Any, wide_file: bytes, column: str, rounds: int, most_bytes: int
 ) -> None:
+    """Offsets come first and bytes second, and no kind of column needs more."""
     opened = files.open(wide_file)
     opened.take([0], [column])  # the page table is known from here on
     before, opened.rounds = opened.bytes_read, []
@@ -142,6 +146,7 @@ def test_rows_cost_at_most_two_rounds(
 
 
 def test_one_column_reads_only_its_bytes(files: Any, wide_file: bytes) -> None:
+    """The columnar format pays off only if other columns cost no bytes."""
     opened = files.open(wide_file)
     opened.rounds.clear()
     opened.read(0, 200_000, ["wide"])
@@ -149,6 +154,7 @@ def test_one_column_reads_only_its_bytes(files: Any, wide_file: bytes) -> None:
 
 
 def test_a_missing_column_is_named(files: Any, data: bytes) -> None:
+    """A column without a file must not be confused with a damaged one."""
     opened = files.open(data)
     with pytest.raises(NotFoundError, match="'unheard'"):
         opened.reader.read([Field("unheard", "int8", id=99)], opened.column_of(), 0, 1).send(None)
@@ -156,6 +162,7 @@ def test_a_missing_column_is_named(files: Any, data: bytes) -> None:
 
 @pytest.mark.floors
 def test_an_empty_file_is_readable(files: Any) -> None:
+    """A file without batches has an empty page table."""
     opened = files.written(table_of(5).slice(0, 0), version=V0_1)
     assert opened.num_rows == 0
     assert [len(value) for value in opened.read(0, 0)] == [0] * 11
@@ -163,6 +170,7 @@ def test_an_empty_file_is_readable(files: Any) -> None:
 
 @pytest.mark.floors
 def test_dictionaries_of_a_file_grow_together(files: Any) -> None:
+    """Version 0.1 stores one dictionary per column and file."""
     chunks = [["a", "b"], ["b", None, "c"], ["d", "a"]]
     table = pa.table({"d": pa.chunked_array([pa.array(c).dictionary_encode() for c in chunks])})
     (array,) = files.written(table, version=V0_1).read(0, 7)
@@ -170,6 +178,7 @@ def test_dictionaries_of_a_file_grow_together(files: Any) -> None:
 
 
 def test_dictionaries_beyond_their_index_are_refused(files: Any) -> None:
+    """Wrapped indices would point to other items."""
     arrow = pa.dictionary(pa.int8(), pa.string())
     chunks = [
         pa.DictionaryArray.from_arrays(
@@ -198,5 +207,6 @@ def test_dictionaries_beyond_their_index_are_refused(files: Any) -> None:
     ],
 )
 def test_unsupported_values_are_refused(files: Any, array: pa.Array, problem: str) -> None:
+    """Version 0.1 cannot store them, and must not store something else instead."""
     with pytest.raises(InvalidInputError, match=problem):
         files.write(pa.table({"x": array}), version=V0_1)

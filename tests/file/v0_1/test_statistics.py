@@ -37,11 +37,13 @@ from lance_stream.schema.fields import Field
         (pa.array([None, None], pa.string()), None, None),
     ],
 )
-def test_the_bounds_of_a_page(array: pa.Array, least: Any, most: Any) -> None:
+def test_bounds_enclose_all_values_of_pages(array: pa.Array, least: Any, most: Any) -> None:
+    """Wrong bounds exclude pages with matches; nulls and NaN have rules of their own."""
     assert gather(array) == BatchStatistics(array.null_count, least, most)
 
 
 def test_zeros_are_bounded_by_both_zeros() -> None:
+    """Readers compare -0.0 and 0.0 differently, so the bounds include both."""
     for zero in (0.0, -0.0):
         found = gather(pa.array([zero, zero]))
         assert math.copysign(1, found.least) == -1
@@ -50,6 +52,7 @@ def test_zeros_are_bounded_by_both_zeros() -> None:
 
 @given(st.text() | st.text("ab\u07ff\uffff\U0010ffff", min_size=10, max_size=80))
 def test_truncated_string_bounds_stay_bounds(text: str) -> None:
+    """Long strings are cut at 64 bytes, and the upper bound must not fall below the value."""
     least, most = cut(text), raised(text)
     assert len(least.encode()) <= 64
     assert least.encode() <= text.encode()
@@ -60,6 +63,7 @@ def test_truncated_string_bounds_stay_bounds(text: str) -> None:
 
 @given(st.binary(max_size=90) | st.binary(max_size=9).map(lambda each: b"\xff" * 60 + each))
 def test_truncated_binary_bounds_stay_bounds(data: bytes) -> None:
+    """Long values are cut at 64 bytes, and a prefix of 0xff bytes has no upper bound."""
     assert cut(data) <= data
     most = raised(data)
     assert most is None or most >= data
@@ -78,6 +82,7 @@ def test_bounds_over_nulls_are_ignored() -> None:
 
 
 def test_the_bounds_of_pages_round_trip(files: Any) -> None:
+    """Bounds of one page that are read for another would exclude matches."""
     table = pa.table(
         {
             "n": pa.array(range(20_000), pa.int32()),

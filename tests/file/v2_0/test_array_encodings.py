@@ -25,6 +25,7 @@ def test_encodings_are_decoded_or_refused() -> None:
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_unsupported_encodings_are_named(kind: str) -> None:
+    """The user learns which encoding another writer chose."""
     encoding = pb.ArrayEncoding()
     getattr(encoding, kind).SetInParent()
     with pytest.raises(UnsupportedFeatureError, match=kind):
@@ -32,11 +33,13 @@ def test_unsupported_encodings_are_named(kind: str) -> None:
 
 
 def test_a_page_without_an_encoding_is_corrupt() -> None:
+    """An empty message is valid protobuf and must not read as a default."""
     with pytest.raises(CorruptDataError, match="does not state"):
         decode(pb.ArrayEncoding(), pa.int32(), [], Rows(0, 1))
 
 
 def test_flat_bits_start_at_the_least_significant() -> None:
+    """The other order would read plausible, but wrong, booleans."""
     stored = [bytes([0b0000_0101, 0b1000_0000])]
     assert decode(flat(1), pa.bool_(), stored, Rows(0, 3)).to_pylist() == [True, False, True]
     assert decode(flat(1), pa.bool_(), stored, Rows(7, 16)).to_pylist() == [*[False] * 8, True]
@@ -45,6 +48,7 @@ def test_flat_bits_start_at_the_least_significant() -> None:
 
 
 def test_bitmaps_mark_the_valid_values() -> None:
+    """The other polarity would exchange nulls and values."""
     encoding = some_nulls(flat(1), flat(16, 1))
     stored = [bytes([0b101]), struct.pack("<3h", 7, 8, 9)]
     assert decode(encoding, pa.int16(), stored, Rows(0, 3)).to_pylist() == [7, None, 9]
@@ -52,6 +56,7 @@ def test_bitmaps_mark_the_valid_values() -> None:
 
 
 def test_all_nulls_have_no_buffer() -> None:
+    """The encoding alone states the nulls, for every type."""
     encoding = pb.ArrayEncoding(nullable=pb.Nullable(all_nulls=pb.Nullable.AllNull()))
     for arrow in (pa.int8(), pa.string(), pa.list_(pa.float32(), 3), pa.null()):
         array = decode(encoding, arrow, [], Rows(2, 4))
@@ -60,6 +65,7 @@ def test_all_nulls_have_no_buffer() -> None:
 
 
 def test_a_null_string_adds_the_adjustment() -> None:
+    """Version 2.0 marks nulls by adding a constant to the end offset."""
     stored = [u64(2, 2 + 4, 2, 3), b"abc"]
     array = decode(binary(4), pa.string(), stored, Rows(0, 4))
     assert array.to_pylist() == ["ab", None, "", "c"]
@@ -70,6 +76,7 @@ def test_a_null_string_adds_the_adjustment() -> None:
 
 @pytest.mark.floors
 def test_strings_of_one_length_need_no_offsets() -> None:
+    """Lance writes strings of equal length without offsets."""
     encoding = pb.ArrayEncoding(
         fixed_size_binary=pb.FixedSizeBinary(bytes=no_nulls(flat(8)), byte_width=2)
     )
@@ -108,6 +115,7 @@ def test_dictionary_indices_start_at_zero() -> None:
 
 @pytest.mark.parametrize("index", [3, 255])
 def test_an_index_without_an_item_is_corrupt(index: int) -> None:
+    """Arrow does not check indices and would read foreign memory."""
     stored = [bytes([0, index]), u64(1, 3), b"abb"]
     for arrow in (pa.string(), pa.dictionary(pa.int8(), pa.string())):
         with pytest.raises(CorruptDataError, match="2 items"):
@@ -153,6 +161,7 @@ def test_an_index_without_an_item_is_corrupt(index: int) -> None:
 def test_mismatched_buffers_are_corrupt(
     encoding: pb.ArrayEncoding, arrow: pa.DataType, buffers: list[bytes]
 ) -> None:
+    """Encodings and buffers are stored apart, and must be checked against each other."""
     for rows in (Rows(0, 1),):
         with pytest.raises(CorruptDataError):
             decode(encoding, arrow, buffers, rows)
@@ -167,6 +176,7 @@ def test_descending_end_offsets_are_corrupt() -> None:
 
 
 def test_utf_8_is_checked_per_value() -> None:
+    """The bytes of a page may be valid together, while an offset cuts a character."""
     stored = [u64(1, 2), "é".encode()]
     with pytest.raises(CorruptDataError, match="UTF-8"):
         decode(binary(3), pa.string(), stored, Rows(0, 2))
@@ -174,7 +184,8 @@ def test_utf_8_is_checked_per_value() -> None:
 
 
 @pytest.mark.parametrize("kind", [pb.Buffer.column, pb.Buffer.file])
-def test_buffers_of_columns_and_files(kind: Any) -> None:
+def test_buffers_may_belong_to_columns_or_files(kind: Any) -> None:
+    """The protocol lets pages refer to shared buffers."""
     encoding = pb.ArrayEncoding(
         flat=pb.Flat(bits_per_value=8, buffer=pb.Buffer(buffer_index=1, buffer_type=kind))
     )
@@ -191,6 +202,7 @@ def test_buffers_of_columns_and_files(kind: Any) -> None:
 
 
 def test_unknown_buffer_kinds_are_corrupt() -> None:
+    """Protobuf accepts numbers that its enum does not name."""
     encoding = pb.ArrayEncoding(
         flat=pb.Flat(bits_per_value=8, buffer=pb.Buffer(buffer_index=0, buffer_type=7))  # type: ignore[arg-type]  # a number that the proto does not name
     )
@@ -199,6 +211,7 @@ def test_unknown_buffer_kinds_are_corrupt() -> None:
 
 
 def test_nullable_values_below_a_bitmap_are_corrupt() -> None:
+    """Two sources of nulls would contradict each other."""
     with pytest.raises(BadDataError):
         decode(
             some_nulls(flat(1), binary(2, 1, 2)), pa.string(), [b"\3", u64(1, 3), b"a"], Rows(0, 2)

@@ -94,15 +94,18 @@ def read_everything(files: Any, data: bytes) -> bool:
 
 @pytest.mark.floors
 def test_the_undamaged_file_is_readable(files: Any, sound: bytes) -> None:
+    """Otherwise each refusal below would prove nothing."""
     assert read_everything(files, sound)
 
 
 def test_a_truncated_file_is_corrupt(files: Any, sound: bytes) -> None:
+    """An interrupted upload must never read as fewer rows."""
     assert not any(read_everything(files, sound[:size]) for size in range(0, len(sound), 23))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_flipped_bits_do_no_harm(files: Any, sound: bytes, seed: int) -> None:
+    """Stored bytes are not trusted: damage may change values, but never raise a foreign error."""
     chance = random.Random(seed)
     metadata_start = decode_footer(sound[-FOOTER_BYTES:], len(sound)).metadata_start
     refused = 0
@@ -116,6 +119,7 @@ def test_flipped_bits_do_no_harm(files: Any, sound: bytes, seed: int) -> None:
 
 
 def test_extreme_stored_numbers_do_no_harm(files: Any, sound: bytes) -> None:
+    """Random flips rarely give the numbers at which sizes overflow."""
     chance = random.Random(0)
     tried = refused = 0
     for damaged in files_with_extreme_numbers(sound, chance):

@@ -52,7 +52,8 @@ def at(values: list[Any], rows: Rows) -> list[Any]:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("bits", INTEGERS)
-def test_bitpacked_values_of_every_width(bits: int) -> None:
+def test_bitpacked_values_read_at_every_width(bits: int) -> None:
+    """Values cross bytes differently at each width, and signed ones need their sign extended."""
     chance = random.Random(bits)
     for width in sorted({1, 2, 3, 5, 7, 8, bits // 2 + 1, bits - 1, bits}):
         if width > bits:
@@ -75,6 +76,7 @@ def test_bitpacked_values_of_every_width(bits: int) -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("bits", INTEGERS)
 def test_values_in_fastlanes_order_read_in_blocks(bits: int) -> None:
+    """The last block is padded, and its surplus must not be returned."""
     word = np.dtype(f"<u{bits // 8}")
     random_words = np.random.default_rng(bits)
     for width in sorted({1, 3, bits // 2, bits - 1, bits}):
@@ -113,11 +115,13 @@ def test_values_in_fastlanes_order_read_in_blocks(bits: int) -> None:
 def test_bitpacking_of_wrong_sizes_is_corrupt(
     encoding: pb.ArrayEncoding, arrow: pa.DataType, size: int
 ) -> None:
+    """Widths and buffers are stored apart, and must be checked against each other."""
     with pytest.raises(CorruptDataError):
         decode(encoding, arrow, [bytes(size)], Rows(0, 3))
 
 
 def test_bytes_and_offsets_may_be_bitpacked() -> None:
+    """Early writers packed both parts of a string column."""
     words = ["one", "", "three", "four"]
     text = "".join(words).encode()
     ends = [3, 3 + 20, 8, 12]
@@ -159,6 +163,7 @@ SCHEMES = [
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
 def test_compressed_values_read_like_plain_ones(scheme: str, compress: Any) -> None:
+    """A compressed buffer must be decompressed as a whole before rows are picked."""
     numbers = np.arange(0, 6000, 2, dtype=np.int64)
     stored = [compress(numbers.tobytes())]
     for rows in SOME_ROWS:
@@ -176,6 +181,7 @@ def test_compressed_values_read_like_plain_ones(scheme: str, compress: Any) -> N
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
 def test_compressed_strings_read_like_plain_ones(scheme: str, compress: Any) -> None:
+    """Offsets count decompressed bytes."""
     encoding = binary(13, 0, flat(8, 1, scheme))
     stored = [u64(3, 3 + 13, 8, 12), compress(b"onethreefour")]
     expected = ["one", None, "three", "four"]
@@ -186,6 +192,7 @@ def test_compressed_strings_read_like_plain_ones(scheme: str, compress: Any) -> 
 
 
 def test_empty_strings_need_no_decompression() -> None:
+    """Writers store no frame for no bytes."""
     for scheme in ("zstd", "lz4"):
         array = decode(binary(1, 0, flat(8, 1, scheme)), pa.string(), [b"", b""], Rows(0, 0))
         assert array.to_pylist() == []
@@ -199,6 +206,7 @@ def test_bitmaps_are_never_compressed() -> None:
 
 
 def test_an_unknown_compression_is_refused_by_name() -> None:
+    """The user learns which compression another writer chose."""
     with pytest.raises(UnsupportedFeatureError, match="snappy"):
         decode(flat(8, scheme="snappy"), pa.int8(), [b"abc"], Rows(0, 1))
 
@@ -221,6 +229,7 @@ def test_an_unknown_compression_is_refused_by_name() -> None:
 def test_bytes_that_decompress_wrongly_are_corrupt(
     monkeypatch: pytest.MonkeyPatch, scheme: str, stored: bytes
 ) -> None:
+    """A claimed size must not allocate more than the page can hold."""
     monkeypatch.setattr(compressed_buffers, "LEAST_RAW_LIMIT", 3 << 20)
     with pytest.raises(CorruptDataError):
         decode(flat(8, scheme=scheme), pa.int8(), [stored], Rows(0, 3))
@@ -249,6 +258,7 @@ def test_fsst_codes_decode_to_symbols(arrow: pa.DataType) -> None:
 
 
 def test_a_disabled_symbol_table_keeps_bytes() -> None:
+    """Lance writes a disabled table where compression does not pay."""
     array = decode(fsst(symbol_table(is_on=False)), pa.string(), [u64(2, 3), b"abc"], Rows(0, 2))
     assert array.to_pylist() == ["ab", "c"]
 
@@ -263,6 +273,7 @@ def test_a_disabled_symbol_table_keeps_bytes() -> None:
     ],
 )
 def test_codes_without_a_symbol_are_corrupt(table: bytes, codes: bytes) -> None:
+    """A missing symbol would silently shorten the value."""
     with pytest.raises(CorruptDataError):
         decode(fsst(table), pa.string(), [u64(1), codes], Rows(0, 1))
 
@@ -287,6 +298,7 @@ POINT_PARTS = (no_nulls(flat(32)), fixed_size_list(2, no_nulls(flat(32))), no_nu
 
 @pytest.mark.floors
 def test_packed_struct_fields_are_adjacent() -> None:
+    """The fields of one row lie next to each other, without padding."""
     stored = [b"".join(struct.pack("<iffB", n, n / 2, -n, n + 1) for n in range(5))]
     expected = [{"id": n, "at": [n / 2, -n], "kind": n + 1} for n in range(5)]
     for rows in (Rows(0, 5), Rows(2, 3), Rows(1, 1), Rows.of(np.array([0, 2, 4]))):
@@ -311,11 +323,13 @@ def test_packed_struct_fields_are_adjacent() -> None:
 def test_packed_structs_of_other_fields_are_corrupt(
     parts: tuple[pb.ArrayEncoding, ...], arrow: pa.DataType, size: int
 ) -> None:
+    """A wrong width would shift every later field."""
     with pytest.raises(CorruptDataError):
         decode(packed_struct(*parts), arrow, [bytes(size)], Rows(0, 1))
 
 
 def test_encoded_fields_of_packed_structs_are_refused() -> None:
+    """The protocol allows them, but no writer produces them."""
     with pytest.raises(UnsupportedFeatureError, match="bitpacked"):
         decode(
             packed_struct(bitpacked(3, 32)), pa.struct([("a", pa.int32())]), [b"1234"], Rows(0, 1)

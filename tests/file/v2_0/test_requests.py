@@ -68,6 +68,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_a_row_costs_two_rounds_and_few_bytes(files: Any, kind: str) -> None:
+    """Random access needs one round for positions and one for bytes, whatever the type."""
     column = COLUMNS[kind]()
     data, written = files.write(pa.table({"c": column}))
     assert written.size_bytes > 200_000
@@ -94,6 +95,7 @@ def test_reading_ahead_is_limited(files: Any) -> None:
 
 
 def test_a_long_list_costs_two_rounds(files: Any) -> None:
+    """The items of a long list must not be fetched one by one."""
     column = pa.array([["first"], [f"text {n}" for n in range(150_000)], ["last"]])
     opened = files.open(files.write(pa.table({"c": column}))[0])
     opened.rounds.clear()
@@ -103,6 +105,7 @@ def test_a_long_list_costs_two_rounds(files: Any) -> None:
 
 
 def test_one_column_reads_only_its_bytes(files: Any) -> None:
+    """A projection of one column in a hundred must cost a hundredth."""
     table = pa.table({f"c{place}": pa.array(np.arange(2000) + place) for place in range(100)})
     opened = files.open(files.write(table)[0])
     opened.rounds.clear()

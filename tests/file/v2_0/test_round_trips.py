@@ -48,6 +48,7 @@ TABLES = {rate: rows_of(rate) for rate in (0, 1, 2, 5)}
 @pytest.mark.parametrize("rate", TABLES)
 @pytest.mark.parametrize("max_page_bytes", [1, 30, 1 << 20])
 def test_all_rows_read_as_they_were_written(files: Any, rate: int, max_page_bytes: int) -> None:
+    """Pages of a few rows show mistakes at their edges for every type."""
     table = TABLES[rate]
     opened = files.written(table, max_page_bytes=max_page_bytes)
     for name, array in zip(table.column_names, opened.read(0, NUM_ROWS), strict=True):
@@ -59,6 +60,7 @@ def test_all_rows_read_as_they_were_written(files: Any, rate: int, max_page_byte
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_rows_of_any_pages_round_trip(files: Any, data: st.DataObject) -> None:
+    """Ranges that begin or end inside pages are where rows get lost."""
     table = TABLES[data.draw(st.sampled_from(sorted(TABLES)), "null in every")]
     cuts = sorted(data.draw(st.lists(st.integers(0, NUM_ROWS), max_size=4), "cuts"))
     batches = [
@@ -83,6 +85,7 @@ def test_any_rows_of_any_pages_round_trip(files: Any, data: st.DataObject) -> No
 
 @pytest.mark.floors
 def test_an_empty_file_keeps_its_types(files: Any) -> None:
+    """A column without pages must still have its type."""
     table = TABLES[0].slice(0, 0)
     opened = files.written(table)
     arrays = opened.read(0, 0)
@@ -92,6 +95,8 @@ def test_an_empty_file_keeps_its_types(files: Any) -> None:
 
 
 def test_only_pages_with_nulls_store_bitmaps(files: Any) -> None:
+    """Most columns have no nulls and should not pay for them."""
+
     def size(values: list[int | None]) -> int:
         opened = files.written(pa.table({"a": pa.array(values, pa.int64())}))
         (column,) = columns_of(opened.reader, [0], opened.read_ranges)

@@ -147,6 +147,7 @@ EXAMPLES: list[Codec] = [
 
 @pytest.mark.parametrize("name", sorted(CODECS))
 def test_each_codec_reads_its_own_message(name: str) -> None:
+    """The table of codecs must lead each message to its class and lose no parameter."""
     (example,) = [example for example in EXAMPLES if example.name == name]
     encoding = example.to_proto()
     assert encoding.WhichOneof("compression") == name
@@ -157,6 +158,7 @@ def test_each_codec_reads_its_own_message(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_refused_encodings_give_their_reason(name: str) -> None:
+    """The user learns why, wherever in a page the encoding occurs."""
     encoding = pb.CompressiveEncoding()
     getattr(encoding, name).SetInParent()
     with pytest.raises(UnsupportedFeatureError, match=f"'{name}'.*{REFUSED[name][:20]}"):
@@ -170,12 +172,14 @@ def test_refused_encodings_give_their_reason(name: str) -> None:
 
 
 def test_unknown_encodings_are_refused() -> None:
+    """A later release's encoding reads as an empty message in protobuf."""
     later = pb.CompressiveEncoding.FromString(bytes([0xA2, 0x06, 0x00]))  # field 100
     with pytest.raises(UnsupportedFeatureError, match="added after this version"):
         decode_block(later, b"", 0)
 
 
 def test_codecs_are_refused_in_wrong_places() -> None:
+    """Not every codec has a meaning in blocks, chunks and single values."""
     split = ByteStreamSplit(Flat(32)).to_proto()
     with pytest.raises(UnsupportedFeatureError, match=r"'byte_stream_split' is not .* in a block"):
         decode_block(split, b"", 0)
@@ -191,6 +195,7 @@ def test_codecs_are_refused_in_wrong_places() -> None:
     max_bytes=st.sampled_from([700, 8186]),
 )
 def test_mini_block_encoding_round_trips(block: DataBlock, max_values: int, max_bytes: int) -> None:
+    """Values at the edges of chunks are where they get lost."""
     page = encode_mini_block(block, max_chunk_values=max_values, max_chunk_bytes=max_bytes)
     assert len(page.buffers) == num_mini_block_buffers(page.encoding)
     decoded = decode_mini_block(
@@ -209,6 +214,7 @@ def test_mini_block_encoding_round_trips(block: DataBlock, max_values: int, max_
 def test_picked_values_match_the_whole(
     block: FixedWidthBlock | VariableWidthBlock, max_values: int, around: str, seed: int
 ) -> None:
+    """Random access decodes only the wanted values, and must agree with decoding all."""
     page = encode_mini_block(block, max_chunk_values=max_values)
     if around == "fsst" and isinstance(block, VariableWidthBlock):
         codec, stored = fsst.encode(block)
@@ -269,6 +275,7 @@ def test_chunk_sizes_are_powers_of_two(block: DataBlock, max_values: int) -> Non
 @settings(max_examples=40, deadline=None)
 @given(block=fixed_blocks() | variable_blocks() | list_blocks())
 def test_block_encoding_round_trips(block: DataBlock) -> None:
+    """Dictionaries and levels are stored as single blocks."""
     if isinstance(block, FixedSizeListBlock) and row_bits_are_broken(block):
         with pytest.raises(UnsupportedFeatureError, match="not whole bytes"):
             encode_block(block)
@@ -282,6 +289,7 @@ def test_block_encoding_round_trips(block: DataBlock) -> None:
 @settings(max_examples=40, deadline=None)
 @given(block=fixed_blocks() | variable_blocks() | list_blocks())
 def test_per_value_encoding_round_trips(block: DataBlock) -> None:
+    """Full-zip pages store each value on its own."""
     if isinstance(block, FixedSizeListBlock) and row_bits_are_broken(block):
         with pytest.raises(UnsupportedFeatureError, match="not whole bytes"):
             encode_per_value(block)
@@ -308,6 +316,7 @@ def row_bits_are_broken(block: FixedSizeListBlock) -> bool:
     seed=st.integers(0, 99),
 )
 def test_bit_packed_chunks_round_trip(bits: int, count: int, seed: int) -> None:
+    """Chunks of one page have different widths."""
     rng = np.random.default_rng(seed)
     words = rng.integers(0, 2**63, count).astype(np.uint64) >> np.uint64(rng.integers(0, 64))
     words[: count // 2] >>= np.uint64(60)
@@ -321,6 +330,7 @@ def test_bit_packed_chunks_round_trip(bits: int, count: int, seed: int) -> None:
 
 @pytest.mark.floors
 def test_no_chunks_decode_to_no_values() -> None:
+    """Empty arrays break code that takes a first chunk for granted."""
     none = ChunkedBuffer(np.zeros(0, np.uint8), NO_VALUES, NO_VALUES)
     flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=32))
     lists = pb.FixedSizeList(items_per_value=2, values=flat, has_validity=True)
@@ -339,6 +349,7 @@ def test_no_chunks_decode_to_no_values() -> None:
 
 
 def test_two_values_must_fit_a_chunk() -> None:
+    """A chunk has a limit of bytes, and larger values belong into full-zip pages."""
     block = FixedWidthBlock(8 * 5000, 2, np.zeros(10000, np.uint8))
     with pytest.raises(InvalidInputError, match="full-zip"):
         encode_mini_block(block)
@@ -351,6 +362,7 @@ def test_large_strings_are_paired_in_chunks() -> None:
 
 
 def test_a_constant_without_value_is_null() -> None:
+    """The protocol distinguishes an absent value from an empty one."""
     block = decode_block(pb.CompressiveEncoding(constant=pb.Constant()), b"", 7)
     assert block == ConstantBlock(None, 7)
     block = decode_block(pb.CompressiveEncoding(constant=pb.Constant(value=b"\1\0")), b"", 7)
@@ -358,6 +370,7 @@ def test_a_constant_without_value_is_null() -> None:
 
 
 def test_lists_of_null_items_have_no_items() -> None:
+    """A constant without value has no bytes, however many items the lists have."""
     lists = pb.FixedSizeList(
         items_per_value=3,
         has_validity=True,
@@ -371,6 +384,7 @@ def test_lists_of_null_items_have_no_items() -> None:
 
 @pytest.mark.parametrize("outer", ["zstd", "lz4"])
 def test_nested_compression_is_refused(outer: str) -> None:
+    """Nesting would multiply a small buffer into a huge one."""
     scheme = pb.COMPRESSION_ALGORITHM_ZSTD if outer == "zstd" else pb.COMPRESSION_ALGORITHM_LZ4
     encoding = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=8))
     for _ in range(2):
@@ -386,6 +400,7 @@ def test_nested_compression_is_refused(outer: str) -> None:
 
 @pytest.mark.parametrize("bits", [0, 2**40, 2**63])
 def test_an_impossible_width_is_bad_data(bits: int) -> None:
+    """The product of widths decides how much memory is allocated."""
     flat = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=bits))
     lists = pb.FixedSizeList(items_per_value=2**40, values=flat)
     for encoding in [flat, pb.CompressiveEncoding(fixed_size_list=lists)]:

@@ -52,6 +52,7 @@ def check_chunks(encoded: EncodedMiniBlock, count: int) -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize(("bits", "width"), WIDTHS)
 def test_packed_values_of_every_width_round_trip(bits: int, width: int) -> None:
+    """Values cross word boundaries differently at each width, also when single ones are picked."""
     words = below(width, bits, 2500)
     encoded = bitpacking.encode_mini_block(block_of(words))
     check_chunks(encoded, 2500)
@@ -84,6 +85,7 @@ def test_packed_values_of_every_width_round_trip(bits: int, width: int) -> None:
 def test_chunks_of_many_widths_round_trip(
     bits: int, stretches: list[tuple[int, int]], seed: int
 ) -> None:
+    """Each chunk has its own width, so the size of one must not be used for another."""
     words = np.concatenate(
         [below(min(width, bits), bits, count, seed) for width, count in stretches]
     )
@@ -120,6 +122,7 @@ def test_rare_widths_are_widened_cheaply() -> None:
 def test_runs_of_any_length_round_trip(
     bits: int, lengths: list[int], most_bytes: int, seed: int
 ) -> None:
+    """Runs above 255 values are split, and chunks cut runs."""
     words = np.repeat(below(min(bits, 3), bits, len(lengths), seed), lengths)
     encoded = rle.encode_mini_block(block_of(words), most_bytes)
     check_chunks(encoded, len(words))
@@ -138,6 +141,7 @@ def test_runs_of_any_length_round_trip(
 @pytest.mark.parametrize("bits", [32, 64])
 @pytest.mark.parametrize("count", COUNTS)
 def test_split_values_round_trip(bits: int, count: int) -> None:
+    """The first stream holds the lowest byte of each value, as Lance expects."""
     words = below(bits, bits, count)
     encoded = byte_stream_split.encode_mini_block(block_of(words))
     check_chunks(encoded, count)
@@ -149,6 +153,7 @@ def test_split_values_round_trip(bits: int, count: int) -> None:
 
 @pytest.mark.parametrize("width", [65, 255, 2**63])
 def test_widths_beyond_the_word_are_refused(width: int) -> None:
+    """The stored width is not trusted, neither for whole chunks nor for single values."""
     encoded = bitpacking.encode_mini_block(block_of(below(20, 64, 1024)))
     data = encoded.buffers[0].data.copy()
     data[:8] = np.array([width], "<u8").view(np.uint8)

@@ -88,6 +88,7 @@ def to_arrow(block: DataBlock, kind: pa.DataType) -> pa.Array:
 
 @pytest.mark.parametrize("name", CASES)
 def test_bytes_written_by_lance_decode(name: str) -> None:
+    """Round trips cannot notice a mistake that encoder and decoder share."""
     case = load(name)
     expected = expected_of(case)
     assert to_arrow(decoded(case), expected.type).to_pylist() == expected.to_pylist()
@@ -95,6 +96,7 @@ def test_bytes_written_by_lance_decode(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHUNKED)
 def test_chunks_decode_at_any_position(name: str) -> None:
+    """Random access decodes a chunk without those before it, at any alignment."""
     case = load(name)
     stops = np.cumsum(case["num_values"])
     place = len(stops) // 2
@@ -121,6 +123,7 @@ def decodes(case: Any, num_values: int, data: Any = None) -> bool:
 
 @pytest.mark.parametrize("name", CASES)
 def test_damaged_bytes_decode_or_are_bad_data(name: str) -> None:
+    """Stored bytes are not trusted: damage may change values, but never raise a foreign error."""
     case = load(name)
     rng = np.random.default_rng(7)
     outcomes: Counter[bool] = Counter()
@@ -135,6 +138,7 @@ def test_damaged_bytes_decode_or_are_bad_data(name: str) -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("name", WITH_SIZES)
 def test_a_cut_buffer_is_bad_data(name: str) -> None:
+    """A short buffer must not read as fewer or other values."""
     case = load(name)
     size = len(case["data_0"])
     for kept in {0, 1, 3, 7, 8, 9, size // 3, size // 2, size - 9}:
@@ -144,6 +148,7 @@ def test_a_cut_buffer_is_bad_data(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHUNKED)
 def test_a_truncated_chunk_is_bad_data(name: str) -> None:
+    """Bytes of the next chunk must not complete a short one."""
     case = load(name)
     parts = [key for key in case if key.startswith("sizes") and len(case[key])]
     assert parts

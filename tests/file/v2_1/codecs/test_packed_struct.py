@@ -70,6 +70,7 @@ def structs(draw: st.DrawFn, *, variable: bool) -> StructBlock:
 @settings(max_examples=60, deadline=None)
 @given(block=structs(variable=False), max_chunk_values=st.sampled_from([2, 8, 4096]))
 def test_fixed_width_fields_round_trip_in_chunks(block: StructBlock, max_chunk_values: int) -> None:
+    """The fields of a value must stay together when a page is cut into chunks."""
     encoded = encode_mini_block(block, max_chunk_values=max_chunk_values)
     decoded = decode_mini_block(encoded.encoding, encoded.buffers, encoded.num_values)
     assert parts_of(decoded) == parts_of(block)
@@ -78,11 +79,13 @@ def test_fixed_width_fields_round_trip_in_chunks(block: StructBlock, max_chunk_v
 @settings(max_examples=80, deadline=None)
 @given(block=structs(variable=True))
 def test_per_value_fields_round_trip(block: StructBlock) -> None:
+    """Fields of variable length move those after them in each value."""
     encoded = encode_per_value(block)
     assert parts_of(decode_per_value(encoded.encoding, encoded.values)) == parts_of(block)
 
 
 def test_fields_of_a_value_are_adjacent() -> None:
+    """Lance reads lengths and bytes in this order."""
     block = StructBlock(
         (fixed([b"ab", b"cd"], 2), strings([b"xyz", b""]), fixed([b"1", b"2"], 1)), 2
     )
@@ -103,12 +106,14 @@ def test_an_empty_value_has_empty_fields() -> None:
     ids=lambda value: value.hex(),
 )
 def test_fields_short_of_their_value_are_corrupt(value: bytes) -> None:
+    """Bytes of the next value must not complete a short one, and none may be left over."""
     with pytest.raises(CorruptDataError):
         packed_struct.split_variable(strings([b"ab\0\0\0\0", value]), [16, 32], [False, True])
 
 
 @pytest.mark.floors
 def test_absurd_64_bit_lengths_are_corrupt() -> None:
+    """The sum with the position would overflow and pass a check of bounds."""
     rows = strings([b"\xff" * 8 + b"x"])
     with pytest.raises(CorruptDataError, match="18446744073709551615 bytes"):
         packed_struct.split_variable(rows, [64], [True])
@@ -120,6 +125,7 @@ def test_absurd_64_bit_lengths_are_corrupt() -> None:
     ids=str,
 )
 def test_widths_must_add_up_to_the_value(bits: list[int], total: int) -> None:
+    """A wrong sum would shift every later field."""
     message = PackedStruct(
         bits_per_value=bits, values=CompressiveEncoding(flat=Flat(bits_per_value=total))
     )
@@ -129,6 +135,7 @@ def test_widths_must_add_up_to_the_value(bits: list[int], total: int) -> None:
 
 @pytest.mark.parametrize("layout", [{}, {"bits_per_value": 12}, {"bits_per_length": 16}], ids=str)
 def test_fields_without_valid_widths_are_corrupt(layout: dict[str, int]) -> None:
+    """Lengths have 32 or 64 bits, and whole bytes are required."""
     offsets = CompressiveEncoding(flat=Flat(bits_per_value=32))
     value = CompressiveEncoding(variable=Variable(offsets=offsets))
     field = VariablePackedStruct.FieldEncoding(value=value, **layout)
@@ -138,6 +145,7 @@ def test_fields_without_valid_widths_are_corrupt(layout: dict[str, int]) -> None
 
 
 def test_booleans_are_refused_by_name() -> None:
+    """Bits cannot be packed next to bytes, and the error names a type that can."""
     bits = FixedWidthBlock(1, 2, np.array([3], np.uint8))
     with pytest.raises(InvalidInputError, match="int8"):
         encode_per_value(StructBlock((bits,), 2))

@@ -51,6 +51,7 @@ chunks_of_runs = st.lists(
 def test_the_surplus_of_each_chunk_is_dropped(
     runs: list[list[tuple[int, int]]], data: st.DataObject
 ) -> None:
+    """Lance may write lengths that add up to more than the chunk's values."""
     sums = [len(expanded(run)) for run in runs]
     counts = [data.draw(st.integers(0, total)) for total in sums]
     values = [run[:count] for run, count in zip(map(expanded, runs), counts, strict=True)]
@@ -59,10 +60,12 @@ def test_the_surplus_of_each_chunk_is_dropped(
 
 @pytest.mark.parametrize("lengths_type", ["<u1", "<u2", "<u4"])
 def test_lengths_have_one_two_or_four_bytes(lengths_type: str) -> None:
+    """Lance chooses the width of lengths by the page."""
     assert decode_chunks([[(7, 3), (8, 1)]], [4], lengths_type) == [7, 7, 7, 8]
 
 
 def test_a_huge_run_ends_with_its_chunk() -> None:
+    """A run of 2^32 must not be expanded before it is cut."""
     assert decode_chunks([[(7, 2**32 - 1)]] * 3, [2, 2, 2], "<u4") == [7] * 6
 
 
@@ -71,12 +74,14 @@ def test_a_huge_run_ends_with_its_chunk() -> None:
     ("runs", "count"), [([(7, 3), (8, 1)], 5), ([(7, 0), (8, 4)], 4), ([], 1), ([(7, 255)], 256)]
 )
 def test_runs_short_of_their_chunk_are_corrupt(runs: list[tuple[int, int]], count: int) -> None:
+    """Values of the next chunk must not complete a short one."""
     with pytest.raises(CorruptDataError):
         decode_chunks([[(1, 2)], runs], [2, count])
 
 
 @pytest.mark.parametrize("count", [3, 5, 2**40])
 def test_a_block_must_add_up_exactly(count: int) -> None:
+    """Only chunks may have a surplus."""
     stored = (8).to_bytes(8, "little") + bytes([1, 0, 0, 0, 2, 0, 0, 0]) + bytes([3, 1])
     block = decode_block(rle(flat(32), flat(8)), stored, 4)
     assert isinstance(block, FixedWidthBlock)
@@ -95,6 +100,7 @@ def test_a_block_of_wrong_size_is_corrupt(size: int) -> None:
 
 @pytest.mark.floors
 def test_lengths_and_values_may_be_encoded() -> None:
+    """Lance compresses the two buffers on their own."""
     packed = pb.CompressiveEncoding(
         out_of_line_bitpacking=pb.OutOfLineBitpacking(uncompressed_bits_per_value=8, values=flat(4))
     )

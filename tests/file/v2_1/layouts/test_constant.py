@@ -73,6 +73,7 @@ def test_constant_forms_are_distinguished(
 
 
 def test_levels_of_nulls_may_be_run_lengths(columns: Any) -> None:
+    """Lance compresses the levels of pages that have no values."""
     runs = pb.CompressiveEncoding(
         rle=pb.Rle(
             values=pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=16)),
@@ -112,6 +113,7 @@ def test_levels_of_nulls_may_be_run_lengths(columns: Any) -> None:
 def test_pages_of_one_value_are_constant(
     columns: Any, values: pa.Array, version: FileVersion, num_buffers: int
 ) -> None:
+    """A column of one value should cost a few bytes, also with nulls and lists around it."""
     column = columns.write(values, version=version)
     assert column.layouts() == ["constant_layout"]
     assert len(column.pages[0][0].buffers) == num_buffers
@@ -128,6 +130,7 @@ def test_one_value_is_not_constant_in_2_1(columns: Any) -> None:
 
 
 def test_a_rare_value_between_samples_survives(columns: Any) -> None:
+    """A page that looks constant in a sample may not be, and a value would be lost."""
     numbers = np.zeros(100_000, np.int64)
     numbers[77_777] = 1
     values = pa.array(numbers)
@@ -157,16 +160,19 @@ def test_a_rare_value_between_samples_survives(columns: Any) -> None:
 def test_a_page_that_contradicts_itself_is_corrupt(
     columns: Any, arrow_type: pa.DataType, message: Any, buffers: list[bytes]
 ) -> None:
+    """Layout and buffers are stored apart, and must be checked against each other."""
     with pytest.raises(CorruptDataError):
         columns.made_of(arrow_type, message, 3, *buffers).read(0, 3)
 
 
 def test_huge_constant_pages_cost_what_is_read(columns: Any) -> None:
+    """A page of 2^60 rows is a few bytes, and must not be expanded for two of them."""
     column = columns.made_of(pa.int16(), layout(VALID, inline_value=b"\7\0"), 2**60)
     assert column.read(2**59, 2**59 + 2).to_pylist() == [7, 7]
     assert column.take([0, 2**59]).to_pylist() == [7, 7]
 
 
 def test_an_uncountable_page_is_corrupt(columns: Any) -> None:
+    """Sums of page lengths would overflow and give wrong row offsets."""
     with pytest.raises(BadDataError, match="claim to hold"):
         columns.made_of(pa.int16(), layout(VALID, inline_value=b"\7\0"), 2**63 - 1)

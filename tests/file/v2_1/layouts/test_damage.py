@@ -83,6 +83,7 @@ def test_truncated_buffers_are_corrupt(columns: Any, name: str) -> None:
 @pytest.mark.parametrize("name", WITH_BUFFERS)
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
 def test_flipped_bits_do_no_harm(columns: Any, name: str, version: FileVersion) -> None:
+    """Stored bytes are not trusted: damage may change values, but never raise a foreign error."""
     column = columns.write(SHAPES[name], version=version)
     sound, random = column.data, np.random.default_rng(2)
     num_read = 0
@@ -99,6 +100,7 @@ def test_flipped_bits_do_no_harm(columns: Any, name: str, version: FileVersion) 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_flipped_bits_in_layouts_do_no_harm(columns: Any, name: str) -> None:
+    """The layout decides how all other bytes are interpreted."""
     column = columns.write(SHAPES[name])
     random = np.random.default_rng(3)
     sound = column.pages[0][0]
@@ -113,6 +115,7 @@ def test_flipped_bits_in_layouts_do_no_harm(columns: Any, name: str) -> None:
 
 @pytest.mark.floors
 def test_wrong_page_lengths_do_no_harm(columns: Any) -> None:
+    """The length is stored apart from the layout and decides what is allocated."""
     for values in SHAPES.values():
         column = columns.write(values)
         sound = column.pages[0][0]

@@ -54,6 +54,7 @@ ROWS = st.none() | st.fixed_dictionaries(
 def test_nested_lists_and_structs_round_trip(
     columns: Any, rows: list[Any], cut: int, data: st.DataObject
 ) -> None:
+    """Levels of nested fields are easily assigned to the wrong layer."""
     values = pa.array(rows, DEEP)
     version = data.draw(st.sampled_from([FileVersion.V2_1, FileVersion.V2_2]))
     column = columns.write(values[:cut], values[cut:], version=version, max_page_bytes=1)
@@ -67,7 +68,8 @@ def test_nested_lists_and_structs_round_trip(
     assert column.take(places).to_pylist() == [rows[place] for place in places]
 
 
-def test_values_behind_nulls_are_not_written(columns: Any) -> None:
+def test_values_under_nulls_are_not_written(columns: Any) -> None:
+    """They are invisible, cost space and could reveal what was masked."""
     whole = pa.array([[1, 2], [3], [4, 5, 6], [7]])
     values = pa.ListArray.from_arrays(
         whole.offsets, whole.values, mask=pa.array([False, True, False, True])
@@ -94,6 +96,7 @@ def test_sliced_vectors_below_null_lists_round_trip(columns: Any) -> None:
 
 
 def test_all_leaves_share_their_rounds(columns: Any) -> None:
+    """Latency of a store must be paid once, not per leaf."""
     rows = [{"a": n, "b": [None, str(n)], "c": None if n % 2 else n} for n in range(5000)]
     column = columns.write(pa.array(rows))
     assert column.read(1000, 1010).to_pylist() == rows[1000:1010]
@@ -104,6 +107,7 @@ def test_all_leaves_share_their_rounds(columns: Any) -> None:
 
 
 def test_pages_are_cut_at_the_requested_size(columns: Any) -> None:
+    """Small pages cost requests, large ones cost memory."""
     batches = [pa.array(np.arange(1000) + 1000 * n) for n in range(10)]
     column = columns.write(*batches, max_page_bytes=20_000)
     assert [page.length for page in column.pages[0]] == [3000, 3000, 3000, 1000]
@@ -116,6 +120,7 @@ def test_pages_are_cut_at_the_requested_size(columns: Any) -> None:
 
 
 def test_pages_with_and_without_nulls_concatenate(columns: Any) -> None:
+    """Pages declare only the levels that they need, so the same level differs between them."""
     batches = [[[1]], [[], [2]], [None, [3, None]], [[]], [[None]]]
     values = [pa.array(rows, pa.list_(pa.int16())) for rows in batches]
     column = columns.write(*values, max_page_bytes=1)
@@ -124,6 +129,7 @@ def test_pages_with_and_without_nulls_concatenate(columns: Any) -> None:
 
 
 def test_different_dictionaries_are_unified(columns: Any) -> None:
+    """Indices of one page mean other items in the next."""
     batches = [pa.array(words).dictionary_encode() for words in (["a", "b"], ["b", "c", None])]
     for limit in (1, 8 << 20):
         column = columns.write(*batches, max_page_bytes=limit)
@@ -161,6 +167,7 @@ def test_required_fields_have_no_bitmap(columns: Any) -> None:
 
 
 def test_a_missing_leaf_reads_as_nulls(columns: Any) -> None:
+    """Files from before a field was added stay valid."""
     column = columns.write(pa.array([{"a": 1, "b": "x"}, None, {"a": 2, "b": "y"}]))
     (_, b) = column.field.leaves()
     del column.pages_of_leaf[b.id]
@@ -168,6 +175,7 @@ def test_a_missing_leaf_reads_as_nulls(columns: Any) -> None:
 
 
 def test_a_field_without_any_column_is_corrupt(columns: Any) -> None:
+    """Without a column even the number of rows is unknown."""
     column = columns.write(pa.array([1]))
     column.pages_of_leaf.clear()
     with pytest.raises(CorruptDataError, match="no column of the file"):
@@ -184,6 +192,7 @@ def test_rows_past_the_pages_are_corrupt(columns: Any) -> None:
 
 
 def test_struct_fields_of_unequal_length_are_corrupt(columns: Any) -> None:
+    """Fields of one struct cannot be joined without inventing values."""
     kind = pa.list_(pa.struct([("a", pa.int64()), ("b", pa.int64())]))
     column = columns.write(pa.array([[{"a": 1, "b": 2}]] * 3, kind))
     other = columns.write(pa.array([[{"a": 1, "b": 2}] * 2] * 3, kind))
@@ -208,6 +217,7 @@ RANDOM = np.random.default_rng(5).bytes(5001)
 
 
 def test_unsupported_layouts_are_named(columns: Any) -> None:
+    """The user learns which layout another writer chose."""
     message = pb.PageLayout()
     message.sparse_layout.SetInParent()
     with pytest.raises(UnsupportedFeatureError, match="sparse_layout"):
@@ -240,6 +250,7 @@ def test_unsupported_layouts_are_named(columns: Any) -> None:
 def test_layouts_suit_their_values(
     columns: Any, values: pa.Array, version: FileVersion | None, layout: str
 ) -> None:
+    """Wide values, narrow values and constants each have the layout that Lance chooses."""
     for item in [version] if version else [FileVersion.V2_1, FileVersion.V2_2]:
         column = columns.write(values, version=item)
         assert column.layouts() == [layout]
@@ -277,6 +288,7 @@ def test_an_empty_struct_leaves_its_siblings(columns: Any) -> None:
 
 
 def test_empty_structs_with_extra_layers_are_refused(columns: Any) -> None:
+    """Without fields there are no levels from which lists could be built."""
     column = columns.write(pa.array([{}, {}], pa.struct([])))
     layout = column.layout()
     layout.constant_layout.layers.append(pb.REPDEF_NULLABLE_LIST)
@@ -324,6 +336,7 @@ TAG_ROWS = st.none() | st.lists(
 def test_maps_and_fixed_size_lists_round_trip(
     columns: Any, kind: tuple[Any, pa.DataType], cut: int, data: st.DataObject
 ) -> None:
+    """Version 2.2 added both, and their validity lies in different layers."""
     rows = data.draw(st.lists(kind[0], min_size=1, max_size=12))
     values = pa.array([None, *rows], kind[1])[1:]
     column = columns.write(values[:cut], values[cut:], max_page_bytes=1)
@@ -338,6 +351,7 @@ def test_maps_and_fixed_size_lists_round_trip(
 
 
 def test_rows_beyond_fixed_size_lists_are_corrupt(columns: Any) -> None:
+    """The items of a missing row must not be taken from elsewhere."""
     column = columns.write(pa.array([[{"x": 1, "s": None}] * 2] * 3, POINTS))
     for rows in (range(4), [3]):
         with pytest.raises(CorruptDataError, match="was requested"):
@@ -345,6 +359,7 @@ def test_rows_beyond_fixed_size_lists_are_corrupt(columns: Any) -> None:
 
 
 def test_nested_fixed_size_struct_lists_are_refused(columns: Any) -> None:
+    """Such lists inside of lists have no defined levels."""
     column = columns.write(pa.array([[1]], pa.list_(pa.int8())))
     column.field = field_from_arrow(pa.field("c", pa.list_(POINTS)))
     with pytest.raises(UnsupportedFeatureError, match="fixed-size lists of structs"):
@@ -352,6 +367,7 @@ def test_nested_fixed_size_struct_lists_are_refused(columns: Any) -> None:
 
 
 def test_null_map_keys_are_corrupt(columns: Any) -> None:
+    """Arrow forbids null keys and crashes on them."""
     entry = pa.struct([("k", pa.int8()), ("v", pa.int8())])
     column = columns.write(pa.array([[{"k": None, "v": 1}, {"k": 2, "v": 2}]], pa.list_(entry)))
     as_map = field_from_arrow(pa.field("c", pa.map_(pa.int8(), pa.int8())))
@@ -368,6 +384,7 @@ def _with_ids_of(one: Field, other: Field) -> Field:
 
 @pytest.mark.parametrize("kind", [DEEP, DEEP_POINTS, TAGS], ids=["lists", "points", "maps"])
 def test_flipped_bytes_do_no_harm(columns: Any, kind: pa.DataType) -> None:
+    """Stored bytes are not trusted: damage may change values, but never raise a foreign error."""
     random = np.random.default_rng(0)
     item = {"x": 1, "s": "ab"}
     rows: Any = {
@@ -395,6 +412,7 @@ def test_flipped_bytes_do_no_harm(columns: Any, kind: pa.DataType) -> None:
 def test_absurd_fixed_size_lists_allocate_nothing(
     columns: Any,
 ) -> None:
+    """The dimension comes from the stored schema, and nesting multiplies it."""
     column = columns.write(pa.array([[{"x": 1, "s": None}] * 2] * 3, POINTS))
     large = replace(column.field, logical_type="fixed_size_list:struct:2147483647")
     (struct,) = large.children
@@ -432,6 +450,7 @@ def test_different_pages_are_read_as_one(columns: Any) -> None:
 
 
 def test_damage_is_reported_with_its_page(columns: Any) -> None:
+    """The page shows which rows can still be read."""
     parts = [pa.array([[n, n + 1], [n + 2]] * 40) for n in range(4)]
     column = columns.write(*parts, max_page_bytes=1)
     assert [len(pages) for pages in column.pages] == [4]

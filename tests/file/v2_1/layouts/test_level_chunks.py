@@ -46,6 +46,7 @@ def packed(width: int) -> pb.CompressiveEncoding:
 def test_levels_round_trip_in_any_chunks(
     counts: list[int], max_level: int, run: int, as_runs: bool, seed: int
 ) -> None:
+    """Chunks of any number of levels occur, as lists decide how many belong together."""
     num_levels = np.array(counts, np.int64)
     drawn = np.random.default_rng(seed).integers(0, max_level, sum(counts), np.uint16, True)
     levels = np.repeat(drawn, run)[: sum(counts)]
@@ -56,6 +57,7 @@ def test_levels_round_trip_in_any_chunks(
 
 
 def test_level_blocks_use_their_minimal_width() -> None:
+    """Most levels need one bit, and 16 would be stored for each otherwise."""
     levels = np.tile(np.array([0, 1], np.uint16), 2048)
     encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
     assert encoding == packed(1)
@@ -66,6 +68,7 @@ def test_level_blocks_use_their_minimal_width() -> None:
 @pytest.mark.parametrize("max_level", [0, 1, 5])
 @pytest.mark.parametrize("count", [1, 1000, 5000])
 def test_levels_of_a_page_round_trip(run: int, max_level: int, count: int) -> None:
+    """Constant and full-zip pages store their levels as one block."""
     drawn = np.random.default_rng(1).integers(0, max_level, count, np.uint16, True)
     levels = np.repeat(drawn, run)[:count]
     block = encode_level_block(levels)
@@ -76,6 +79,7 @@ def test_levels_of_a_page_round_trip(run: int, max_level: int, count: int) -> No
 
 
 def test_long_runs_of_levels_become_runs() -> None:
+    """Nulls often come in stretches, which cost almost nothing as runs."""
     levels = np.repeat(np.array([0, 1, 0], np.uint16), 2000)
     encoding, buffer = encode_level_chunks(levels, np.array([0, 4096]), as_runs=True)
     assert encoding.HasField("rle")
@@ -84,6 +88,7 @@ def test_long_runs_of_levels_become_runs() -> None:
 
 
 def test_few_levels_stay_flat() -> None:
+    """Packed blocks have 1,024 values and would be larger than three levels."""
     encoding, buffer = encode_level_chunks(
         np.array([1, 0, 2], np.uint16), np.array([0, 1]), as_runs=True
     )
@@ -101,6 +106,7 @@ def test_levels_of_width_zero_are_zeros() -> None:
 
 
 def test_run_lengths_decode_across_chunks() -> None:
+    """Each chunk has its own runs, which must add up on their own."""
     runs = pb.CompressiveEncoding(
         rle=pb.Rle(
             values=pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=16)),
@@ -134,12 +140,14 @@ def test_run_lengths_decode_across_chunks() -> None:
 def test_too_few_bytes_for_levels_are_corrupt(
     encoding: pb.CompressiveEncoding, size: int, count: int
 ) -> None:
+    """Missing levels must not read as zeros, which mean valid values."""
     buffer = consecutive(np.zeros(size, np.uint8), np.array([size]))
     with pytest.raises(BadDataError):
         decode_level_chunks(encoding, buffer, np.array([count]))
 
 
 def test_chunks_outside_of_their_bytes_are_corrupt() -> None:
+    """Numpy would silently return a shorter slice."""
     buffer = ChunkedBuffer(np.zeros(8, np.uint8), np.array([4]), np.array([6]))
     with pytest.raises(CorruptDataError):
         decode_level_chunks(FLAT, buffer, np.array([3]))
@@ -157,6 +165,7 @@ def test_truncated_level_counts_are_recovered() -> None:
 
 @pytest.mark.parametrize("said", [79_999, 14_465, 80_001, 80_000 + 65_536])
 def test_runs_of_another_total_are_refused(said: int) -> None:
+    """The header and the runs both state the number of levels."""
     levels = np.repeat(np.array([1, 0], np.uint16), 40_000)
     encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
     with pytest.raises(CorruptDataError, match="80000 levels"):

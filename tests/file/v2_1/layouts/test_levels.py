@@ -43,6 +43,7 @@ def streams(levels: Levels) -> tuple[list[int] | None, list[int] | None]:
 
 
 def test_null_and_empty_lists_have_lance_levels() -> None:
+    """The numbering of levels is Lance's, and other readers rely on it."""
     levels = levels_of_list([[1, None], [], None, [2]])
     assert levels.layers.kinds == (NULLABLE_ITEM, NULL_AND_EMPTY_LIST)
     assert streams(levels) == ([1, 0, 1, 1, 1], [0, 1, 3, 2, 0])
@@ -63,12 +64,14 @@ def test_null_and_empty_lists_have_lance_levels() -> None:
 def test_layers_declare_only_needed_levels(
     rows: Any, kinds: tuple[int, ...], definition: list[int] | None
 ) -> None:
+    """Levels that never occur would widen every stored level."""
     levels = levels_of_list(rows)
     assert levels.layers.kinds == kinds
     assert streams(levels)[1] == definition
 
 
 def test_nested_lists_count_repetition_from_within() -> None:
+    """This is the example of the specification."""
     # [{<0, 1>, <>, <2>}, {<3>}, {}], [], [{<4>}]
     levels = (
         LayerWriter(3)
@@ -82,6 +85,7 @@ def test_nested_lists_count_repetition_from_within() -> None:
 
 
 def test_a_null_struct_hides_its_fields() -> None:
+    """The outer null wins, and lists below it have no items."""
     rows = np.array([True, False, True])
     struct = LayerWriter(3).items(rows)
     leaf = struct.items(np.array([False, False, True])).finish()
@@ -92,6 +96,7 @@ def test_a_null_struct_hides_its_fields() -> None:
 
 
 def test_levels_are_read_from_the_leaf_outwards() -> None:
+    """Each layer consumes its levels before the next one is read."""
     reader = LayerReader(levels_of_list([[1, None], [], None, [2]]))
     items = reader.items()
     offsets, valid = reader.lists()
@@ -103,6 +108,7 @@ def test_levels_are_read_from_the_leaf_outwards() -> None:
 
 
 def test_lists_below_null_structs_are_null() -> None:
+    """Arrow needs a validity for the list as well as for the struct."""
     layers = layers_of((ALL_VALID_ITEM, EMPTYABLE_LIST, NULLABLE_ITEM))
     levels = Levels(layers, np.array([1, 0, 1, 1], np.uint16), np.array([0, 0, 1, 2], np.uint16), 4)
     reader = LayerReader(checked_levels(levels))
@@ -117,6 +123,7 @@ def test_lists_below_null_structs_are_null() -> None:
 
 
 def test_pages_with_different_layers_are_joined() -> None:
+    """Pages declare only the levels that they need, so levels must be renumbered."""
     parts = [levels_of_list(rows) for rows in ([[1]], [[], [2]], [None, [3, None]])]
     joined = join_levels(parts)
     reader = LayerReader(joined)
@@ -141,6 +148,7 @@ def test_pages_with_different_layers_are_joined() -> None:
 def test_undeclared_levels_are_corrupt(
     kinds: tuple[int, ...], repetition: list[int] | None, definition: list[int] | None
 ) -> None:
+    """A level without a meaning must not read as a value."""
     levels = Levels(
         layers_of(kinds),
         None if repetition is None else np.array(repetition, np.uint16),
@@ -152,6 +160,7 @@ def test_undeclared_levels_are_corrupt(
 
 
 def test_null_levels_inside_a_list_are_corrupt() -> None:
+    """A null list has exactly one entry, so one inside of another list is a contradiction."""
     layers = layers_of((ALL_VALID_ITEM, NULLABLE_LIST))
     levels = Levels(layers, np.array([1, 0], np.uint16), np.array([0, 1], np.uint16), 2)
     reader = LayerReader(levels)
@@ -161,6 +170,7 @@ def test_null_levels_inside_a_list_are_corrupt() -> None:
 
 
 def test_unknown_or_mismatched_layers_are_corrupt() -> None:
+    """The layers of a page must be those of its field, or items would land in other lists."""
     with pytest.raises(CorruptDataError, match="unknown kind 9"):
         layers_of((ALL_VALID_ITEM, 9))
     with pytest.raises(CorruptDataError, match=r"\(item, list\), but its field has \(item\)"):
@@ -177,6 +187,7 @@ def test_many_items_need_a_large_list() -> None:
 
 @pytest.mark.floors
 def test_levels_without_rows_have_no_lists() -> None:
+    """Arrow needs one offset even for no lists."""
     offsets, valid = LayerReader(
         Levels(layers_of((ALL_VALID_ITEM, ALL_VALID_LIST)), None, None, 0)
     ).lists()

@@ -35,6 +35,7 @@ def written(columns: Any, name: str) -> tuple[Any, pa.Array]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_flipped_bits_do_no_harm(columns: Any, name: str) -> None:
+    """Stored bytes are not trusted: damage may change values, but never raise a foreign error."""
     column, values = written(columns, name)
     random = np.random.default_rng(2)
     buffers = [column.buffer(place) for place in range(len(column.pages[0][0].buffers))]
@@ -50,6 +51,7 @@ def test_flipped_bits_do_no_harm(columns: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fsst", "fsst one by one"])
 def test_damaged_symbol_tables_do_no_harm(columns: Any, name: str) -> None:
+    """The table decides the length of every decoded value."""
     column, values = written(columns, name)
     random = np.random.default_rng(3)
     for at in [0, 1, 2, 3, 4, 7, *random.integers(8, 2312, 20).tolist()]:

@@ -28,6 +28,7 @@ BOTH = [FileVersion.V2_1, FileVersion.V2_2]
 def test_the_requested_layout_is_written(
     columns: Any, values: pa.Array, layout: str, version: FileVersion
 ) -> None:
+    """Metadata of a column overrules the choice by size."""
     metadata = {PREFIX + "structural-encoding": layout}
     column = columns.write(values, version=version, metadata=metadata)
     names = {"miniblock": "mini_block_layout", "fullzip": "full_zip_layout"}
@@ -67,6 +68,7 @@ def value_codec(column: Any) -> pb.CompressiveEncoding:
 def test_chunks_are_compressed_on_request(
     columns: Any, scheme: str, split: str, version: FileVersion
 ) -> None:
+    """The requested scheme wraps the codec, and splitting bytes is a request of its own."""
     metadata = {PREFIX + "compression": scheme, PREFIX + "bss": split}
     values = pa.array(np.random.default_rng(1).integers(0, 2**40, 6000) * 2.0**-20)
     column = columns.write(values, version=version, metadata=metadata)
@@ -89,6 +91,7 @@ def test_floats_of_few_bytes_are_split(columns: Any) -> None:
 
 
 def test_incompressible_values_stay_uncompressed(columns: Any) -> None:
+    """Random bytes would grow and cost time on each read."""
     values = pa.array(np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 6000))
     column = columns.write(values, metadata={PREFIX + "compression": "lz4", PREFIX + "bss": "off"})
     assert value_codec(column).HasField("flat")
@@ -96,6 +99,7 @@ def test_incompressible_values_stay_uncompressed(columns: Any) -> None:
 
 
 def test_no_compression_unless_requested(columns: Any) -> None:
+    """As in Lance, `none` also forbids chunks and bit packing."""
     values = pa.array(np.arange(6000))
     assert columns.write(values).layouts() == ["mini_block_layout"]
     column = columns.write(values, metadata={PREFIX + "compression": "none"})
@@ -110,6 +114,7 @@ def test_no_compression_unless_requested(columns: Any) -> None:
 def test_runs_are_used_below_their_threshold(
     columns: Any, metadata: dict[str, str], codec: str
 ) -> None:
+    """The threshold is Lance's, and users tune it by metadata."""
     ten = np.random.default_rng(1).integers(-(2**31), 2**31 - 1, 600, np.int32)
     values = pa.array([None, *np.repeat(ten, 10)], pa.int32())
     keys = {PREFIX + key: value for key, value in metadata.items()}
@@ -131,6 +136,7 @@ def test_runs_are_used_below_their_threshold(
 def test_a_dictionary_is_written_within_its_limits(
     columns: Any, metadata: dict[str, str], has_dictionary: bool
 ) -> None:
+    """A dictionary of nearly all values costs more than it saves."""
     values = numbers()
     keys = {PREFIX + key: value for key, value in metadata.items()}
     column = columns.write(values, metadata=keys)
@@ -141,6 +147,7 @@ def test_a_dictionary_is_written_within_its_limits(
 
 @pytest.mark.floors
 def test_values_under_nulls_are_not_stored(columns: Any) -> None:
+    """They are invisible, would spoil compression and could reveal what was masked."""
     secret = np.full(6000, 12345678, np.int64)
     secret[::2] = np.arange(3000)
     values = pa.array(secret, mask=np.arange(6000) % 2 == 1)
@@ -153,6 +160,7 @@ def test_values_under_nulls_are_not_stored(columns: Any) -> None:
 @pytest.mark.parametrize("layout", ["miniblock", "fullzip", None])
 @pytest.mark.parametrize("size", [100, 300, 9000])
 def test_wide_values_are_written_in_any_layout(columns: Any, size: int, layout: str | None) -> None:
+    """Values that do not fit a chunk must fall back to full-zip."""
     values = pa.array([bytes([place % 7]) * size for place in range(40)], pa.binary(size))
     metadata = {PREFIX + "compression": "zstd"}
     if layout:

@@ -54,6 +54,7 @@ def values(kind: pa.DataType, count: int, *, same: bool) -> pa.Array:
 def test_few_values_are_stored_as_any_number(
     kind: pa.DataType, version: FileVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Small pages take a fast path, whose bytes must be those of the general one."""
     cases = [
         (rows, metadata)
         for count in (1, 2, 10, 31, 32, 33, 99, 100, MOST)

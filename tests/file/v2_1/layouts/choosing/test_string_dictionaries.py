@@ -35,6 +35,7 @@ def layout_of(column: Any) -> pb.MiniBlockLayout:
 def test_few_distinct_values_have_a_dictionary(
     columns: Any, version: FileVersion, arrow_type: pa.DataType, num_distinct: int
 ) -> None:
+    """Repeated strings are common, and a dictionary makes them a tenth as large."""
     values = picked(num_distinct, 5000, arrow_type)
     column = columns.write(values, version=version)
     layout = layout_of(column)
@@ -51,6 +52,7 @@ def test_few_distinct_values_have_a_dictionary(
 
 @pytest.mark.parametrize("version", BOTH)
 def test_null_values_are_not_in_the_dictionary(columns: Any, version: FileVersion) -> None:
+    """Nulls are stated by levels, also inside lists."""
     values = picked(3, 1000).to_pylist()
     for place in range(0, 1000, 3):
         values[place] = None
@@ -61,6 +63,7 @@ def test_null_values_are_not_in_the_dictionary(columns: Any, version: FileVersio
 
 
 def test_sorted_values_become_runs(columns: Any) -> None:
+    """Sorted tables have long runs of equal strings."""
     values = pa.array(sorted(picked(50, 5000).to_pylist()))
     column = columns.write(values)
     assert layout_of(column).value_compression.WhichOneof("compression") == "rle"
@@ -69,6 +72,7 @@ def test_sorted_values_become_runs(columns: Any) -> None:
 
 
 def test_thousands_of_values_get_a_dictionary(columns: Any) -> None:
+    """A limit of a few hundred would miss many columns that gain."""
     column = columns.write(picked(5000, 60_000))
     assert layout_of(column).num_dictionary_items == 5000
 
@@ -79,6 +83,7 @@ def test_thousands_of_values_get_a_dictionary(columns: Any) -> None:
     ids=["few values", "many distinct", "short"],
 )
 def test_dictionaries_are_written_where_they_pay(columns: Any, values: pa.Array) -> None:
+    """Short columns and nearly unique values would grow."""
     column = columns.write(values)
     has_dictionary = layout_of(column).HasField("dictionary")
     assert has_dictionary == (len(values) == 1000)
@@ -102,6 +107,7 @@ def test_dictionaries_are_written_where_they_pay(columns: Any, values: pa.Array)
 def test_metadata_sets_the_dictionary_threshold(
     columns: Any, key: str, value: str, has_dictionary: bool
 ) -> None:
+    """Lance defines these keys for columns that its defaults do not suit."""
     values = picked(400, 4000)
     column = columns.write(values, metadata={PREFIX + key: value})
     assert layout_of(column).HasField("dictionary") == has_dictionary
@@ -110,6 +116,7 @@ def test_metadata_sets_the_dictionary_threshold(
 
 @pytest.mark.parametrize("scheme", ["none", "lz4", "zstd"])
 def test_metadata_sets_the_compression_of_items(columns: Any, scheme: str) -> None:
+    """Lance defines this key, also for columns that are dictionaries in the schema."""
     metadata = {PREFIX + "dict-values-compression": scheme}
     for values in (picked(300, 3000), picked(300, 3000).dictionary_encode()):
         column = columns.write(values, metadata=metadata)

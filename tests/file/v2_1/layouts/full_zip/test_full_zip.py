@@ -31,6 +31,7 @@ def test_plain_values_are_not_copied(columns: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_nullable_wide_values_have_control_words(columns: Any) -> None:
+    """Other readers expect the level in front of each value."""
     values = pa.array([b"a" * 300, None, b"c" * 300], pa.binary(300))
     column = columns.write(values)
     assert len(column.data) == 3 * 301
@@ -51,6 +52,7 @@ def test_long_strings_follow_their_length(columns: Any) -> None:
 
 
 def test_strings_without_nulls_have_no_control_word(columns: Any) -> None:
+    """Without levels a control word would have zero bytes, and readers expect only the length."""
     column = columns.write(pa.array([LONG, "ab"], pa.large_string()), metadata=AS_THEY_ARE)
     assert (
         column.buffer(0) == struct.pack("<Q", 5000) + LONG.encode() + struct.pack("<Q", 2) + b"ab"
@@ -71,6 +73,7 @@ def test_strings_without_nulls_have_no_control_word(columns: Any) -> None:
 def test_wide_lists_are_found_by_row_index(
     columns: Any, version: FileVersion, arrow_type: pa.DataType
 ) -> None:
+    """The row index needs a round of its own before the bytes of the rows."""
     wide = b"z" * 300 if "300" in str(arrow_type) else LONG
     rows: list[Any] = [[wide, None, wide], [], None, [None], [wide]]
     if arrow_type == pa.list_(pa.list_(pa.large_binary())):
@@ -91,6 +94,7 @@ def test_wide_lists_are_found_by_row_index(
 
 @pytest.mark.floors
 def test_large_row_indices_are_read_in_part(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index of a large page must not be fetched for one row."""
     monkeypatch.setattr(row_index, "MAX_INDEX_BYTES", 10)
     monkeypatch.setattr(scattered_bytes, "MAX_GAP_BYTES", 0)
     values = pa.array([LONG if n % 10 == 0 else f"short {n}" for n in range(100)])
@@ -106,6 +110,7 @@ def test_large_row_indices_are_read_in_part(columns: Any, monkeypatch: pytest.Mo
 
 @pytest.mark.floors
 def test_an_unusually_long_row_is_read_whole(columns: Any) -> None:
+    """Buffers that are sized by typical rows would cut it off."""
     rows: list[Any] = [[LONG]] * 100 + [[str(n) for n in range(3000)]] + [[None, LONG], []]
     values = pa.array(rows)
     column = columns.write(values, metadata=AS_THEY_ARE)
@@ -135,6 +140,7 @@ def changed(column: Any, **fields: int) -> Any:
     ids=str,
 )
 def test_a_contradictory_layout_is_corrupt(columns: Any, fields: Any) -> None:
+    """Layout and buffers are stored apart, and must be checked against each other."""
     column = changed(columns.write(pa.array([LONG, None, "ab"])), **fields)
     with pytest.raises(BadDataError):
         column.read(0, 3)
@@ -146,6 +152,7 @@ def test_a_contradictory_layout_is_corrupt(columns: Any, fields: Any) -> None:
     ids=str,
 )
 def test_a_mismatched_row_index_is_corrupt(columns: Any, index: Any) -> None:
+    """A wrong position would begin inside another value."""
     column = columns.write(pa.array([LONG, None, "ab"]))
     broken = column.with_buffers(column.buffer(0), struct.pack("<HHHH", *index))
     with pytest.raises(CorruptDataError):
@@ -162,6 +169,7 @@ def test_a_length_past_the_end_is_corrupt(columns: Any) -> None:
 
 
 def test_absurd_row_counts_are_refused(columns: Any) -> None:
+    """The count decides how much memory is allocated."""
     column = columns.write(pa.array(np.arange(10)))
     layout = column.layout()
     layout.full_zip_layout.num_items = 2**31
@@ -171,6 +179,7 @@ def test_absurd_row_counts_are_refused(columns: Any) -> None:
 
 @pytest.mark.floors
 def test_booleans_in_bytes_are_read(columns: Any) -> None:
+    """Full-zip pages have whole bytes, so other writers widen booleans."""
     message = pb.FullZipLayout(
         bits_per_value=8,
         num_items=3,

@@ -19,6 +19,7 @@ def flat(bits: int) -> pb.CompressiveEncoding:
 
 
 def test_chunks_have_headers_and_aligned_buffers(columns: Any) -> None:
+    """Other readers expect this layout to the byte."""
     column = columns.write(pa.array([1, None, 3], pa.int32()), version=FileVersion.V2_1)
     message = column.layout().mini_block_layout
     assert message.layers == [pb.REPDEF_NULLABLE_ITEM]
@@ -33,6 +34,7 @@ def test_chunks_have_headers_and_aligned_buffers(columns: Any) -> None:
 
 
 def test_large_chunks_have_32_bit_sizes(columns: Any) -> None:
+    """Version 2.2 widened the sizes, and a flag in the layout says so."""
     column = columns.write(pa.array([1, None, 3], pa.int32()), version=FileVersion.V2_2)
     assert column.layout().mini_block_layout.has_large_chunk
     assert column.buffer(1).startswith(struct.pack("<HHI", 3, 6, 12))
@@ -40,6 +42,7 @@ def test_large_chunks_have_32_bit_sizes(columns: Any) -> None:
 
 
 def test_rows_across_chunks_are_in_the_index(columns: Any) -> None:
+    """A list may begin in one chunk and end in another, which only the index states."""
     rows = pa.array([list(range(3000)), [], list(range(2000)), [7]], pa.list_(pa.int64()))
     column = columns.write(rows)
     index = np.frombuffer(column.buffer(2), np.uint64).reshape(-1, 2)
@@ -130,6 +133,7 @@ def test_rows_of_most_chunks_take_one_round(columns: Any, values: pa.Array) -> N
     ids=["numbers", "strings", "lists"],
 )
 def test_a_row_costs_only_its_chunk(columns: Any, values: pa.Array) -> None:
+    """Chunks exist so that random access does not read the page."""
     column = columns.write(values)
     column.take([0])  # reads the tables
     column.rounds.clear()
@@ -139,6 +143,7 @@ def test_a_row_costs_only_its_chunk(columns: Any, values: pa.Array) -> None:
 
 
 def test_adjacent_chunks_share_a_request(columns: Any) -> None:
+    """One request per chunk would be slower than reading the page."""
     values = pa.array([None if n % 7 == 0 else n for n in range(50_000)])
     column = columns.write(values)
     column.take([0])
@@ -161,6 +166,7 @@ def test_dictionaries_are_fetched_once(columns: Any) -> None:
 
 
 def test_null_dictionary_items_become_nulls(columns: Any) -> None:
+    """Lance's layout has no null items, so the level has to state them."""
     items = pa.array(["x", None, "z"])
     values = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 2], pa.int8()), items)
     assert columns.write(values).read(0, 4).to_pylist() == ["x", None, None, "z"]
@@ -168,6 +174,7 @@ def test_null_dictionary_items_become_nulls(columns: Any) -> None:
 
 @pytest.mark.parametrize("version", BOTH)
 def test_skewed_strings_fit_their_chunks(columns: Any, version: FileVersion) -> None:
+    """Chunks that are planned by the mean length would exceed their limit of bytes."""
     lengths = [0] * 3000 + [4000] * 20 + [1] * 5000 + [3999, 0, 4000] + [10] * 2000
     values = pa.array([chr(97 + n % 26) * length for n, length in enumerate(lengths)])
     column = columns.write(values, version=version)
@@ -180,6 +187,7 @@ def test_skewed_strings_fit_their_chunks(columns: Any, version: FileVersion) -> 
 @pytest.mark.parametrize("version", BOTH)
 @pytest.mark.parametrize("items", [[1, 2, 3], [True, False], ["x", None]], ids=str)
 def test_sparse_lists_go_full_zip(columns: Any, version: FileVersion, items: list[Any]) -> None:
+    """The levels of many empty lists do not fit the chunk of one value."""
     empty: list[Any] = []
     values = pa.array([items, *([empty] * 70_000), items, None])
     column = columns.write(values, version=version)
@@ -191,6 +199,7 @@ def test_sparse_lists_go_full_zip(columns: Any, version: FileVersion, items: lis
 def test_sparse_dictionary_lists_get_smaller_pages(
     columns: Any,
 ) -> None:
+    """Dictionaries exist in mini-block pages only, so the page has to shrink instead."""
     few = pa.array(["a", "b", "a"]).dictionary_encode()
     offsets = np.concatenate([[0], np.full(70_000, 1), np.full(70_000, 2), [3]])
     values = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), few)
@@ -234,6 +243,7 @@ def changed_layout(column: Any, **fields: Any) -> Any:
     ids=str,
 )
 def test_a_contradictory_layout_is_corrupt(columns: Any, fields: Any) -> None:
+    """Layout and buffers are stored apart, and must be checked against each other."""
     values = pa.array([None if n % 7 == 0 else n for n in range(3000)])
     column = changed_layout(columns.write(values), **fields)
     with pytest.raises(CorruptDataError):
@@ -241,6 +251,7 @@ def test_a_contradictory_layout_is_corrupt(columns: Any, fields: Any) -> None:
 
 
 def test_absurd_row_counts_are_refused(columns: Any) -> None:
+    """The count decides how much memory is allocated."""
     column = columns.write(pa.array([1, None, 3]))
     layout = column.layout()
     layout.mini_block_layout.num_items = 2**60
@@ -253,6 +264,7 @@ def test_absurd_row_counts_are_refused(columns: Any) -> None:
 
 @pytest.mark.parametrize("start", [0, 2, 4, 6])
 def test_buffers_outside_their_chunk_are_corrupt(columns: Any, start: int) -> None:
+    """Bytes of the next chunk would be read as values."""
     column = columns.write(pa.array([1, None, 3], pa.int32()), version=FileVersion.V2_1)
     chunk = bytearray(column.buffer(1))
     struct.pack_into("<H", chunk, start, 0xFFFF)
@@ -264,6 +276,7 @@ def test_buffers_outside_their_chunk_are_corrupt(columns: Any, start: int) -> No
 
 @pytest.mark.parametrize("index", [(4, 0), (0, 0), (2**63, 0), (3, 1), (5, 0)], ids=str)
 def test_an_inconsistent_row_index_is_corrupt(columns: Any, index: Any) -> None:
+    """A wrong index would assign items to other rows."""
     column = columns.write(pa.array([[1], [2, 3], []]))
     assert struct.unpack("<QQ", column.buffer(2)) == (3, 0)
     broken = column.with_buffers(column.buffer(0), column.buffer(1), struct.pack("<QQ", *index))
