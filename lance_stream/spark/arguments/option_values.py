@@ -106,6 +106,20 @@ def columns(called: str, text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def vector_sizes(called: str, text: str) -> dict[str, Any]:
+    """Return sizes by name, from `embedding:768, title:128`."""
+    sizes: dict[str, Any] = {}
+    for part in text.split(","):
+        name, _, size = part.rpartition(":")
+        if not name.strip() or not size.strip().isdecimal():
+            raise InvalidInputError(
+                f"{called} must be names of columns with their numbers of items, such as "
+                f"embedding:768, not {text!r}"
+            )
+        sizes[name.strip()] = int(size)
+    return sizes
+
+
 def conditions(called: str, text: str) -> object:
     """Return conditions: one, a JSON list of them, or a JSON object with a name for each."""
     if not text.lstrip().startswith(("[", "{")):

@@ -4,14 +4,14 @@ Each function takes what errors call the argument, and the value, and raises `In
 the value is invalid. Options of the format come here, too, once their text is parsed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.utils import is_remote
 
-from lance_stream.arguments import as_names, repeated_names
+from lance_stream.arguments import as_names, as_number, repeated_names
 from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.versions import FileVersion
@@ -104,6 +104,20 @@ def schema(called: str, value: object) -> pa.Schema | None:
     raise InvalidInputError(
         f"{called} must be a pyarrow.Schema, not a {type(value).__name__}: "
         "pa.schema([('id', pa.int64())])"
+    )
+
+
+def vectors(called: str, value: Any) -> dict[str, int] | None:
+    """Return the number of items of each vector column of a new table."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        sizes = {name: as_number(size) or 0 for name, size in value.items()}
+        if all(isinstance(name, str) and size > 0 for name, size in sizes.items()):
+            return sizes
+    raise InvalidInputError(
+        f"{called} must map columns to their numbers of items, such as {{'embedding': 768}}, not "
+        f"{value!r:.200}"
     )
 
 

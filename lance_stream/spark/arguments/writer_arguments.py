@@ -33,6 +33,7 @@ from lance_stream.spark.arguments.option_values import (
     lower,
     one_of,
     text,
+    vector_sizes,
     whole_number,
 )
 from lance_stream.spark.arguments.python_values import (
@@ -50,6 +51,7 @@ from lance_stream.spark.arguments.python_values import (
     optional_names,
     schema,
     storage_options,
+    vectors,
 )
 from lance_stream.spark.arguments.table import (
     Option,
@@ -268,6 +270,14 @@ class WriterArguments:
         python=new_table_option("schema"),
         check=schema,
     )
+    vectors: Mapping[str, int] | None = argument(
+        "The number of items of each vector column of a new table, as in embedding:768.",
+        Option("vectors", vector_sizes),
+        default=None,
+        python=new_table_option("vectors"),
+        check=vectors,
+        in_views="always",
+    )
     primary_key: tuple[str, ...] | None = argument(
         "The columns of a new table's primary key; by default `on`, or none.",
         Option("primaryKey", columns),
@@ -313,6 +323,11 @@ class WriterArguments:
             )
         if self.schema is not None and self.primary_key is not None:
             check_has_columns(self.schema, self.primary_key)
+        if self.schema is not None and self.vectors is not None:
+            raise InvalidInputError(
+                "create_options['schema'] states the types of all columns: make the vectors "
+                "fixed-size lists there, pa.list_(pa.float32(), 768), and leave 'vectors' out"
+            )
         check_callers(self, self.caller)
 
     def _check_mode(self) -> None:

@@ -129,12 +129,13 @@ def lance_sink(
             one of them: URIs or absolute paths below which the table may name files on other
             services, in other accounts, or, as values of its rows, on this machine; see
             `open_dataset`.
-        create_options: Options for a new table: `schema` (a `pyarrow.Schema` to use instead of
-            the DataFrame's; for example with fixed-size lists), `primary_key`, `config`,
-            `stable_row_ids`, `file_version` (of its data files, by default "2.2"), and
-            `late_start`: True lets a later batch of a query create the table, which then lacks the
-            rows of earlier batches; by default that is an error, because the table was probably
-            deleted or moved.
+        create_options: Options for a new table: `vectors` (the number of items of each array
+            column that is stored as a vector, {"embedding": 768}; only such columns can be indexed
+            and searched), `schema` (a `pyarrow.Schema` to use instead of the DataFrame's),
+            `primary_key`, `config`, `stable_row_ids`, `file_version` (of its data files, by
+            default "2.2"), and `late_start`: True lets a later batch of a query create the table,
+            which then lacks the rows of earlier batches; by default that is an error, because the
+            table was probably deleted or moved.
         skip_unchanged: For upserts and changes: do not rewrite rows whose values stay the same.
         tombstones: For upserts with `sequence_by` and `delete_when`: how long deletes are
             remembered, for example "7 days". A late row that is not newer than the delete of its

@@ -31,7 +31,7 @@ from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.jobs.arrow_jobs import Size, quoted
 from lance_stream.spark.jobs.spark_workers import workers_of
 from lance_stream.spark.session.session_settings import is_case_sensitive
-from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.session.spark_types import new_table_schema, stored_schema
 from lance_stream.spark.sink.bad_rows import RowSorter, keep_committed_attempt, row_sorter
 from lance_stream.spark.sink.batch_writing import (
     Checks,
@@ -207,7 +207,7 @@ class Batch:
         arguments = self.arguments
         schema = arguments.schema
         if schema is None:
-            schema = incoming
+            schema = new_table_schema(self.stored().schema.toNullable(), arguments.vectors)
             check_column_types(schema)
         # As it is stored: extension types by their storage.
         check_castable(incoming, to_arrow(from_arrow(schema)))

@@ -56,7 +56,7 @@ from lance_stream.spark.session.column_names import (
     names_in_table,
     resolve_columns,
 )
-from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.session.spark_types import new_table_schema
 from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.writer.checked_rows import Job, RowChecks, SortedRows
 from lance_stream.spark.writer.upsert_writer import UpsertJob, commit_upsert, plan_upsert, stage
@@ -133,7 +133,7 @@ def plan(
     )
     job = plan_job(
         arguments.uri,
-        stored_schema(incoming.toNullable()),
+        new_table_schema(incoming.toNullable(), arguments.vectors),
         overwrite=overwrite,
         add_columns="add_columns" in arguments.schema_evolution,
         widen_types="widen_types" in arguments.schema_evolution,

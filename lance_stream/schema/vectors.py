@@ -1,0 +1,47 @@
+"""Vectors: lists of numbers that all have one length, stored as fixed-size lists.
+
+Readers of vectors need the fixed size: pylance and LanceDB index no other lists. Spark has no such
+type, so a writer says which columns are vectors.
+"""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from lance_stream.errors import InvalidInputError, NotFoundError
+
+
+def with_vectors(schema: pa.Schema, sizes: Mapping[str, int]) -> pa.Schema:
+    """Return a schema in which some columns are vectors.
+
+    Args:
+        schema: The columns as lists of any length.
+        sizes: The number of items of each vector, by the column's name.
+
+    Raises:
+        NotFoundError: There is no such column.
+        InvalidInputError: A column is not a list of numbers, or has another fixed size.
+    """
+    for name, size in sizes.items():
+        index = schema.get_field_index(name)
+        if index < 0:
+            raise NotFoundError(
+                f"there is no column {name!r} to store as a vector; there are: "
+                f"{', '.join(schema.names)}"
+            )
+        field = schema.field(index)
+        kind = field.type
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        is_list = is_list or (pa.types.is_fixed_size_list(kind) and kind.list_size == size)
+        if not is_list or not _is_number(kind.value_type):
+            raise InvalidInputError(
+                f"column {name!r} cannot be stored as a vector of {size} items: it is {kind}, not "
+                "a list of numbers. Cast it: array<float>"
+            )
+        vector = pa.list_(pa.field("item", kind.value_type), size)
+        schema = schema.set(index, field.with_type(vector))
+    return schema
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
