@@ -1,4 +1,4 @@
-"""Checks of users' arguments, made before anything is read, written or allocated."""
+"""Checks of users' arguments, applied before anything is read, written or allocated."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

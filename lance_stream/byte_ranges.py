@@ -1,4 +1,4 @@
-"""How pure code asks for bytes.
+"""Byte ranges: how pure code requests bytes.
 
 A decoder that needs bytes is a generator: it yields a list of byte ranges (one *round* of
 requests) and is sent a list of buffers of the same length and order. It touches no file. One

@@ -1,4 +1,4 @@
-"""What a process keeps of what it has made or read: the values used last, for several threads."""
+"""Thread-safe LRU caches of values that a process has read or computed."""
 
 import threading
 import weakref

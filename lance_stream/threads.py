@@ -1,4 +1,4 @@
-"""Threads that work a little ahead of the one who takes their results."""
+"""Threads that work ahead of the consumer of their results."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

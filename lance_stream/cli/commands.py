@@ -1,4 +1,4 @@
-"""The table of commands, and the program that finds them in it."""
+"""The table of commands, and the program that looks up commands in it."""
 
 from importlib import import_module
 from typing import Final, NamedTuple

@@ -1,4 +1,4 @@
-"""Progress of long work, on stderr, if that is a terminal."""
+"""Progress of long-running work, on stderr, if stderr is a terminal."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Confirmation of what cannot be undone, if a person is at the terminal."""
+"""Asks for confirmation of irreversible actions, if the terminal is interactive."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Commits of several tables at once: the versions of all are published, or of none.
+"""Atomic commits to several tables: all of their versions are published, or none.
 
 A manifest store decides which version of a table is published by putting one item (`external_log`).
 If all tables are in the same store, one transaction of its database puts the items of all.

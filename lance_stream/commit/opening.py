@@ -1,4 +1,4 @@
-"""Chooses the kind of version log that a table has.
+"""Opens the version log of a table, of the kind that the table uses.
 
 Manifest stores are imported for the few tables that have one.
 """

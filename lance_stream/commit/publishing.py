@@ -1,4 +1,4 @@
-"""Was our version published? How an unclear answer, or "taken", is resolved.
+"""Publishes a version, and resolves ambiguous responses: was our version published?
 
 A store client repeats a request whose answer was lost, and then finds its own file: "taken" may
 mean that we took it ourselves. An error may arrive after the file was created. In both cases the

@@ -1,4 +1,4 @@
-"""Fills in what old writers left out of a manifest; the next commit does it, as in the reference.
+"""Adds what old writers omitted from a manifest, in the next commit, as the reference does.
 
     rows of a fragment           missing in 0.4 to 0.7; counted in the data file
     offsets in a deletion file   missing, too; counted in the deletion file

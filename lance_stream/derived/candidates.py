@@ -1,4 +1,4 @@
-"""Which rows may have to be computed: from manifests alone, without reading a data file.
+"""Finds the rows that may have to be computed, from manifests only.
 
 A pending range selects rows by their last-updated-at versions and row ids (`progress`). Most rows
 that changed since the last round need no check: if a fragment still has the files that held the

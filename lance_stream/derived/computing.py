@@ -1,4 +1,4 @@
-"""What workers do: read inputs, and run the function for rows that are not current.
+"""The work of a worker: reads inputs, and runs the function for rows that are not current.
 
     read      inputs and state of the rows of a job: no other column
     compare   which rows are not current (`fingerprints`)

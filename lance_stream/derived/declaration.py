@@ -1,4 +1,4 @@
-"""What is computed: a function over Arrow batches, its inputs and outputs, and its version."""
+"""The declaration of derived columns: a function over Arrow batches, inputs, outputs, version."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence

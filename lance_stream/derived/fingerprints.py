@@ -1,4 +1,4 @@
-"""Of each row, a number that says what it was computed from: the `state` column.
+"""Fingerprints of the inputs that each row was computed from: the `state` column.
 
     null        never computed
     n > 0       computed; n is made from the inputs and the function's version

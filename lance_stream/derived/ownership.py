@@ -1,4 +1,4 @@
-"""Which columns a derivation may write: new ones, and those that it has made itself.
+"""Decides which columns a derivation may write: new columns, and those that it created.
 
 A column of the same name may be a user's, or another derivation's. What tells them apart:
 

@@ -1,4 +1,4 @@
-"""How far a derivation has come: one entry of a config, set by the commits of its values.
+"""The progress of a derivation: a config entry, set by the commits of its values.
 
     key      lance_stream.derived.<name, percent-encoded>
     value    {"function": "<16 hex digits>", "function_version": "1", "through": 41,      JSON

@@ -1,4 +1,4 @@
-"""What a user's function has returned, as the values of a derived column.
+"""Converts the return value of a user's function to the values of derived columns.
 
     numpy arrays, lists, pandas, Arrow     become arrays of the declared types
     another number, shape, or type         is an error

@@ -1,4 +1,4 @@
-"""Puts computed values into the table whose rows they were computed from.
+"""Writes computed values to the table whose rows they were computed from.
 
 Computing takes long, and others commit meanwhile. So values are placed on the newest version, not
 on the one that was read, and only where the inputs are still the same:

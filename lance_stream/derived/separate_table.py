@@ -1,4 +1,4 @@
-"""Puts computed values into a separate table: one row for each row of the source.
+"""Writes computed values to a separate table: one row for each row of the source.
 
     source_row_id   the row of the source, by its stable row id
     kept columns    copies of columns of the source: its key, for example

@@ -1,4 +1,4 @@
-"""JSON columns in expressions: what may be done with them.
+"""JSON columns in expressions: the operations that they support.
 
 The table stores JSON in binary, and an expression is evaluated on what the table stores. Users see
 JSON as text, but bytes are never a right answer, so only what does not depend on them is allowed:

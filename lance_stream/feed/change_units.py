@@ -1,4 +1,4 @@
-"""What workers run for the change feed: reading row changes of one kind, with their row versions.
+"""The workers' part of the change feed: reads row changes of one kind, with their row versions.
 
 A `ChangeUnit` is picklable and self-contained: a worker needs no manifest to read it.
 """

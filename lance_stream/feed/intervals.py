@@ -1,4 +1,4 @@
-"""Which versions an interval of the feed has: after one, through another; or by time.
+"""Intervals of the feed: the versions after one and through another, or between timestamps.
 
 `after` is exclusive and `through` inclusive; 0 is before the first version.
 """

@@ -1,4 +1,4 @@
-"""How many rows each version changed, counted as the feed does where manifests do not tell."""
+"""The number of rows that each version changed, counted like the feed if necessary."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Which rows differ between two versions, and what the versions between contribute.
+"""The rows that differ between two versions, and the contribution of the versions in between.
 
 Two neighboring versions suffice by themselves: their manifests are compared (see
 `table.changes.diff`). But between versions further apart, and across a restore, which makes such

@@ -1,4 +1,4 @@
-"""What a reader of the change feed asks for."""
+"""The settings of a reader of the change feed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Some rows and columns of the feed: those of a condition, and those that a reader names."""
+"""Selects rows of the feed by a condition, and columns by name."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What one version changed, counted and split into work units before any data is read.
+"""The changes of one version, counted and split into work units before any data is read.
 
 A step's row changes are in the feed's order: deleted rows, pre-images, post-images, inserted rows.
 An update is two row changes, even for a reader that does not want pre-images. So the number of a

@@ -1,4 +1,4 @@
-"""Which micro-batch may create a table."""
+"""Decides which micro-batch may create a table."""
 
 from lance_stream.ledger.messages import missing_table
 from lance_stream.ledger.micro_batch import MicroBatch

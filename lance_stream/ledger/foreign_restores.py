@@ -1,4 +1,4 @@
-"""Batches whose entries a restore by another program has removed.
+"""Finds batches whose ledger entries a restore by another program removed.
 
 Such a restore also restores the older version's config, and with it an older ledger. The batches
 between are gone, with their rows and their entries. They are not applied again when Spark replays

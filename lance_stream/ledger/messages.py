@@ -1,4 +1,4 @@
-"""Every error about a micro-batch: what was found, that nothing was written, and what to do.
+"""All errors about micro-batches: the problem, that nothing was written, and the remedy.
 
 An error never suggests a new app id to a stream that goes back: a new app id names another sink, so
 the rows would be written again. The remedy there is to make the table forget the stream.

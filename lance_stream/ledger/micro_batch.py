@@ -1,4 +1,4 @@
-"""Micro-batches: which batch of which stream some rows are.
+"""The identity of a micro-batch: its stream and its batch id.
 
 The transaction that commits a micro-batch states it in three properties, and its uuid is derived
 from it. So a later reader of the history recognizes the batch (see `foreign_restores`).

@@ -1,4 +1,4 @@
-"""Whether there is a Java that Spark can run on, and how to get one.
+"""Finds a Java installation that Spark can run on, or states how to get one.
 
     python -I lance_stream/machine/java.py          ends with 1 and states what is missing
     python -I lance_stream/machine/java.py --hint   states it in one line and ends with 0

@@ -1,4 +1,4 @@
-"""The Python that Spark starts workers with: whether it can run this package.
+"""Checks whether the Python of Spark's workers can run this package.
 
 Spark uses `PYSPARK_PYTHON`, by default "python3" of the PATH: in a virtual environment that is not
 activated that is another Python than the program's, and the first task fails with an error that

@@ -1,4 +1,4 @@
-"""The cleanup that a table's config asks for, after a commit of this process.
+"""Automatic cleanup after a commit of this process, as a table's config requests.
 
 It is an ordinary `cleanup`: it keeps what tags, branches and consumers protect, and the files of
 commits in progress. The version before the commit stays, too: its readers began a moment ago.

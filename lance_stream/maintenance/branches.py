@@ -1,4 +1,4 @@
-"""Creates and deletes branches; and the user's view of them: `ds.branches`.
+"""Creates and deletes branches; implements `ds.branches`.
 
     create    1  hold the version with a tag, and check that its branch is not being deleted
               2  publish the branch's first version in its folder (see `commit.cloning`)

@@ -1,4 +1,4 @@
-"""The user's view of tags: `ds.tags`."""
+"""Creates, moves and deletes tags; implements `ds.tags`."""
 
 from lance_stream.arguments import as_number
 from lance_stream.errors import InvalidInputError

@@ -1,4 +1,4 @@
-"""Where a store is, and how pylance reaches it: for what pylance does on our behalf."""
+"""The location and options by which pylance reaches a store, for work that we delegate to it."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What a store promises: files below one root, each complete or absent.
+"""The contract of a store: files below one root, each complete or absent.
 
     read_ranges, read, read_end,        immutable files, read in few requests
     size, exists

@@ -1,4 +1,4 @@
-"""Which files a version names, and how a file in the table's directory would be named by one.
+"""The files that a version references, and how a version would reference a file in the directory.
 
 A file that no version names is useless to readers: it is left over from a removed version or a
 failed commit, or it belongs to a commit under way.

@@ -1,4 +1,4 @@
-"""Where each kind of file of a table is stored, and what its name contains.
+"""The paths of all kinds of files of a table, and the contents of their names.
 
 All paths are relative to the table's directory and use "/":
 

@@ -1,4 +1,4 @@
-"""The write-ahead log (MemWAL) of a table, and the changes of columns that its rows do not survive.
+"""The write-ahead log (MemWAL) of a table, and the column changes that would lose its rows.
 
 Rows in the log are no part of a version. Their writer merges them later, and readers of the log
 match their values to the table's columns by field id. A commit cannot see them, so a table with a

@@ -1,4 +1,4 @@
-"""The tables whose files a clone needs besides those of the table that it is made of.
+"""The other tables whose files a clone needs, in addition to the cloned table.
 
     table  <-- files --  clone  <-- files --  clone of the clone
       ^                                              |

@@ -1,4 +1,4 @@
-"""What follows each commit of this process: the cleanup that the table's config asks for.
+"""Runs after every commit of this process: the cleanup that the table's config requests.
 
 Whichever verb commits calls this, with the committed version. It is the one call to a layer above,
 imported only if the table asks for it: a cleanup is a reader of the whole table, and commits of

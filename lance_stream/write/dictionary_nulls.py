@@ -1,4 +1,4 @@
-"""Nulls that are values of a dictionary, made nulls of the rows.
+"""Converts nulls among a dictionary's values to nulls of the rows.
 
     dictionary  ["a", null]    indices  [0, 1, null]    rows  "a", null, null
     Arrow counts one null, and calls the second row valid

@@ -1,4 +1,4 @@
-"""What workers run to write: Arrow batches become data files and fragments that list them.
+"""The workers' part of a write: Arrow batches become data files, and fragments that list them.
 
 No version references the files yet; a commit makes them part of the table (`append`, `overwrite`).
 A file is either complete or absent; if writing fails, files that were finished before are deleted,

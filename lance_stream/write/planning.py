@@ -1,4 +1,4 @@
-"""What all writing verbs share: a transaction's uuid, the commit, planning again.
+"""The common part of all writing verbs: a transaction's uuid, the commit, re-planning.
 
 A verb plans on the newest version, writes files that no version references yet, and commits
 (`commit_planned`). On a conflict it does all of it again (`planning_again`). The files of a plan

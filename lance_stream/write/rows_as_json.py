@@ -1,4 +1,4 @@
-"""Rows as JSON, from which exactly the same rows are made again.
+"""Rows as JSON, which decodes to exactly the same rows.
 
 A row is an object with its columns; its types are stored separately, as an Arrow schema in base64.
 

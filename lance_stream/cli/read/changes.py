@@ -1,4 +1,4 @@
-"""Prints what was inserted, updated and deleted, version by version.
+"""Prints the inserted, updated and deleted rows, version by version.
 
 With --follow it continues with new versions until it is interrupted or has reached --through.
 """

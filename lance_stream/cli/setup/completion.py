@@ -1,4 +1,4 @@
-"""Prints the script by which a shell completes commands, options and folders."""
+"""Prints the shell script that completes commands, options and folders."""
 
 from typing import Final
 

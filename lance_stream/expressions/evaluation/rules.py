@@ -1,4 +1,4 @@
-"""How each kind of node of a SQL expression is evaluated on Arrow batches: one table, `RULES`.
+"""The evaluation of every kind of node of a SQL expression on Arrow batches: the table `RULES`.
 
 A rule takes a node and a record batch and returns a datum: an Arrow array, or a scalar if the value
 is the same for all rows. What the operators mean is in `comparisons`, `arithmetic` and `casts`.

@@ -1,4 +1,4 @@
-"""Which versions of a table still exist; the next existing one stands in for one cleaned up.
+"""The existing versions of a table; a removed version is replaced by the next existing one.
 
 This is a view of one moment. A version that is removed later is missed when it is read.
 

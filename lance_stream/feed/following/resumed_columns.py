@@ -1,4 +1,4 @@
-"""The columns of a stream that resumes: their names keep the meaning that they had before.
+"""The columns of a resumed stream: their names keep their earlier meaning.
 
 Each time a query starts, its reader gets column names of the version that is newest at that time.
 If columns were renamed since the query last read, the same names could mean other columns: half of

@@ -1,4 +1,4 @@
-"""Compaction: moves rows of small fragments, and of those with many deleted rows, to fewer ones.
+"""Compaction: rewrites small fragments, and fragments with many deleted rows, into larger ones.
 
 No row changes: row ids and row versions move with the rows, deleted rows are left behind, and the
 change feed shows nothing.

@@ -1,4 +1,4 @@
-"""Which fragments a compaction merges.
+"""Plans a compaction: chooses the fragments to merge.
 
     candidates    fewer rows than wanted, or more than a given share of them deleted
     groups        neighbors among the candidates, up to the number of rows wanted and the size of a

@@ -1,4 +1,4 @@
-"""The long part of a compaction: live rows are written into new, unreferenced fragments.
+"""The long part of a compaction: writes live rows to new, unreferenced fragments.
 
     task        what a worker needs to write one group: picklable
     group       the rewritten fragments, their former state, and the new ones

@@ -1,4 +1,4 @@
-"""In which order a compaction writes rows, so that their lineage takes few bytes.
+"""Chooses the order in which a compaction writes rows, so that their lineage takes few bytes.
 
 A manifest holds three sequences of every fragment: the row ids, and the versions that created and
 last updated each row. They are short where neighbors are alike. Our upserts write each batch's rows

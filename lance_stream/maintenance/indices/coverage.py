@@ -1,4 +1,4 @@
-"""How many of a table's rows each index covers.
+"""The number of a table's rows that each index covers.
 
 A query looks up rows of covered fragments in the index and scans the others. Rows that are added or
 changed later are in fragments that the index does not cover. The manifest states the coverage; no

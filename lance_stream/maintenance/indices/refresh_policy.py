@@ -1,4 +1,4 @@
-"""When a sink brings an index up to date: `keep_indices_fresh`."""
+"""Decides when a sink updates an index: `keep_indices_fresh`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The function for foreachBatch, and the path of a batch through it."""
+"""The function for foreachBatch, and the path of a batch."""
 
 import logging
 import os

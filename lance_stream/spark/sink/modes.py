@@ -1,4 +1,4 @@
-"""What each mode does with a batch: append, overwrite, or upsert by key.
+"""The modes of the sink: append, overwrite, or upsert by key.
 
 Each mode gets a table that has the batch's columns, and returns the outcome of the batch. Spark's
 tasks, or the driver, write the rows of an append or an overwrite (see `batch_writing`). The rows of

@@ -1,4 +1,4 @@
-"""Which output modes of a query a sink's mode accepts: the table `REFUSALS`.
+"""The output modes of a query that a sink's mode accepts: the table `REFUSALS`.
 
 The meaning of a trigger's rows depends on the query's output mode, which Spark does not pass to
 foreachBatch:

@@ -1,4 +1,4 @@
-"""SQL functions that show a table and what it is made of.
+"""SQL functions that inspect a table: its rows, versions, fragments and consumers.
 
     lance_table(uri [, version])        its rows at a version: a number, a tag, or a timestamp
     lance_history(uri)                  its versions, one row each
@@ -6,8 +6,8 @@
     lance_consumers(uri)                the readers of its change feed, and how far behind they are
 
 The name before the underscore is that of the format, "lance" unless `register` was given another.
-Like `lance_changes`, each runs in one task, imports what it needs there, and passes its rows one by
-one: to read many rows, load the format.
+Like `lance_changes`, each runs in one task, imports what it needs there, and yields one row at a
+time: to read many rows, load the format.
 """
 
 from collections.abc import Callable, Mapping

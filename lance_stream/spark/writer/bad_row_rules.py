@@ -1,4 +1,4 @@
-"""What becomes of bad rows, for the sink and for the format as a writer."""
+"""The treatment of bad rows, by the sink and by the format as a writer."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""How an account of Azure Blob Storage is reached, and what its answers mean."""
+"""The endpoints of Azure Blob Storage accounts, and the meaning of their responses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

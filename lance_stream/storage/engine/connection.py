@@ -1,4 +1,4 @@
-"""How obstore connects to a service, and how pylance reaches the same bucket."""
+"""The connection of obstore to a service, and the options for pylance to reach the same bucket."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Storage options for Google Cloud Storage: what gcsfs calls them, and what Lance does.
+"""Storage options for Google Cloud Storage: the names of gcsfs, and those of Lance.
 
     endpoint       endpoint_url, google_base_url; else STORAGE_EMULATOR_HOST; else Google's own
     credentials    token, google_service_account, google_service_account_key, anon; else what

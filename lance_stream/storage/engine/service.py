@@ -1,4 +1,4 @@
-"""What the settings of S3, Google Cloud Storage and Azure have in common."""
+"""The common part of the settings of S3, Google Cloud Storage and Azure."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

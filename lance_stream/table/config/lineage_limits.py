@@ -1,4 +1,4 @@
-"""How much lineage a manifest may hold, as a table's config says.
+"""The limit of lineage in a manifest, as a table's config sets it.
 
     lance.row_lineage.spill               "true": longer sequences go into data files
     lance.row_lineage.inline_max_bytes    up to how many bytes a sequence stays; default: 200 KB

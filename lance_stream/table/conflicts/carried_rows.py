@@ -1,4 +1,4 @@
-"""Where rows that were deleted while they were rewritten are in the new fragments.
+"""Locates rows in new fragments that were deleted while a compaction rewrote them.
 
 A rewrite drops the rows that were deleted when it was planned, and writes the live ones one after
 another, or in an order of its own. Until it is committed, other writers may delete more of them in

@@ -1,4 +1,4 @@
-"""Sequences that were decoded before: each batch of a stream asks for those of all fragments.
+"""A cache of decoded sequences: every batch of a stream needs those of all fragments.
 
 A sequence is known by its bytes. Most of a manifest's bytes are sequences that do not change from
 version to version, though the messages of their fragments do, with each row that is deleted.

@@ -1,4 +1,4 @@
-"""What dropping, renaming and altering columns share.
+"""The common part of dropping, renaming and altering columns.
 
 Dropping and renaming is a Project, which states the remaining columns. No data file is touched:
 columns are found by their field ids. A Project states the whole schema, so it is planned again if
