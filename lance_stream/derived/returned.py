@@ -309,8 +309,8 @@ def _check_numbers(array: pa.Array, numbers: pa.Array) -> None:
     if array.type.equals(numbers.type) or not _has_numbers(array.type) or is_list_type(array.type):
         return
     if pa.types.is_floating(array.type) and pa.types.is_floating(numbers.type):
-        is_lost = pc.is_inf(numbers.cast(pa.float64()))
-        is_other = pc.and_(is_lost, pc.is_finite(array.cast(pa.float64())))
+        overflows = pc.is_inf(numbers.cast(pa.float64()))
+        is_other = pc.and_(overflows, pc.is_finite(array.cast(pa.float64())))
     else:
         back = numbers.cast(
             pa.float64() if pa.types.is_float16(array.type) else array.type, safe=False

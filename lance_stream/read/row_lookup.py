@@ -52,7 +52,7 @@ def find_rows(
 
 
 def _hits(table: TableVersion, row_ids: RowIds) -> Iterator[tuple[int, Positions, Positions]]:
-    """Yield the places of fragments; which of the rows they have, deleted or live; and where."""
+    """Yield the positions of fragments; which of the rows they have, deleted or live; and where."""
     fragments = table.manifest.fragments
     ranges = fragments.lineage.first_row_ids
     begins, ends = fragments.lineage.ids_within(row_ids)

@@ -37,7 +37,7 @@ PRIMARY_KEY_METADATA = "lance-schema:unenforced-primary-key"
 """Field metadata that makes a column part of the table's (unenforced) primary key."""
 
 PRIMARY_KEY_POSITION_METADATA = "lance-schema:unenforced-primary-key:position"
-"""Field metadata with a column's 1-based place in a key of several columns."""
+"""Field metadata with a column's 1-based position in a key of several columns."""
 
 
 def from_arrow(schema: pa.Schema) -> Schema:

@@ -80,7 +80,7 @@ PREPARED_V2: Final = pa.struct(
         pa.field("blob_id", pa.uint32()),
     ]
 )
-"""The input of a file's writer: the bytes of inline blobs, the places of the others."""
+"""The input of a file's writer: the bytes of inline blobs, the locations of the others."""
 
 
 def surface_field(field: Field) -> pa.Field:

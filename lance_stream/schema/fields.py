@@ -57,7 +57,7 @@ class Field:
         metadata: The field's own key-value metadata, as in Arrow.
         extension_name: The name of an Arrow extension type, in files of old writers; new writers
             keep it in `metadata`.
-        primary_key_position: 1-based place in the unenforced primary key; 0 for a member without
+        primary_key_position: 1-based position in the unenforced primary key; 0 for a member without
             a place (a key of one column); None for a column outside the key.
         clustering_key_position: The same for the unenforced clustering key.
         packed_in_file: Whether a data file being read has this struct as one column; None if only
@@ -94,7 +94,7 @@ class Field:
 
     @property
     def is_blob(self) -> bool:
-        """Whether its bytes are stored separately, and the column only has their places."""
+        """Whether its bytes are stored separately, and the column only has their locations."""
         return BLOB_KEY in self.metadata or self.is_blob_v2
 
     @property

@@ -73,7 +73,7 @@ def _pair_siblings(
 
 
 def _by_id(before: Sequence[Field], after: Sequence[Field]) -> dict[int, Field]:
-    """Return the older fields by the places of the newer ones that have their ids."""
+    """Return the older fields by the positions of the newer ones that have their ids."""
     by_id = {field.id: field for field in before}
     return {
         index: older

@@ -14,7 +14,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, open_dataset
 from lance_stream.snapshot.opening import open_newest
-from lance_stream.spark.sink.modes import _check_fits
+from lance_stream.verbs.columns.fit_columns import fit_columns
 from lance_stream.verbs.jobs import plan_job
 
 pytestmark = pytest.mark.oracle
@@ -68,8 +68,10 @@ WRITES: dict[str, Callable[[Dataset], Any]] = {
     "apply_scd1": lambda ds: ds.apply_scd1(
         ROWS.append_column("at", pa.array([1, 1])), keys="id", sequence_by="at"
     ),
-    "sink": lambda ds: _check_fits(SCHEMA, ds.table, is_partial=False),
-    "sink's upsert": lambda ds: _check_fits(SCHEMA, ds.table, is_partial=True),
+    "sink": lambda ds: fit_columns(ds.table, SCHEMA, (), case_sensitive=False, is_partial=False),
+    "sink's upsert": lambda ds: fit_columns(
+        ds.table, SCHEMA, (), case_sensitive=False, is_partial=True
+    ),
     "Spark's append": lambda ds: plan_job(ds.uri, SCHEMA),
     "Spark's append with new columns": lambda ds: plan_job(
         ds.uri, SCHEMA.append(pa.field("new", pa.int64())), add_columns=True

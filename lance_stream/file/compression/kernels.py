@@ -160,7 +160,7 @@ def _entry_at(
     masks: Any,
     entries: Any,
 ) -> Any:
-    """Return `code | bytes << 8` of the symbol at a place of a string that stops after it.
+    """Return `code | bytes << 8` of the symbol at a position of a string that stops after it.
 
     The tables are those of `fsst_matching.Matcher.tables`; the string counts as followed by
     `terminator`, which no symbol of several bytes has.

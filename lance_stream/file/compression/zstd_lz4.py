@@ -257,7 +257,7 @@ def _heads(buffer: ChunkedBuffer, num_bytes: int) -> Bytes:
 
 
 def _numbers(heads: Bytes, start: int, num_bytes: int) -> Counts:
-    """Return the little-endian number at a place of each head; -1 if it is over 2^63."""
+    """Return the little-endian number at a position of each head; -1 if it is over 2^63."""
     wide = np.zeros((len(heads), 8), dtype=np.uint8)
     wide[:, :num_bytes] = heads[:, start : start + num_bytes]
     numbers: Counts = np.maximum(wide.view("<i8")[:, 0], -1)

@@ -8,7 +8,7 @@ from lance_stream.file.metadata.columns import ColumnMetadata
 
 
 class StoredPage(NamedTuple):
-    """A page's place in its file.
+    """A page's position in its file.
 
     Attributes:
         buffers: Its buffers that are not empty, in file order.

@@ -199,7 +199,7 @@ class _HashedKeys(NamedTuple):
         )
 
     def _same(self, others: U32s | None, which: Positions) -> Positions:
-        """Return the places of the keys whose further bits are equal, too.
+        """Return the positions of the keys whose further bits are equal, too.
 
         Args:
             others: (n,) u32, the further bits of keys with equal words; None if there are none.

@@ -197,7 +197,7 @@ def _most_gaining(
 
 
 def _kinds(table: TableVersion) -> Callable[[int], Hashable]:
-    """Return a function of a fragment's place whose value all fragments of a group share."""
+    """Return a function of a fragment's position whose value all fragments of a group share."""
     covered_by = coverage_of(table)
     fragments, ids = table.manifest.fragments, table.manifest.fragments.ids
     never_null = [

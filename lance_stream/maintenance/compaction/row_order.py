@@ -168,7 +168,7 @@ def best_order(lineage: Lineage, bytes_per_row: int) -> Positions | None:
         bytes_per_row: About how many bytes of memory a row takes.
 
     Returns:
-        (n,) the place of each row that is written, among the rows as they stand.
+        (n,) the position of each row that is written, among the rows as they stand.
     """
     order: Positions = np.lexsort((lineage.row_ids, lineage.updated))
     if LEAST_GAIN * lineage.take(order).num_parts > lineage.num_parts:

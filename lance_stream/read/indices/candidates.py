@@ -60,7 +60,7 @@ class Candidates:
 
     Attributes:
         covered: (num_fragments,) in which fragments only some rows can match.
-        offsets: Which rows, by the fragment's place; live, ascending, at least one.
+        offsets: Which rows, by the fragment's position; live, ascending, at least one.
     """
 
     covered: Mask

@@ -157,8 +157,8 @@ def derive(
     location = text_of(uri)
     options = options_in_session(spark, location, as_options(storage_options))
     runner = ByTasks(spark, f"lance-stream: derive {declaration.name} of {location}")
-    beside = None if target is None else text_of(target)
-    return Derivation(location, declaration, beside, options, quarantine, runner)
+    target_uri = None if target is None else text_of(target)
+    return Derivation(location, declaration, target_uri, options, quarantine, runner)
 
 
 def _check_can_be_sent(declaration: Declaration) -> None:

@@ -131,8 +131,8 @@ def _by_row_ids(plan: DiffPlan, older: Manifest, operation: Operation | None) ->
 
 
 def _physical_rows(plan: DiffPlan) -> int:
-    looked_at = chain(plan.removed, plan.added, *plan.common)
-    return sum(fragment.physical_rows for fragment in looked_at)
+    fragments = chain(plan.removed, plan.added, *plan.common)
+    return sum(fragment.physical_rows for fragment in fragments)
 
 
 def _is_countable(plan: DiffPlan) -> bool:

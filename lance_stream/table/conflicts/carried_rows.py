@@ -72,7 +72,7 @@ def by_new_fragment(
         positions: The deleted rows among each old fragment's rewritten rows; see `killed_since`.
         num_written: How many rows of each old fragment were rewritten.
         new_rows: How many rows each new fragment has; as many in total as were rewritten.
-        order: (n,) for each row that was written, its place among all rewritten rows; None if
+        order: (n,) for each row that was written, its position among all rewritten rows; None if
             they were written in their old order.
 
     Returns:

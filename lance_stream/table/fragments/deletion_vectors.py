@@ -42,7 +42,7 @@ BITMAP_THRESHOLD = 5000
 
 _SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 _BYTES_PER_ROW = 5
-"""Of an offset and its place in a bitmap of nulls."""
+"""Of an offset and its position in a bitmap of nulls."""
 
 _U32, _U16 = struct.Struct("<I"), struct.Struct("<H")
 _COOKIE, _COOKIE_WITH_RUNS = 12346, 12347
@@ -311,7 +311,7 @@ def _container_bytes(data: bytes, position: int, count: int, *, is_run: bool) ->
 def _read_container(
     data: bytes, position: int, count: int, *, is_run: bool
 ) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the low halves in a container, ascending, and the place after it."""
+    """Return the low halves in a container, ascending, and the position after it."""
     if is_run:
         (num_runs,) = _U16.unpack_from(data, position)
         runs = (

@@ -58,8 +58,8 @@ class DataFile:
     def column_of(self) -> dict[int, int]:
         """Return the column in the file of each field that is in use.
 
-        In files of version 0.1 that is the field's place in the page table, which begins with the
-        smallest field id.
+        In files of version 0.1 that is the field's position in the page table, which begins with
+        the smallest field id.
 
         Raises:
             UnsupportedFeatureError: It is unknown with which id a file of version 0.1 begins.

@@ -237,7 +237,7 @@ class FragmentList(Sequence[Fragment]):
         """Return a list in which some fragments are replaced or removed.
 
         Args:
-            changes: By place in this list, the fragment to put there, or None to remove it. The
+            changes: By position in this list, the fragment to put there, or None to remove it. The
                 order is kept.
         """
         if not changes:
@@ -362,7 +362,7 @@ class FragmentList(Sequence[Fragment]):
 
     @cached_property
     def index_by_id(self) -> dict[int, int]:
-        """The place in the list of each fragment, by id.
+        """The position in the list of each fragment, by id.
 
         Raises:
             CorruptDataError: Two fragments have the same id.

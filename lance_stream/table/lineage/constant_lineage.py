@@ -84,7 +84,7 @@ class ConstantLineage:
 
         Args:
             count: How many fragments it has.
-            positions: (n,) which of them are not at the same place of this list.
+            positions: (n,) which of them are not at the same position of this list.
             others: Their values.
         """
         return ConstantLineage(

@@ -24,7 +24,7 @@ NO_ADDRESS = np.uint64((1 << 64) - 1)
 
 _OFFSET_BITS = np.uint64(32)
 _OFFSET_MASK = np.uint64((1 << 32) - 1)
-# A table with a place for every id of the span is used up to this many positions per row.
+# A table with a slot for every id of the span is used up to this many slots per row.
 _MAX_SLOTS_PER_ROW = 2
 
 
@@ -100,7 +100,7 @@ class RowIdIndex:
         self._fill(ids[: self.num_rows], addresses[: self.num_rows])
 
     def _fill(self, ids: RowIds, addresses: RowAddresses) -> None:
-        """Keep a table with a place for each id where ids are dense, else a sorted list."""
+        """Keep a table with a slot for each id where ids are dense, else a sorted list."""
         self._addresses = addresses
         if not len(ids):
             return
@@ -142,7 +142,7 @@ class RowIdIndex:
         targets = np.asarray(row_ids, np.uint64)
         positions: npt.NDArray[np.int64]
         if self._ids is None:
-            # Modulo 2^64: an id below the first becomes a place far after the last.
+            # Modulo 2^64: an id below the first becomes a slot far after the last.
             shifted = targets - np.uint64(self._first)
             is_there = shifted < np.uint64(len(self._addresses))
             positions = np.where(is_there, shifted, np.uint64(0)).astype(np.int64)

@@ -5,7 +5,7 @@ states the lengths of the buffers of its body, and the body. Buffers may be comp
 begins with its uncompressed number of bytes, i64, and Arrow allocates that many before it reads the
 rest. So the header of a batch is read here first, and its sizes are compared with the allowed ones.
 
-    flatbuffer      u32 place of the root table
+    flatbuffer      u32 position of the root table
     table           i32 distance back to its vtable; values
     vtable          u16 its own size, u16 size of the table, then u16 per field: the place of its
                     value in the table, 0 for a field without one

@@ -105,7 +105,7 @@ def iterate_fields(data: bytes, position: int, end: int) -> Iterator[WireField]:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the varint at a place and the place after it.
+    """Return the varint at a place and the position after it.
 
     Raises:
         CorruptDataError: The bytes end within it, or it does not fit in 64 bits.

@@ -358,10 +358,10 @@ def _by_words(staged: Sequence[StagedRows], rules: UpsertRules) -> list[SortedRo
     result: list[SortedRows] = []
     for task_rows in staged:
         if task_rows.encoded:
-            portions = _with_words(
+            batches = _with_words(
                 decode_rows(task_rows.encoded), task_rows.keys, rules, task_rows.seed
             )
-            result.append(sort_rows(portions))
+            result.append(sort_rows(batches))
         result.append(task_rows.sorted_rows)
     return result
 

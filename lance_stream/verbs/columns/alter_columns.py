@@ -368,15 +368,15 @@ def _check_identified(
 ) -> None:
     """Raise if readers of the table's history could not tell which column is which."""
     new_ids = same_fields(before, after, ids_hold=True)
-    lost = [
+    names = [
         field.name
         for top in after
         for field in top.walk()
         if new_ids.get(field.id) != expected[field.id]
     ]
-    if lost:
+    if names:
         raise InvalidInputError(
-            f"the column {lost[0]!r} could not be identified in older versions if several columns "
+            f"the column {names[0]!r} could not be identified in older versions if several columns "
             "were cast and renamed at once; rename them in a second call"
         )
 

@@ -231,7 +231,7 @@ class MiniBlockPage:
         Args:
             chosen: The chunks.
             rows: The rows, counted in the page.
-            slots: (num_rows,) the place among the chunks of the one in which each starts.
+            slots: (num_rows,) the position among the chunks of the one in which each starts.
             num_levels: (num_chosen,) the entries of each chunk.
 
         Returns:
@@ -354,7 +354,7 @@ class ReadChunks(NamedTuple):
         data: Their bytes, possibly with others between them.
         starts: (num_chosen,) the start of each in `data`.
         rows: The requested rows, counted in the page.
-        slots: (num_rows,) the place in `chosen` of the chunk in which each starts; empty for a
+        slots: (num_rows,) the position in `chosen` of the chunk in which each starts; empty for a
             range.
     """
 
