@@ -1,4 +1,4 @@
-"""Parts of packed structs: all are read, and the requested ones are kept.
+"""Parts of packed structs: reads all of them, and returns the requested ones.
 
 The parts of a packed struct are stored side by side in one column, and only the file's own schema
 lists them all. `with_whole_structs` adds the missing ones to a projected field; `without_parts`

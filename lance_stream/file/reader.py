@@ -1,4 +1,4 @@
-"""Reading a data file: metadata once, then rows of the columns requested.
+"""Reads a data file: its metadata once, then rows of the requested columns.
 
 Everything here is pure: it requests byte ranges and receives buffers (see `byte_ranges`). The last
 64 KiB of a file come with the first request and are kept, so that a small file is read by one

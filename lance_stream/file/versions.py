@@ -1,4 +1,4 @@
-"""File versions: their names, and the three places that spell them differently.
+"""File versions: their names, and their three different spellings in the format.
 
     version     manifest    DataFile (major, minor)     footer (major, minor)
     0.1         "0.1"       (0, 2)                      (0, 2), another file layout

@@ -1,4 +1,4 @@
-"""Writing a data file: batches in, bytes to append out.
+"""Writes a data file: batches in, bytes to append out.
 
     write       the buffers of pages that became full, each aligned to 64 bytes
     finish      the rest of the pages, the file descriptor, column metadata, tables and footer

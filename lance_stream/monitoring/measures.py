@@ -1,4 +1,4 @@
-"""The numbers of a table now: its size, what a compaction would rewrite, indices, consumers' lag.
+"""The current figures of a table: its size, compaction backlog, indices, and consumers' lag.
 
 They are read when somebody asks for them, never by a batch. What a version tells of itself is
 cached, so asking again without a new version costs one look for it, and the consumers' tags.

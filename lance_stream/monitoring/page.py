@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file that loads nothing.
+"""The page of a report: one HTML file without external resources.
 
 All text from the table is escaped for where it stands: HTML in the body, and JSON without `<` in
 the data that the script reads. Scripts run only if their digest is in the page's security policy,

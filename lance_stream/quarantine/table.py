@@ -1,4 +1,4 @@
-"""The quarantine of a table: where it is, what it has, and which of its rows count.
+"""The quarantine of a table: its location, its columns, and its valid rows.
 
 Each row has the app id, the batch id and the *attempt* that it belongs to: the digest of the bad
 rows of a batch and of their reasons, as one run of the sink found them. The table's ledger names

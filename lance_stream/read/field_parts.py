@@ -1,4 +1,4 @@
-"""Columns stored in parts: in several data files of a fragment, or partly nowhere.
+"""Columns stored in parts: in several data files of a fragment, or partly missing.
 
 A fragment's data files contain fields by id. After columns were added, replaced or dropped, the
 parts of one struct may be in different files, and a part that was added without values is in no

@@ -1,4 +1,4 @@
-"""What workers run to read: one work unit, some rows of one fragment, as Arrow batches.
+"""The workers' part of a read: some rows of one fragment, as Arrow batches.
 
 A `WorkUnit` is picklable and self-contained: the table's location, the version planned on, the
 fragment as bytes, the rows and the columns. A worker needs no manifest to read it.

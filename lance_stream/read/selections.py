@@ -1,4 +1,4 @@
-"""Which rows of a fragment form one batch, and where a range of rows is cut into batches."""
+"""Splits rows of a fragment, or a range of rows, into batches."""
 
 from dataclasses import dataclass
 from typing import Final

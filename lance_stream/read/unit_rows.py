@@ -1,4 +1,4 @@
-"""The rows of work units: what a worker needs, without planning."""
+"""The rows of work units: the part of reading that workers import, without planning."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Which fields of two schemas are the same column, at every level of nesting.
+"""Column identity: which fields of two schemas are the same column, at every level of nesting.
 
 A field's id identifies it only between a version and the one created from it, and an overwrite
 assigns new ids. For the parts of a struct, or the columns of a table, in two such versions:

@@ -1,4 +1,4 @@
-"""How a notebook shows a version of a table."""
+"""The HTML that a notebook shows for a version of a table."""
 
 from html import escape
 from typing import Final

@@ -1,4 +1,4 @@
-"""Opens the newest version of a table: by its location, or given any version of it.
+"""Opens the newest version of a table: by location, or from any other version.
 
 A version that a user names, by number, tag, branch or moment, is opened by `resolving`.
 """

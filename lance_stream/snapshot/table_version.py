@@ -1,4 +1,4 @@
-"""One version of a table and its location: what every verb starts from."""
+"""One version of a table and its location, the starting point of every operation."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

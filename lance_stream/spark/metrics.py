@@ -1,4 +1,4 @@
-"""Metrics of streams that read the change feed: how far they are behind.
+"""Metrics of streams that read the change feed: their lag.
 
     spark.streams.addListener(FeedListener(PrometheusMetrics()))
 

@@ -1,4 +1,4 @@
-"""Pieces of one buffer that are processed together, like the chunks of a mini-block page.
+"""Buffers that are split into pieces and processed together, like the chunks of a mini-block page.
 
 The chunks of a page are consecutive, each with a header and padding between its buffers.
 A codec gets one buffer of all chosen chunks, so that it can process them at once.

@@ -1,4 +1,4 @@
-"""Reads many small pieces of a file without an object for each.
+"""Reads many small pieces of a file without an object per piece.
 
 Tens of thousands of scattered rows of a column are tens of thousands of pieces. A request for each
 takes several times the time and memory of reading the bytes between them. So pieces that are close

@@ -1,4 +1,4 @@
-"""Matches bytes with the symbols of an FSST table: the longest that fit, one after the other.
+"""Matches bytes with the symbols of an FSST table, always the longest that fits.
 
 All byte strings are processed at once: one step finds the next symbol of each. A symbol is found
 

@@ -1,4 +1,4 @@
-"""zstd and lz4: pieces of bytes, each compressed separately, with its raw size in front.
+"""zstd and lz4: separately compressed pieces, each prefixed with its uncompressed size.
 
 A piece is a buffer of a mini-block chunk, a whole buffer, or one value:
 

@@ -1,4 +1,4 @@
-"""The ends of a data file: footer, position tables and the file's own schema.
+"""The end of a data file: footer, position tables and the file's schema.
 
     buffers of pages            each 64-byte aligned, 0 padding
     global buffers              64-byte aligned; number 0 is the file descriptor

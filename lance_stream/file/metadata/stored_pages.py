@@ -1,4 +1,4 @@
-"""Where the pages of a file are stored, for readers that fetch a page before they decode it."""
+"""The positions of a file's pages, for readers that prefetch pages."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

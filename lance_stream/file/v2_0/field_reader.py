@@ -1,4 +1,4 @@
-"""Reads the fields of a 2.0 file; caches what it learns about its columns."""
+"""Reads the fields of a 2.0 file; caches the metadata of its columns."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Reads the indices of nested fields ahead, so that a row of them takes two rounds of requests.
+"""Prefetches the indices of nested fields, so that reading a row takes two rounds of requests.
 
 The contents of a list of strings are found in three steps, each depending on the previous one: the
 ends of the lists, the ends of the strings, their bytes. But the metadata of a page of lists state

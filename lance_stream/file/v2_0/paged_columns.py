@@ -1,4 +1,4 @@
-"""A column of a 2.0 file with what is known about its pages."""
+"""A column of a 2.0 file, with cached metadata of its pages."""
 
 from functools import cached_property
 

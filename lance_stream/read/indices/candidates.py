@@ -1,4 +1,4 @@
-"""The rows that a filter may match, as far as indices tell.
+"""The rows that a filter may match, according to indices.
 
     fragments that the index covers          the rows that it finds, less the deleted ones
     all other fragments                      every row

@@ -1,4 +1,4 @@
-"""Rows of a fragment as ranges; what of a filter's columns could exclude some of them."""
+"""Rows of a fragment as ranges; the parts of a filter that could exclude some of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Row ids and row versions in hidden columns of data files, read as far as they are needed.
+"""Row ids and row versions in hidden columns of data files, read on demand.
 
 A column of a million rows takes milliseconds to read, and every batch of a stream asks for some of
 its values. So it is read as a whole once enough are asked for, and kept by the process; a few are

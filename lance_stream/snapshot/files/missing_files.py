@@ -1,4 +1,4 @@
-"""Explains a missing file of a version: mostly, the version was cleaned up meanwhile.
+"""Explains a missing file of a version: usually, the version was cleaned up in the meantime.
 
 An open version (a dataset, a DataFrame or view of Spark, a planned batch) is not protected from
 cleanup; a tag protects it.

@@ -1,4 +1,4 @@
-"""The files of one table, opened when they are needed and kept open for a while.
+"""The files of one table, opened on first use and cached.
 
 A data file's footer and metadata are read once: readers are cached, with LRU eviction. No cache
 survives pickling: a worker opens what it needs.

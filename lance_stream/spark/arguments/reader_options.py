@@ -1,4 +1,4 @@
-"""The options of a reader: the table `ReaderOptions`, and where each option has a meaning."""
+"""The options of a reader: the table `ReaderOptions`, and which readers accept each option."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a user may have meant by an option that does not exist."""
+"""Suggestions for options that do not exist."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""The arguments of a writer: the table `WriterArguments`, and what they say together.
+"""The arguments of a writer: the table `WriterArguments`, and checks of their combinations.
 
 A writer is `lance_sink`, `auto_cdc_sink`, or the format: `df.write` and `df.writeStream`. The
 arguments of AUTO CDC alone are in `upsert.change_rules`, which `Dataset.apply_scd1` and

@@ -1,4 +1,4 @@
-"""The change feed of an interval as a DataFrame, planned by the process that asks for it.
+"""The change feed of an interval as a DataFrame, planned by the calling process.
 
 Spark asks a Python source for its columns and its tasks in two processes of their own, each new in
 a session, and starts a worker for each task. Here the caller's process opens the table and plans.

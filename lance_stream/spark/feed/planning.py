@@ -1,4 +1,4 @@
-"""Planning the change feed for Spark: columns, and tasks between two positions.
+"""Plans the change feed for Spark: columns, and tasks between two positions.
 
 Planning walks from version to version, compares manifests, and returns work units; the workers read
 the rows. No state is kept between two batches of a stream, so a batch in a checkpoint can always be

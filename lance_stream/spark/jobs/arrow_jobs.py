@@ -1,4 +1,4 @@
-"""Running a function over a DataFrame's Arrow batches in Spark.
+"""Runs a function over a DataFrame's Arrow batches in Spark.
 
 Spark's public API is `DataFrame.mapInArrow`. It requires pandas on the driver, only to check the
 version of something it then does not use; two calls that are not public build the same plan without

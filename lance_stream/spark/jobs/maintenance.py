@@ -1,4 +1,4 @@
-"""Compaction and cleanup of a table as Spark jobs, for tables that keep one process busy for long.
+"""Compaction and cleanup of a table as Spark jobs, for tables too large for one process.
 
     compact_table    the driver plans from the manifest, tasks rewrite, the driver commits
     cleanup_table    the driver decides, tasks list and delete

@@ -1,4 +1,4 @@
-"""What a task reads, and how: all that Spark's workers need of a table or its change feed.
+"""The input of a task: everything that a Spark worker needs to read a table or its change feed.
 
 Spark pickles a reader for every worker, and a `TaskInput` for every task. A reader pickles itself
 as a `TaskReader`, and a `TaskInput` knows how its rows are shown. So a worker imports neither

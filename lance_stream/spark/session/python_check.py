@@ -1,4 +1,4 @@
-"""Finds workers that cannot run this package, before the first task where that is possible.
+"""Finds workers that cannot run this package, before the first task if possible.
 
 Workers on this machine are checked when a session is first used. Those on other machines are only
 known by their errors.

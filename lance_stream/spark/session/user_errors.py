@@ -1,4 +1,4 @@
-"""Errors that a user can act on, without the frames of this package.
+"""Shows errors that a user can act on without the frames of this package.
 
 Spark passes an error of a Python source, writer or foreachBatch function on as the text of its
 traceback: in Spark's message our sentence would come last, below the frames of a dozen modules that

@@ -1,4 +1,4 @@
-"""Bit-packed encodings: integers without their high bits. Read only: no current writer uses them.
+"""Bit-packed encodings: integers without their high bits. Read-only: no current writer uses them.
 
 Integers, the end offsets and the bytes of strings were stored this way on request.
 

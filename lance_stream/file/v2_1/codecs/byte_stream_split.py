@@ -1,4 +1,4 @@
-"""Byte-stream-split codec: the first bytes of all values, then the second ones, and so on.
+"""Byte-stream-split codec: the first bytes of all values, then the second bytes, and so on.
 
 A mini-block chunk is one buffer:
 

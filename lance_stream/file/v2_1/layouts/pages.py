@@ -1,4 +1,4 @@
-"""The pages of one leaf column: the layout of each, and what was parsed of them.
+"""The pages of one leaf column: their layouts, and their cached metadata.
 
     PageLayout
         mini_block_layout   mini_block.MiniBlockPage

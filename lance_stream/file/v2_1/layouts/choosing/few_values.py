@@ -1,4 +1,4 @@
-"""Pages of a few values without nulls: what `choose` makes of them, in a fraction of the time.
+"""Encodes pages of a few values without nulls like `choose`, in a fraction of the time.
 
 Ten numbers are stored as they are, whatever they are, and ten short strings as one chunk; from 2.2
 on unless all are the same. Most of the time of a commit of ten rows and 50 columns would go into

@@ -1,4 +1,4 @@
-"""Full-zip layout: each value is stored with its own levels, and is found without the others.
+"""Full-zip layout: values interleaved with their levels, each readable without the others.
 
 The buffers of the page:
 

@@ -1,4 +1,4 @@
-"""Adjacent mini-block pages of a column, decoded together if they are alike.
+"""Decodes adjacent mini-block pages of a column together if they have the same structure.
 
 Many small pages then cost little more than one large one.
 """
