@@ -24,7 +24,8 @@ ADDED = [
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_the_reference_commits_the_same(tmp_path: Path, version: str) -> None:
+def test_pylance_adds_the_same_columns(tmp_path: Path, version: str) -> None:
+    """Field ids and fragments must be those of pylance, since it continues the table."""
     twins = Twins(tmp_path, rows(range(20), 0), data_storage_version=version)
     for uri in (twins.ours, twins.theirs):
         lance.dataset(uri).create_scalar_index("id", "BTREE")
@@ -101,6 +102,7 @@ def test_compacted_2_0_files_omit_null_structs(tmp_path: Path, by: str) -> None:
 
 
 def test_dropped_field_ids_are_not_reused(tmp_path: Path) -> None:
+    """A reused id would bring back the values of the dropped column."""
     twins = Twins(tmp_path, rows(range(20), 0))
     for uri in (twins.ours, twins.theirs):
         lance.dataset(uri).drop_columns(["x"])
@@ -124,6 +126,7 @@ def test_concurrent_pylance_appends_read_null(tmp_path: Path) -> None:
 
 
 def test_both_add_columns_concurrently(tmp_path: Path) -> None:
+    """Both writers would give the same field id to different columns."""
     twins = Twins(tmp_path, rows(range(5), 0))
     theirs = lance.dataset(twins.ours)
     add_columns(open_newest(twins.ours), pa.schema([pa.field("b", pa.string())]))

@@ -82,6 +82,7 @@ def check_same(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_pylance_reads_and_continues_our_casts(tmp_path: Path, version: str) -> None:
+    """A cast rewrites columns into new files, on which pylance appends and compacts."""
     ds = lance_stream.open_dataset(create(tmp_path, version))
     before = ds.to_table().to_pylist()
     for path, wider in WIDER.items():
@@ -113,7 +114,8 @@ def test_twins_are_cast_alike(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_nullability_is_pylances(tmp_path: Path, version: str) -> None:
+def test_nullability_changes_equal_pylances(tmp_path: Path, version: str) -> None:
+    """pylance refuses rows by the stored flag, in either direction."""
     ds = lance_stream.open_dataset(create(tmp_path, version))
     for path, nullable in (("id", False), ("vector", False), ("id", True)):
         ds = ds.alter_columns({"path": path, "nullable": nullable})
@@ -134,7 +136,8 @@ def test_a_stale_append_by_pylance_does_not_lose_values(tmp_path: Path) -> None:
     assert lance.dataset(uri).count_rows() == 7
 
 
-def test_our_stale_append_after_pylances_cast_is_refused(tmp_path: Path) -> None:
+def test_stale_appends_follow_a_cast(tmp_path: Path) -> None:
+    """Rows in the old type must not be committed, but can be written again in the new one."""
     uri = create(tmp_path, "2.2")
     ds = lance_stream.open_dataset(uri)
     lance.dataset(uri).alter_columns({"path": "place.zip", "data_type": pa.int64()})
@@ -162,6 +165,7 @@ def test_pylance_reads_and_continues_our_parts(tmp_path: Path, version: str) -> 
 
 
 def test_parts_are_added_as_pylance_does(tmp_path: Path) -> None:
+    """Fields inside of structs and lists get ids in the order that pylance uses."""
     uris = [create(tmp_path / name, "2.2") for name in ("ours", "theirs")]
     deep = pa.struct([pa.field("d", pa.string())])
     item = pa.struct([pa.field("m", pa.string())])
@@ -196,6 +200,7 @@ def test_a_column_with_an_index_is_not_cast(tmp_path: Path) -> None:
 
 
 def test_branches_are_altered_alone(tmp_path: Path) -> None:
+    """The main branch shares files with the branch, but not the schema."""
     ds = lance_stream.open_dataset(create(tmp_path, "2.2"))
     ds.branches.create("dev")
     branch = lance_stream.open_dataset(ds.uri, branch="dev")

@@ -170,6 +170,7 @@ def indices_of(manifest: Manifest) -> list[Any]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_our_manifests_equal_pylances(tmp_path: Path, seed: int) -> None:
+    """Both must derive the same table from a transaction, or they drift apart with each commit."""
     acts = random.Random(seed)
     history = History(str(tmp_path / "t"), seed)
     for _ in range(12):
@@ -179,6 +180,7 @@ def test_our_manifests_equal_pylances(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_index_coverage_agrees_after_commits(tmp_path: Path, seed: int) -> None:
+    """An index that claims a fragment too many loses matches."""
     acts = random.Random(seed)
     history = IndexedHistory(str(tmp_path / "t"), seed)
     for _ in range(12):

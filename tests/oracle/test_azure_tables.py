@@ -33,6 +33,7 @@ class TestTablesOnAzureByTheirFullNames(SharedTables):
 
 
 def test_both_azure_uri_forms_open_one_table(azure_container: Bucket) -> None:
+    """Two spellings that lead to two tables would split the data."""
     short = Place(f"{azure_container.uri}/a/t", azure_container.storage_options)
     short.they_append(rows(1))
     in_full(azure_container, "a/t").we_append(rows(2))

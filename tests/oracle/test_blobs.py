@@ -59,6 +59,7 @@ def check_both_read(path: Path, values: list[bytes | None]) -> None:
 @pytest.mark.parametrize("nulls", ["none", "some", "all"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_blobs_of_pylance_read_the_same(tmp_path: Path, version: str, nulls: str) -> None:
+    """Each size lies in another place: inline, packed or in a file of its own."""
     values = values_of(EDGES, nulls)
     lance.write_dataset(table_of(values), tmp_path / "t", data_storage_version=version)
     check_both_read(tmp_path / "t", values)
@@ -67,6 +68,7 @@ def test_blobs_of_pylance_read_the_same(tmp_path: Path, version: str, nulls: str
 @pytest.mark.parametrize("nulls", ["none", "some", "all"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_pylance_reads_our_blobs(tmp_path: Path, version: str, nulls: str) -> None:
+    """Thresholds, file names and descriptions must be those that pylance expects."""
     values = values_of(EDGES, nulls)
     table = table_of(values)
     lance_stream.create_dataset(tmp_path / "t", table.schema, version).append(table)
@@ -77,6 +79,7 @@ def test_pylance_reads_our_blobs(tmp_path: Path, version: str, nulls: str) -> No
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("writer", ["pylance", "ours"])
 def test_many_small_blobs_read_alike(tmp_path: Path, version: str, writer: str) -> None:
+    """Twenty thousand blobs fill several pages and packed files."""
     random = np.random.default_rng(9)
     values = values_of(random.integers(0, 50, 20_000).tolist(), "some")
     table = table_of(values)
@@ -94,6 +97,7 @@ def test_many_small_blobs_read_alike(tmp_path: Path, version: str, writer: str) 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_both_write_to_a_table_alternately(tmp_path: Path, version: str) -> None:
+    """Fragments of both writers stand next to each other in one table."""
     one, two = values_of(EDGES, "some"), values_of(EDGES[::-1], "none")
     lance.write_dataset(table_of(one), tmp_path / "t", data_storage_version=version)
     lance_stream.open_dataset(tmp_path / "t").append(table_of(two, 100))
@@ -105,6 +109,7 @@ def test_both_write_to_a_table_alternately(tmp_path: Path, version: str) -> None
 
 
 def test_extension_type_columns_read_alike(tmp_path: Path) -> None:
+    """The thresholds of a column are metadata that both writers must obey."""
     values = values_of([0, 10, 11, 90, 101, 30], "some")
     field = lance.blob_field(
         "b", inline_size_threshold=10, dedicated_size_threshold=100, pack_file_size_threshold=200
@@ -126,6 +131,7 @@ def test_extension_type_columns_read_alike(tmp_path: Path) -> None:
 
 
 def test_external_blobs_of_pylance_are_read(tmp_path: Path) -> None:
+    """pylance stores URIs and ranges in other files on request."""
     (tmp_path / "outside.bin").write_bytes(b"0123456789")
     uri = (tmp_path / "outside.bin").as_uri()
     blobs = lance.blob_array([uri, lance.Blob.from_uri(uri, 3, 4), b"inside", None])

@@ -52,6 +52,7 @@ def of_both(uri: str, branch: str | None, version: int | None = None) -> list[in
 
 
 def test_branches_open_by_name_folder_or_tag(uri: str) -> None:
+    """pylance accepts all three, and each must lead to the same version."""
     assert of_both(uri, None) == [2, 3]
     assert of_both(uri, "dev") == [1, 2, 3, 10]
     assert of_both(uri, "dev", 2) == [1, 2, 3]
@@ -72,6 +73,7 @@ def test_branches_open_by_name_folder_or_tag(uri: str) -> None:
 
 
 def test_branches_are_listed_from_each_of_them(uri: str) -> None:
+    """The list belongs to the table, not to the branch from which it is asked for."""
     theirs = lance.dataset(uri).branches.list()
     for version in (None, ("dev", None), ("dev/deep", None)):
         found = open_dataset(uri, version).branches.list()
@@ -100,11 +102,13 @@ def test_branches_are_listed_from_each_of_them(uri: str) -> None:
 def test_a_missing_branch_or_version_is_reported(
     uri: str, version: object, error: type[Exception], match: str
 ) -> None:
+    """A typing mistake must not open the main branch instead."""
     with pytest.raises(error, match=match):
         open_dataset(uri, version)  # type: ignore[arg-type]  # what is refused
 
 
 def test_pylance_reads_our_commits_to_branches(uri: str) -> None:
+    """Files of a branch lie in its own folder, and those of its parent behind base paths."""
     ds = open_dataset(f"{uri}/tree/dev").append(rows(11)).delete("id = 2").compact().restore(4)
     assert ds.verify() == []
     assert of_both(uri, "dev") == [1, 2, 3, 10, 11]
@@ -115,6 +119,7 @@ def test_pylance_reads_our_commits_to_branches(uri: str) -> None:
 
 
 def test_tags_on_branches_are_found_by_pylance(uri: str) -> None:
+    """A tag names branch and version, as the same number exists in both."""
     dev = open_dataset(f"{uri}/tree/dev")
     dev.tags.create("ours")
     open_dataset(uri).tags.create("other", ("dev", 2))
@@ -136,6 +141,7 @@ def test_tags_on_branches_are_found_by_pylance(uri: str) -> None:
 
 
 def test_a_branch_is_followed_from_its_start(uri: str) -> None:
+    """Versions before the start belong to the parent, and consumers are kept per branch."""
     dev = open_dataset(f"{uri}/tree/dev").append(rows(11)).delete("id = 3")
     changes = dev.changes(2, columns=["id"]).read_all()
     assert [
@@ -166,6 +172,7 @@ def test_a_consumer_stored_in_its_branch_continues(uri: str) -> None:
 
 
 def test_cleanup_keeps_what_branches_and_tags_need(uri: str) -> None:
+    """A branch reads files of its parent, which must outlive the parent's versions."""
     dev = open_dataset(f"{uri}/tree/dev").append(rows(11))
     lance.dataset(uri).tags.create("held", ("dev", 4))
     dev = dev.overwrite(rows(12)).append(rows(13))
@@ -204,6 +211,7 @@ def test_branches_can_be_named_like_table_folders(tmp_path: Path) -> None:
 
 
 def test_a_moved_branch_is_readable_not_cleaned(uri: str, tmp_path: Path) -> None:
+    """Without its table, nobody knows which files others still need."""
     moved = tmp_path / "moved"
     Path(uri, "tree/dev").rename(moved)
     ds = open_dataset(moved)
@@ -238,6 +246,7 @@ def test_cleanup_protects_files_of_unstated_branches(uri: str, branch: str, has_
 
 @pytest.mark.parametrize("name", ["a" * 256, "dev/" + "a" * 256, "\u00e9" * 128])
 def test_overlong_branch_and_tag_names_are_refused(uri: str, name: str) -> None:
+    """The file system would refuse the name later, with an error that names no cause."""
     with pytest.raises(InvalidInputError, match="256 bytes, and a name can have 255"):
         open_dataset(uri, (name, None))
     if name.isascii() and "/" not in name:
@@ -248,6 +257,7 @@ def test_overlong_branch_and_tag_names_are_refused(uri: str, name: str) -> None:
 
 
 def test_our_tag_names_can_match_pylances_length(uri: str) -> None:
+    """A name that pylance accepts must be usable here, and the other way round."""
     longest = "a" * 211
     lance.dataset(uri).tags.create(longest, 1)
     open_dataset(uri).tags.create("b" * 248, 2)
@@ -296,6 +306,7 @@ def test_cleaning_a_clone_spares_its_base(uri: str, tmp_path: Path) -> None:
 
 
 def test_branches_are_recognized_through_links(uri: str, tmp_path: Path) -> None:
+    """A tag would otherwise be created for the wrong branch."""
     (tmp_path / "link").symlink_to(Path(uri, "tree/dev"))
     open_dataset(tmp_path / "link").tags.create("gold", 3)
     assert lance.dataset(uri).tags.list()["gold"]["branch"] == "dev"
@@ -303,6 +314,7 @@ def test_branches_are_recognized_through_links(uri: str, tmp_path: Path) -> None
 
 
 def test_the_command_line_shows_branches(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The user sees which branch is open, what holds it, and files that do not belong there."""
     open_dataset(uri).tags.create("gold", ("dev", 3))
     Path(uri, "_refs/tags/stray.json").write_text("?")
     assert main(["show", f"{uri}/tree/dev"]) == 0
@@ -323,6 +335,7 @@ def test_a_folder_named_tree_holds_a_table(tmp_path: Path) -> None:
 
 
 def test_spark_reads_the_branch_of_a_tag(uri: str) -> None:
+    """The option `tag` must lead to the branch that the tag names."""
     from lance_stream.spark.source.lance_source import LanceSource
 
     open_dataset(uri).tags.create("dev-3", ("dev", 3))
@@ -335,6 +348,7 @@ def test_spark_reads_the_branch_of_a_tag(uri: str) -> None:
 
 
 def test_a_stream_and_its_consumer_follow_branches(uri: str) -> None:
+    """A stream that opens a branch must never deliver rows of the main branch."""
     from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
     from tests.spark.feed.query_runs import Query
 
@@ -360,6 +374,7 @@ def test_a_stream_and_its_consumer_follow_branches(uri: str) -> None:
 def test_an_unlistable_folder_stops_cleanup(
     uri: str, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Branches and tags that cannot be listed may need every file."""
     main = open_dataset(uri).overwrite(rows(7))
     main.tags.create("gold", 1)
     before = {path for path in Path(uri).rglob("*") if path.is_file()}

@@ -47,6 +47,7 @@ def check_same(twins: Twins) -> None:
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 def test_column_changes_are_followed_in_sequence(tmp_path: Path, version: str) -> None:
+    """Each change builds on field ids and files of the one before."""
     twins = twins_of(tmp_path, version)
     ours = lance_stream.open_dataset(twins.ours)
     ours = ours.add_columns({"y": "id * 2"})
@@ -73,6 +74,7 @@ def test_column_changes_are_followed_in_sequence(tmp_path: Path, version: str) -
 
 
 def test_rows_that_get_values_are_updates(tmp_path: Path) -> None:
+    """pylance's delta reports them as updated, and so must the feed."""
     twins = twins_of(tmp_path)
     before = lance_stream.open_dataset(twins.ours)
     after = before.add_columns({"y": "x + 1", "loud": "`group` = 'g1'"})
@@ -87,6 +89,7 @@ def test_rows_that_get_values_are_updates(tmp_path: Path) -> None:
 
 
 def test_indices_follow_renamed_columns(tmp_path: Path) -> None:
+    """Indices refer to field ids, so a rename must not lose them."""
     twins = twins_of(tmp_path)
     for uri in (twins.ours, twins.theirs):
         lance.dataset(uri).create_scalar_index("id", "BTREE")
@@ -99,6 +102,7 @@ def test_indices_follow_renamed_columns(tmp_path: Path) -> None:
 
 
 def test_our_feed_reads_pylances_column_changes(tmp_path: Path) -> None:
+    """Renames and dropped columns must not show as changes of rows."""
     twins = twins_of(tmp_path)
     theirs = lance.dataset(twins.ours)
     theirs.alter_columns({"path": "group", "name": "team"})
@@ -113,7 +117,8 @@ def test_our_feed_reads_pylances_column_changes(tmp_path: Path) -> None:
     assert set(pres["team"].to_pylist()) == {"g0", "g1", "g2"}
 
 
-def test_the_reference_can_continue_writing(tmp_path: Path) -> None:
+def test_pylance_continues_our_column_changes(tmp_path: Path) -> None:
+    """pylance must accept the schema and files that column changes leave."""
     twins = twins_of(tmp_path)
     ours = lance_stream.open_dataset(twins.ours).add_columns({"y": "id * 2"})
     ours.drop_columns(["x"]).rename_columns({"y": "double"})
@@ -246,6 +251,7 @@ class Columns:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_column_histories_agree(tmp_path: Path, seed: int) -> None:
+    """Faults between column changes and other operations show only in sequences."""
     columns = Columns(tmp_path, seed)
     acts = [
         columns.add,
@@ -290,6 +296,7 @@ def snapshot(uri: str) -> dict[int, dict[str, Any]]:
 def test_casts_within_lists_write_separate_files(
     tmp_path: Path, version: str, make_list: Callable[[pa.DataType], pa.DataType]
 ) -> None:
+    """The cast field goes to a new file, while its siblings stay in the old one."""
     items = make_list(pa.struct([("a", pa.float64()), ("d", pa.string())]))
     points = [
         [{"a": 1.5, "d": "x"}, None],

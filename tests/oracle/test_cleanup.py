@@ -50,6 +50,7 @@ def their_cleanup(uri: str, *, delete_unverified: bool = False) -> Any:
 
 @pytest.mark.parametrize("tagged", [[], [2], [4, 6]])
 def test_cleanup_deletes_the_files_pylance_deletes(uri: str, tagged: list[int]) -> None:
+    """One file more would be a loss of data, one less a leak."""
     for number in tagged:
         lance.dataset(uri).tags.create(f"v{number}", number)
     other = f"{uri}-2"
@@ -69,6 +70,7 @@ def test_cleanup_deletes_the_files_pylance_deletes(uri: str, tagged: list[int]) 
 
 
 def test_unverified_files_go_as_with_pylance(uri: str) -> None:
+    """Young files that no version refers to may belong to a running writer."""
     fragments = lance.fragment.write_fragments(rows(0, 5), uri)
     assert len(fragments) == 1
     other = f"{uri}-2"
@@ -81,6 +83,7 @@ def test_unverified_files_go_as_with_pylance(uri: str) -> None:
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 def test_either_side_continues_after_a_cleanup(uri: str, first: str) -> None:
+    """The second cleanup must find nothing to do, and the rows must stay."""
     before = lance.dataset(uri).to_table(with_row_id=True)
     lance.dataset(uri).tags.create("gold", 3)
     cleanups: list[Callable[[], object]] = [

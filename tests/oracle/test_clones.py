@@ -30,6 +30,7 @@ def clone(tmp_path: Path) -> str:
 def test_races_on_a_clone_are_planned_again(
     clone: str, ours: str, their_writer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Conflicts depend on deletion files, which lie in another table's folder."""
     verbs: dict[str, Callable[[Any], object]] = {
         "delete": lambda ds: ds.delete("id IN (1, 2)"),
         "update": lambda ds: ds.update({"id": "id", "x": "x + 1"}, where="id = 1"),  # moves it

@@ -21,12 +21,14 @@ pytestmark = [
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.essential
 def test_the_law_holds_in_short_histories(seed: int) -> None:
+    """A column matched by its name would take values of a dropped or renamed one."""
     assert run(seed, num_steps=5) > 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4])
 def test_the_law_holds_in_long_histories(seed: int) -> None:
+    """Some confusions need many renames, drops and casts in one table."""
     assert run(seed, num_steps=12) > 8
 
 
@@ -41,6 +43,8 @@ def is_noticed(seeds: range) -> bool:
 
 @pytest.mark.slow
 def test_matching_columns_by_name_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law proves something only if it notices the mistake that it excludes."""
+
     def by_names(before: Sequence[Field], after: Sequence[Field], **_: bool) -> identity.Ids:
         return identity.same_fields(before, after, ids_hold=False)
 

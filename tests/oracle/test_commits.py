@@ -144,6 +144,7 @@ EXPECTED: dict[str, dict[str, type[Exception]]] = {
 def test_our_commits_rebase_or_conflict(
     log: ObjectStoreLog, uri: str, ours: str, theirs: str
 ) -> None:
+    """Each pair of operations must have the outcome that pylance's own conflict rules give."""
     planned = OURS[ours](log, uri)
     THEIRS[theirs](uri)
     before, keys = log.latest(), keys_of(uri)
@@ -186,6 +187,7 @@ def check_ids(log: ObjectStoreLog, uri: str) -> bool:
 
 
 def test_stale_pylance_writers_rebase_on_our_commits(log: ObjectStoreLog, uri: str) -> None:
+    """pylance decides by the transactions that we wrote."""
     stale = {name: lance.dataset(uri) for name in ("append", "delete", "config")}
     appended = lance.LanceOperation.Append(write_fragments(rows(70), uri, schema=SCHEMA))
     commit_to(log, transaction(1, Append((written(uri, 50),))))
@@ -200,6 +202,7 @@ def test_stale_pylance_writers_rebase_on_our_commits(log: ObjectStoreLog, uri: s
 
 
 def test_stale_pylance_writers_yield_to_overwrites(log: ObjectStoreLog, uri: str) -> None:
+    """An append to the rows before an overwrite must not be added after it."""
     appended = lance.LanceOperation.Append(write_fragments(rows(70), uri, schema=SCHEMA))
     commit_to(log, OURS["overwrite"](log, uri))
     with pytest.raises(OSError, match="incompatible with concurrent transaction Overwrite"):
@@ -208,6 +211,7 @@ def test_stale_pylance_writers_yield_to_overwrites(log: ObjectStoreLog, uri: str
 
 
 def test_pylance_continues_a_table_we_created(tmp_path: Path) -> None:
+    """Flags, ids and formats of the first version bind all later writers."""
     uri, other = str(tmp_path / "ours"), str(tmp_path / "other")
     lance.write_dataset(rows(0), other, enable_stable_row_ids=True)
     schema = ObjectStoreLog(open_store(other)).read(1).schema
@@ -225,6 +229,7 @@ def test_pylance_continues_a_table_we_created(tmp_path: Path) -> None:
 
 
 def test_pylance_reads_the_transactions_that_we_wrote(log: ObjectStoreLog, uri: str) -> None:
+    """Other writers resolve conflicts and deduplicate batches by what they find there."""
     planned = replace(OURS["append"](log, uri), properties={"lance_stream.batch": "7"})
     commit_to(log, planned)
     (found,) = lance.dataset(uri).get_transactions(1)
@@ -235,6 +240,7 @@ def test_pylance_reads_the_transactions_that_we_wrote(log: ObjectStoreLog, uri: 
 
 
 def test_row_versions_are_what_pylance_gives(log: ObjectStoreLog, uri: str) -> None:
+    """Change feeds of both programs rest on these stamps."""
     commit_to(log, delete(log, 1, [3]))
     commit_to(log, transaction(1, Append((written(uri, 50, 51),))))
     found = lance.dataset(uri).to_table(
@@ -255,6 +261,7 @@ def test_row_versions_are_what_pylance_gives(log: ObjectStoreLog, uri: str) -> N
 
 
 def test_a_rebased_delete_states_what_it_did(log: ObjectStoreLog, uri: str) -> None:
+    """Later writers check against the transaction, which must name the united deletion file."""
     planned = delete(log, 1, [1])
     THEIRS["delete 2"](uri)
     manifest = commit_to(log, planned)
@@ -265,6 +272,7 @@ def test_a_rebased_delete_states_what_it_did(log: ObjectStoreLog, uri: str) -> N
 
 
 def test_both_continue_tables_with_v1_names(tmp_path: Path) -> None:
+    """A table that mixes both naming schemes has no newest version."""
     uri = str(tmp_path / "old")
     lance.write_dataset(rows(1), uri, enable_stable_row_ids=True, enable_v2_manifest_paths=False)
     log = ObjectStoreLog(open_store(uri))
@@ -279,6 +287,7 @@ def test_both_continue_tables_with_v1_names(tmp_path: Path) -> None:
 
 
 def test_racing_writers_lose_no_row(log: ObjectStoreLog, uri: str) -> None:
+    """Only real races show whether both create manifests exclusively."""
     num_each = 15
 
     def ours() -> None:

@@ -45,6 +45,7 @@ def check_indices(uri: str) -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("target_rows", [6, 100])
 def test_only_the_fragments_change(tmp_path: Path, seed: int, target_rows: int) -> None:
+    """A compaction that changes ids or stamps would repeat rows in every change feed."""
     dice = random.Random(seed)
     uri = str(tmp_path / "t")
     history = History(uri, seed)
@@ -61,6 +62,7 @@ def test_only_the_fragments_change(tmp_path: Path, seed: int, target_rows: int) 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_prepared_compactions_rebase_on_pylances_commits(tmp_path: Path, seed: int) -> None:
+    """A prepared compaction may be committed much later, when rows have changed."""
     dice = random.Random(seed)
     uri = str(tmp_path / "t")
     history = History(uri, seed)
@@ -81,6 +83,7 @@ def test_prepared_compactions_rebase_on_pylances_commits(tmp_path: Path, seed: i
 
 @pytest.mark.parametrize("seed", range(6))
 def test_index_queries_hold_after_a_rebased_compaction(tmp_path: Path, seed: int) -> None:
+    """Coverage must fit the fragments that the rebase leaves."""
     dice = random.Random(seed)
     uri = str(tmp_path / "t")
     history = IndexedHistory(uri, seed)
@@ -94,6 +97,7 @@ def test_index_queries_hold_after_a_rebased_compaction(tmp_path: Path, seed: int
 
 @pytest.mark.parametrize("seed", range(6))
 def test_queries_by_index_find_what_scans_find(tmp_path: Path, seed: int) -> None:
+    """An index that does not follow the moved rows would lose matches."""
     dice = random.Random(seed)
     uri = str(tmp_path / "t")
     history = IndexedHistory(uri, seed)

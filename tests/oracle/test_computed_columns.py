@@ -109,6 +109,7 @@ def test_no_verb_stores_computed_values(ds: Dataset, write: Callable[[Dataset], 
 
 @pytest.mark.parametrize("change", BREAKS.values(), ids=BREAKS.keys())
 def test_inputs_of_computed_columns_stay(ds: Dataset, change: Callable[[Dataset], Any]) -> None:
+    """LanceDB could no longer compute the column without its inputs."""
     with pytest.raises(InvalidInputError, match="LanceDB computes the column 'total' from it"):
         change(ds)
     assert open_dataset(ds.uri).version == ds.version
@@ -118,13 +119,17 @@ def test_inputs_of_computed_columns_stay(ds: Dataset, change: Callable[[Dataset]
 @pytest.mark.parametrize(
     "change", CHANGES_OF_DECLARATIONS.values(), ids=CHANGES_OF_DECLARATIONS.keys()
 )
-def test_declarations_stay(ds: Dataset, change: Callable[[Dataset], Any]) -> None:
+def test_computed_declarations_cannot_be_changed(
+    ds: Dataset, change: Callable[[Dataset], Any]
+) -> None:
+    """Stored values would contradict the declaration that LanceDB computes them."""
     with pytest.raises(InvalidInputError, match="the column 'total' is computed by LanceDB"):
         change(ds)
     assert open_dataset(ds.uri).version == ds.version
 
 
 def test_only_lancedb_declares_computed_columns(ds: Dataset, tmp_path: Path) -> None:
+    """A declaration by us would promise values that nobody computes."""
     match = "'total' is declared as computed"
     for rows_or_schema in (SCHEMA, ROWS):
         with pytest.raises(InvalidInputError, match=match):
@@ -157,6 +162,7 @@ def test_everything_else_is_allowed(ds: Dataset) -> None:
 
 
 def test_unreadable_inputs_keep_all_columns(tmp_path: Path) -> None:
+    """When the inputs are unknown, every column may be one."""
     metadata = {**DECLARATION, "computed_column.inputs": "price"}
     schema = SCHEMA.set(4, pa.field("total", pa.int64(), metadata=metadata))
     uri = str(tmp_path / "t")

@@ -118,6 +118,7 @@ def uri(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("file_version", FILE_VERSIONS)
 def test_pylance_reads_our_table_and_its_history(uri: str, file_version: str) -> None:
+    """Every operation leaves a version that pylance must read alike."""
     ours_of_every_kind(uri, file_version)
     agree(uri)
     changes_agree(uri)
@@ -160,6 +161,7 @@ ON_TOP: dict[str, Callable[[Any], Any]] = {
 def test_changes_by_pylance_are_read_and_followed(
     uri: str, file_version: str, operation: str
 ) -> None:
+    """Each of pylance's operations leaves other manifests, on which we read, follow and write."""
     before = ours_of_every_kind(uri, file_version)
     ON_TOP[operation](lance.dataset(uri))
     newest = agree(uri)
@@ -172,6 +174,7 @@ def test_changes_by_pylance_are_read_and_followed(
 
 
 def test_columns_added_by_pylance_read_null_before(uri: str) -> None:
+    """Older versions do not have the column, and the feed must not read later values."""
     ds = ours_of_every_kind(uri, "2.2")
     lance.dataset(uri).add_columns(pa.schema([("n", pa.int32())]))
     lance.dataset(uri).add_columns({"y": "id * 2"})
@@ -187,6 +190,7 @@ def test_columns_added_by_pylance_read_null_before(uri: str) -> None:
 
 
 def test_renamed_columns_are_matched_by_id(uri: str) -> None:
+    """Rows from before the rename keep their values under the new name."""
     ours_of_every_kind(uri, "2.2")
     lance.dataset(uri).alter_columns({"path": "name", "name": "title"})
     changes = lance_stream.open_dataset(uri).changes(1, 2).read_all()
@@ -209,6 +213,7 @@ def pylance_table(uri: str, file_version: str, *, stable: bool = True) -> Any:
 
 @pytest.mark.parametrize("file_version", FILE_VERSIONS)
 def test_long_pylance_histories_read_alike(uri: str, file_version: str) -> None:
+    """Moves, compactions and a restore together decide which row is live."""
     theirs = pylance_table(uri, file_version)
     theirs.delete("id % 8 = 2")
     upsert(lance.dataset(uri))
@@ -238,6 +243,7 @@ def test_a_restore_gives_deletes_inserts_and_updates(uri: str) -> None:
 
 
 def test_tables_without_stable_row_ids_are_read(uri: str) -> None:
+    """pylance creates tables without them by default."""
     pylance_table(uri, "2.1", stable=False)
     lance.dataset(uri).delete("id = 13")
     ds = agree(uri)
@@ -247,6 +253,7 @@ def test_tables_without_stable_row_ids_are_read(uri: str) -> None:
 
 
 def test_cleaned_up_tables_are_sound(uri: str) -> None:
+    """Versions before the cleanup are missing, and nothing may need them."""
     pylance_table(uri, "2.2")
     for number in range(5):
         lance.write_dataset(make_rows(100 + number), uri, mode="append")
@@ -259,6 +266,7 @@ def test_cleaned_up_tables_are_sound(uri: str) -> None:
 
 
 def test_tables_with_v1_names_keep_them(uri: str) -> None:
+    """A table that mixes both naming schemes has no newest version."""
     lance.write_dataset(
         make_rows(1, 2), uri, enable_v2_manifest_paths=False, enable_stable_row_ids=True
     )
@@ -270,6 +278,7 @@ def test_tables_with_v1_names_keep_them(uri: str) -> None:
 
 
 def test_indexed_tables_accept_appends_and_deletes(uri: str) -> None:
+    """Queries by index must see new rows and no deleted ones."""
     pylance_table(uri, "2.2").create_scalar_index("id", "BTREE")
     ds = lance_stream.open_dataset(uri).append(make_rows(100, 101))
     ds.delete("id IN (2, 100)")
@@ -281,6 +290,7 @@ def test_indexed_tables_accept_appends_and_deletes(uri: str) -> None:
 
 
 def test_a_pylance_tag_is_opened(uri: str) -> None:
+    """Tags are shared names for versions, whoever created them."""
     theirs = pylance_table(uri, "2.2")
     lance.write_dataset(make_rows(100), uri, mode="append")
     theirs.tags.create("first", 1)
@@ -291,6 +301,7 @@ def test_a_pylance_tag_is_opened(uri: str) -> None:
 
 @pytest.mark.parametrize("file_version", FILE_VERSIONS)
 def test_take_returns_what_pylance_takes(uri: str, file_version: str) -> None:
+    """Row offsets must skip deleted rows in the same way."""
     pylance_table(uri, file_version).delete("id % 8 = 2")
     theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
     places = np.random.default_rng(5).integers(0, ours.count_rows(), 20).tolist()
@@ -299,6 +310,7 @@ def test_take_returns_what_pylance_takes(uri: str, file_version: str) -> None:
 
 @pytest.mark.parametrize("file_version", FILE_VERSIONS)
 def test_five_thousand_dead_rows_become_a_bitmap(uri: str, file_version: str) -> None:
+    """The form of deletion files changes with their size, in both programs."""
     schema = pa.schema([("id", pa.int64())])
     ds = lance_stream.create_dataset(uri, schema, file_version=file_version)
     ds = ds.append(pa.table({"id": range(20_000)})).delete("id % 4 = 1")
@@ -312,6 +324,7 @@ def test_five_thousand_dead_rows_become_a_bitmap(uri: str, file_version: str) ->
 
 
 def test_stale_writers_rebase_on_each_other(uri: str) -> None:
+    """Deletes of different rows from old handles must all hold."""
     ours_of_every_kind(uri, "2.2")
     ours, theirs = lance_stream.open_dataset(uri), lance.dataset(uri)
     ours.append(make_rows(100))
@@ -322,6 +335,7 @@ def test_stale_writers_rebase_on_each_other(uri: str) -> None:
 
 
 def test_both_read_each_others_transaction_properties(uri: str) -> None:
+    """Batches of a stream are recognised by the properties of their transaction."""
     from lance_stream.ledger.replay_check import PendingBatch
     from lance_stream.verbs.append import append
 

@@ -146,6 +146,7 @@ def check_version(log: ObjectStoreLog, uri: str, version: int) -> int:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_diff_is_the_difference_of_rows(tmp_path: Path, seed: int) -> None:
+    """The rows that pylance shows in both versions are the judge."""
     history = History(str(tmp_path / "t"), seed)
     for _ in range(9):
         history.dice.choice(ACTS)(history)
@@ -188,6 +189,7 @@ def sum_of(found: list[TableChanges], kind: str) -> int:
 def test_commits_without_row_changes_give_none(
     tmp_path: Path, act: Callable[[History], None]
 ) -> None:
+    """Compactions, indices and configs must not make consumers work."""
     history = History(str(tmp_path / "t"), 7)
     history.delete()
     start = history.ds.version
@@ -199,6 +201,7 @@ def test_commits_without_row_changes_give_none(
 
 
 def test_columns_replaced_without_stamps_update_rows(tmp_path: Path) -> None:
+    """pylance allows the commit without stamps, although the values change."""
     history = History(str(tmp_path / "t"), 7)
     fragment = history.ds.get_fragments()[0]
     changed = pa.table({"id": pa.array(range(7), pa.int64()), "x": [9.0] * 7})

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.oracle
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.essential
 def test_the_law_holds_in_short_histories(seed: int) -> None:
+    """A consumer that applies the feed must end with the rows of the table."""
     assert run(seed, num_steps=6) > 5
 
 
@@ -25,6 +26,7 @@ def test_the_law_holds_in_short_histories(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [25, 28, 30, 53])
 def test_the_law_holds_in_long_histories(seed: int) -> None:
+    """Some faults need restores, compactions and updates of one row in sequence."""
     assert run(seed, num_steps=14) > 10
 
 
@@ -33,6 +35,7 @@ def test_the_law_holds_in_long_histories(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [26, 27, 29, 31])
 def test_the_law_holds_with_hidden_lineage(seed: int) -> None:
+    """Row ids and stamps in data files take another path through the diff."""
     assert run(seed, 14, WithHiddenLineage) > 10
 
 
@@ -45,6 +48,8 @@ def runs_right(seeds: list[int]) -> bool:
 
 @pytest.mark.slow
 def test_a_feed_trusting_all_stamps_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The law proves something only if it notices the mistake that it excludes."""
+
     def stamped_only(_: Any, unstamped: np.ndarray, stamped: np.ndarray, *__: Any) -> np.ndarray:
         return stamped
 

@@ -205,6 +205,7 @@ def check_takes(path: Path, num_rows: int, want: pa.Table) -> None:
 @pytest.mark.parametrize("num_rows", SIZES)
 @pytest.mark.parametrize("name", [*COLUMNS, *DICTIONARIES])
 def test_pylances_files_are_read(name: str, num_rows: int, tmp_path: Path) -> None:
+    """Tables of version 0.1 are still in use, and pylance still writes them."""
     table = table_of({**COLUMNS, **DICTIONARIES}[name], num_rows)
     theirs = by_pylance(tmp_path / "t", table)
     assert ours(tmp_path / "t").to_table() == theirs.to_table() == table
@@ -216,6 +217,7 @@ def test_pylances_files_are_read(name: str, num_rows: int, tmp_path: Path) -> No
 @pytest.mark.parametrize("num_rows", SIZES)
 @pytest.mark.parametrize("name", COLUMNS)
 def test_our_files_are_read_by_pylance(name: str, num_rows: int, tmp_path: Path) -> None:
+    """An append to an old table has to write its version."""
     table = table_of(COLUMNS[name], num_rows)
     made = lance_stream.create_dataset(
         str(tmp_path / "t"), table.schema, file_version="legacy", stable_row_ids=False
@@ -233,6 +235,7 @@ def test_our_files_are_read_by_pylance(name: str, num_rows: int, tmp_path: Path)
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("name", [*COLUMNS, *DICTIONARIES])
 def test_both_append_to_one_table(name: str, tmp_path: Path) -> None:
+    """Fragments of both writers stand next to each other in one table."""
     make = {**COLUMNS, **DICTIONARIES}[name]
     tables = [table_of(make, num_rows, seed) for seed, num_rows in enumerate((70, 40, 30, 5))]
     by_pylance(tmp_path / "t", tables[0])
@@ -260,6 +263,7 @@ NULLED: Final = [
 
 @pytest.mark.parametrize("name", NULLED)
 def test_nulls_lost_by_pylance_read_alike(name: str, tmp_path: Path) -> None:
+    """Version 0.1 cannot store some nulls, and both must show the same values instead."""
     table = table_of(COLUMNS[name], 150)
     places = pa.array([None if number % 3 == 0 else number for number in range(150)])
     theirs = by_pylance(tmp_path / "t", table.set_column(1, "x", table["x"].take(places)))
@@ -275,6 +279,7 @@ def test_nulls_lost_by_pylance_read_alike(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_nulls_that_would_be_lost_are_refused(name: str, tmp_path: Path) -> None:
+    """A silent loss of nulls would be noticed only by wrong results."""
     table = table_of(COLUMNS[name], 10)
     made = lance_stream.create_dataset(str(tmp_path / "t"), table.schema, file_version="0.1")
     places = pa.array([0, None, *range(2, 10)])
@@ -284,6 +289,7 @@ def test_nulls_that_would_be_lost_are_refused(name: str, tmp_path: Path) -> None
 
 
 def test_empty_strings_that_mean_null_are_refused(tmp_path: Path) -> None:
+    """In version 0.1 an empty string reads as null, unless the column declares no nulls."""
     table = pa.table({"s": ["a", ""]})
     made = lance_stream.create_dataset(str(tmp_path / "t"), table.schema, file_version="0.1")
     with pytest.raises(InvalidInputError, match="'s' has an empty value"):
@@ -296,6 +302,7 @@ def test_empty_strings_that_mean_null_are_refused(tmp_path: Path) -> None:
 
 
 def test_dictionaries_of_a_table_are_fixed(tmp_path: Path) -> None:
+    """The schema of the manifest holds the items, so new ones would have no index."""
     table = pa.table({"d": pa.array(["x", "y"]).dictionary_encode()})
     by_pylance(tmp_path / "t", table)
     ours(tmp_path / "t").append(pa.table({"d": pa.array(["y", "x", "x"]).dictionary_encode()}))
@@ -353,6 +360,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_filters_by_bounds_choose_the_same_rows(
     predicate: str, filtered: tuple[Path, Path]
 ) -> None:
+    """Bounds of pages that either program wrote must not exclude matches."""
     counted = []
     for path in filtered:
         theirs = lance.dataset(str(path))
@@ -363,7 +371,8 @@ def test_filters_by_bounds_choose_the_same_rows(
     assert counted[0] == counted[1] > 0
 
 
-def test_pylance_adds_columns_beside_ours(tmp_path: Path) -> None:
+def test_pylance_adds_columns_next_to_ours(tmp_path: Path) -> None:
+    """Fragments then have files of both writers."""
     table = table_of(texts(pa.string()), 20_000)
     lance_stream.create_dataset(str(tmp_path / "t"), table.schema, file_version="0.1").append(table)
     theirs = lance.dataset(str(tmp_path / "t"))

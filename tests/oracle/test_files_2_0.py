@@ -213,6 +213,7 @@ def assert_reads_as(reading: Reading, table: pa.Table) -> None:
     [(1, 0), (1, 1), (7, 0.5), (2000, 0), (2000, 0.02), (2000, 0.5), (2000, 1)],
 )
 def test_pylances_files_read_the_same(tmp_path: Path, num_rows: int, null_rate: float) -> None:
+    """Round trips cannot notice a mistake that encoder and decoder share."""
     table = columns(num_rows, null_rate)
     data = write_by_pylance(table, tmp_path / "theirs.lance")
     assert_reads_as(Reading(data), table)
@@ -223,6 +224,7 @@ def test_pylances_files_read_the_same(tmp_path: Path, num_rows: int, null_rate: 
     [(1, 0), (1, 1), (7, 0.5), (2000, 0), (2000, 0.02), (2000, 0.5), (2000, 1)],
 )
 def test_pylance_reads_our_files(tmp_path: Path, num_rows: int, null_rate: float) -> None:
+    """Types and values must survive, with and without nulls."""
     table = columns(num_rows, null_rate)
     write_by_us(table, tmp_path / "ours.lance")
     theirs = LanceFileReader(str(tmp_path / "ours.lance")).read_all().to_table()
@@ -233,6 +235,7 @@ def test_pylance_reads_our_files(tmp_path: Path, num_rows: int, null_rate: float
 
 @pytest.mark.parametrize("max_page_bytes", [1, 3000, 8 << 20])
 def test_pylance_reads_sliced_batches_and_pages(tmp_path: Path, max_page_bytes: int) -> None:
+    """Slices have offsets in their buffers, and pages cut across batches."""
     whole = columns(140, 0.3)
     slices = [
         batch
@@ -253,6 +256,7 @@ def test_pylance_reads_sliced_batches_and_pages(tmp_path: Path, max_page_bytes: 
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_million_rows_in_pages_read_alike(tmp_path: Path) -> None:
+    """Only large columns have several pages of the usual size."""
     random = np.random.default_rng(5)
     count = 1_000_000
     numbers = with_nulls(random, pa.array(random.integers(0, 2**60, count)), 0.1)
@@ -274,6 +278,7 @@ def test_a_million_rows_in_pages_read_alike(tmp_path: Path) -> None:
 
 
 def test_both_read_files_without_rows(tmp_path: Path) -> None:
+    """A column without pages must still have its type."""
     table = columns(3, 0.0).slice(0, 0)
     write_by_us(table, tmp_path / "ours.lance")
     assert_reads_as(Reading((tmp_path / "ours.lance").read_bytes()), table)
@@ -281,6 +286,7 @@ def test_both_read_files_without_rows(tmp_path: Path) -> None:
 
 
 def test_nans_and_signed_zeros_keep_their_bits(tmp_path: Path) -> None:
+    """A conversion on the way would change them unnoticed, as NaN equals nothing."""
     bits = np.array([0x7FF8000000000001, 0xFFF8000000000000, 1 << 63, 0], np.uint64)
     table = pa.table({"x": pa.array(bits.view(np.float64))})
     write_by_us(table, tmp_path / "ours.lance")
@@ -293,6 +299,7 @@ def test_nans_and_signed_zeros_keep_their_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4", "fsst", "none"])
 def test_pylances_optional_encodings_are_read(tmp_path: Path, compression: str) -> None:
+    """A column's metadata can ask pylance for compression."""
     metadata = {"lance-encoding:compression": compression}
     schema = pa.schema([pa.field("text", pa.string(), metadata=metadata)])
     words = [None if n % 7 == 0 else f"text number {n}" for n in range(5000)]
@@ -302,6 +309,7 @@ def test_pylances_optional_encodings_are_read(tmp_path: Path, compression: str) 
 
 
 def test_the_unstable_file_version_is_refused(tmp_path: Path) -> None:
+    """Its files may change their meaning with any release of Lance."""
     import lance
 
     dataset = lance.write_dataset(

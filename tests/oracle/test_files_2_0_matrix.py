@@ -274,6 +274,7 @@ def values_of(array: pa.Array | pa.ChunkedArray) -> str:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", TYPES)
 def test_pylances_files_are_read(tmp_path: Path, kind: str, shape: str) -> None:
+    """Each type has other encodings, which depend on the shape of its data."""
     arrays = SHAPES[shape](kind)
     schema = schema_of(kind, arrays[0].type)
     if kind == "struct of structs" and shape == "sliced":
@@ -296,6 +297,7 @@ def test_pylances_files_are_read(tmp_path: Path, kind: str, shape: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", TYPES)
 def test_our_files_are_read_by_pylance(tmp_path: Path, kind: str, shape: str) -> None:
+    """pylance must read whole columns and single rows of each type and shape."""
     arrays = SHAPES[shape](kind)
     schema = schema_of(kind, arrays[0].type)
     max_page_bytes = 200 if shape == "many batches" else 8 << 20
@@ -319,6 +321,7 @@ TEXTS = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()]
 def test_both_read_requested_compression(
     tmp_path: Path, arrow: pa.DataType, compression: str, null_every: int
 ) -> None:
+    """Compressed strings have other buffers, with and without nulls."""
     values = [
         None if null_every and n % null_every == 0 else f"https://example.org/page/{n % 777}"
         for n in range(4000)

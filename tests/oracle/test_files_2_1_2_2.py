@@ -356,6 +356,7 @@ def in_batches(table: pa.Table, rows: int | None = None) -> list[pa.RecordBatch]
 def test_every_column_shape_reads_alike(
     tmp_path: Path, version: FileVersion, count: int, rate: float
 ) -> None:
+    """The choice of encoding depends on types, numbers of rows and nulls."""
     check_both_ways(tmp_path, version, in_batches(table_of(count, "bare", rate)))
 
 
@@ -371,12 +372,14 @@ SOME = [
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("nesting", NESTINGS)
 def test_lists_and_structs_read_alike(tmp_path: Path, version: FileVersion, nesting: str) -> None:
+    """Levels of nested columns are Lance's own, and pylance is the judge."""
     check_both_ways(tmp_path, version, in_batches(table_of(100, nesting, 0.3, SOME)))
 
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_files_of_many_small_pages_agree(tmp_path: Path, version: FileVersion) -> None:
+    """Each page declares its own levels and layout."""
     batches = [
         batch
         for part, (count, rate) in enumerate([(30, 0), (1, 1), (200, 0.5), (90, 0), (4, 0.2)])
@@ -389,6 +392,7 @@ def test_files_of_many_small_pages_agree(tmp_path: Path, version: FileVersion) -
 
 
 def test_both_read_empty_files(tmp_path: Path) -> None:
+    """A column without pages must still be readable."""
     table = table_of(3, "structs", 0, SOME).slice(0, 0)
     for version in VERSIONS:
         write_by_us(
@@ -399,6 +403,7 @@ def test_both_read_empty_files(tmp_path: Path) -> None:
 
 
 def test_the_shapes_make_pylance_choose_every_layout(tmp_path: Path) -> None:
+    """A layout that never occurs would be untested in all of these comparisons."""
     found = set()
     for rate in (0, 1):
         batches = in_batches(table_of(300, "structs", rate, SOME))
@@ -421,6 +426,7 @@ def test_constant_levels_have_no_width(tmp_path: Path) -> None:
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_mostly_empty_lists_read_alike(tmp_path: Path, version: FileVersion) -> None:
+    """Tens of thousands of levels for three values exceed a chunk."""
     lengths = np.zeros(70_003, np.int64)
     lengths[[1, 70_001]] = 3
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
@@ -481,6 +487,7 @@ def test_pylance_operates_on_files_we_wrote(tmp_path: Path, version: FileVersion
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("count", [2, 1023, 1024, 4096, 4097])
 def test_both_agree_on_chunk_boundaries(tmp_path: Path, version: FileVersion, count: int) -> None:
+    """Values at the edges of chunks are where they get lost."""
     for rate in (0, 0.3):
         check_both_ways(tmp_path, version, in_batches(table_of(count, "bare", rate)))
 
@@ -490,6 +497,7 @@ def test_both_agree_on_chunk_boundaries(tmp_path: Path, version: FileVersion, co
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("nesting", NESTINGS)
 def test_nested_shapes_read_alike(tmp_path: Path, version: FileVersion, nesting: str) -> None:
+    """Nesting and rates of nulls together decide which levels are stored."""
     is_bare = nesting == "bare"
     names = list(SHAPES) if is_bare else some_of(SHAPES, one_in=3, seed=f"{nesting} {version}")
     rates = NULL_RATES if is_bare else [0.01, 0.5, 0.99]
@@ -503,6 +511,7 @@ def test_nested_shapes_read_alike(tmp_path: Path, version: FileVersion, nesting:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_many_rows_read_alike(tmp_path: Path, version: FileVersion) -> None:
+    """Only long columns have pages of many chunks."""
     for nesting in ("bare", "structs", "lists of structs"):
         names = ["small int32", "few int64", "full double", "unique string", "vector 4 float True"]
         batches = in_batches(table_of(100_000, nesting, 0.1, names), 9000)
@@ -514,6 +523,7 @@ def test_many_rows_read_alike(tmp_path: Path, version: FileVersion) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_a_million_rows_read_alike(tmp_path: Path, version: FileVersion) -> None:
+    """Only large columns have several pages of the usual size."""
     random = np.random.default_rng(6)
     count = 1_000_000
     letters = random.integers(97, 123, 12 * count, np.uint8)

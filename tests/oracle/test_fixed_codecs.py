@@ -141,6 +141,7 @@ def codec_of(page: bytes) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_pylance_reads_each_codec(tmp_path: Path, case: str) -> None:
+    """Some codecs are chosen rarely, so each one is forced and named."""
     make, codec, version = CASES[case]
     table = pa.table({"x": make()})
     data, _ = FILES.write(table, version)
@@ -174,6 +175,7 @@ def test_pylance_reads_each_codec(tmp_path: Path, case: str) -> None:
 def test_pylances_files_with_codec_metadata_are_read(
     tmp_path: Path, metadata: dict[str, str], version: FileVersion
 ) -> None:
+    """A column's metadata makes pylance choose codecs that it does not use by default."""
     keys = {PREFIX + key: value for key, value in metadata.items()}
     columns = {
         "double": pa.array(np.round(random_numbers().random(COUNT), 2)),
@@ -236,6 +238,7 @@ LEVELS: dict[str, Callable[[], pa.Array]] = {
 @pytest.mark.parametrize("version", [V2_1, V2_2], ids=str)
 @pytest.mark.parametrize("case", LEVELS)
 def test_pylance_reads_levels_and_indices(tmp_path: Path, case: str, version: FileVersion) -> None:
+    """Levels and dictionary indices are encoded like values, in blocks of their own."""
     table = pa.table({"x": LEVELS[case]()})
     data, _ = FILES.write(table, version)
     opened = FILES.open(data)
@@ -301,6 +304,7 @@ def shapes_of(value: pa.Scalar) -> dict[str, pa.Array]:
 
 @pytest.mark.parametrize("version", [V2_1, V2_2], ids=str)
 def test_single_values_of_all_types_agree(tmp_path: Path, version: FileVersion) -> None:
+    """A page of one value is stored as a constant, in the metadata of the file."""
     columns = {
         f"{place} {shape}": array
         for place, value in enumerate(VALUES)

@@ -44,6 +44,7 @@ def index_folders(table: IndexedTable) -> set[str]:
 
 @BOTH
 def test_indices_cover_all_rows_afterwards(tmp_path: Path, stable_row_ids: bool) -> None:
+    """Rows that are not covered are scanned by each query."""
     table = IndexedTable(str(tmp_path / "t"), 1, stable_row_ids=stable_row_ids)
     table.upsert()
     table.append()
@@ -68,6 +69,7 @@ def test_indices_cover_all_rows_afterwards(tmp_path: Path, stable_row_ids: bool)
 def test_writes_meanwhile_are_merged(
     tmp_path: Path, act: Callable[[IndexedTable], None], stable_row_ids: bool
 ) -> None:
+    """Building takes minutes, in which others commit."""
     table = IndexedTable(str(tmp_path / "t"), 2, stable_row_ids=stable_row_ids)
     table.append()
     table.delete()
@@ -86,9 +88,10 @@ def test_writes_meanwhile_are_merged(
 
 
 @BOTH
-def test_columns_changed_in_place_meanwhile_leave_the_coverage(
+def test_columns_changed_meanwhile_lose_coverage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stable_row_ids: bool
 ) -> None:
+    """The index was built from the old values of the column."""
     monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: True))
     table = IndexedTable(str(tmp_path / "t"), 3, stable_row_ids=stable_row_ids)
     table.append()
@@ -106,6 +109,7 @@ def test_columns_changed_in_place_meanwhile_leave_the_coverage(
 
 
 def test_parts_of_an_index_are_merged(tmp_path: Path) -> None:
+    """Every query searches all parts, so their number must not grow."""
     table = IndexedTable(str(tmp_path / "t"), 4, stable_row_ids=True)
     for _ in range(3):
         table.append()
@@ -123,6 +127,7 @@ def test_parts_of_an_index_are_merged(tmp_path: Path) -> None:
 
 
 def test_indices_can_be_chosen_and_trained_anew(tmp_path: Path) -> None:
+    """Training a vector index is expensive and must happen on request only."""
     table = IndexedTable(str(tmp_path / "t"), 5, stable_row_ids=True)
     table.append()
     assert "v_idx" not in uncovered(table.ours.optimize_indices(["v_idx", "g_idx"]))
@@ -137,7 +142,8 @@ def test_indices_can_be_chosen_and_trained_anew(tmp_path: Path) -> None:
         table.ours.optimize_indices("nose")
 
 
-def test_programs_at_once_each_end_well(tmp_path: Path) -> None:
+def test_concurrent_index_updates_all_succeed(tmp_path: Path) -> None:
+    """Scheduled maintenance may run twice at the same time."""
     table = IndexedTable(str(tmp_path / "t"), 6, stable_row_ids=True)
     table.append()
     errors: list[Exception] = []
@@ -161,6 +167,7 @@ def test_programs_at_once_each_end_well(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["g_idx", "id_idx", "x_idx", "text_idx", "v_idx"])
 def test_a_damaged_index_is_reported(tmp_path: Path, name: str) -> None:
+    """The other indices are still updated, and the user has to rebuild this one."""
     table = IndexedTable(str(tmp_path / "t"), 7, stable_row_ids=True)
     table.append()
     section = table.ours.table.manifest.index_section
@@ -178,7 +185,8 @@ def test_a_damaged_index_is_reported(tmp_path: Path, name: str) -> None:
     assert table.ours.version == version + 1
 
 
-def test_pylance_is_asked_for_by_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_index_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pylance is no dependency at run time, so the error names the command that installs it."""
     ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]}))
     monkeypatch.setattr(building, "is_installed", lambda _: False)
     with pytest.raises(InvalidInputError, match=r"pip install 'lance-stream\[index\]'"):
@@ -186,6 +194,7 @@ def test_pylance_is_asked_for_by_its_extra(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_tables_that_pylance_cannot_read_are_refused() -> None:
+    """pylance builds the index and would create an empty table in its own memory."""
     ds = lance_stream.create_dataset("memory://fresh-indices", pa.table({"id": [1]}))
     with pytest.raises(UnsupportedFeatureError, match="pylance cannot read memory:"):
         ds.optimize_indices()
@@ -217,6 +226,7 @@ def check(uri: str, num_rows: int) -> None:
 
 
 def test_indices_of_branches_and_clones_are_their_own(tmp_path: Path) -> None:
+    """An update must not change files that another branch or table uses."""
     uri = str(tmp_path / "t")
     ds = lance_stream.create_dataset(uri, few(0, 20))
     index(uri)
@@ -235,6 +245,7 @@ def test_indices_of_branches_and_clones_are_their_own(tmp_path: Path) -> None:
 
 
 def test_versions_in_a_manifest_store_are_published_there(tmp_path: Path) -> None:
+    """A version that only the folder knows would be lost for readers of the store."""
     uri = str(tmp_path / "t")
     options = {"manifest_store": f"sqlite:///{tmp_path}/versions.db"}
     ds = lance_stream.create_dataset(uri, few(0, 20), storage_options=options)

@@ -33,6 +33,7 @@ def ids_of(table: pa.Table) -> list[int]:
 
 
 def test_each_side_continues_the_others_table(bucket: Bucket) -> None:
+    """Names with spaces and conditional writes are encoded differently by each client."""
     uri, options = f"{bucket.uri}/a table", bucket.storage_options
     lance.write_dataset(rows(1), uri, storage_options=options)
     ours = lance_stream.open_dataset(uri, storage_options=options)
@@ -47,6 +48,7 @@ def test_each_side_continues_the_others_table(bucket: Bucket) -> None:
 
 
 def test_multipart_uploads_are_read_by_both(bucket: Bucket) -> None:
+    """Large files are uploaded in parts that the service joins."""
     options = bucket.storage_options
     large = pa.table({"id": range(1_500_000), "x": [number / 7 for number in range(1_500_000)]})
     by_us, by_them = f"{bucket.uri}/ours", f"{bucket.uri}/theirs"
@@ -57,6 +59,7 @@ def test_multipart_uploads_are_read_by_both(bucket: Bucket) -> None:
 
 
 def test_concurrent_appends_of_both_all_commit(bucket: Bucket) -> None:
+    """Both must create manifests by the same precondition of the service."""
     uri, options = f"{bucket.uri}/t", bucket.storage_options
     lance_stream.create_dataset(uri, rows(0).schema, storage_options=options).append(rows(0))
 
@@ -94,6 +97,7 @@ def test_concurrent_appends_of_both_all_commit(bucket: Bucket) -> None:
 def test_lost_replies_neither_lose_nor_double_rows(
     google_front: GoogleFront,
 ) -> None:
+    """A writer that does not see the answer must find out whether its commit succeeded."""
     with FaultProxy(google_front.url) as proxy:
         bucket = google_front.new_bucket(proxy.url)
         uri, options = f"{bucket.uri}/t", bucket.storage_options

@@ -30,6 +30,7 @@ def uri(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 def test_rows_and_their_lineage_are_read(uri: str) -> None:
+    """Ids and stamps must be the same, wherever they are stored."""
     newest = lance_stream.open_dataset(uri)
     (fragment,) = newest.table.manifest.fragments
     assert isinstance(fragment.row_ids, LineageColumn)
@@ -42,7 +43,8 @@ def test_rows_and_their_lineage_are_read(uri: str) -> None:
     assert newest.take(row_ids=[16, 1], columns=["id"])["id"].to_pylist() == [16, 1]
 
 
-def test_the_feed_follows_them(uri: str) -> None:
+def test_the_feed_follows_hidden_lineage(uri: str) -> None:
+    """A feed without the hidden stamps would miss updates."""
     ds = lance_stream.open_dataset(uri)
     read = ds.changes(2, pre_images=False).read_all()
     changes = zip(read["_change_type"].to_pylist(), read["id"].to_pylist(), strict=True)
@@ -94,7 +96,8 @@ def ours(tmp_path: Path, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.some_cases(one_in=3)
-def test_pylance_reads_what_we_hide(ours: str) -> None:
+def test_pylance_reads_our_hidden_lineage(ours: str) -> None:
+    """The config makes us write such columns as well, behind a feature flag."""
     assert spilled(ours, 3) == [[False] * 3, [True, False, True], [False] * 3]
     assert spilled(ours, 4)[-1] == [True, False, True]
     assert spilled(ours) == [[True] * 3]
@@ -109,7 +112,8 @@ def test_pylance_reads_what_we_hide(ours: str) -> None:
 
 
 @pytest.mark.some_cases(one_in=3)
-def test_pylance_writes_into_what_we_hide(ours: str) -> None:
+def test_pylance_continues_our_hidden_lineage(ours: str) -> None:
+    """pylance moves and merges rows by the hidden ids."""
     lance.write_dataset(pa.table({"id": [40], "x": [4]}), ours, mode="append")
     lance.dataset(ours).update({"x": "5"}, where="id IN (3, 30, 40)")
     lance.dataset(ours).delete("id = 9")
@@ -126,7 +130,8 @@ def test_pylance_writes_into_what_we_hide(ours: str) -> None:
 
 
 @pytest.mark.some_cases(one_in=3)
-def test_lineage_comes_back_if_the_config_says_so(ours: str) -> None:
+def test_lineage_placement_follows_the_config(ours: str) -> None:
+    """The flag must go when no column is hidden, or old readers stay excluded."""
     lance_stream.open_dataset(ours).update_config({"lance.row_lineage.spill": None})
     assert spilled(ours) == [[True] * 3]
     ds = lance_stream.open_dataset(ours).compact()
@@ -138,7 +143,8 @@ def test_lineage_comes_back_if_the_config_says_so(ours: str) -> None:
 
 
 @pytest.mark.some_cases(one_in=3)
-def test_clones_and_branches_read_it(ours: str, tmp_path: Path) -> None:
+def test_clones_and_branches_read_hidden_lineage(ours: str, tmp_path: Path) -> None:
+    """The hidden columns lie in another table's folder."""
     ds = lance_stream.open_dataset(ours)
     rows = ds.to_table(with_row_id=True, with_row_versions=True)
     ds.branches.create("side")

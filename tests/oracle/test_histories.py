@@ -230,6 +230,7 @@ def check(examples: int, steps: int) -> None:
 @pytest.mark.oracle
 @pytest.mark.essential
 def test_two_writers_agree_on_short_histories() -> None:
+    """Faults between two features show only in random sequences of both writers."""
     check(examples=6, steps=8)
 
 
@@ -237,4 +238,5 @@ def test_two_writers_agree_on_short_histories() -> None:
 @pytest.mark.oracle
 @pytest.mark.slow
 def test_two_writers_agree_on_long_histories() -> None:
+    """Some faults need many operations on the same rows."""
     check(examples=50 if ALL_CASES else 4, steps=25)

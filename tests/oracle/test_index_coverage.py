@@ -73,6 +73,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 def test_coverage_equals_the_statistics_of_pylance(uri: str, write: Callable[[Any], Any]) -> None:
+    """Users compare both numbers, and maintenance decides by them."""
     ds = write(lance_stream.open_dataset(uri))
     theirs = lance.dataset(uri)
     for coverage in ds.index_coverage():
@@ -83,6 +84,7 @@ def test_coverage_equals_the_statistics_of_pylance(uri: str, write: Callable[[An
 
 
 def test_each_index_is_described(uri: str) -> None:
+    """Kind, columns and coverage come from stored details of pylance."""
     found = by_name(uri)
     assert {
         request.columns[0]: request.kind for request in found.values() if request.name != "city"
@@ -102,6 +104,7 @@ def test_each_index_is_described(uri: str) -> None:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("kind", VECTOR)
 def test_kinds_of_vector_indices_are_told_apart(tmp_path: Path, kind: str) -> None:
+    """All vector indices have the same stored type, and only their files tell the kind."""
     uri = str(tmp_path / "t")
     lance.write_dataset(rows(0, 300), uri)
     codes = {"num_sub_vectors": 2} if kind.endswith("PQ") else {}
@@ -110,6 +113,7 @@ def test_kinds_of_vector_indices_are_told_apart(tmp_path: Path, kind: str) -> No
 
 
 def test_indices_of_unknown_coverage_have_no_numbers(uri: str) -> None:
+    """A guess would report rows as covered that no index holds."""
     table = lance_stream.open_dataset(uri).table
     section = decode_index_section(table.manifest.index_section or b"")
     bare = IndexMetadata(b"1" * 16, (0,), "bare", 1)
@@ -124,7 +128,8 @@ def test_indices_of_unknown_coverage_have_no_numbers(uri: str) -> None:
     assert (found.built_at, found.size_bytes) == (None, None)
 
 
-def test_metrics_and_reports_tell_the_rows_that_are_not_covered(uri: str) -> None:
+def test_metrics_and_reports_show_uncovered_rows(uri: str) -> None:
+    """Operators see in them that queries become scans."""
     ds = lance_stream.open_dataset(uri).append(rows(60, 80))
     measured = {index.name: index for index in TableWatch(uri).measure().indices}
     assert {value.unindexed_rows for value in measured.values()} == {20}

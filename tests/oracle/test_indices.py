@@ -27,6 +27,7 @@ pytestmark = pytest.mark.oracle
 def test_indices_stay_right_after_operations(
     tmp_path: Path, act: Callable[[IndexedTable], None], stable_row_ids: bool
 ) -> None:
+    """An index that claims changed rows would lose matches or show old ones."""
     table = IndexedTable(str(tmp_path / "t"), 7, stable_row_ids=stable_row_ids)
     before = table.ours.version
     if act is IndexedTable.update_indices:
@@ -45,6 +46,7 @@ def test_indices_stay_right_after_operations(
 def test_deferred_index_remaps_are_followed(
     tmp_path: Path, act: Callable[[IndexedTable], None], seed: int
 ) -> None:
+    """pylance can leave a history of moved rows, which operations must respect or refuse."""
     table = IndexedTable(str(tmp_path / "t"), seed, stable_row_ids=False)
     table.append()
     table.delete()
@@ -81,6 +83,7 @@ def test_dead_rows_crowd_out_no_neighbours(
 def test_indices_stay_right_in_random_histories(
     tmp_path: Path, seed: int, stable_row_ids: bool
 ) -> None:
+    """Coverage depends on all operations since the index was built."""
     dice = random.Random(seed)
     table = IndexedTable(str(tmp_path / "t"), seed, stable_row_ids=stable_row_ids)
     for _ in range(10):

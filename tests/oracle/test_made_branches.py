@@ -47,6 +47,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def test_pylance_continues_a_branch_of_ours(uri: str) -> None:
+    """Indices and files of the main branch must be reachable from the new one."""
     made = open_dataset(uri).branches.create("dev")
     assert made == open_dataset(uri).branches.list()["dev"]
     assert (made.parent, made.parent_version) == (None, 3)
@@ -62,7 +63,8 @@ def test_pylance_continues_a_branch_of_ours(uri: str) -> None:
     assert of_both(uri, None) == [1, 3]
 
 
-def test_a_branch_file_is_what_pylance_writes(uri: str) -> None:
+def test_branch_files_equal_pylances(uri: str) -> None:
+    """pylance lists and protects branches by these files."""
     ours = open_dataset(uri)
     ours.branches.create("a")
     lance.dataset(uri).create_branch("b")
@@ -86,6 +88,7 @@ def test_a_branch_file_is_what_pylance_writes(uri: str) -> None:
 
 @pytest.mark.parametrize("version", [1, "gold", ("b", None), ("b", 4), ("main", 2)])
 def test_a_branch_starts_where_pylances_would(uri: str, version: Any) -> None:
+    """Versions, tags and pairs all name a start, with the same base paths."""
     table = lance.dataset(uri)
     table.create_branch("b").insert(rows(7))
     table.tags.create("gold", ("b", 4))
@@ -103,6 +106,7 @@ def test_a_branch_starts_where_pylances_would(uri: str, version: Any) -> None:
 
 
 def test_every_verb_writes_to_the_branch_alone(uri: str) -> None:
+    """Files in the main folder would be deleted by the main branch's cleanup."""
     main = open_dataset(uri)
     main.branches.create("dev", 1)
     dev = open_dataset(uri, branch="dev")
@@ -162,6 +166,7 @@ def test_a_stream_continues_on_a_branch(uri: str) -> None:
 def test_an_impossible_branch_leaves_nothing(
     uri: str, name: Any, version: Any, error: type[Exception], match: str
 ) -> None:
+    """Remains would block the name for the next attempt."""
     lance.dataset(uri).create_branch("b")
     before = sorted(Path(uri).rglob("*"))
     with pytest.raises(error, match=match):
@@ -171,7 +176,8 @@ def test_an_impossible_branch_leaves_nothing(
     ]
 
 
-def test_a_missing_branch_is_reported_with_those_that_exist(uri: str) -> None:
+def test_missing_branches_list_the_existing_ones(uri: str) -> None:
+    """The list shows a typing mistake at once."""
     open_dataset(uri).branches.create("dev")
     with pytest.raises(NotFoundError) as found:
         open_dataset(f"{uri}/tree/dve")
@@ -220,7 +226,8 @@ def test_a_deletion_spares_the_branch_whose_folder_it_is_in(uri: str) -> None:
     assert of_both(uri, "a") == [1, 2, 3, 8]
 
 
-def test_a_branch_that_is_needed_is_not_deleted(uri: str) -> None:
+def test_needed_branches_are_not_deleted(uri: str) -> None:
+    """Other branches, tags and consumers still read its files."""
     ds = open_dataset(uri)
     ds.branches.create("dev")
     dev = open_dataset(uri, branch="dev").append(rows(7))
@@ -242,7 +249,8 @@ def test_a_branch_that_is_needed_is_not_deleted(uri: str) -> None:
         ds.branches.delete("main")
 
 
-def test_a_branch_of_pylance_is_deleted_with_its_remains(uri: str) -> None:
+def test_remains_of_branches_are_deleted(uri: str) -> None:
+    """pylance can leave the folder of a deleted branch, which must not come back to life."""
     lance.dataset(uri).create_branch("dev").insert(rows(7))
     Path(uri, "_refs/branches/dev.json").unlink()
     with pytest.raises(InvalidInputError, match="was not completely deleted"):
@@ -253,6 +261,7 @@ def test_a_branch_of_pylance_is_deleted_with_its_remains(uri: str) -> None:
 
 
 def test_a_damaged_branch_can_be_deleted(uri: str) -> None:
+    """A branch that nobody can read would otherwise stay forever."""
     open_dataset(uri).branches.create("dev")
     (manifest,) = Path(uri, "tree/dev/_versions").glob("*.manifest")
     manifest.write_bytes(b"?")
@@ -260,14 +269,16 @@ def test_a_damaged_branch_can_be_deleted(uri: str) -> None:
     assert lance.dataset(uri).branches.list() == {}
 
 
-def test_a_table_in_a_branchs_place_is_not_deleted(uri: str) -> None:
+def test_tables_in_branch_folders_are_not_deleted(uri: str) -> None:
+    """A folder without a branch file may hold someone's data."""
     lance.write_dataset(rows(1), f"{uri}/tree/own")
     with pytest.raises(InvalidInputError, match="may be an independent table"):
         open_dataset(uri).branches.delete("own")
     assert ids(lance.dataset(f"{uri}/tree/own")) == [1]
 
 
-def test_branches_stay_in_the_manifest_store_of_their_table(tmp_path: Path) -> None:
+def test_branches_stay_in_their_manifest_store(tmp_path: Path) -> None:
+    """Writers who bypass the store could commit the same version twice."""
     stored = {"manifest_store": f"sqlite://{tmp_path}/manifests.db"}
     ds = lance_stream.create_dataset(tmp_path / "t", rows(1), storage_options=stored)
     ds.branches.create("dev")
@@ -291,6 +302,7 @@ def test_branches_stay_in_the_manifest_store_of_their_table(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_killed_creation_is_completed_by_the_next(uri: str, before: bool) -> None:
+    """At each step a killed process leaves other files."""
     number = 0
     while True:
         with killed_at(number, before=before) as done:
@@ -313,6 +325,7 @@ def test_a_killed_creation_is_completed_by_the_next(uri: str, before: bool) -> N
 
 
 def test_a_killed_creation_of_another_version_is_reported(uri: str) -> None:
+    """Completing it would give the user a branch that starts elsewhere."""
     with killed_at(2, before=True):
         open_dataset(uri).branches.create("dev", 1)
     with pytest.raises(
@@ -326,6 +339,7 @@ def test_a_killed_creation_of_another_version_is_reported(uri: str) -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_killed_deletion_is_completed_by_the_next(uri: str, before: bool) -> None:
+    """At each step a killed process leaves other files, and the main branch must stay intact."""
     number = 0
     while True:
         open_dataset(uri).branches.create("dev", 1)
@@ -373,6 +387,7 @@ def test_a_branch_outlives_cleanups_at_any_step_of_its_creation(uri: str) -> Non
 
 
 def test_a_child_created_meanwhile_stops_a_deletion(uri: str) -> None:
+    """The child reads files of the branch that is being deleted."""
     open_dataset(uri).branches.create("dev")
     open_dataset(uri, branch="dev").append(rows(7))
     real = LocalStore.delete
@@ -395,6 +410,7 @@ def test_a_child_created_meanwhile_stops_a_deletion(uri: str) -> None:
 
 
 def test_of_two_creators_one_decides(uri: str) -> None:
+    """Both would otherwise believe that the branch starts at their version."""
     real = LocalStore.create_once
     others: list[Exception] = []
 

@@ -52,7 +52,8 @@ def uri(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("version", [1, "gold", ("dev", None), ("dev", 2), ("main", 3)])
-def test_a_clone_is_what_pylance_makes(uri: str, tmp_path: Path, version: Any) -> None:
+def test_clones_equal_those_of_pylance(uri: str, tmp_path: Path, version: Any) -> None:
+    """Base paths and indices must lead to the same files of the source."""
     table = lance.dataset(uri)
     table.tags.create("gold", ("dev", 3))
     table.shallow_clone(str(tmp_path / "theirs"), version)
@@ -70,6 +71,7 @@ def test_a_clone_is_what_pylance_makes(uri: str, tmp_path: Path, version: Any) -
 
 @pytest.mark.parametrize("by_us", [True, False])
 def test_clones_of_clones_are_written_by_both(uri: str, tmp_path: Path, by_us: bool) -> None:
+    """Files then lie in three tables, each behind a base path."""
     open_dataset(uri).shallow_clone(tmp_path / "one", ("dev", None))
     lance.dataset(str(tmp_path / "one")).insert(rows(8))
     open_dataset(tmp_path / "one").delete("id = 1")
@@ -87,6 +89,7 @@ def test_clones_of_clones_are_written_by_both(uri: str, tmp_path: Path, by_us: b
 
 
 def test_the_feed_of_a_clone_begins_with_it(uri: str, tmp_path: Path) -> None:
+    """Versions before the clone belong to its source and cannot be diffed."""
     clone = open_dataset(uri).shallow_clone(tmp_path / "clone")
     clone = clone.delete("id = 1").append(rows(9)).compact().restore(3).upsert(rows(3, 4), "id")
     before = clone.checkout(3).to_table(with_row_id=True)
@@ -103,6 +106,7 @@ def test_the_feed_of_a_clone_begins_with_it(uri: str, tmp_path: Path) -> None:
 
 
 def test_the_tag_keeps_what_a_clone_needs(uri: str, tmp_path: Path) -> None:
+    """A cleanup of the source does not know its clones and would delete their files."""
     clone = open_dataset(uri).shallow_clone(tmp_path / "clone", 1)
     bare = open_dataset(uri).shallow_clone(tmp_path / "bare", 2, tag_source=False)
     ((name, tag),) = open_dataset(uri).tags.list().items()
@@ -164,7 +168,8 @@ def test_a_clone_of_a_clone_of_a_clone_outlives_them(
         assert sum(len(open_dataset(value).tags.list()) for value in (uri, one, two)) == 3
 
 
-def test_a_clone_whose_origin_is_unknown_is_not_cloned_with_a_tag(uri: str, tmp_path: Path) -> None:
+def test_clones_of_unknown_origin_need_no_tag(uri: str, tmp_path: Path) -> None:
+    """Without the origin's version, no tag can protect the files."""
     one = tmp_path / "one"
     lance.dataset(uri).shallow_clone(str(one), 3)
     open_dataset(one).append(rows(8)).cleanup(retain_versions=1)
@@ -176,6 +181,7 @@ def test_a_clone_whose_origin_is_unknown_is_not_cloned_with_a_tag(uri: str, tmp_
 
 
 def test_a_clone_that_cannot_begin_leaves_no_tag(uri: str, tmp_path: Path) -> None:
+    """The tag would hold files for a clone that does not exist."""
     (tmp_path / "file").write_text("")
     before = open_dataset(uri).tags.list()
     with pytest.raises(InvalidInputError, match="is not a folder"):
@@ -184,6 +190,8 @@ def test_a_clone_that_cannot_begin_leaves_no_tag(uri: str, tmp_path: Path) -> No
 
 
 def test_a_read_only_source_is_cloned_without_a_tag(uri: str, tmp_path: Path) -> None:
+    """A tag needs a write to the source, so the user has to renounce it explicitly."""
+
     def refuse(store: LocalStore, path: str, *_: Any) -> Any:
         if store.root == uri:
             raise PermissionError(path)
@@ -200,6 +208,7 @@ def test_a_read_only_source_is_cloned_without_a_tag(uri: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_killed_clone_is_completed_by_the_next(uri: str, tmp_path: Path, before: bool) -> None:
+    """At each step a killed process leaves other files."""
     number = 0
     while True:
         with killed_at(number, before=before) as done:
@@ -222,6 +231,7 @@ def test_a_killed_clone_is_completed_by_the_next(uri: str, tmp_path: Path, befor
 
 
 def test_impossible_clones_are_refused(uri: str, tmp_path: Path) -> None:
+    """A clone must never overwrite a table, nor refer to one that others cannot reach."""
     ds = open_dataset(uri)
     lance.write_dataset(rows(9), str(tmp_path / "taken"))
     lance_stream.create_dataset("memory://source-of-clone", rows(1))

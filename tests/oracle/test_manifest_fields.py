@@ -120,6 +120,7 @@ class Pylance:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["2.0", "2.2"])
 def test_mutated_manifests_never_give_other_rows(version: str, tmp_path: Path) -> None:
+    """A misread field would show wrong rows without an error."""
     path = tmp_path / "t"
     make(path, version)
     file = newest_manifest(path)

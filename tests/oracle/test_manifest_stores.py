@@ -141,6 +141,7 @@ READERS: dict[str, Callable[[Place], object]] = {
 def test_each_finishes_the_others_commits(
     place: Place, writer: str, left: str, reader: str
 ) -> None:
+    """A writer may die between DynamoDB and S3, at any of the three steps."""
     made_by(place, writer)
     LEFT[left].make(place)
     READERS[reader](place)
@@ -155,6 +156,7 @@ def test_each_finishes_the_others_commits(
 
 @pytest.mark.parametrize("writer", ["pylance", "we"])
 def test_a_lost_manifest_loads_nowhere(place: Place, writer: str) -> None:
+    """Falling back to the version before would silently lose a commit."""
     made_by(place, writer)
     Left(True, False, False).make(place)
     with pytest.raises(lance_stream.CorruptDataError, match="version 3"):
@@ -164,6 +166,7 @@ def test_a_lost_manifest_loads_nowhere(place: Place, writer: str) -> None:
 
 
 def test_items_of_both_are_alike(place: Place, dynamodb_table: DynamoTable) -> None:
+    """Each program finishes commits by the items of the other."""
     import botocore.session
 
     made_by(place, "pylance")
@@ -186,6 +189,7 @@ def test_items_of_both_are_alike(place: Place, dynamodb_table: DynamoTable) -> N
 def test_both_use_one_key_for_a_table(
     s3_bucket: Bucket, dynamodb_table: DynamoTable, name: str
 ) -> None:
+    """Two spellings of one URI would be two tables in DynamoDB."""
     place = with_dynamodb(s3_bucket, dynamodb_table, name)
     lance.write_dataset(rows(1), place.uri, storage_options=place.options)
     place.we_append(rows(2))
@@ -201,6 +205,7 @@ def plain(place: Place) -> Place:
 
 
 def test_appends_that_bypass_dynamodb_are_kept(place: Place) -> None:
+    """A writer without the option must not have its rows overwritten."""
     made_by(place, "we")
     plain(place).they_append(rows(4))
     assert set(both_see(place)) == {1, 2, 3}  # neither of us sees it yet
@@ -213,6 +218,7 @@ def test_appends_that_bypass_dynamodb_are_kept(place: Place) -> None:
 
 
 def test_pylance_tables_can_adopt_dynamodb(place: Place) -> None:
+    """Users add the store to existing tables, after which plain commits must be refused."""
     lance.write_dataset(rows(1), plain(place).uri, storage_options=place.options)
     plain(place).they_append(rows(2))
     place.we_append(rows(3))
@@ -223,6 +229,7 @@ def test_pylance_tables_can_adopt_dynamodb(place: Place) -> None:
 
 
 def test_a_table_can_leave_dynamodb(place: Place) -> None:
+    """Plain writers must be allowed again, and no version may be lost."""
     made_by(place, "pylance")
     place.we_append(rows(4))
     lance_stream.leave_manifest_store(place.uri, place.options)
@@ -240,6 +247,7 @@ def test_a_table_can_leave_dynamodb(place: Place) -> None:
 def test_every_commit_fault_ends_in_one_version(
     s3_bucket: Bucket, dynamodb_table: DynamoTable, fault: Any
 ) -> None:
+    """Each request can fail before or after it takes effect."""
     whole = with_dynamodb(s3_bucket, dynamodb_table, "t")
     made_by(whole, "pylance")
     with FaultProxy(dynamodb_table.endpoint) as proxy:

@@ -107,6 +107,7 @@ def check_read_and_appended(path: str, rows: pa.Table) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("key", PACKED_KEYS)
 def test_every_spelling_of_packed_is_read(version: str, key: str, tmp_path: Path) -> None:
+    """pylance accepts several spellings, which decide how many columns a struct has."""
     values = [{"a": place, "b": place * 2.5} for place in range(50)]
     parts = pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.float64())])
     for place, spelling in enumerate(PACKED_SPELLINGS):
@@ -124,6 +125,7 @@ def test_every_spelling_of_packed_is_read(version: str, key: str, tmp_path: Path
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_metadata_spelling_reads_and_appends(version: str, tmp_path: Path) -> None:
+    """Values that pylance accepts must not make a table unusable here."""
     num_written = 0
     for case in some_of(cases(), 12, version):
         key, spelling, kind = case
@@ -145,6 +147,7 @@ def test_every_metadata_spelling_reads_and_appends(version: str, tmp_path: Path)
 
 @pytest.mark.parametrize("spelling", ["1", "yes", "false", "0"])
 def test_we_write_packed_as_every_reader_expects(spelling: str, tmp_path: Path) -> None:
+    """Older releases of pylance know only some of the spellings."""
     for version in VERSIONS:
         path = str(tmp_path / f"{version}.lance")
         parts = pa.struct([pa.field("a", pa.int32())])
@@ -155,7 +158,8 @@ def test_we_write_packed_as_every_reader_expects(spelling: str, tmp_path: Path) 
         assert pylance_reads(path) == {"s": [{"a": 1}, {"a": 2}] * 2}
 
 
-def test_invalid_encoding_options_are_refused_on_creation(tmp_path: Path) -> None:
+def test_invalid_encoding_options_are_refused_early(tmp_path: Path) -> None:
+    """The first append would fail instead, when the table exists already."""
     schema = pa.schema([pa.field("c", pa.int64(), metadata={"lance-encoding:bss": "maybe"})])
     with pytest.raises(InvalidInputError, match="'lance-encoding:bss' is 'maybe'"):
         lance_stream.create_dataset(tmp_path / "t", schema)

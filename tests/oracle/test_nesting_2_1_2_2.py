@@ -126,6 +126,7 @@ def check_both_ways(folder: Path, version: FileVersion, array: pa.Array, cut: in
 
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
 def test_all_null_non_nullable_structs_read_alike(tmp_path: Path, version: FileVersion) -> None:
+    """Arrow allows null structs whose fields declare no nulls."""
     point = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     arrow = pa.struct([pa.field("a", point, nullable=False)])
     array = pa.nulls(3, arrow)
@@ -139,6 +140,7 @@ def test_all_null_non_nullable_structs_read_alike(tmp_path: Path, version: FileV
 def test_maps_and_lists_of_structs_read_alike(
     tmp_path: Path, name: str, count: int, rate: float
 ) -> None:
+    """Version 2.2 added both, and pylance is the judge of their levels."""
     array = values_of(TYPES[name], count, np.random.default_rng(len(name)), rate)
     check_both_ways(tmp_path, FileVersion.V2_2, array, count // 3)
 
@@ -276,6 +278,7 @@ TYPES_OF_2_2 = st.one_of(
 def test_arbitrary_nestings_read_alike(
     tmp_path: Path, version: FileVersion, types: Any, data: st.DataObject
 ) -> None:
+    """Random types find combinations of layers that no single test has."""
     arrow = data.draw(types)
     seed, count = data.draw(st.integers(0, 2**20)), data.draw(st.sampled_from([1, 20, 150]))
     rate = data.draw(st.sampled_from([0, 0.2, 0.9]))

@@ -90,6 +90,7 @@ def lists_of(items: pa.Array, random: np.random.Generator) -> pa.Array:
 def test_packed_structs_of_pylance_read_the_same(
     tmp_path: Path, version: str, kind: Structs, nulls: float
 ) -> None:
+    """All fields lie in one column, also for reads of a single field."""
     random = np.random.default_rng(1)
     table = table_of(kind(random, nulls if version != "2.0" else 0))
     lance.write_dataset(table, tmp_path / "t", data_storage_version=version)
@@ -108,6 +109,7 @@ def test_packed_structs_of_pylance_read_the_same(
 def test_pylance_reads_our_packed_structs(
     tmp_path: Path, version: str, kind: Structs, nulls: float
 ) -> None:
+    """The order and widths of fields in a value must be pylance's."""
     random = np.random.default_rng(2)
     table = table_of(kind(random, nulls if version != "2.0" else 0))
     ours = lance_stream.create_dataset(tmp_path / "t", table.schema, version).append(table)
@@ -126,6 +128,7 @@ def test_pylance_reads_our_packed_structs(
 def test_packed_structs_in_lists_read_alike(
     tmp_path: Path, version: str, kind: Structs, writer: str
 ) -> None:
+    """Levels of lists apply to whole packed values."""
     random = np.random.default_rng(3)
     lists = lists_of(kind(random, 0.2 if version != "2.0" else 0), random)
     table = pa.table({"l": lists})
@@ -143,6 +146,7 @@ def test_packed_structs_in_lists_read_alike(
 
 
 def test_the_older_key_packs_too(tmp_path: Path) -> None:
+    """Old writers used the key without its prefix."""
     column = numbers(np.random.default_rng(4), 0.1)
     table = pa.table(
         [column], schema=pa.schema([pa.field("s", column.type, metadata={"packed": "TRUE"})])
@@ -155,6 +159,7 @@ def test_the_older_key_packs_too(tmp_path: Path) -> None:
 
 
 def test_pylance_reads_structs_wider_than_chunks(tmp_path: Path) -> None:
+    """Such values must be written in full-zip pages."""
     blocks = pa.array([bytes([place]) * 10_000 for place in range(20)], pa.binary(10_000))
     column = pa.StructArray.from_arrays([pa.array(range(20)), blocks], names=["a", "b"])
     table = table_of(column)
@@ -175,6 +180,7 @@ def test_pylance_reads_structs_wider_than_chunks(tmp_path: Path) -> None:
 def test_unpackable_structs_are_refused_before_commit(
     tmp_path: Path, version: str, parts: dict[str, pa.Array]
 ) -> None:
+    """A committed file that nobody can read would break the table."""
     column = pa.StructArray.from_arrays(list(parts.values()), names=list(parts))
     table = table_of(column)
     ours = lance_stream.create_dataset(tmp_path / "t", table.schema, version)
@@ -185,6 +191,7 @@ def test_unpackable_structs_are_refused_before_commit(
 
 
 def test_unreadable_packed_booleans_are_refused(tmp_path: Path) -> None:
+    """pylance writes them, but cannot read them back, and guessing would give wrong values."""
     column = pa.StructArray.from_arrays([pa.array([True, False])], names=["a"])
     lance.write_dataset(table_of(column), tmp_path / "t", data_storage_version="2.2")
     with pytest.raises(pa.ArrowInvalid, match="widths"):

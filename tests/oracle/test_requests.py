@@ -77,16 +77,19 @@ def beside(
         yield Beside(s3_bucket, proxy)
 
 
-def test_requests_of_opening_a_table(beside: Beside) -> None:
+def test_opening_a_table_costs_two_requests(beside: Beside) -> None:
+    """Readers and sinks open tables all the time, and each request costs money and latency."""
     assert beside.asked(beside.ours) == beside.asked(beside.theirs) == 2
 
 
-def test_requests_of_opening_a_version(beside: Beside) -> None:
+def test_opening_a_version_costs_one_request(beside: Beside) -> None:
+    """The name of its manifest is computed, so no listing is needed."""
     ours, theirs = beside.asked(lambda: beside.ours(3)), beside.asked(lambda: beside.theirs(3))
     assert (ours, theirs) == (1, 2)
 
 
-def test_requests_of_an_append(beside: Beside) -> None:
+def test_appends_cost_four_requests(beside: Beside) -> None:
+    """A stream pays them with each batch."""
     ours, theirs = beside.ours(), beside.theirs()
     assert beside.asked(lambda: ours.append(rows(7))) == 4
     assert beside.asked(lambda: lance.write_dataset(rows(7), theirs, mode="append")) == 4
@@ -96,7 +99,8 @@ def test_requests_of_an_append(beside: Beside) -> None:
     assert ours.checkout(None).count_rows() == (NUM_VERSIONS + 3) * 100
 
 
-def test_requests_of_committing_written_files(beside: Beside) -> None:
+def test_commits_cost_no_more_than_pylances(beside: Beside) -> None:
+    """The driver commits while all executors wait."""
     target = write_target(open_newest(beside.our_uri, beside.options))
     our_files = write_fragments(rows(7).to_batches(), target)
     their_files = lance.fragment.write_fragments(
@@ -115,7 +119,8 @@ def test_requests_of_committing_written_files(beside: Beside) -> None:
     assert beside.asked(commit) <= beside.asked(commit_theirs)
 
 
-def test_requests_of_polls(beside: Beside) -> None:
+def test_polls_cost_one_request(beside: Beside) -> None:
+    """A follower polls for days, mostly without news."""
     followed = TableFollower(beside.our_uri, beside.options, FollowerRules(FeedRules()))
     position = followed.advance(Position(0))
     theirs = beside.theirs()
@@ -140,7 +145,8 @@ def test_requests_of_polls(beside: Beside) -> None:
     assert beside.asked(read_theirs) > 3, "they open every file"
 
 
-def test_requests_of_reading(beside: Beside) -> None:
+def test_reading_costs_one_request_per_file(beside: Beside) -> None:
+    """Small files are read in one request each, and counting needs none."""
     ours, theirs = beside.ours(), beside.theirs()
     assert beside.asked(lambda: ours.take(row_ids=[150])) == 1
     assert beside.asked(lambda: theirs._take_rows([150])) == 1
@@ -151,7 +157,8 @@ def test_requests_of_reading(beside: Beside) -> None:
     assert beside.asked(ours.count_rows) == beside.asked(theirs.count_rows) == 0
 
 
-def test_requests_of_deleting_a_row(beside: Beside) -> None:
+def test_deleting_a_row_costs_few_requests(beside: Beside) -> None:
+    """A delete reads the condition's column and writes one deletion file."""
     ours, theirs = beside.ours(), beside.theirs()
     our_requests = beside.asked(lambda: ours.delete("id = 150"))
     assert our_requests <= 1 + beside.asked(lambda: theirs.delete("id = 150"))
@@ -183,7 +190,8 @@ def wide_rows() -> pa.Table:
     "version",
     [*(pytest.param(name, marks=pytest.mark.nightly) for name in ("legacy", "2.0", "2.1")), "2.2"],
 )
-def test_requests_of_scans_in_several_batches(beside: Beside, version: str) -> None:
+def test_batched_scans_cost_few_requests(beside: Beside, version: str) -> None:
+    """Batches that share pages must not fetch them again."""
     rows, uri = wide_rows(), f"{beside.our_uri}-wide"
     for mode in ("create", "append"):
         lance.write_dataset(

@@ -34,6 +34,7 @@ class CountedHistory(Histories):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_counts_agree_with_the_feed(seed: int) -> None:
+    """The counts come from manifests alone, and the feed reads the rows."""
     assert histories.run(CountedHistory, seed, 8).num_files > 4
 
 
@@ -41,7 +42,8 @@ def test_counts_agree_with_the_feed(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("seed", range(100, 116))
-def test_counts_agree_with_the_feed_in_long_histories(seed: int) -> None:
+def test_counts_agree_in_long_histories(seed: int) -> None:
+    """Restores and compactions in sequence are where counts go wrong."""
     assert histories.run(CountedHistory, seed, 16).num_files > 8
 
 
@@ -59,6 +61,7 @@ def counts(uri: str) -> list[tuple[int | None, int | None, int | None]]:
 
 
 def test_merges_of_pylance_are_counted_from_manifests(tmp_path: Any) -> None:
+    """A merge inserts and updates in one commit, without saying how many rows."""
     uri, ds = written(uri=str(tmp_path / "t"), enable_stable_row_ids=True)
     merged = pa.table({"id": pa.array([8, 9, 10], pa.int64()), "x": ["b"] * 3})
     ds.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(merged)
@@ -69,7 +72,8 @@ def test_merges_of_pylance_are_counted_from_manifests(tmp_path: Any) -> None:
     assert set(known[3:]) == {(0, 0, 0)}
 
 
-def test_without_stable_row_ids_an_update_is_unknown(tmp_path: Any) -> None:
+def test_updates_without_stable_ids_are_unknown(tmp_path: Any) -> None:
+    """Moved and new rows cannot be distinguished, and a guess would be wrong."""
     uri, ds = written(uri=str(tmp_path / "t"), enable_stable_row_ids=False)
     ds.insert(pa.table({"id": pa.array([10], pa.int64()), "x": ["c"]}))
     ds.delete("id < 3")

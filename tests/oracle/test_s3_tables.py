@@ -33,13 +33,15 @@ class TestTablesOnS3(SharedTables):
     ],
 )
 def test_both_open_a_uri_alike(s3_bucket: Bucket, path: str) -> None:
+    """Escapes and spaces that one program decodes and the other does not lead to two tables."""
     place = Place(f"{s3_bucket.uri}/{path}", s3_bucket.storage_options)
     place.they_append(rows(1))
     place.we_append(rows(2))
     assert both_see(place) == {1: "n1", 2: "n2"}
 
 
-def test_a_clone_on_disk_reads_trusted_files_in_a_bucket(s3_bucket: Bucket, tmp_path: Path) -> None:
+def test_local_clones_read_trusted_buckets(s3_bucket: Bucket, tmp_path: Path) -> None:
+    """A table must not send its reader's credentials to a location that the reader did not name."""
     options = s3_bucket.storage_options
     uri = s3_bucket.uri.replace("s3:", "s3a:") + "/a table"
     ds = lance_stream.create_dataset(uri, rows(1, 2), storage_options=options)

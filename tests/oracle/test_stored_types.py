@@ -59,6 +59,7 @@ def tree_of(schema: Schema) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("file_version", ["2.0", "2.1", "2.2"])
 def test_extension_types_and_metadata_agree(tmp_path: Path, file_version: str) -> None:
+    """Types that pylance stores in metadata must come back with the same storage and name."""
     table = TABLE if file_version == "2.2" else TABLE.drop_columns(["tags"])
     theirs, ours = str(tmp_path / "theirs"), str(tmp_path / "ours")
     lance.write_dataset(table, theirs, data_storage_version=file_version)

@@ -112,6 +112,7 @@ def metadata_of(compression: str | None, layout: str | None, **others: str) -> d
 def test_requested_encodings_are_written_and_read(
     tmp_path: Path, version: FileVersion, compression: str | None, layout: str | None
 ) -> None:
+    """Compression and layout together give a different file for each combination."""
     table = table_of(metadata_of(compression, layout, dict_divisor="1000000"))
     batches = table.to_batches()
     ours, theirs = tmp_path / "ours.lance", tmp_path / "theirs.lance"
@@ -135,6 +136,7 @@ def test_requested_encodings_are_written_and_read(
 def test_levels_of_compression_are_read_by_both(
     tmp_path: Path, version: FileVersion, level: str
 ) -> None:
+    """Some levels change the frame that a decoder must understand."""
     table = table_of(metadata_of("zstd", None, compression_level=level), 500)
     path = tmp_path / "ours.lance"
     write_by_us(table.to_batches(), path, version)
@@ -144,6 +146,7 @@ def test_levels_of_compression_are_read_by_both(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_zstd_is_the_default_where_worthwhile(tmp_path: Path, version: FileVersion) -> None:
+    """Strings of enough text shrink by it, while random ones would only cost time."""
     table = table_of({}, 1000)
     path = tmp_path / "ours.lance"
     write_by_us(table.to_batches(), path, version)
@@ -162,6 +165,7 @@ def test_zstd_is_the_default_where_worthwhile(tmp_path: Path, version: FileVersi
 def test_dictionaries_of_any_size_read_alike(
     tmp_path: Path, version: FileVersion, num_distinct: int, order: str
 ) -> None:
+    """The width of indices changes with the number of items."""
     random = np.random.default_rng(num_distinct)
     count = max(2 * num_distinct, 2000)
     places = np.append(np.arange(num_distinct), random.integers(0, num_distinct, count))[:count]

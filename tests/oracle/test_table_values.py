@@ -118,6 +118,7 @@ def lineage(folder: Path, manifest: Manifest) -> list[np.ndarray]:
 
 
 def test_every_version_reads_as_in_pylance(history: Path) -> None:
+    """A history of all operations has every field that pylance writes."""
     versions = {version["version"]: version for version in lance.dataset(str(history)).versions()}
     seen = []
     for path, manifest in manifests(history):
@@ -146,6 +147,7 @@ def test_every_version_reads_as_in_pylance(history: Path) -> None:
 
 
 def test_row_ids_and_versions_are_pylances(history: Path) -> None:
+    """Change feeds of both programs rest on these values."""
     kinds = set()
     for _, manifest in manifests(history):
         ds = lance.dataset(str(history), version=manifest.version)
@@ -172,6 +174,7 @@ def test_row_ids_and_versions_are_pylances(history: Path) -> None:
 
 
 def test_computed_flags_are_those_pylance_wrote(history: Path) -> None:
+    """A missing flag lets old readers misread a table, one too many excludes them."""
     written = set()
     for _, manifest in manifests(history):
         stored = (manifest.reader_feature_flags, manifest.writer_feature_flags)
@@ -181,6 +184,7 @@ def test_computed_flags_are_those_pylance_wrote(history: Path) -> None:
 
 
 def test_transactions_are_rewritten_without_loss(history: Path) -> None:
+    """Other writers check their operations against the stored ones."""
     kinds = set()
     for _, manifest in manifests(history):
         data = (history / paths.transaction_path(manifest.transaction_file)).read_bytes()
@@ -201,6 +205,7 @@ def test_transactions_are_rewritten_without_loss(history: Path) -> None:
 
 
 def test_transaction_properties_equal_pylances(history: Path) -> None:
+    """The uuid and properties identify a commit after a lost answer."""
     ds = lance.dataset(str(history))
     num_compared = 0
     for _, manifest in manifests(history):
@@ -217,6 +222,7 @@ def test_transaction_properties_equal_pylances(history: Path) -> None:
 
 
 def test_index_sections_read_as_pylance_lists(history: Path) -> None:
+    """Indices of pylance must survive the commits of this package."""
     indexed = [manifest for _, manifest in manifests(history) if manifest.index_section]
     assert indexed
     for manifest in indexed:
@@ -229,6 +235,7 @@ def test_index_sections_read_as_pylance_lists(history: Path) -> None:
 
 
 def test_rewritten_manifests_are_unchanged_for_pylance(history: Path, tmp_path: Path) -> None:
+    """Each dataclass must write all that it has read."""
     copy = tmp_path / "t.lance"
     shutil.copytree(history, copy)
     for path, manifest in manifests(copy):
@@ -279,6 +286,7 @@ def new_table(tmp_path: Path, num_rows: int) -> tuple[Path, Manifest]:
 
 @pytest.mark.parametrize("num_deleted", [1, 4999, 5000, 9999])
 def test_pylance_reads_our_deletion_files(tmp_path: Path, num_deleted: int) -> None:
+    """Both forms, Arrow and bitmap, must hide exactly the deleted rows."""
     folder, manifest = new_table(tmp_path, 10_000)
     deleted = np.sort(np.random.default_rng(num_deleted).choice(10_000, num_deleted, replace=False))
     file_type, data = encode_deletion_vector(deleted)
@@ -310,6 +318,7 @@ def test_pylance_reads_our_deletion_files(tmp_path: Path, num_deleted: int) -> N
     ],
 )
 def test_pylance_reads_our_lineage_sequences(tmp_path: Path, ids: list[int]) -> None:
+    """Each kind of segment must mean the same ids to pylance."""
     folder, manifest = new_table(tmp_path, 300)
     created = [1 + (i // 20) % 2 for i in range(300)]
     updated = [2 + i % 3 for i in range(300)]
@@ -332,6 +341,7 @@ def test_pylance_reads_our_lineage_sequences(tmp_path: Path, ids: list[int]) -> 
 
 @pytest.mark.parametrize("stable", [True, False])
 def test_unstated_row_versions_read_as_1(tmp_path: Path, stable: bool) -> None:
+    """The specification defines missing stamps as version 1."""
     folder = tmp_path / "t.lance"
     lance.write_dataset(rows(0, 5), str(folder), enable_stable_row_ids=stable)
     ((_, manifest),) = manifests(folder)
@@ -345,6 +355,7 @@ def test_unstated_row_versions_read_as_1(tmp_path: Path, stable: bool) -> None:
 
 
 def test_spilled_row_lineage_is_flagged(tmp_path: Path) -> None:
+    """Old readers must refuse tables whose row ids lie in data files."""
     folder = tmp_path / "t.lance"
     ds = lance.write_dataset(rows(0, 1000), str(folder), enable_stable_row_ids=True)
     ds.update_config({"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "1"})
@@ -363,6 +374,7 @@ def test_spilled_row_lineage_is_flagged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["legacy", "2.0", "2.1", "2.2"])
 def test_stored_file_version_spellings_are_known(tmp_path: Path, version: str) -> None:
+    """Manifests and data files spell the same version differently."""
     folder = tmp_path / "t.lance"
     lance.write_dataset(rows(0, 5), str(folder), data_storage_version=version)
     ((_, manifest),) = manifests(folder)
@@ -375,6 +387,7 @@ def test_stored_file_version_spellings_are_known(tmp_path: Path, version: str) -
 
 
 def test_v1_and_detached_names_are_distinguished(tmp_path: Path) -> None:
+    """Detached versions are never the newest, although their numbers are huge."""
     folder = tmp_path / "t.lance"
     lance.write_dataset(rows(0, 5), str(folder), enable_v2_manifest_paths=False)
     lance.write_dataset(rows(0, 5), str(folder), mode="append")
@@ -422,6 +435,7 @@ def test_a_damaged_pylance_manifest_is_bad_data(history: Path) -> None:
 
 
 def test_a_clones_files_lie_below_its_base(tmp_path: Path) -> None:
+    """A file that is looked for in the clone's own folder does not exist."""
     folder, clone = tmp_path / "t.lance", tmp_path / "clone.lance"
     ds = lance.write_dataset(rows(0, 10), str(folder))
     ds.delete("id = 3")
@@ -456,6 +470,7 @@ def test_a_clones_files_lie_below_its_base(tmp_path: Path) -> None:
 
 
 def test_data_replacements_read_as_pylance_made_them(tmp_path: Path) -> None:
+    """The replaced file remains in the fragment, with its fields marked as void."""
     folder = tmp_path / "t.lance"
     ds = lance.write_dataset(rows(0, 10), str(folder))
     ds.merge(pa.table({"id": range(10), "w": range(10)}), "id")

@@ -28,6 +28,7 @@ def tag_file(uri: str, name: str) -> bytes:
 
 
 def test_tag_files_equal_pylances_but_for_time(uri: str) -> None:
+    """pylance parses these files strictly."""
     lance.dataset(uri).tags.create("theirs", 1)
     lance_stream.open_dataset(uri).tags.create("ours", 1)
     theirs, ours = (tag_file(uri, name) for name in ("theirs", "ours"))
@@ -36,6 +37,7 @@ def test_tag_files_equal_pylances_but_for_time(uri: str) -> None:
 
 
 def test_each_side_manages_the_others_tags(uri: str) -> None:
+    """Tags protect versions from the cleanup of either program."""
     theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
     theirs.tags.create("a", 1)
     ours.tags.create("b", 1)

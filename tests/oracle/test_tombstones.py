@@ -51,6 +51,7 @@ def keys_of(uri: str) -> list[int]:
 
 
 def test_pylance_commits_drop_no_tombstones(tmp_path: Path) -> None:
+    """A forgotten delete would let a late event revive its row."""
     uri = make_table(tmp_path)
     upsert(open_newest(uri), changes((1, 5, "d"), (9, 5, "d")), RULES)
     (file,) = (tmp_path / "t" / TOMBSTONES_DIRECTORY).iterdir()
@@ -82,7 +83,8 @@ def test_tombstone_only_versions_suit_pylance(tmp_path: Path) -> None:
     assert keys_of(uri) == [1, 2, 3, 9]
 
 
-def test_a_clone_remembers_what_its_base_does(tmp_path: Path) -> None:
+def test_clones_remember_deletes_of_their_base(tmp_path: Path) -> None:
+    """Late events may arrive at the clone as well, and the files lie in the base."""
     uri, clone = make_table(tmp_path), str(tmp_path / "clone")
     upsert(open_newest(uri), changes((1, 5, "d")), RULES)
     lance.dataset(uri).shallow_clone(clone, lance.dataset(uri).version)

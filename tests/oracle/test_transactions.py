@@ -430,6 +430,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def test_transactions_differ_only_where_documented(
     case: Case, tables: Callable[[str], Path], tmp_path: Path
 ) -> None:
+    """pylance resolves conflicts by these fields, so each difference needs a reason."""
     shutil.copytree(tables("stable"), tmp_path / "base")
     known = frozenset(path.name for path in (tables("stable") / "data").iterdir())
     uris = [str(tmp_path / name) for name in ("ours", "theirs")]
@@ -517,6 +518,7 @@ def _normalized(path: str, value: Any, files_of: frozenset[str]) -> Any:
 
 
 def test_each_operation_is_compared_or_never_committed() -> None:
+    """A new operation must not be committed without a comparison."""
     compared = {case.operation for case in CASES}
     assert not compared & NOT_COMMITTED.keys()
     assert compared | NOT_COMMITTED.keys() == set(OPERATIONS.values())

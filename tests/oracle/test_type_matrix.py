@@ -247,6 +247,7 @@ ALONE = "fsl<struct, 2>"
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda each: each.name)
 @pytest.mark.essential
 def test_all_types_of_a_shape_agree(tmp_path: Path, version: FileVersion, shape: Shape) -> None:
+    """The choice of encoding depends on type, shape and version together."""
     cases = cases_of(version, shape)
     ours = [case for case, no in cases if no is None or no.ours == WORKS]
     theirs = [case for case, no in cases if no is None or no.theirs == no.reading == WORKS]
@@ -287,6 +288,7 @@ def check_what_pylance_writes(path: Path, version: FileVersion, batch: pa.Record
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("name", ["some nulls", "few distinct"])
 def test_batches_of_any_size_agree(tmp_path: Path, version: FileVersion, name: str) -> None:
+    """Empty, single-row and unaligned batches are where rows get lost."""
     shape = next(shape for shape in SHAPES if shape.name == name)
     cases = cases_of(version, shape)
     ends = [0, 1, 1, 8, 150, shape.num_rows]
@@ -307,6 +309,7 @@ def test_batches_of_any_size_agree(tmp_path: Path, version: FileVersion, name: s
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_refusals_use_the_tables_words(tmp_path: Path, version: FileVersion) -> None:
+    """The table of refusals is documentation, and must say what really happens."""
     wrong: list[str] = []
     for shape in SHAPES:
         for case, refusal in cases_of(version, shape):
@@ -354,6 +357,7 @@ def wrong_refusals(folder: Path, case: Case, refusal: Refusal) -> list[str]:
 
 
 def test_every_refusal_entry_matches_a_case() -> None:
+    """An entry that matches nothing is obsolete and would hide a later fault."""
     for value in REFUSALS:
         found = {
             version
@@ -365,6 +369,7 @@ def test_every_refusal_entry_matches_a_case() -> None:
 
 
 def test_every_version_has_many_working_cases() -> None:
+    """Too broad a refusal would exclude most comparisons unnoticed."""
     for version in VERSIONS:
         works = [no is None for shape in SHAPES for _, no in cases_of(version, shape)]
         assert sum(works) > 2000, version

@@ -26,6 +26,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_updates_agree(tmp_path: Path, seed: int) -> None:
+    """Moved rows must have the ids, stamps and index coverage that pylance gives them."""
     dice = random.Random(seed)
     twins = Twins(tmp_path, rows(range(20), 0))
     for uri in (twins.ours, twins.theirs):
@@ -44,6 +45,7 @@ def test_random_updates_agree(tmp_path: Path, seed: int) -> None:
 
 
 def test_values_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
+    """An update that fails halfway must not leave a version."""
     twins = Twins(tmp_path, rows(range(5), 0))
     table = open_newest(twins.ours)
     for values, match in (

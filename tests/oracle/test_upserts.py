@@ -73,6 +73,7 @@ def rows(keys: Any, value: float) -> pa.Table:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("on", [("id",), ("group", "id")])
 def test_random_upserts_agree(tmp_path: Path, seed: int, on: tuple[str, ...]) -> None:
+    """Matched, new and deleted keys in any mix must give pylance's rows and stamps."""
     dice = random.Random(seed)
     twins = Twins(tmp_path, rows(range(20), 0))
     for step in range(6):
@@ -86,18 +87,21 @@ def test_random_upserts_agree(tmp_path: Path, seed: int, on: tuple[str, ...]) ->
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 def test_whole_fragments_can_be_updated(tmp_path: Path, version: str) -> None:
+    """The old fragment vanishes, which takes another path than a deletion file."""
     twins = Twins(tmp_path, rows(range(20), 0), data_storage_version=version)
     assert twins.upsert(rows(range(7), 1), "id").num_updated == 7
     assert twins.upsert(rows(range(40), 2), "id").num_inserted == 20
 
 
 def test_partial_upserts_keep_other_columns(tmp_path: Path) -> None:
+    """A column that the source does not have must not become null."""
     twins = Twins(tmp_path, rows(range(20), 0))
     done = twins.upsert(rows([3, 19, 7], 5).drop_columns(["group"]), "id")
     assert done.num_updated == 3
 
 
 def test_pylance_continues_after_our_upserts(tmp_path: Path) -> None:
+    """pylance updates and compacts the rows that an upsert moved."""
     twins = Twins(tmp_path, rows(range(20), 0))
     twins.upsert(rows([1, 2, 30], 5), "id")
     for uri in (twins.ours, twins.theirs):
