@@ -22,8 +22,8 @@ from lance_stream.spark.jobs.task_input import TaskInput
 def plan_batch(table: TableVersion, options: ReaderOptions, carried: pa.Schema) -> list[ChangeUnit]:
     """Return the work units of the requested interval, in the feed's order.
 
-    There are none if nothing was committed between two timestamps, or since one, or if the interval
-    starts with the version after the newest.
+    The list is empty if nothing was committed between the timestamps, or since the first one, or if
+    the interval starts at the version after the newest one.
 
     Args:
         table: The interval's last version.
@@ -39,7 +39,7 @@ def plan_batch(table: TableVersion, options: ReaderOptions, carried: pa.Schema) 
     if options.starting_timestamp is not None and (first is None or first > table.version):
         return []  # nothing was committed between the timestamps
     if options.ending_version is None and first == table.version + 1:
-        return []  # as after the newest version: all that there is has been read
+        return []  # the interval starts after the newest version: nothing is new
     if first is None or first > table.version:
         raise InvalidInputError(
             f"the requested changes start at version {first}, but the last version of "

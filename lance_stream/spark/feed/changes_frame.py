@@ -1,10 +1,10 @@
 """The change feed of an interval as a DataFrame, planned by the calling process.
 
-Spark asks a Python source for its columns and its tasks in two processes of their own, each new in
-a session, and starts a worker for each task. Here the caller's process opens the table and plans.
-On a local master it also reads up to `MOST_BYTES_AT_ONCE` of rows itself, and Spark gets them as
-Arrow data, so that no Python worker is started at all. More rows, and those on a cluster, are read
-by tasks: from the same `TaskInput`s, by the same code.
+Spark requests the columns and the tasks of a Python source in two separate processes, which it
+starts for every session, and starts a worker for every task. Here the calling process opens the
+table and plans. On a local master it also reads up to `MOST_BYTES_AT_ONCE` of rows itself and
+passes them to Spark as Arrow data, so that no Python worker is started. Tasks read larger results,
+and all rows on a cluster, with the same `TaskInput`s and the same code.
 """
 
 import json
@@ -43,7 +43,7 @@ from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
 
 MOST_BYTES_AT_ONCE: Final = 32 << 20
-"""Arrow bytes of rows that the caller's process reads itself, and sends to Spark."""
+"""The maximum Arrow bytes of rows that the calling process reads itself and sends to Spark."""
 
 
 @without_our_frames
@@ -60,19 +60,19 @@ def read_changes(
 
         spark.read.format("lance").option("readChangeFeed", True).options(**options).load(uri)
 
-    It is faster where little is read, above all for the first read of a session: this process opens
-    the table and plans, where the format starts two processes for it. With a local master it also
-    reads up to 32 MB of rows itself, at once; on a cluster it reads manifests and deletion files,
-    and tasks read the rows. `register` is not needed.
+    It is faster for small reads, especially for the first read of a session: this process opens the
+    table and plans, whereas the format starts two processes to do so. With a local master it also
+    reads up to 32 MB of rows itself, immediately; on a cluster it reads manifests and deletion
+    files, and tasks read the rows. `register` is not needed.
 
     Args:
         spark: The session.
         uri: The table's location, for this process and for all workers.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply, as for `lance_sink`.
-        options: As of the format: `startingVersion` or `startingTimestamp`, and any others of a
-            batch of the change feed, such as `endingVersion`, `columns` or `preImages`. One that
-            is None counts as not given.
+        options: The options of the format for a batch of the change feed: `startingVersion` or
+            `startingTimestamp`, and others such as `endingVersion`, `columns` or `preImages`.
+            Options that are None are ignored.
 
     Returns:
         The changes. The interval is fixed by this call, whatever is committed later.
@@ -137,7 +137,7 @@ def _reader_options(
 
 
 def _check_options(options: Mapping[str, str], uri: str) -> None:
-    """Refuse options of the format that name another table, or ask for its rows."""
+    """Refuse options of the format that name another table, or request rows instead of changes."""
     for name, text in options.items():
         if name.lower() == "path":
             raise InvalidInputError(
@@ -152,7 +152,7 @@ def _check_options(options: Mapping[str, str], uri: str) -> None:
 
 
 def _text(value: object) -> str:
-    """Return an option's value as the text that the format would get from Spark."""
+    """Return an option's value as the text that Spark would pass to the format."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime):

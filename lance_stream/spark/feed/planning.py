@@ -1,8 +1,8 @@
 """Plans the change feed for Spark: columns, and tasks between two positions.
 
-Planning walks from version to version, compares manifests, and returns work units; the workers read
-the rows. No state is kept between two batches of a stream, so a batch in a checkpoint can always be
-planned again.
+Planning compares the manifests of consecutive versions and returns work units; the workers read the
+rows. No state is kept between two batches of a stream, so that a batch in a checkpoint can always
+be planned again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _RESTART: Final = (
 
 
 def open_for_changes(options: ReaderOptions) -> TableVersion:
-    """Return the last version of the requested interval, whose columns the feed has.
+    """Return the last version of the requested interval, which defines the feed's columns.
 
     Raises:
         InvalidInputError: The interval starts or ends after the newest version.
@@ -155,9 +155,9 @@ def stream_columns(
     """Return the columns of a stream, in a run of its query.
 
     Args:
-        last_table: The version from which Spark knows the columns since the start of the query.
+        last_table: The version that defined Spark's columns at the start of the query.
         options: The user's options.
-        carried: The columns that Spark knows.
+        carried: The columns that Spark expects.
         resumed: The version after which the stream resumes; None for a new stream.
         names: The columns in that version, from the checkpoint.
 

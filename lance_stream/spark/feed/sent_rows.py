@@ -1,10 +1,10 @@
 """Sends the rows of a stream's small batch to Spark along with their plan.
 
-Spark asks its own wrapper of simple stream readers for the rows of the batch that it has just
-planned, and keeps them as a block that tasks read without a Python worker. It recognizes the
-wrapper by its class. So a reader that holds rows has a class that is also a wrapper, until Spark
-has asked for them. If the wrapper is missing (it is not public), or if the block is lost, tasks
-read the rows.
+Spark requests the rows of the batch that it has just planned from its wrapper of simple stream
+readers, and keeps them as a block that tasks read without a Python worker. It recognizes the
+wrapper by its class. A reader that holds rows therefore has a subclass of the wrapper as its class
+until Spark has requested the rows. If the wrapper is missing (it is not public), or the block is
+lost, tasks read the rows.
 
 Spark copies such rows, and its copy of an array reads every number in it, also where there is none:
 a null among numbers, booleans, dates or times ends the query with "Value at index is null" (Spark

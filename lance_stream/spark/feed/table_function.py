@@ -1,7 +1,7 @@
 """The change feed as a SQL function: `SELECT * FROM lance_changes('data/events.lance', 4, 9)`.
 
 A convenience for looking at some changes. Spark runs such a function in one task and passes its
-rows one by one: loading the format, or a temporary view over it, is many times faster.
+rows one at a time: loading the format, or a temporary view over it, is many times faster.
 
     lance_changes(uri, start)                             from a version to the newest
     lance_changes(uri, start, end)                        from a version to a version
