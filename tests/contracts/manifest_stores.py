@@ -32,28 +32,33 @@ class ManifestStoreContract:
         raise NotImplementedError
 
     def test_an_unknown_table_has_no_items(self, manifests: ManifestStore) -> None:
+        """A new table has to be distinguished from one whose items cannot be read."""
         assert manifests.get(URI, 1) is None
         assert manifests.latest(URI) is None
         assert manifests.items(URI) == []
 
     @pytest.mark.floors
     def test_an_item_is_put_once(self, manifests: ManifestStore) -> None:
+        """This is the only protection against two writers of one version."""
         assert manifests.put_if_not_exists(URI, item(1, "ours"))
         assert not manifests.put_if_not_exists(URI, item(1, "theirs", 9))
         assert manifests.get(URI, 1) == item(1, "ours")
 
     @pytest.mark.floors
     def test_an_existing_item_is_replaced(self, manifests: ManifestStore) -> None:
+        """A commit is finished by naming the final manifest in place of the staged one."""
         assert manifests.put_if_not_exists(URI, item(1, "staged"))
         assert manifests.put_if_exists(URI, item(1, "final", 8))
         assert manifests.get(URI, 1) == item(1, "final", 8)
 
     def test_a_missing_item_is_not_replaced(self, manifests: ManifestStore) -> None:
+        """A version that was cleaned up must not come back."""
         assert not manifests.put_if_exists(URI, item(1))
         assert manifests.get(URI, 1) is None
 
     @pytest.mark.floors
     def test_the_newest_item_has_the_greatest_version(self, manifests: ManifestStore) -> None:
+        """Numbers that are compared as text would make 9 newer than 10."""
         for version in (9, 10, 2, (1 << 63) - 1, 100):
             assert manifests.put_if_not_exists(URI, item(version))
         assert manifests.latest(URI) == item((1 << 63) - 1)
@@ -66,17 +71,20 @@ class ManifestStoreContract:
         ]
 
     def test_tables_do_not_see_each_other(self, manifests: ManifestStore) -> None:
+        """A prefix or another case would mix the versions of two tables."""
         for uri in (URI, f"{URI}/", f"{URI}2", URI[:-1], URI.upper()):
             assert manifests.put_if_not_exists(uri, item(1, uri))
         for uri in (URI, f"{URI}/", f"{URI}2", URI[:-1], URI.upper()):
             assert manifests.items(uri) == [item(1, uri)]
 
     def test_a_size_need_not_be_known(self, manifests: ManifestStore) -> None:
+        """pylance writes items without the size of the manifest."""
         assert manifests.put_if_not_exists(URI, item(1, size_bytes=None))
         assert manifests.get(URI, 1) == item(1, size_bytes=None)
 
     @pytest.mark.floors
     def test_items_are_deleted_by_version(self, manifests: ManifestStore) -> None:
+        """A cleanup deletes many versions, more than a service accepts in one request."""
         for version in range(1, 61):
             assert manifests.put_if_not_exists(URI, item(version))
         manifests.delete(URI, [*range(1, 58), 99])
@@ -85,11 +93,13 @@ class ManifestStoreContract:
         manifests.delete(URI, [])
 
     def test_values_are_never_read_as_sql(self, manifests: ManifestStore) -> None:
+        """URIs come from users."""
         uri = "'; DROP TABLE lance_manifests; --"
         assert manifests.put_if_not_exists(uri, ManifestItem(1, f"{uri}\\'\"%s{{}}", 0))
         assert manifests.items(uri) == [ManifestItem(1, f"{uri}\\'\"%s{{}}", 0)]
 
     def test_one_of_16_threads_puts_a_version(self, manifests: ManifestStore) -> None:
+        """A check before the write, instead of a condition, would let two of them win."""
         assert manifests.latest(URI) is None
         with ThreadPoolExecutor(NUM_RACERS) as threads:
             for version in range(1, self.num_rounds + 1):
@@ -108,6 +118,7 @@ class ManifestStoreContract:
     def test_one_of_many_processes_puts_a_version(
         self, manifests: ManifestStore, method: str
     ) -> None:
+        """Connections that children inherit from their parent would mix up answers."""
         assert manifests.latest(URI) is None  # the parent has a connection, which children inherit
         num = NUM_PROCESSES[method]
         with ProcessPoolExecutor(num, mp_context=get_context(method)) as processes:
@@ -119,6 +130,7 @@ class ManifestStoreContract:
 
     @pytest.mark.floors
     def test_items_of_several_tables_are_put_together(self, manifests: ManifestStore) -> None:
+        """A group of tables commits in one transaction."""
         both = {"a": item(3, "of a", None), "b": item(7, "of b")}
         assert manifests.put_all_if_not_exist(both) == frozenset()
         assert manifests.items("a") == [both["a"]]
@@ -126,6 +138,7 @@ class ManifestStoreContract:
 
     @pytest.mark.floors
     def test_a_taken_version_stops_those_of_other_tables(self, manifests: ManifestStore) -> None:
+        """A group that commits in part would show a state that no writer made."""
         assert manifests.put_if_not_exists("b", item(7, "theirs"))
         ours = {"a": item(3), "b": item(7, "ours"), "c": item(1)}
         assert manifests.put_all_if_not_exist(ours) == {"b"}
@@ -159,6 +172,7 @@ class ManifestStoreContract:
 
     @pytest.mark.floors
     def test_the_newest_items_of_several_tables(self, manifests: ManifestStore) -> None:
+        """A group of tables is read in one request, at one point in time."""
         for version in (1, 2, 10):
             assert manifests.put_if_not_exists("a", item(version))
         assert manifests.put_if_not_exists("b", item(4))
@@ -167,6 +181,7 @@ class ManifestStoreContract:
         assert manifests.latest_of_all(["nowhere"]) == {}
 
     def test_readers_see_versions_of_all_tables_or_of_none(self, manifests: ManifestStore) -> None:
+        """A reader between two tables' commits would see a state that no writer made."""
         tables = ["a", "b", "c"]
         first = {table: item(1) for table in tables}
         assert not manifests.put_all_if_not_exist(first)
@@ -191,6 +206,7 @@ class ManifestStoreContract:
         assert [request for request in seen if len(set(request)) > 1] == []
 
     def test_a_pickled_store_is_the_same_store(self, manifests: ManifestStore) -> None:
+        """Spark sends stores from the driver to its executors."""
         assert manifests.put_if_not_exists(URI, item(1))
         again = pickle.loads(pickle.dumps(manifests))
         assert again == manifests
@@ -198,6 +214,7 @@ class ManifestStoreContract:
         assert again.get(URI, 1) == item(1)
 
     def test_nothing_secret_is_shown(self, manifests: ManifestStore) -> None:
+        """Logs and error messages contain these texts."""
         for text in (repr(manifests), str(manifests), manifests.where, manifests.kind):
             assert "test-secret" not in text
 

@@ -109,6 +109,7 @@ class ObjectStoreContract(StoreContract):
     @pytest.mark.each_service
     @pytest.mark.parametrize("name", ODD_NAMES)
     def test_names_can_have_any_characters(self, store: ObjectStore, name: str) -> None:
+        """Clients escape names differently, and a wrong escape leads to another object."""
         path = f"{name}/x {name}"
         assert store.create_once(path, b"once")
         assert not store.create_once(path, b"twice")
@@ -122,6 +123,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.parametrize("name", ["a\tb", "a\x1bb", "a\nb", "a//b", "a/./b"])
     def test_impossible_names_are_refused(self, store: ObjectStore, name: str) -> None:
+        """Services normalise such names and would answer for another object."""
         asked: list[Callable[[], object]] = [
             lambda: store.read(name),
             lambda: store.read_end(name, 1),
@@ -149,6 +151,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.each_service
     def test_neighbours_with_equal_prefixes_are_unlisted(self, bucket: Bucket) -> None:
+        """Services list by prefix, and a cleanup would delete files of the neighbour."""
         store, neighbour = store_in(bucket, "dir/t"), store_in(bucket, "dir/t2")
         neighbour.write("v/1", b"")
         assert store.list() == []
@@ -158,6 +161,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.each_service
     def test_an_objects_end_takes_one_request(self, behind: ObjectStore, proxy: FaultProxy) -> None:
+        """Opening a file must not need a request for its size."""
         data = os.urandom(1000)
         behind.write("a", data)
         behind.write("empty", b"")
@@ -200,6 +204,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.each_service
     def test_a_missing_object_is_not_retried(self, behind: ObjectStore, proxy: FaultProxy) -> None:
+        """Absence is an answer, and waiting would delay every look for a newer version."""
         for attempt in (
             lambda: behind.read("a"),
             lambda: behind.read_end("a", 10),
@@ -216,6 +221,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.each_service
     def test_first_names_are_right_across_pages(self, small_pages: tuple[Bucket, int]) -> None:
+        """Services list in pages, with folders in between."""
         bucket, page = small_pages
         store = store_in(bucket)
         names = [f"{number:03}" for number in range(3 * page + 1)]
@@ -228,6 +234,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.each_service
     def test_the_first_names_are_one_request(self, behind: ObjectStore, proxy: FaultProxy) -> None:
+        """The newest version is the first name, however many there are."""
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda n: behind.write(f"v/{n:03}", b""), range(30)))
         proxy.clear()
@@ -239,6 +246,7 @@ class ObjectStoreContract(StoreContract):
     def test_large_objects_are_created_by_one_request(
         self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
     ) -> None:
+        """Only a single request carries the condition that the name is new."""
         first, second = (os.urandom(1 << 20) * 20 for _ in range(2))
         assert behind.create_once("v/1", first)
         assert proxy.kinds() == {"put once": 1}
@@ -251,11 +259,13 @@ class ObjectStoreContract(StoreContract):
         assert self.num_uploads(bucket) == 0
 
     def test_one_of_many_creates_a_large_object(self, store: ObjectStore) -> None:
+        """Slow uploads widen the window in which two writers could win."""
         check_race_of_threads(store, num_racers=4, num_rounds=3, num_bytes=17 << 20)
 
     def test_files_are_sent_while_being_written(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
+        """A writer that collects the file would need its size in memory."""
         piece = os.urandom(777_777)
         proxy.clear()
         with behind.open_writer("data/a") as writer:
@@ -267,6 +277,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.each_service
     def test_an_aborted_writer_leaves_no_upload(self, store: ObjectStore, bucket: Bucket) -> None:
+        """Services charge for unfinished uploads, which no listing shows."""
         writer = store.open_writer("data/a")
         for _ in range(3):
             writer.write(bytes(10 << 20))
@@ -280,6 +291,7 @@ class ObjectStoreContract(StoreContract):
     def test_failing_parts_raise_and_leave_no_upload(
         self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
     ) -> None:
+        """A part that is lost silently would make a damaged file."""
         proxy.add(Forge(403), matches=lambda request: request.num_bytes_sent > 1 << 20, times=None)
 
         def write() -> None:
@@ -295,15 +307,18 @@ class ObjectStoreContract(StoreContract):
     # Races
 
     def test_one_of_many_threads_creates_a_name(self, store: ObjectStore) -> None:
+        """A check before the write, instead of a condition, would let two of them win."""
         check_race_of_threads(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
 
     def test_one_of_many_processes_creates_a_name(self, store: ObjectStore) -> None:
+        """Only the service can decide between processes."""
         check_race_of_processes(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
 
     # Faults
 
     @pytest.mark.each_service
     def test_a_lost_reply_is_no_lost_race(self, behind: ObjectStore, proxy: FaultProxy) -> None:
+        """A retry meets the writer's own object and must recognise it."""
         proxy.add(CutAfter(), kind="put once")
         assert behind.create_once("v/1", b"ours")
         assert behind.list_names("v") == ["1"]
@@ -315,6 +330,7 @@ class ObjectStoreContract(StoreContract):
     def test_large_lost_replies_are_no_lost_races(
         self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
     ) -> None:
+        """Large objects are compared without downloading them in full."""
         ours, theirs = (os.urandom(1 << 20) * 17 for _ in range(2))
         rules = [proxy.add(CutAfter(), kind="put once")]
         assert behind.create_once("v/1", ours)
@@ -337,6 +353,7 @@ class ObjectStoreContract(StoreContract):
     def test_each_request_of_an_upload_is_retried(
         self, behind: ObjectStore, proxy: FaultProxy, kind: str, fault: Any
     ) -> None:
+        """An upload has several kinds of requests, each of which can fail."""
         rule = proxy.add(fault, kind=kind)
         data = os.urandom(1 << 20) * 17
         with behind.open_writer("data/a") as writer:
@@ -358,6 +375,7 @@ class ObjectStoreContract(StoreContract):
     def test_a_third_attempt_can_succeed(
         self, behind: ObjectStore, proxy: FaultProxy, fault: Any
     ) -> None:
+        """Services fail in series when they are overloaded."""
         for attempt in every_request(behind):
             proxy.clear()
             proxy.add(fault, times=2)
@@ -368,6 +386,7 @@ class ObjectStoreContract(StoreContract):
     def test_conflicts_of_concurrent_creates_are_retried(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
+        """The answer means that another request is in progress, not that the name exists."""
         if self.conflict is None:
             pytest.skip("the service has no such answer")
         proxy.add(self.conflict, kind="put once", times=2)
@@ -378,6 +397,7 @@ class ObjectStoreContract(StoreContract):
     def test_truncated_responses_are_requested_again(
         self, behind: ObjectStore, proxy: FaultProxy, fault: Any
     ) -> None:
+        """A short answer must never be taken for a short file."""
         data = os.urandom(300_000)
         behind.write("a", data)
         for read in (
@@ -390,6 +410,7 @@ class ObjectStoreContract(StoreContract):
             assert read() == data
 
     def test_a_request_that_times_out_is_retried(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        """A connection can hang without an error."""
         store = store_at(bucket, proxy.url, request_timeout="400ms")
         store.write("a", b"x")
         proxy.add(Hold(5), kind="get")
@@ -411,6 +432,7 @@ class ObjectStoreContract(StoreContract):
         assert len(proxy.requests) > 20
 
     def test_exhausted_retries_state_their_number(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        """The user learns how long was tried, and for which object."""
         store = store_at(bucket, proxy.url, client_max_retries="2")
         proxy.add(Forge(503), times=None)
         for path, attempt in [
@@ -427,11 +449,13 @@ class ObjectStoreContract(StoreContract):
             assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
 
     def test_an_unreachable_service_is_named(self, bucket: Bucket) -> None:
+        """A wrong endpoint is the usual cause."""
         store = store_at(bucket, "http://127.0.0.1:1", client_max_retries="1")
         with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1.* 2 attempts"):
             store.read("a")
 
     def test_retries_end_at_the_deadline(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        """A task that waits for hours blocks the whole stream."""
         store = store_at(bucket, proxy.url, client_max_retries="1000", client_retry_timeout="1s")
         proxy.add(Forge(503), times=None)
         begin = time.monotonic()
@@ -441,6 +465,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.each_service
     def test_a_refusal_is_not_retried(self, behind: ObjectStore, proxy: FaultProxy) -> None:
+        """Missing permissions do not appear by waiting."""
         for attempt in every_request(behind):
             proxy.clear()
             proxy.add(Forge(403), times=None)
@@ -450,6 +475,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.each_service
     def test_a_missing_bucket_names_the_remedy(self, bucket: Bucket) -> None:
+        """The service's own answer resembles that for a missing object."""
         store = open_store(bucket.uri.replace(bucket.name, "no-such-bucket") + "/t",
                            bucket.storage_options)  # fmt: skip
         for attempt in (
@@ -464,6 +490,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.parametrize("method", ["spawn", "forkserver"])
     def test_used_stores_work_in_child_processes(self, store: ObjectStore, method: str) -> None:
+        """Connections and threads do not survive a fork."""
         store.write("a", b"before")
         child = multiprocessing.get_context(method).Process(target=_use_in_child, args=(store, 0))
         child.start()
@@ -491,6 +518,8 @@ class ObjectStoreContract(StoreContract):
             assert all(read.result(60) == bytes(100_000) for read in reads)
 
     def test_many_threads_share_a_store(self, store: ObjectStore) -> None:
+        """Answers must not be exchanged between threads."""
+
         def use(number: int) -> bytes:
             store.write(f"a/{number}", str(number).encode() * 1000)
             return store.read(f"a/{number}")
@@ -500,6 +529,7 @@ class ObjectStoreContract(StoreContract):
         assert answers == [str(number).encode() * 1000 for number in range(64)]
 
     def test_two_services_are_two_stores(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        """Caches are keyed by stores, and equal names exist on several services."""
         here, again = store_in(bucket), store_in(bucket)
         assert here == again
         assert hash(here) == hash(again)
@@ -510,6 +540,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.each_service
     def test_nothing_secret_is_shown(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        """Logs and error messages contain these texts."""
         assert self.secret_options, "the service's tests have to say what is secret"
         store = store_at(bucket, proxy.url, client_max_retries="0")
         shown = [repr(store), str(store), repr(store.settings), store.uri]

@@ -79,6 +79,7 @@ class SharedTables:
 
     @pytest.mark.each_service
     def test_pylance_reads_what_we_wrote_and_compacted(self, place: Place) -> None:
+        """The clients of both programs must agree about names and listings."""
         table = lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
         for first in range(0, 100, 20):
             place.we_append(rows(*range(first, first + 20)))
@@ -95,6 +96,7 @@ class SharedTables:
 
     @pytest.mark.each_service
     def test_indices_that_we_bring_up_to_date_are_searched(self, place: Place) -> None:
+        """An update writes index files through pylance and commits them through us."""
         place.they_append(rows(*range(50)))
         place.theirs().create_scalar_index("id", "BTREE")
         place.theirs().create_scalar_index("name", "INVERTED")
@@ -109,6 +111,7 @@ class SharedTables:
         assert made.verify() == []
 
     def test_we_continue_what_pylance_wrote(self, place: Place) -> None:
+        """The clients of both programs must agree about names and listings."""
         lance.write_dataset(
             rows(*range(50)),
             place.uri,
@@ -140,6 +143,7 @@ class SharedTables:
 
     @pytest.mark.each_service
     def test_concurrent_appends_of_both_all_commit(self, place: Place) -> None:
+        """Both must create manifests by the same precondition of the service."""
         lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
         writers = [place.we_append, place.they_append] * 2
         start = threading.Barrier(len(writers))

@@ -24,12 +24,14 @@ class StoreContract:
     @pytest.mark.each_service
     @pytest.mark.floors
     def test_written_files_are_read_back(self, store: Store) -> None:
+        """Names with spaces and percent signs must not be decoded on the way."""
         store.write("data/a b%20c.lance", DATA)
         assert store.read("data/a b%20c.lance") == DATA
         assert store.size("data/a b%20c.lance") == len(DATA)
         assert store.exists("data/a b%20c.lance")
 
     def test_writing_again_replaces_the_file(self, store: Store) -> None:
+        """The version hint is overwritten, also by a shorter text."""
         store.write("hint", DATA)
         store.write("hint", b"short")
         assert store.read("hint") == b"short"
@@ -39,6 +41,7 @@ class StoreContract:
         [bytes, bytearray, memoryview, lambda d: np.frombuffer(d, np.uint64), pa.py_buffer],
     )
     def test_any_buffer_can_be_written(self, store: Store, convert: Callable[[bytes], Any]) -> None:
+        """Writers hand on arrays and views without copying them."""
         with store.open_writer("a") as writer:
             writer.write(convert(DATA))
             writer.write(convert(b""))
@@ -57,6 +60,7 @@ class StoreContract:
 
     @pytest.mark.floors
     def test_ranges_come_back_as_ordered(self, store: Store) -> None:
+        """Stores join and sort ranges, but callers match answers by position."""
         store.write("a", DATA)
         ranges = [
             ByteRange(*value) for value in [(9000, 9100), (0, 5), (3, 7), (7, 7), (5000, 9050)]
@@ -65,6 +69,7 @@ class StoreContract:
         assert [bytes(buffer) for buffer in buffers] == [DATA[r.start : r.stop] for r in ranges]
 
     def test_ranges_are_read_only_views(self, store: Store) -> None:
+        """Buffers are cached and shared, and decoders rely on their alignment."""
         store.write("a", DATA)
         (buffer,) = store.read_ranges("a", [ByteRange(64, 128)])
         assert isinstance(buffer, memoryview)
@@ -81,6 +86,7 @@ class StoreContract:
     @pytest.mark.each_service
     @pytest.mark.floors
     def test_a_files_end_comes_with_its_size(self, store: Store) -> None:
+        """The footer and the size are needed together to open a file."""
         store.write("a", DATA)
         for num_bytes in (1, 100, len(DATA), len(DATA) + 9):
             end, size = store.read_end("a", num_bytes)
@@ -94,6 +100,7 @@ class StoreContract:
     @pytest.mark.each_service
     @pytest.mark.floors
     def test_a_copy_is_an_independent_file(self, store: Store) -> None:
+        """A staged manifest is deleted after it was copied to its final name."""
         store.write("v/1-staged", DATA)
         store.write("v/2", b"older")
         store.copy("v/1-staged", "v/1")
@@ -106,6 +113,7 @@ class StoreContract:
 
     @pytest.mark.each_service
     def test_ranges_beyond_the_end_come_short(self, store: Store) -> None:
+        """The caller recognises a truncated file by the missing bytes."""
         store.write("a", DATA)
         end = len(DATA)
         ranges = [
@@ -116,6 +124,7 @@ class StoreContract:
         assert [bytes(span) for span in store.read_ranges("a", ranges)] == [DATA[-3:], b"", b""]
 
     def test_empty_requests_still_need_the_file(self, store: Store) -> None:
+        """A missing file must be reported by every way of reading it."""
         store.write("a", DATA)
         assert store.read_ranges("a", []) == []
         with pytest.raises(NotFoundError):
@@ -125,6 +134,7 @@ class StoreContract:
     @pytest.mark.floors
     @pytest.mark.parametrize("path", ["b", "folder/b", "folder", "folder/a/b"])
     def test_a_missing_file_is_named(self, store: Store, path: str) -> None:
+        """The error is all that the user has when a file was deleted."""
         store.write("folder/a", DATA)
         assert not store.exists(path)
         for attempt in (
@@ -136,6 +146,7 @@ class StoreContract:
                 attempt()
 
     def test_an_unclosed_file_does_not_exist(self, store: Store) -> None:
+        """Readers and cleanups must never see a partial file."""
         writer = store.open_writer("data/a")
         writer.write(DATA)
         assert not store.exists("data/a")
@@ -144,6 +155,8 @@ class StoreContract:
         assert store.read("data/a") == DATA
 
     def test_a_failing_writer_leaves_nothing(self, store: Store) -> None:
+        """A partial file under the final name would be read as a damaged one."""
+
         def fail() -> None:
             with store.open_writer("data/a") as writer:
                 writer.write(DATA)
@@ -154,6 +167,7 @@ class StoreContract:
         assert store.list() == []
 
     def test_aborting_after_closing_keeps_the_file(self, store: Store) -> None:
+        """Cleanup after an error may meet writers that have finished."""
         writer = store.open_writer("a")
         writer.write(DATA)
         writer.close()
@@ -162,6 +176,7 @@ class StoreContract:
         assert store.read("a") == DATA
 
     def test_a_closed_writer_accepts_nothing(self, store: Store) -> None:
+        """Bytes that arrive after the end would be lost silently."""
         writer = store.open_writer("a")
         writer.close()
         with pytest.raises(ValueError, match="closed"):
@@ -169,6 +184,7 @@ class StoreContract:
 
     @pytest.mark.each_service
     def test_an_empty_file_is_a_file(self, store: Store) -> None:
+        """Services treat empty bodies as a special case."""
         store.write("a", b"")
         assert store.read("a") == b""
         assert store.size("a") == 0
@@ -190,6 +206,7 @@ class StoreContract:
 
     @pytest.mark.each_service
     def test_names_are_a_folders_own_files_sorted(self, store: Store) -> None:
+        """The newest version is the first name, and folders are no versions."""
         for path in ("v/10", "v/9", "v/sub/8", "vv/7"):
             store.write(path, b"")
         assert store.list_names("v") == ["10", "9"]
@@ -197,6 +214,7 @@ class StoreContract:
         assert store.list_names("v", limit=7) == ["10", "9"]
 
     def test_a_folders_own_files_have_sizes(self, store: Store) -> None:
+        """Reading the end of a file needs its size, which the listing knows."""
         for path in ("v/10", "v/9", "v/sub/8", "vv/7"):
             store.write(path, path.encode())
         found = store.list_files("v")
@@ -206,6 +224,7 @@ class StoreContract:
 
     @pytest.mark.each_service
     def test_an_etag_changes_with_the_bytes(self, store: Store) -> None:
+        """Caches recognise a replaced file by it."""
         store.write("v/1", b"first")
         (first,) = store.list_files("v")
         assert store.list_files("v") == [first]
@@ -215,11 +234,13 @@ class StoreContract:
 
     @pytest.mark.each_service
     def test_a_missing_folder_lists_nothing(self, store: Store) -> None:
+        """Object services have no folders, so absence is the same as emptiness."""
         assert store.list_names("v") == []
         assert store.list("v") == []
         assert store.list() == []
 
     def test_a_listing_is_never_stale(self, store: Store) -> None:
+        """A writer that misses the newest version would commit it again."""
         other = pickle.loads(pickle.dumps(store))
         assert store.list_names("v") == []
         other.write("v/1", b"")
@@ -231,6 +252,7 @@ class StoreContract:
     @pytest.mark.each_service
     @pytest.mark.floors
     def test_deleting_is_idempotent(self, store: Store) -> None:
+        """A cleanup that was interrupted starts again."""
         store.write("a", DATA)
         store.delete("a")
         store.delete("a")
@@ -239,17 +261,20 @@ class StoreContract:
     @pytest.mark.each_service
     @pytest.mark.floors
     def test_a_name_is_created_once(self, store: Store) -> None:
+        """Commits rest on this promise alone."""
         assert store.create_once("v/1", b"first")
         assert not store.create_once("v/1", b"second")
         assert store.read("v/1") == b"first"
         assert store.list_names("v") == ["1"]
 
     def test_an_existing_file_cannot_be_created(self, store: Store) -> None:
+        """The loser of a race must not replace the winner's manifest."""
         store.write("v/1", b"first")
         assert not store.create_once("v/1", b"second")
         assert store.read("v/1") == b"first"
 
     def test_one_of_many_creates_a_name(self, store: Store) -> None:
+        """A check before the write, instead of a condition, would let two of them win."""
         num_threads, num_rounds = 8, 25
         start = threading.Barrier(num_threads)
         won: list[list[int]] = [[] for _ in range(num_rounds)]
@@ -271,6 +296,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "data/../../a", "..", "a\0b"])
     def test_no_path_leads_out_of_the_store(self, store: Store, path: str) -> None:
+        """Paths come from manifests that others wrote."""
         for attempt in (
             lambda: store.read(path),
             lambda: store.read_ranges(path, []),
@@ -285,6 +311,7 @@ class StoreContract:
 
     @pytest.mark.each_service
     def test_a_pickled_store_is_the_same_store(self, store: Store) -> None:
+        """Spark sends stores from the driver to its executors."""
         store.write("a", DATA)
         again = pickle.loads(pickle.dumps(store))
         assert again == store
