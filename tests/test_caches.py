@@ -45,17 +45,17 @@ def test_concurrent_makers_get_the_same_value() -> None:
         all_ask.wait(10)
         return object()
 
-    found: list[object] = []
+    actual: list[object] = []
     threads = [
-        threading.Thread(target=lambda: found.append(cache.get_or_make("a", make)))
+        threading.Thread(target=lambda: actual.append(cache.get_or_make("a", make)))
         for _ in range(4)
     ]
     for thread in threads:
         thread.start()
     for worker in threads:
         worker.join()
-    assert len(found) == 4
-    assert len(set(map(id, found))) == 1
+    assert len(actual) == 4
+    assert len(set(map(id, actual))) == 1
 
 
 def test_changes_see_the_previous_value() -> None:
@@ -75,8 +75,8 @@ class Thing:
 
 def test_values_belong_to_one_object() -> None:
     """Equal objects are cheap to confuse and expensive to compare, so identity is the key."""
-    made: list[int] = []
-    known: ByIdentity[int] = ByIdentity(lambda _: made.append(1) or len(made))
+    result: list[int] = []
+    known: ByIdentity[int] = ByIdentity(lambda _: result.append(1) or len(result))
     one, other = Thing(), Thing()
     assert one == other
     assert [known.of(one), known.of(other), known.of(one)] == [1, 2, 1]

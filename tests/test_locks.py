@@ -78,15 +78,17 @@ def test_scans_use_pages_under_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = unlocked_uses(
         monkeypatch, PageCache, {"_parts", "_room", "_fetches"}, exempt={"_drop_finished_files"}
     )
-    kept, owner = PageCache(), object()
-    kept.make_room(10)
+    retained, owner = PageCache(), object()
+    retained.make_room(10)
     for place in (ByteRange(0, 4), ByteRange(4, 8)):
-        kept.fetch(owner, [place], [], lambda ranges: [bytes(span.size_bytes) for span in ranges])
+        retained.fetch(
+            owner, [place], [], lambda ranges: [bytes(span.size_bytes) for span in ranges]
+        )
     with pytest.raises(OSError, match="away"):
-        kept.fetch(owner, [ByteRange(8, 12)], [], _away)
+        retained.fetch(owner, [ByteRange(8, 12)], [], _away)
     files = unlocked_uses(monkeypatch, FragmentReader, {"_pages_of_files", "_open_pages"})
     table = table_of(1)
-    reader: Any = FragmentReader(unit_of(table, 0, columns=("id",)), kept)
+    reader: Any = FragmentReader(unit_of(table, 0, columns=("id",)), retained)
     reader._rows_of_unit = SimpleNamespace()
     monkeypatch.setattr(FragmentReader, "_open_pages", lambda *_: None)
     assert reader._pages_of(table.manifest.fragments[0].files[0]) is None

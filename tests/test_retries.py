@@ -60,11 +60,11 @@ def test_a_deadline_reaches_the_threads_of_requests() -> None:
         return Retrying(RetryPolicy(9, 1.0, 1.0, 120.0), clock.environment).seconds_remaining
 
     with Retrying(RetryPolicy(9, 1.0, 1.0, 7.0), clock.environment):
-        left = asyncio.run_coroutine_threadsafe(request(), loop).result()
+        remaining = asyncio.run_coroutine_threadsafe(request(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
-    assert left == 7
+    assert remaining == 7
 
 
 def test_errors_state_attempts_time_and_limits() -> None:

@@ -168,9 +168,9 @@ def test_the_first_program_prints_what_the_readme_shows(tmp_path: Path, wheel: P
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    shown = re.search(r"^```\n(\+-.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert shown is not None
-    printed, expected = (_cells(text) for text in (done.stdout, shown[1]))
+    output = re.search(r"^```\n(\+-.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert output is not None
+    printed, expected = (_cells(text) for text in (done.stdout, output[1]))
     assert printed[0] == expected[0]  # the header
     assert [row[:4] for row in printed[1:]] == [row[:4] for row in expected[1:]]
     assert all(int(row[4]) % 2 == int(row[3]) for row in printed[1:])

@@ -5,10 +5,10 @@ from tests.benchmarks.test_benchmarks import run
 
 def test_the_derive_benchmark_computes_only_changes() -> None:
     """The counts are the claim of the benchmark, and must not depend on the machine."""
-    shown = run("benchmarks.derive", "--rows", "2000", "--dimension", "4", "--micros", "0")
+    output = run("benchmarks.derive", "--rows", "2000", "--dimension", "4", "--micros", "0")
     computed = {
         name.strip(): int(count.replace(",", ""))
-        for name, count in re.findall(r"^(\w+ \w+) +([\d,]+) ", shown, re.MULTILINE)
+        for name, count in re.findall(r"^(\w+ \w+) +([\d,]+) ", output, re.MULTILINE)
     }
     assert computed == {
         "all rows": 2000,
@@ -16,4 +16,4 @@ def test_the_derive_benchmark_computes_only_changes() -> None:
         "prices changed": 0,
         "nothing changed": 0,
     }
-    assert "computed 1.0000 rows" in shown
+    assert "computed 1.0000 rows" in output

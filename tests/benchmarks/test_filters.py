@@ -13,8 +13,8 @@ from tests.benchmarks.test_benchmarks import run
 def test_ratios_are_to_pylance_and_to_scans(capsys: pytest.CaptureFixture[str]) -> None:
     """Swapped contenders would turn a loss into a gain."""
     show("one", dict(zip(CONTENDERS, (0.002, 0.01, 0.001, 0.005), strict=True)))
-    shown = capsys.readouterr().out
-    assert re.search(r"one +2\.0 +10\.0 +1\.0 +5\.0 +2\.00x +0\.20x\n", shown)
+    output = capsys.readouterr().out
+    assert re.search(r"one +2\.0 +10\.0 +1\.0 +5\.0 +2\.00x +0\.20x\n", output)
 
 
 @pytest.mark.oracle
@@ -38,5 +38,5 @@ def test_indices_serve_selective_filters(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_the_filters_benchmark_prints_its_ratios() -> None:
     """A benchmark that fails unnoticed is found only on the day of a release."""
-    shown = run("benchmarks.filters", "--rows", "40000", "--fragments", "2", "--rounds", "1")
-    assert len(re.findall(r"\d+\.\d\dx +\d+\.\d\dx", shown)) == 10, shown
+    output = run("benchmarks.filters", "--rows", "40000", "--fragments", "2", "--rounds", "1")
+    assert len(re.findall(r"\d+\.\d\dx +\d+\.\d\dx", output)) == 10, output

@@ -20,11 +20,11 @@ def test_ratios_compare_with_and_without_refresh(
         {"before": {"vector": 0.003}, "fresh": {"vector": 0.005}}
         | {"without": without, "with": fresh}
     )
-    shown = capsys.readouterr().out
-    assert re.search(r"batch, median .* ratio 1\.10\n", shown)
-    assert re.search(r"batch, mean .* ratio 1\.00\n", shown)
-    assert "without 40.0%   with 5.0%   after 3.0 s of waiting 1.0%" in shown
-    assert "ratios to new: without 5.0, with 1.20" in shown
+    output = capsys.readouterr().out
+    assert re.search(r"batch, median .* ratio 1\.10\n", output)
+    assert re.search(r"batch, mean .* ratio 1\.00\n", output)
+    assert "without 40.0%   with 5.0%   after 3.0 s of waiting 1.0%" in output
+    assert "ratios to new: without 5.0, with 1.20" in output
 
 
 @pytest.mark.oracle
@@ -48,7 +48,7 @@ def test_searches_work_while_coverage_shrinks(tmp_path: Path) -> None:
 def test_the_refresh_benchmark_prints_its_ratios() -> None:
     """The small run must show unindexed rows with the stream running, and none after waiting."""
     size = ("--rows", "6000", "--batches", "8", "--changes", "300", "--dimensions", "16")
-    shown = run("benchmarks.fresh_indices", *size)
-    assert len(re.findall(r"ratio \d+\.\d\d", shown)) == 2, shown
-    assert "with 0.0%" not in shown.split("after")[0], shown
-    assert re.search(r"of waiting 0\.0%", shown), shown
+    output = run("benchmarks.fresh_indices", *size)
+    assert len(re.findall(r"ratio \d+\.\d\d", output)) == 2, output
+    assert "with 0.0%" not in output.split("after")[0], output
+    assert re.search(r"of waiting 0\.0%", output), output

@@ -79,8 +79,8 @@ def test_spark_runs_compare_with_their_start() -> None:
     """The first batch starts Spark's workers, and is left out."""
     upserts = {"ours": [9.0, 0.1, 0.1, 0.3, 0.2, 0.2], "theirs": [9.0, 1.0, 3.0, 2.0, 6.0, 4.0]}
     assert windows(upserts["theirs"], 3) == [2.0, 5.0]
-    shown = [re.split(r" {2,}", line.strip()) for line in lines(upserts, 3)]
-    assert shown == [
+    output = [re.split(r" {2,}", line.strip()) for line in lines(upserts, 3)]
+    assert output == [
         ["batches", "ours", "theirs"],
         ["4", "100 ms, 1.00 x", "2000 ms, 1.00 x"],
         ["6", "200 ms, 2.00 x", "5000 ms, 2.50 x"],

@@ -40,20 +40,20 @@ def test_datasets_are_accepted_as_rows(ds: Dataset, tmp_path: Path) -> None:
 
 def test_notebooks_show_columns_and_size(ds: Dataset) -> None:
     """The first look at a dataset must answer what and how much it is."""
-    shown = ds._repr_html_()
-    assert "version 2: 2 rows in 1 fragment<" in shown
-    assert "<td>name</td><td>string</td>" in shown
+    output = ds._repr_html_()
+    assert "version 2: 2 rows in 1 fragment<" in output
+    assert "<td>name</td><td>string</td>" in output
 
 
 def test_names_in_notebooks_are_escaped(tmp_path: Path) -> None:
     """Column names are untrusted, and a wide table must not fill the screen."""
     names = ["<script>", "\x1b[1m", *(f"c{number}" for number in range(60))]
     ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([(n, pa.int8()) for n in names]))
-    shown = ds._repr_html_()
-    assert "<script>" not in shown
-    assert "&lt;script&gt;" in shown
-    assert "\x1b" not in shown
-    assert "and 12 more" in shown
+    output = ds._repr_html_()
+    assert "<script>" not in output
+    assert "&lt;script&gt;" in output
+    assert "\x1b" not in output
+    assert "and 12 more" in output
 
 
 def test_the_package_states_its_version() -> None:

@@ -88,8 +88,8 @@ def requests_of(service: ObjectService, act: Callable[[], object]) -> Kinds:
 
 def test_creating_a_table_takes_four_requests(service: ObjectService) -> None:
     """Requests cost money and time; the numbers in the documentation are checked here."""
-    made = requests_of(service, lambda: lance_stream.create_dataset(URI, SCHEMA))
-    assert made == {"list": 2, "put once": 2}
+    result = requests_of(service, lambda: lance_stream.create_dataset(URI, SCHEMA))
+    assert result == {"list": 2, "put once": 2}
 
 
 # --- opening

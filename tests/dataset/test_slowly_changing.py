@@ -121,11 +121,11 @@ def test_changes_make_a_history(
     """These scenarios fix what Spark's AUTO CDC promises for type 2, late and repeated events
     included.
     """
-    made = [events(*batch) for batch in batches]
-    ds = applied(*made)
+    result = [events(*batch) for batch in batches]
+    ds = applied(*result)
     assert history(ds) == expected
     assert ds.verify() == []
-    again = ds.apply_scd2(made[-1], **RULES)  # nothing to do
+    again = ds.apply_scd2(result[-1], **RULES)  # nothing to do
     assert again.version == ds.version
 
 
@@ -205,8 +205,8 @@ def test_newly_untracked_columns_keep_values(has_tags: bool) -> None:
     ds = ds.apply_scd2(rows("z", ("b", 4)), **RULES | which)
     assert history(ds, "tags")[:3] == [("a", tag, 1, 4), ("b", "z", 4, 5), ("a", "y", 5, None)]
     ds = ds.apply_scd2(rows("z", ("b", 8)), **RULES | which)
-    found = [("a", tag, 1, 4), ("b", "z", 4, 5), ("a", tag, 5, 8), ("b", "z", 8, 9)]
-    assert history(ds, "tags")[:5] == [*found, ("a", "y", 9, None)]
+    actual = [("a", tag, 1, 4), ("b", "z", 4, 5), ("a", tag, 5, 8), ("b", "z", 8, 9)]
+    assert history(ds, "tags")[:5] == [*actual, ("a", "y", 9, None)]
 
 
 def test_columns_of_others_stay_with_their_rows() -> None:

@@ -206,8 +206,8 @@ def test_failing_rows_wait_for_another_function(tmp_path: Path) -> None:
     function = Lengths()
     lengths = derive(uri, LENGTH, function, "text", function_version="1")
     assert lengths.run().num_failed == 2
-    found = lengths_of(uri)
-    assert (found[7], found[21], found[8]) == (None, None, 6)
+    actual = lengths_of(uri)
+    assert (actual[7], actual[21], actual[8]) == (None, None, 6)
     (bad,) = lance_stream.list_quarantine(uri)
     assert (bad.num_rows, bad.state, bad.reason) == (2, "ready", "function failed")
     assert bad.message == "ValueError: 'bad' has no length"
@@ -481,8 +481,8 @@ def test_derivations_take_several_columns(tmp_path: Path) -> None:
     lance_stream.open_dataset(uri).update({"price": "99"}, where="id = 4")
     assert both.run().num_computed == 1
     ds = lance_stream.open_dataset(uri)
-    found = ds.to_table(filter="id = 4").to_pylist()[0]
-    assert (found["both"], found["vector"]) == ("text 4 99.0", [99.0, 99.0, 99.0])
+    actual = ds.to_table(filter="id = 4").to_pylist()[0]
+    assert (actual["both"], actual["vector"]) == ("text 4 99.0", [99.0, 99.0, 99.0])
     assert ds.schema.names[-1] == "pair_state"
 
 
@@ -494,8 +494,8 @@ def test_the_feed_shows_only_computed_rows(tmp_path: Path) -> None:
     ds = lance_stream.open_dataset(uri).update({"text": "'four'"}, where="id = 12")
     done = lengths.run()
     feed = lance_stream.open_dataset(uri).changes(ds.version, columns=["id", "length"])
-    found = feed.read_all().to_pylist()
-    assert [(row["_change_type"], row["id"], row["length"]) for row in found] == [
+    actual = feed.read_all().to_pylist()
+    assert [(row["_change_type"], row["id"], row["length"]) for row in actual] == [
         ("update_preimage", 12, 7),
         ("update_postimage", 12, 4),
     ]
@@ -576,9 +576,9 @@ def test_concurrent_runs_do_not_disturb(tmp_path: Path) -> None:
     assert done.num_computed == 40  # what the other had committed is not computed again
     assert lengths_of(uri) == {n: len(f"text {n}") for n in range(60)}
     config = lance_stream.open_dataset(uri).config
-    kept = read_progress(config, "length")
-    assert kept is not None
-    assert kept.pending == ()
+    retained = read_progress(config, "length")
+    assert retained is not None
+    assert retained.pending == ()
 
 
 def test_separate_targets_follow_the_source(tmp_path: Path) -> None:
@@ -599,8 +599,8 @@ def test_separate_targets_follow_the_source(tmp_path: Path) -> None:
     function.seen.clear()
     done = lengths.run()
     assert (function.seen, done.num_deleted) == (["x"], 2)
-    wanted = {n: 1 if n == 9 else len(f"text {n}") for n in range(50) if n not in (3, 4)}
-    assert lengths_of(beside) == wanted
+    expected = {n: 1 if n == 9 else len(f"text {n}") for n in range(50) if n not in (3, 4)}
+    assert lengths_of(beside) == expected
     ds.compact().delete("id = 5")
     assert (lengths.run().num_deleted, function.seen) == (1, ["x"])
     assert lance_stream.open_dataset(beside).verify() == []
@@ -618,9 +618,9 @@ def test_recreated_sources_are_computed_again(tmp_path: Path) -> None:
     shutil.rmtree(uri)
     new_table(tmp_path, (100, 120))
     lengths.run()
-    found = lance_stream.open_dataset(beside).to_table()
-    assert sorted(found["length"].to_pylist()) == [8] * 20
-    assert found.num_rows == 20
+    actual = lance_stream.open_dataset(beside).to_table()
+    assert sorted(actual["length"].to_pylist()) == [8] * 20
+    assert actual.num_rows == 20
 
 
 def test_queries_follow_until_they_stop(tmp_path: Path) -> None:

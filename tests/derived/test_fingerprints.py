@@ -46,12 +46,12 @@ def test_distinguishable_values_have_different_fingerprints(
     matter.
     """
     array = pa.array(values, kind)
-    found = numbers(array)
+    actual = numbers(array)
     for one, other in combinations(range(len(values)), 2):
-        assert found[one] != found[other], (values[one], values[other])
+        assert actual[one] != actual[other], (values[one], values[other])
     for start in range(len(values)):  # however the values are laid out
-        assert (numbers(array.slice(start)) == found[start:]).all()
-        assert (numbers(pa.array(values[start:], kind)) == found[start:]).all()
+        assert (numbers(array.slice(start)) == actual[start:]).all()
+        assert (numbers(pa.array(values[start:], kind)) == actual[start:]).all()
 
 
 def test_dictionaries_have_their_values_fingerprints() -> None:

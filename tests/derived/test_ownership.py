@@ -47,10 +47,10 @@ def check_refused(made: Derivation, problem: str) -> None:
 def test_user_columns_are_never_overwritten(tmp_path: Path, name: str | None) -> None:
     """A misspelt output must not destroy a column that only resembles a derived one."""
     uri = new_table(tmp_path)
-    made = lengths_in(uri, outputs={"n": pa.int64()}, name=name)
-    check_refused(made, r"column 'n' that .* did not create.*another name, or drop.*\(\['n'\]\)")
+    column = lengths_in(uri, outputs={"n": pa.int64()}, name=name)
+    check_refused(column, r"column 'n' that .* did not create.*another name, or drop.*\(\['n'\]\)")
     lance_stream.open_dataset(uri).drop_columns(["n"])
-    assert made.run().num_written == 20
+    assert column.run().num_written == 20
 
 
 def test_key_columns_are_never_overwritten(tmp_path: Path) -> None:
@@ -67,8 +67,10 @@ def test_lookalike_state_columns_belong_to_users(tmp_path: Path) -> None:
     """The name alone does not prove that a derivation has created the column."""
     uri = new_table(tmp_path)
     lance_stream.open_dataset(uri).add_columns({"length_state": "n + 1"})
-    made = lengths_in(uri)
-    check_refused(made, r"column 'length_state' that .* the derivation, name=\.\.\., another name")
+    column = lengths_in(uri)
+    check_refused(
+        column, r"column 'length_state' that .* the derivation, name=\.\.\., another name"
+    )
     assert lengths_in(uri, name="size").run().num_written == 20
 
 
@@ -197,11 +199,11 @@ def test_killed_runs_recognise_their_columns(
     """
     uri = new_table(tmp_path)
     outputs = {"length": pa.int64(), "more": pa.int64()}
-    made = lengths_in(
+    column = lengths_in(
         uri, outputs=outputs, name="d", function=lambda b: dict.fromkeys(outputs, lengths(b))
     )
     if dropped:
-        made.run()
+        column.run()
         ds = lance_stream.open_dataset(uri).drop_columns(list(dropped))
         if not has_progress:
             ds.update_config({"lance_stream.derived.d": None})
@@ -216,23 +218,23 @@ def test_killed_runs_recognise_their_columns(
     with monkeypatch.context() as patched:
         patched.setattr(owner, step, killed)
         with suppress(KilledError):
-            made.run()
-    made.run()
-    assert made.status().is_current
-    found = lance_stream.open_dataset(uri).to_table(["length", "more"]).to_pylist()
-    assert found == [{"length": len(f"text {n}"), "more": len(f"text {n}")} for n in range(20)]
+            column.run()
+    column.run()
+    assert column.status().is_current
+    actual = lance_stream.open_dataset(uri).to_table(["length", "more"]).to_pylist()
+    assert actual == [{"length": len(f"text {n}"), "more": len(f"text {n}")} for n in range(20)]
 
 
 @pytest.mark.parametrize("is_restored_before", ["the values", "the columns"])
 def test_restores_before_progress_are_continued(tmp_path: Path, is_restored_before: str) -> None:
     """A restore takes back the recorded progress together with the values."""
     uri = new_table(tmp_path)
-    made = lengths_in(uri)
-    made.run()
+    column = lengths_in(uri)
+    column.run()
     first = 2 if is_restored_before == "the values" else 1
     lance_stream.open_dataset(uri).restore(first)
-    assert made.run().num_computed == 20
-    assert made.run().num_checked == 0
+    assert column.run().num_computed == 20
+    assert column.run().num_checked == 0
 
 
 def test_lost_progress_does_not_lose_columns(tmp_path: Path) -> None:
@@ -240,14 +242,14 @@ def test_lost_progress_does_not_lose_columns(tmp_path: Path) -> None:
     ids.
     """
     uri = new_table(tmp_path)
-    made = lengths_in(uri)
-    made.run()
+    column = lengths_in(uri)
+    column.run()
     lance_stream.open_dataset(uri).update_config({"lance_stream.derived.length": None})
-    assert made.run().num_computed == 0
+    assert column.run().num_computed == 0
     # So are those of a table that was written as a whole, whose columns have other ids.
     ds = lance_stream.open_dataset(uri)
     ds.overwrite(ds.to_table().drop_columns(["n"]))
-    assert made.run().num_computed == 0
+    assert column.run().num_computed == 0
 
 
 def test_renamed_columns_stay_owned(tmp_path: Path) -> None:
@@ -287,11 +289,11 @@ def test_concurrent_changes_are_computed(tmp_path: Path) -> None:
             lance_stream.open_dataset(uri).update({"text": "'x'"}, where="id = 3").restore(1)
         return lengths(batch)
 
-    made = lengths_in(uri, function=disturbed)
-    made.run()
-    assert made.run().num_checked == 0
-    found = lance_stream.open_dataset(uri).to_table(["text", "length"]).to_pylist()
-    assert all(row["length"] == len(row["text"]) for row in found)
+    column = lengths_in(uri, function=disturbed)
+    column.run()
+    assert column.run().num_checked == 0
+    actual = lance_stream.open_dataset(uri).to_table(["text", "length"]).to_pylist()
+    assert all(row["length"] == len(row["text"]) for row in actual)
 
 
 def test_concurrently_added_user_columns_stay(tmp_path: Path) -> None:
@@ -310,8 +312,8 @@ def test_concurrently_added_user_columns_stay(tmp_path: Path) -> None:
 def test_outputs_dropped_from_targets_are_recomputed(tmp_path: Path) -> None:
     """The states remain in the target and would claim that all rows are current."""
     uri, target = new_table(tmp_path), str(tmp_path / "beside.lance")
-    made = lengths_in(uri, target=target)
-    made.run()
+    column = lengths_in(uri, target=target)
+    column.run()
     lance_stream.open_dataset(target).drop_columns(["length"])
-    assert made.run().num_written == 20
+    assert column.run().num_written == 20
     assert None not in lance_stream.open_dataset(target).to_table()["length"].to_pylist()

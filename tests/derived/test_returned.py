@@ -265,10 +265,10 @@ def test_accepted_results_equal_their_input(
         values = [value for value in values if not isinstance(value, int | float)]
     given_values = np.array(values, object) if is_array else values
     try:
-        found = returned(given_values, kind)
+        actual = returned(given_values, kind)
     except InvalidInputError:
         return
-    for value, stored in zip(values, found, strict=True):
+    for value, stored in zip(values, actual, strict=True):
         if isinstance(value, date) and not isinstance(value, datetime) and stored is not None:
             assert stored in (value, datetime(value.year, value.month, value.day))
         elif isinstance(value, datetime) and type(stored) is date:
@@ -305,11 +305,11 @@ def test_numpy_arrays_convert_exactly_or_fail(array: npt.NDArray[Any]) -> None:
     num_accepted = 0
     for kind in {*PLAIN, *TIMES, *NUMBERS, *OTHER}:
         try:
-            found = returned(array, kind)
+            actual = returned(array, kind)
         except InvalidInputError:
             continue
         num_accepted += 1
-        for value, stored in zip(array, found, strict=True):
+        for value, stored in zip(array, actual, strict=True):
             if array.dtype.kind in "mM" and not isinstance(stored, int):
                 own = stored.to_numpy() if isinstance(stored, pd.Timestamp) else stored
                 assert np.array([own], array.dtype)[0] == value, kind

@@ -37,17 +37,17 @@ def test_replicas_follow_their_table(tmp_path: Path) -> None:
 def test_aggregates_follow_their_table(tmp_path: Path) -> None:
     """Deletes and updates must be subtracted, and a day without orders must vanish."""
     load("incremental_aggregate").main(str(tmp_path))
-    found = {str(row["day"]): (row["orders"], row["cents"]) for row in table(tmp_path, "revenue")}
+    actual = {str(row["day"]): (row["orders"], row["cents"]) for row in table(tmp_path, "revenue")}
     orders = table(tmp_path, "orders")
     days = {str(row["day"]) for row in orders}
-    assert found == {
+    assert actual == {
         day: (
             sum(str(row["day"]) == day for row in orders),
             sum(row["cents"] for row in orders if str(row["day"]) == day),
         )
         for day in days
     }
-    assert "2026-11-03" not in found
+    assert "2026-11-03" not in actual
 
 
 @pytest.mark.oracle
@@ -56,15 +56,15 @@ def test_embeddings_follow_their_texts(tmp_path: Path, capsys: pytest.CaptureFix
     """Only changed texts may be embedded again, and search must use the new vectors."""
     example = load("derive_embeddings")
     example.main(str(tmp_path))
-    shown = capsys.readouterr().out
-    assert "embedded: 1,000 of 1,000 chunks" in shown
-    assert "embedded: 15 after" in shown
+    output = capsys.readouterr().out
+    assert "embedded: 1,000 of 1,000 chunks" in output
+    assert "embedded: 15 after" in output
     rows = table(tmp_path, "chunks")
-    found = example.search(str(tmp_path / "chunks.lance"), "a bird that makes music")
-    assert all("penguin" in row["text"] for row in found)
+    actual = example.search(str(tmp_path / "chunks.lance"), "a bird that makes music")
+    assert all("penguin" in row["text"] for row in actual)
     batch = pa.record_batch({"text": [row["text"] for row in rows]})
-    wanted = example.embed(batch, example.load_model())
-    assert np.allclose([row["embedding"] for row in rows], wanted)
+    expected = example.embed(batch, example.load_model())
+    assert np.allclose([row["embedding"] for row in rows], expected)
 
 
 @pytest.mark.usefixtures("spark")

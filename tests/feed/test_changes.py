@@ -177,11 +177,11 @@ def test_missing_versions_are_named(ds: Dataset) -> None:
 
 def test_the_feed_needs_stable_row_ids() -> None:
     """Without ids an update cannot be told from a delete and an insert."""
-    made = lance_stream.create_dataset(
+    dataset = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
     with pytest.raises(UnsupportedFeatureError, match="migrate_to_stable_row_ids"):
-        made.append(rows(1)).changes(0)
+        dataset.append(rows(1)).changes(0)
 
 
 def test_change_units_can_be_pickled(ds: Dataset) -> None:

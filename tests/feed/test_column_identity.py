@@ -91,8 +91,8 @@ def test_reused_ids_within_structs_are_noticed(tmp_path: Path, version: str) -> 
     lance.dataset(uri).alter_columns({"path": "s.y", "data_type": pa.int32()})
     parts = lance_stream.open_dataset(uri).table.schema.fields[0].children
     assert 2 in {part.id for part in parts}, "the id that z had"
-    shown = [row[2] for row in images_of(uri, "s")]
-    assert shown == [expected, {**expected, "y": 2}] * 3
+    output = [row[2] for row in images_of(uri, "s")]
+    assert output == [expected, {**expected, "y": 2}] * 3
 
 
 def test_a_recreated_struct_field_starts_null(tmp_path: Path) -> None:

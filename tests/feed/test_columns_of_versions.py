@@ -35,8 +35,8 @@ def images(ds: Dataset, *names: str, after: int = 0, **options: Any) -> list[tup
 def uri(tmp_path: Path) -> str:
     """Version 1 has no rows, version 2 has one."""
     where = str(tmp_path / "table")
-    made = lance_stream.create_dataset(where, SCHEMA)
-    made.append(pa.Table.from_pylist([ROW], SCHEMA))
+    dataset = lance_stream.create_dataset(where, SCHEMA)
+    dataset.append(pa.Table.from_pylist([ROW], SCHEMA))
     return where
 
 
@@ -148,13 +148,13 @@ def test_names_identify_columns_across_gaps(uri: str) -> None:
 def test_lists_take_the_items_of_vectors(kind: pa.DataType) -> None:
     """The items of a vector are not a field, so there is no id to follow and none is needed."""
     vectors = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2))
-    (wanted,) = assign_ids(from_arrow(pa.schema([("v", kind)]))).fields
+    (expected,) = assign_ids(from_arrow(pa.schema([("v", kind)]))).fields
     (there,) = assign_ids(from_arrow(pa.schema([("v", vectors.type)]))).fields
     assert not there.children
-    source = _source(wanted, there, {wanted.id: there.id}, 0)
+    source = _source(expected, there, {expected.id: there.id}, 0)
     assert show(vectors, source, kind).to_pylist() == vectors.to_pylist()
-    items = [there, replace(wanted, children=(replace(wanted.children[0], id=9),))]
+    items = [there, replace(expected, children=(replace(expected.children[0], id=9),))]
     for there in items[1:]:  # other items than the wanted ones are not theirs
         lists = vectors.cast(kind)
-        source = _source(wanted, there, {wanted.id: there.id}, 0)
+        source = _source(expected, there, {expected.id: there.id}, 0)
         assert show(lists, source, kind).to_pylist() == [[None, None], None, [None, None]]

@@ -81,11 +81,11 @@ def test_clock_skew_skips_no_version(seconds: int) -> None:
     """
     said = [0, 50, 12, 30, 11, 60, 58]
     table = made_at(*said).table
-    shown = [max(said[: place + 1]) for place in range(len(said))]
-    since = next((v for v, value in enumerate(shown, start=1) if value >= seconds), 8)
+    output = [max(said[: place + 1]) for place in range(len(said))]
+    since = next((v for v, value in enumerate(output, start=1) if value >= seconds), 8)
     assert first_version_since(table, at(seconds)) == since
     if seconds >= 0:
-        until = max(v for v, value in enumerate(shown, start=1) if value <= seconds)
+        until = max(v for v, value in enumerate(output, start=1) if value <= seconds)
         assert last_version_until(table, at(seconds)) == until
 
 

@@ -25,8 +25,8 @@ def rows(**columns: list[Any]) -> pa.Table:
 def uri(tmp_path: Path) -> str:
     """Version 2 inserts ids 0 to 3 with x = 0, version 3 inserts 4 and 5 in another fragment."""
     where = str(tmp_path / "table")
-    made = lance_stream.create_dataset(where, SCHEMA)
-    made.append(rows(id=[0, 1, 2, 3], x=[0] * 4)).append(rows(id=[4, 5], x=[0] * 2))
+    dataset = lance_stream.create_dataset(where, SCHEMA)
+    dataset.append(rows(id=[0, 1, 2, 3], x=[0] * 4)).append(rows(id=[4, 5], x=[0] * 2))
     return where
 
 

@@ -90,9 +90,9 @@ def test_values_under_another_type_or_null(
 ) -> None:
     """Values that the type cannot hold become null."""
     read = pa.array(values, before)
-    found = show(read, source, now)
-    found.validate(full=True)
-    assert (found.type, found.to_pylist()) == (now, expected)
+    actual = show(read, source, now)
+    actual.validate(full=True)
+    assert (actual.type, actual.to_pylist()) == (now, expected)
     twice = pa.concat_arrays([read, read])
     for start in range(len(values)):
         part = show(twice.slice(start, len(values)), source, now)
@@ -130,10 +130,10 @@ def test_integers_convert_up_to_the_limit(before: pa.DataType) -> None:
             fitting = [value for value, there in zip(values, cast, strict=True) if value == there]
         else:
             fitting = [value for value in values if low <= value <= high or before == now]
-        shown = show(array, Source(0), now)
-        assert shown.type == now
+        output = show(array, Source(0), now)
+        assert output.type == now
         expected = [None, *(value if value in fitting else None for value in values)]
-        assert shown.to_pylist() == expected, now
+        assert output.to_pylist() == expected, now
 
 
 @pytest.mark.parametrize("now", INTEGERS)

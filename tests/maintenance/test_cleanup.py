@@ -248,11 +248,11 @@ def test_consumers_hold_later_versions() -> None:
     ds = busy_table()
     record_progress(ds.table.refs, "totals", 5)
     record_progress(ds.table.refs, "faster", 7)
-    wanted = ds.changes(after=5).read_all()
+    expected = ds.changes(after=5).read_all()
     report = ds.cleanup(retain_versions=1)
     assert report.versions == (1, 2, 3, 4)
     assert report.holds["lance_stream.consumer.totals"] == ds.version - 5
-    assert ds.changes(after=5).read_all() == wanted
+    assert ds.changes(after=5).read_all() == expected
     assert unnamed_files(ds) == []
 
 
@@ -328,10 +328,12 @@ def test_our_unneeded_files_are_removed() -> None:
     ds.table.store.write("_lance_stream/key_bounds/0.arrow", b"a cache")
     ds.tags.create("late", 3)
     assert ds.cleanup(retain_versions=1).num_files["files of remembered deletes"] == 1
-    left = [text for text in paths_of(ds) if text.startswith("_lance_stream")]
-    assert len(left) == 3
-    assert left[0] == "_lance_stream/key_bounds/0.arrow"
-    assert all(value.rpartition("/")[2] in config["lance_stream.tombstones"] for value in left[1:])
+    remaining = [text for text in paths_of(ds) if text.startswith("_lance_stream")]
+    assert len(remaining) == 3
+    assert remaining[0] == "_lance_stream/key_bounds/0.arrow"
+    assert all(
+        value.rpartition("/")[2] in config["lance_stream.tombstones"] for value in remaining[1:]
+    )
     assert ds.checkout("late").verify() == []
 
 
@@ -530,9 +532,9 @@ def test_holds_of_killed_verbs_expire() -> None:
     ds = busy_table()
     with holding(ds.table.refs, 3):
         name = next(iter(ds.tags.list()))
-        left = ds.table.store.read(f"_refs/tags/{name}.json")
+        remaining = ds.table.store.read(f"_refs/tags/{name}.json")
     assert ds.tags.list() == {}
-    ds.table.store.write(f"_refs/tags/{name}.json", left)
+    ds.table.store.write(f"_refs/tags/{name}.json", remaining)
     assert cleanup(ds.table, ALL, environment=in_days(6.9)).holds == {name: 1}
     assert cleanup(ds.table, ALL, environment=in_days(7.1)).versions == (3,)
     assert ds.tags.list() == {}
@@ -742,11 +744,11 @@ def test_any_history_stays_readable_after_cleanup(seed: int) -> None:
     )
     retained = dice.randint(1, 5)
     report = ds.cleanup(retain_versions=retained, delete_unverified=True)
-    left = ds.table.log.versions()
-    wanted = [v for v in versions if v in versions[-retained:] or v in holds or v >= first_read]
-    assert left == wanted
-    assert sorted([*left, *report.versions]) == versions
-    for version in left:
+    remaining = ds.table.log.versions()
+    expected = [v for v in versions if v in versions[-retained:] or v in holds or v >= first_read]
+    assert remaining == expected
+    assert sorted([*remaining, *report.versions]) == versions
+    for version in remaining:
         assert ds.checkout(version).to_table(with_row_id=True) == before[version]
         assert ds.checkout(version).verify() == []
     assert unnamed_files(ds) == []

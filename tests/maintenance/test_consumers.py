@@ -139,8 +139,8 @@ def test_idle_lagging_consumers_are_abandoned(ds: Dataset) -> None:
     record_progress(store, "done", 4)
     week = timedelta(days=7)
     assert abandoned_consumers(ds.table, week, at(now + timedelta(days=6))) == []
-    (found,) = abandoned_consumers(ds.table, week, at(now + timedelta(days=8)))
-    assert found.name == "behind"
+    (actual,) = abandoned_consumers(ds.table, week, at(now + timedelta(days=8)))
+    assert actual.name == "behind"
 
 
 def test_waiting_consumers_are_not_abandoned(ds: Dataset) -> None:

@@ -131,11 +131,11 @@ def test_opentelemetry_gets_what_a_batch_reports(
     otel(REPORT)
     otel(replace(REPORT, skipped=True, rows_inserted=0, attempts=0, seconds={}))
     table = ("lance_stream.table", "s3://b/t")
-    found = collected(reader)
+    actual = collected(reader)
 
     def value(name: str, **labels: str) -> Any:
         own = {(f"lance_stream.{key}", text) for key, text in labels.items()}
-        return found[f"lance_stream.{name}", frozenset({table, *own})]
+        return actual[f"lance_stream.{name}", frozenset({table, *own})]
 
     assert value("sink.batches", outcome="committed") == 1
     assert value("sink.batches", outcome="skipped") == 1
@@ -203,9 +203,11 @@ def test_numbers_by_reason_are_added_up() -> None:
     report: Any = SimpleNamespace(
         **vars(REPORT) | {"rows_quarantined": {"price > 0": 2, "null": 3}}
     )
-    found = {value.labels: value.value for value in samples_of(report, "t") if value.metric is ROWS}
-    assert found["t", "quarantined"] == 5
-    assert found["t", "inserted"] == 4
+    actual = {
+        value.labels: value.value for value in samples_of(report, "t") if value.metric is ROWS
+    }
+    assert actual["t", "quarantined"] == 5
+    assert actual["t", "inserted"] == 4
 
 
 def test_measurements_equal_the_tables_state(ds: Dataset) -> None:

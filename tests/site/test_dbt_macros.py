@@ -53,10 +53,10 @@ def test_models_remember_their_newest_version() -> None:
     class Result:
         columns = ((7,),)
 
-    asked: list[str] = []
+    requests: list[str] = []
 
     def run_query(sql: str) -> Result:
-        asked.append(sql)
+        requests.append(sql)
         return Result()
 
     def of_dbt(is_incremental: bool) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_models_remember_their_newest_version() -> None:
 
     assert rendered("{{ lance_version_of(this) }}", **of_dbt(False)) == "0"
     assert rendered("{{ lance_version_of(this) }}", **of_dbt(True)) == "7"
-    assert asked == ["SELECT max(_commit_version) FROM db.model"]
+    assert requests == ["SELECT max(_commit_version) FROM db.model"]
 
 
 @pytest.mark.spark

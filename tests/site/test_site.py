@@ -44,10 +44,10 @@ def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     """The documentation must work offline, and tell no other host who reads it."""
     pages = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert len(pages) > 60
-    found = {
+    actual = {
         (page.name, "".join(match)) for page in pages for match in LOADED.findall(page.read_text())
     }
-    assert found == set()
+    assert actual == set()
 
 
 def test_the_pattern_finds_foreign_loads() -> None:
@@ -74,8 +74,8 @@ def test_tables_and_docstrings_reach_their_pages(site: Path) -> None:
     assert "migrate_to_stable_row_ids" in text_of("reference/python.html")
     assert "Usage: lance-stream cleanup" in text_of("reference/commands.html")
     assert "CREATE_TABLE" not in text_of("index.html")
-    left = [page for page in site.rglob("*.html") if "<!-- table:" in page.read_text()]
-    assert left == []
+    remaining = [page for page in site.rglob("*.html") if "<!-- table:" in page.read_text()]
+    assert remaining == []
 
 
 def test_links_lead_to_existing_places(site: Path) -> None:

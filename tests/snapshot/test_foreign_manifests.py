@@ -98,9 +98,9 @@ def test_fragment_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
     edit_manifest(tmp_path / "t", lambda manifest: setattr(manifest, "max_fragment_id", 0))
     ds = lance_stream.open_dataset(tmp_path / "t")
     assert {finding.rule for finding in ds.verify()} == {"fragment ids"}
-    made = WRITES[verb](ds)
-    assert made.verify() == []
-    assert set(made.to_table(columns=["id"])["id"].to_pylist()) >= {1, 2, 3, 4, 5}
+    result = WRITES[verb](ds)
+    assert result.verify() == []
+    assert set(result.to_table(columns=["id"])["id"].to_pylist()) >= {1, 2, 3, 4, 5}
 
 
 def test_compaction_ignores_tables_without_columns(tmp_path: Path) -> None:
@@ -134,19 +134,19 @@ def test_the_largest_row_id_is_computed_once(
     """The check reads all row ids of a foreign version, which our own versions must not repeat."""
     from lance_stream.table.apply import next_row_id_check
 
-    asked: list[int] = []
+    requests: list[int] = []
     real = next_row_id_check.largest_row_id
 
     def counted(fragments: Any) -> int:
-        asked.append(len(fragments))
+        requests.append(len(fragments))
         return real(fragments)
 
     monkeypatch.setattr(next_row_id_check, "largest_row_id", counted)
     ds = make(tmp_path / "t")
-    assert not asked  # all versions are ours
+    assert not requests  # all versions are ours
     edit_manifest(tmp_path / "t", by_another_program(lambda _: None))
     ds = lance_stream.open_dataset(tmp_path / "t").append(pa.table(ROWS)).append(pa.table(ROWS))
-    assert asked == [2]
+    assert requests == [2]
     assert ds.verify() == []
 
 

@@ -194,22 +194,22 @@ def test_opening_costs_a_listing_and_a_manifest(
     fetched again.
     """
     forget(monkeypatch)
-    asked, num_bytes = place.asked(place.open)
-    assert asked == {"list": 1, "get": 1}
-    assert place.size < num_bytes < 1.01 * place.size + place.few_bytes(asked)
-    asked, num_bytes = place.asked(place.open)
-    assert asked == {"list": 1}
-    assert num_bytes < place.few_bytes(asked)
+    requests, num_bytes = place.asked(place.open)
+    assert requests == {"list": 1, "get": 1}
+    assert place.size < num_bytes < 1.01 * place.size + place.few_bytes(requests)
+    requests, num_bytes = place.asked(place.open)
+    assert requests == {"list": 1}
+    assert num_bytes < place.few_bytes(requests)
 
 
 def test_versions_open_by_their_number(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path follows from the number, so no listing is needed."""
     forget(monkeypatch)
-    asked, num_bytes = place.asked(
+    requests, num_bytes = place.asked(
         lambda: lance_stream.open_dataset(place.uri, 1711, place.options)
     )
-    assert asked == {"get": 1}
-    assert num_bytes < place.few_bytes(asked)
+    assert requests == {"get": 1}
+    assert num_bytes < place.few_bytes(requests)
 
 
 def test_appends_send_little_besides_the_manifest(place: Place) -> None:
@@ -217,9 +217,9 @@ def test_appends_send_little_besides_the_manifest(place: Place) -> None:
     double that.
     """
     ds = place.open()
-    asked, num_bytes = place.asked(lambda: ds.append(rows(2_000_000)))
-    assert asked == {"put": 1, "put once": 2, "list": 1}
-    assert num_bytes < 1.01 * place.size + place.few_bytes(asked)
+    requests, num_bytes = place.asked(lambda: ds.append(rows(2_000_000)))
+    assert requests == {"put": 1, "put once": 2, "list": 1}
+    assert num_bytes < 1.01 * place.size + place.few_bytes(requests)
 
 
 def test_finding_a_committed_batch_is_cheap(place: Place) -> None:
@@ -229,42 +229,42 @@ def test_finding_a_committed_batch_is_cheap(place: Place) -> None:
     batch = PendingBatch.of("app", 0, "query")
     table = open_newest(place.uri, place.options)
     append_fragments(table, write_fragments(rows(0).to_batches(), write_target(table)), batch)
-    found = []
+    actual = []
 
     def find() -> None:
-        found.append(batch.find_in(open_newest(place.uri, place.options)))
+        actual.append(batch.find_in(open_newest(place.uri, place.options)))
 
-    asked, num_bytes = place.asked(find)
-    assert asked == {"list": 1}
-    assert num_bytes < place.few_bytes(asked)
-    assert found != [None]
+    requests, num_bytes = place.asked(find)
+    assert requests == {"list": 1}
+    assert num_bytes < place.few_bytes(requests)
+    assert actual != [None]
 
 
 def test_row_lookups_cost_one_request(place: Place) -> None:
     """The row id leads to its fragment in memory, whatever their number."""
     ds = place.open()
     taken = []
-    asked, num_bytes = place.asked(lambda: taken.append(ds.take(row_ids=[43_217])))
-    assert asked == {"get": 1}
-    assert num_bytes < place.few_bytes(asked)
+    requests, num_bytes = place.asked(lambda: taken.append(ds.take(row_ids=[43_217])))
+    assert requests == {"get": 1}
+    assert num_bytes < place.few_bytes(requests)
     assert taken[0]["id"].to_pylist() == [7]
 
 
 def test_deletes_by_row_id_read_nothing(place: Place) -> None:
     """A deletion by id needs no data file, and must not look through all fragments."""
     ds = place.open()
-    asked, num_bytes = place.asked(lambda: ds.delete("_rowid = 43219"))
-    assert asked == {"list": 2, "put": 1, "put once": 2}
-    assert num_bytes < 1.01 * place.size + place.few_bytes(asked)
+    requests, num_bytes = place.asked(lambda: ds.delete("_rowid = 43219"))
+    assert requests == {"list": 2, "put": 1, "put once": 2}
+    assert num_bytes < 1.01 * place.size + place.few_bytes(requests)
 
 
 def test_versions_are_listed_by_thousands(place: Place) -> None:
     """A page of a listing has 1,000 names, which is the lower bound of requests."""
     table = open_newest(place.uri, place.options)
     versions: list[int] = []
-    asked, _ = place.asked(lambda: versions.extend(table.log.versions()))
+    requests, _ = place.asked(lambda: versions.extend(table.log.versions()))
     assert len(versions) >= place.num_versions
-    assert asked == {"list": -(-len(versions) // 1000)}
+    assert requests == {"list": -(-len(versions) // 1000)}
 
 
 def test_following_costs_little_per_version(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,16 +281,16 @@ def test_following_costs_little_per_version(place: Place, monkeypatch: pytest.Mo
     ds = place.open().append(rows(3_000_000))
     position = batch(followed.after(ds.version - 1))
     for _ in range(3):
-        asked, num_bytes = place.asked(lambda: followed.advance(position))
-        assert asked == {"get": 1}
-        assert num_bytes < place.few_bytes(asked)
+        requests, num_bytes = place.asked(lambda: followed.advance(position))
+        assert requests == {"get": 1}
+        assert num_bytes < place.few_bytes(requests)
     mine = manifest_files.MANIFESTS
     forget(monkeypatch)  # another process's
     place.open().append(rows(4_000_000))
     monkeypatch.setattr(manifest_files, "MANIFESTS", mine)
-    asked, num_bytes = place.asked(lambda: batch(position))
-    assert asked == {"get": 2, "list": 1}
-    assert num_bytes < 1.01 * place.size + place.few_bytes(asked)
+    requests, num_bytes = place.asked(lambda: batch(position))
+    assert requests == {"get": 2, "list": 1}
+    assert num_bytes < 1.01 * place.size + place.few_bytes(requests)
 
 
 def test_listing_versions_decodes_fragments_once(
@@ -303,12 +303,12 @@ def test_listing_versions_decodes_fragments_once(
     for number in range(20):
         ds = ds.append(pa.table({"id": [number, -number]}))
     ds = ds.delete("id = -3")
-    asked: list[bytes] = []
+    requests: list[bytes] = []
     real = FragmentNumbers.of
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())
     ds = lance_stream.open_dataset(tmp_path / "t")
     monkeypatch.setattr(
-        FragmentNumbers, "of", classmethod(lambda _cls, raws: asked.extend(raws) or real(raws))
+        FragmentNumbers, "of", classmethod(lambda _cls, raws: requests.extend(raws) or real(raws))
     )
     assert [version.num_rows for version in ds.versions()] == [*range(0, 41, 2), 39]
-    assert len(asked) == len(set(asked)) == 20 + 1
+    assert len(requests) == len(set(requests)) == 20 + 1

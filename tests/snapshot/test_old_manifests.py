@@ -129,9 +129,9 @@ def test_streams_continue_past_repaired_counts(tmp_path: Path) -> None:
     path = old_table(tmp_path / "t", without_counts)
     before = lance_stream.open_dataset(path)
     after = before.append(pa.table({"id": [100]}))
-    found = appended_fragments(before.table.manifest, after.table.manifest, None)
-    assert found.changes is None
-    assert [fragment.physical_rows for fragment in found.fragments] == [1]
+    actual = appended_fragments(before.table.manifest, after.table.manifest, None)
+    assert actual.changes is None
+    assert [fragment.physical_rows for fragment in actual.fragments] == [1]
 
 
 def field_twice(path: Path) -> Path:

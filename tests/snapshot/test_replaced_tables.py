@@ -233,8 +233,8 @@ def test_remaining_versions_identify_the_table(
     meanwhile.append(go_on)
     if is_like:
         append_fragments_of_a_batch(uri)
-        found = lance_stream.open_dataset(uri).to_table()["id"].to_pylist()
-        assert sorted(found) == [1, 3, 4, 5, 6, 7, 8, 9]
+        actual = lance_stream.open_dataset(uri).to_table()["id"].to_pylist()
+        assert sorted(actual) == [1, 3, 4, 5, 6, 7, 8, 9]
     else:
         with pytest.raises(TableReplacedError):
             append_fragments_of_a_batch(uri)

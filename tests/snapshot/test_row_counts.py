@@ -44,10 +44,10 @@ def ds() -> Dataset:
 
 def test_verbs_are_counted_without_reading_rows(ds: Dataset) -> None:
     """Counts come from manifests alone, so that listing versions stays cheap."""
-    found = {version.operation: numbers(version) for version in ds.versions()[1:]}
-    assert found["Append"] == (2, 0, 0)
-    assert found["Delete"] == (0, 0, 2)
-    assert found["Rewrite"] == found["UpdateConfig"] == (0, 0, 0)
+    actual = {version.operation: numbers(version) for version in ds.versions()[1:]}
+    assert actual["Append"] == (2, 0, 0)
+    assert actual["Delete"] == (0, 0, 2)
+    assert actual["Rewrite"] == actual["UpdateConfig"] == (0, 0, 0)
     updates = [numbers(version) for version in ds.versions() if version.operation == "Update"]
     assert updates == [(1, 2, 0), (0, 1, 0)]
 

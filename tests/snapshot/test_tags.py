@@ -17,16 +17,16 @@ from tests.commit.tables import make_environment
 @pytest.fixture
 def ds() -> Dataset:
     """Three versions: none, one, two rows."""
-    made = lance_stream.create_dataset(
+    dataset = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([pa.field("a", pa.int64())])
     )
-    return made.append(pa.table({"a": [1]})).append(pa.table({"a": [2]}))
+    return dataset.append(pa.table({"a": [1]})).append(pa.table({"a": [2]}))
 
 
 def test_tags_work_wherever_versions_do(ds: Dataset) -> None:
     """A tag stands for its version in every argument, also for another tag."""
-    made = ds.tags.create("gold", 2)
-    assert (made.name, made.version) == ("gold", 2)
+    result = ds.tags.create("gold", 2)
+    assert (result.name, result.version) == ("gold", 2)
     assert ds.checkout("gold").version == 2
     assert lance_stream.open_dataset(ds.uri, "gold").count_rows() == 1
     ds.tags.create("silver", "gold")

@@ -64,8 +64,8 @@ def test_naive_times_are_utc_everywhere(table: Any, capsys: pytest.CaptureFixtur
         options = {"path": table.uri, name: text}
         options |= {} if name == "timestampAsOf" else {"readChangeFeed": "true"}
         parsed = parse_reader_options(options)
-        found = parsed.version or parsed.starting_timestamp or parsed.ending_timestamp
-        assert found == first
+        actual = parsed.version or parsed.starting_timestamp or parsed.ending_timestamp
+        assert actual == first
     moments = pa.table({"at": pa.array([first], pa.timestamp("us", "UTC"))})
     ds = lance_stream.create_dataset("memory://zones", moments.schema).append(moments)
     for literal in (f"'{text}'", f"TIMESTAMP '{text}'", f"'{first.isoformat()}'"):

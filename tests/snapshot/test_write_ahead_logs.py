@@ -38,8 +38,8 @@ def test_write_ahead_logs_are_warned_of_once(
         warnings.simplefilter("error")
         assert lance_stream.open_dataset(path).count_rows() == 2
         assert main(["show", path, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["write_ahead_log"]["num_files"] > 0
+    output = json.loads(capsys.readouterr().out)
+    assert output["write_ahead_log"]["num_files"] > 0
     assert main(["show", path]) == 0
     assert "unmerged rows are not part of any version" in capsys.readouterr().out
     (finding,) = ds.verify()

@@ -299,12 +299,12 @@ def test_listings_state_md5s_of_created_files(
     """The service returns the MD5 on request; obstore does not ask for it."""
     store.write("v/1", b"first")
     store.create_once("v/2", b"second")
-    found = {file.path: file.etag for file in store.list("v")}
-    assert found["v/2"] == hashlib.md5(b"second").hexdigest()
-    assert found["v/1"] not in ("", hashlib.md5(b"first").hexdigest())
-    assert '"' not in found["v/1"]
+    actual = {file.path: file.etag for file in store.list("v")}
+    assert actual["v/2"] == hashlib.md5(b"second").hexdigest()
+    assert actual["v/1"] not in ("", hashlib.md5(b"first").hexdigest())
+    assert '"' not in actual["v/1"]
     store.write("v/2", b"another")
-    assert store.list("v")[1].etag not in ("", found["v/2"])
+    assert store.list("v")[1].etag not in ("", actual["v/2"])
 
 
 def test_copying_a_missing_file_names_it(store: Store) -> None:

@@ -112,9 +112,9 @@ def test_any_setting_can_name_the_account(uri: str, options: dict[str, Any], end
     """Users of adlfs, Spark and Lance name the account in the host, an option, an endpoint or a
     connection string.
     """
-    found = settings(uri, {"anon": "true", **options})
-    assert found.endpoint == endpoint
-    assert found.account in ("acct", "onelake")
+    actual = settings(uri, {"anon": "true", **options})
+    assert actual.endpoint == endpoint
+    assert actual.account in ("acct", "onelake")
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ def test_the_emulator_needs_no_credentials() -> None:
         {"azure_storage_use_emulator": "true"},
         {"connection_string": "UseDevelopmentStorage=true"},
     ):
-        found = settings("az://cont/t", options)
-        assert found.endpoint == "http://127.0.0.1:10000/devstoreaccount1"
-        assert found.account == "devstoreaccount1"
+        actual = settings("az://cont/t", options)
+        assert actual.endpoint == "http://127.0.0.1:10000/devstoreaccount1"
+        assert actual.account == "devstoreaccount1"
     elsewhere = {"AZURITE_BLOB_STORAGE_URL": "http://127.0.0.1:7"}
-    found = settings("az://cont/t", {"use_emulator": "true"}, elsewhere)
-    assert found.endpoint == "http://127.0.0.1:7/devstoreaccount1"
+    actual = settings("az://cont/t", {"use_emulator": "true"}, elsewhere)
+    assert actual.endpoint == "http://127.0.0.1:7/devstoreaccount1"
 
 
 def test_environment_variables_supplement_options() -> None:
@@ -240,8 +240,8 @@ def test_environment_credentials_fit_their_own_account() -> None:
         "AZURE_STORAGE_SAS_TOKEN": SAS,
     }
     for uri, options in (("az://cont/t", {"account_name": "acct"}), (f"az://cont@{HOST}/t", {})):
-        found = settings(uri, options, environment)
-        assert (found.endpoint, found.login) == (PUBLIC, Identity())
+        actual = settings(uri, options, environment)
+        assert (actual.endpoint, actual.login) == (PUBLIC, Identity())
 
 
 def test_the_uris_host_overrides_environment_endpoints() -> None:
@@ -299,7 +299,7 @@ def test_times_and_attempts_come_from_options() -> None:
     """Time limits are written as numbers or with units, and a count of retries is one less than
     that of attempts.
     """
-    found = settings(
+    actual = settings(
         "az://cont/t",
         {
             "account_name": "a",
@@ -310,9 +310,9 @@ def test_times_and_attempts_come_from_options() -> None:
             "max_concurrency": "4",
         },
     )
-    assert (found.retry_policy.request_seconds, found.retry_policy.connect_seconds) == (90.0, 3.0)
-    assert (found.retry_policy.max_attempts, found.retry_policy.total_seconds) == (3, 20.0)
-    assert found.max_requests_at_once == 4
+    assert (actual.retry_policy.request_seconds, actual.retry_policy.connect_seconds) == (90.0, 3.0)
+    assert (actual.retry_policy.max_attempts, actual.retry_policy.total_seconds) == (3, 20.0)
+    assert actual.max_requests_at_once == 4
 
 
 def test_every_uri_opens_without_a_request() -> None:

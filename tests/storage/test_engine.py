@@ -351,10 +351,10 @@ def test_errors_show_only_their_reason(text: str, meaning: type[Exception], said
     """The engine's texts contain signed URLs, which are credentials, and pages of debugging
     output.
     """
-    found = meaning_of(OSError(text), Dialect())
-    assert isinstance(found, meaning)
-    assert said in str(found)
-    assert "HUSH" not in str(found)
+    actual = meaning_of(OSError(text), Dialect())
+    assert isinstance(actual, meaning)
+    assert said in str(actual)
+    assert "HUSH" not in str(actual)
 
 
 def test_a_broken_upload_says_how_to_continue(s3_bucket: Bucket, proxy: FaultProxy) -> None:
@@ -392,17 +392,17 @@ def test_a_broken_upload_ends_in_time(s3_bucket: Bucket, proxy: FaultProxy) -> N
 
 def test_obstores_azure_provider_returns_entras_token() -> None:
     """obstore's provider can be used as it is: it returns a token for storage, with its expiry."""
-    asked: list[tuple[Any, ...]] = []
+    requests: list[tuple[Any, ...]] = []
 
     class Entra:
         def get_token(self, *scopes: str, **_options: object) -> SimpleNamespace:
-            asked.append(scopes)
+            requests.append(scopes)
             return SimpleNamespace(token="T", expires_on=2_000_000_000)
 
     token = AzureCredentialProvider(Entra())()  # type: ignore[arg-type]  # it is like one
     ends = datetime.fromtimestamp(2_000_000_000, UTC)
     assert token == {"token": "T", "expires_at": ends}
-    assert asked == [("https://storage.azure.com/.default",)]
+    assert requests == [("https://storage.azure.com/.default",)]
 
 
 def test_obstores_google_provider_refreshes_credentials() -> None:

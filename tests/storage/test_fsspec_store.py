@@ -74,8 +74,8 @@ def test_a_table_is_read_and_followed(folder: Path, options: dict[str, Any]) -> 
     """Opening, filtering, changes and verification must all work on a filesystem of which only
     fsspec's interface is known.
     """
-    made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
-    made.delete("id < 10")
+    dataset = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
+    dataset.delete("id < 10")
     ds = lance_stream.open_dataset("shelf://t", storage_options=options)
     assert ds.to_table().equals(ROWS.slice(10))
     assert ds.to_table(filter="id = 500")["name"].to_pylist() == ["n500"]
@@ -87,7 +87,7 @@ def test_registered_filesystems_are_never_written(folder: Path, options: dict[st
     """fsspec has no atomic creation of a name, so a commit through it could overwrite that of
     another writer.
     """
-    made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
+    dataset = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
     before = sorted(str(path) for path in folder.rglob("*"))
     ds = lance_stream.open_dataset("shelf://t", storage_options=options)
     for write in (
@@ -100,7 +100,7 @@ def test_registered_filesystems_are_never_written(folder: Path, options: dict[st
         with pytest.raises(UnsupportedFeatureError, match="read-only"):
             write()
     assert sorted(str(path) for path in folder.rglob("*")) == before
-    assert made.checkout(None).version == made.version
+    assert dataset.checkout(None).version == dataset.version
 
 
 def test_ranges_past_the_end_are_cut(store: Store) -> None:
@@ -108,8 +108,8 @@ def test_ranges_past_the_end_are_cut(store: Store) -> None:
     files.
     """
     ranges = [ByteRange(90, 200), ByteRange(3, 5), ByteRange(100, 120), ByteRange(7, 7)]
-    found = [bytes(span) for span in store.read_ranges("data/a.bin", ranges)]
-    assert found == [bytes(range(90, 100)), b"\x03\x04", b"", b""]
+    actual = [bytes(span) for span in store.read_ranges("data/a.bin", ranges)]
+    assert actual == [bytes(range(90, 100)), b"\x03\x04", b"", b""]
     assert [(bytes(data), size) for data, size in [store.read_end("data/a.bin", 3)]] == [
         (b"abc", 100)
     ]
@@ -256,9 +256,9 @@ def test_other_tables_cannot_name_registered_protocols(
     folder: Path, options: dict[str, Any]
 ) -> None:
     """A protocol that the reader has registered is not one that a table may choose."""
-    made = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
+    dataset = lance_stream.create_dataset(folder / "t", ROWS.schema).append(ROWS)
     with pytest.raises(UntrustedLocationError):
-        made.table.files.store_of("shelf://t")
+        dataset.table.files.store_of("shelf://t")
 
 
 @pytest.fixture
@@ -278,10 +278,10 @@ def test_local_tables_name_no_registered_filesystems(tmp_path: Path) -> None:
     """
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "key").write_bytes(b"private")
-    made = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
+    dataset = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     for location in (f"local://{tmp_path}/secrets", f"LOCAL:{tmp_path}/secrets"):
         with pytest.raises(CorruptDataError, match="cannot be opened"):
-            made.table.files.store_of(location)
+            dataset.table.files.store_of(location)
 
 
 @pytest.mark.usefixtures("local")

@@ -101,9 +101,9 @@ def test_unencrypted_endpoints_can_be_forbidden() -> None:
 @pytest.mark.parametrize("name", ["google_service_account_key", "service_account_key", "token"])
 def test_a_key_is_json_or_a_dict(name: str, key: Any) -> None:
     """gcsfs takes a dict and Lance a text, and both must yield the same key."""
-    found = login(**{name: key})
-    assert found.kind == "key"
-    assert json.loads(found.value) == KEY
+    actual = login(**{name: key})
+    assert actual.kind == "key"
+    assert json.loads(actual.value) == KEY
 
 
 def test_key_files_have_every_librarys_name(tmp_path: Path) -> None:
@@ -198,8 +198,8 @@ def test_secrets_reach_workers_but_never_show(options: dict[str, Any]) -> None:
     """Settings are pickled to workers with their secrets, yet appear in messages by `repr`."""
     store = open_store("gs://b/t", options)
     assert isinstance(store, ObjectStore)
-    shown = f"{store!r} {store.uri} {store.settings!r} {store.settings.where('b')}"
-    assert "very secret" not in shown
+    output = f"{store!r} {store.uri} {store.settings!r} {store.settings.where('b')}"
+    assert "very secret" not in output
     sent = pickle.loads(pickle.dumps(store))
     assert sent == store
     assert sent.settings == store.settings

@@ -193,6 +193,6 @@ def test_spellings_of_a_location_are_equal(
     disagree.
     """
     monkeypatch.chdir(tmp_path)
-    found = {in_one_spelling(spelling.format(folder=tmp_path)) for spelling in spellings}
-    assert len(found) == 1
-    assert in_one_spelling("s3://bucket/T") not in found
+    actual = {in_one_spelling(spelling.format(folder=tmp_path)) for spelling in spellings}
+    assert len(actual) == 1
+    assert in_one_spelling("s3://bucket/T") not in actual

@@ -147,9 +147,9 @@ def test_a_killed_writer_leaves_a_temporary_file(tmp_path: Path) -> None:
     child = multiprocessing.get_context("fork").Process(target=die)
     child.start()
     child.join()
-    (left,) = store.list()
-    assert left.path.startswith("data/.a.")
-    assert left.path.endswith(".tmp")
+    (remaining,) = store.list()
+    assert remaining.path.startswith("data/.a.")
+    assert remaining.path.endswith(".tmp")
 
 
 @pytest.mark.parametrize("size", [4, 1 << 20])
@@ -282,9 +282,9 @@ def test_creating_in_memory_is_atomic() -> None:
 
     class SlowDict(dict[str, object]):
         def __contains__(self, key: object) -> bool:
-            found = super().__contains__(key)
+            actual = super().__contains__(key)
             time.sleep(0.005)
-            return found
+            return actual
 
     files = SlowDict()
     start = threading.Barrier(8)

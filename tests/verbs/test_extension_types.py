@@ -73,10 +73,10 @@ def test_unregistered_extension_types_read_as_storage(
     lance_stream.create_dataset(uri, table.schema).append(table)
     pa.unregister_extension_type("test.celsius")
     try:
-        found = lance_stream.open_dataset(uri).to_table()
-        assert found.schema.field("c").type == pa.float64()
-        assert found.schema.field("c").metadata[b"ARROW:extension:name"] == b"test.celsius"
-        assert found["c"].to_pylist() == [36.6, None]
+        actual = lance_stream.open_dataset(uri).to_table()
+        assert actual.schema.field("c").type == pa.float64()
+        assert actual.schema.field("c").metadata[b"ARROW:extension:name"] == b"test.celsius"
+        assert actual["c"].to_pylist() == [36.6, None]
     finally:
         pa.register_extension_type(celsius)
 

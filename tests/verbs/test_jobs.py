@@ -67,18 +67,18 @@ def test_the_first_commit_creates_the_table(uri: str) -> None:
     with pytest.raises(NotFoundError):
         open_newest(uri)
     done = commit_job(job, write(job, 1, 2) + write(job, 3))
-    made = Dataset(done.table)
-    assert (done.is_new, made.version, made.file_version) == (True, 1, "2.1")
-    assert made.has_stable_row_ids
-    assert made.schema.field("id").metadata[b"lance-schema:unenforced-primary-key"] == b"true"
-    assert made.to_table(with_row_id=True, with_row_versions=True).to_pydict() == {
+    result = Dataset(done.table)
+    assert (done.is_new, result.version, result.file_version) == (True, 1, "2.1")
+    assert result.has_stable_row_ids
+    assert result.schema.field("id").metadata[b"lance-schema:unenforced-primary-key"] == b"true"
+    assert result.to_table(with_row_id=True, with_row_versions=True).to_pydict() == {
         **rows(1, 2, 3).to_pydict(),
         "_rowid": [0, 1, 2],
         "_row_created_at_version": [1, 1, 1],
         "_row_last_updated_at_version": [1, 1, 1],
     }
-    assert made.verify() == []
-    assert made.append(rows(4)).verify() == []
+    assert result.verify() == []
+    assert result.append(rows(4)).verify() == []
 
 
 @pytest.mark.floors

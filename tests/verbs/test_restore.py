@@ -18,9 +18,9 @@ pytestmark = pytest.mark.oracle
 def ds(tmp_path: Path) -> Dataset:
     """Three versions, of which `gold` is the second: rows 1 and 2."""
     rows = pa.table({"id": pa.array([1, 2], pa.int64()), "x": ["a", "b"]})
-    made = lance_stream.create_dataset(tmp_path / "t", rows.schema).append(rows)
-    made.tags.create("gold")
-    return made.upsert(pa.table({"id": [2, 3], "x": ["B", "c"]}), "id")
+    dataset = lance_stream.create_dataset(tmp_path / "t", rows.schema).append(rows)
+    dataset.tags.create("gold")
+    return dataset.upsert(pa.table({"id": [2, 3], "x": ["B", "c"]}), "id")
 
 
 SAME = {"x": "z", "z": "x"}

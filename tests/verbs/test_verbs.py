@@ -51,9 +51,9 @@ def ds(uri: str) -> Dataset:
 @pytest.mark.parametrize("file_version", ["2.0", "2.1", "2.2"])
 def test_a_new_table_has_no_rows(uri: str, file_version: str) -> None:
     """An empty table has no fragments, which every reading verb has to cope with."""
-    made = lance_stream.create_dataset(uri, SCHEMA, file_version=file_version, config={"a": "b"})
+    dataset = lance_stream.create_dataset(uri, SCHEMA, file_version=file_version, config={"a": "b"})
     opened = lance_stream.open_dataset(uri)
-    for version in (made, opened):
+    for version in (dataset, opened):
         assert version.version == 1
         assert version.schema.equals(SCHEMA)
         assert version.file_version == file_version
@@ -96,10 +96,10 @@ def test_concurrent_creations_succeed_once(uri: str) -> None:
 def test_the_primary_key_is_declared_and_not_null(uri: str) -> None:
     """Lance stores the key's order in field metadata, and a key column must not be nullable."""
     schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.int8())])
-    made = lance_stream.create_dataset(uri, schema, primary_key=["b", "a"])
-    positions = {field.name: field.primary_key_position for field in made.table.schema.fields}
+    dataset = lance_stream.create_dataset(uri, schema, primary_key=["b", "a"])
+    positions = {field.name: field.primary_key_position for field in dataset.table.schema.fields}
     assert positions == {"a": 2, "b": 1, "c": None}
-    assert [field.nullable for field in made.schema] == [False, False, True]
+    assert [field.nullable for field in dataset.schema] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -495,8 +495,8 @@ def test_row_ids_default_to_addresses(uri: str) -> None:
     """Without stable row ids, Lance defines the row id as the address, of which deleted ones
     must not resolve.
     """
-    made = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=False)
-    ds = made.append(rows(0, 1)).append(rows(2, 3)).delete("id = 2")
+    dataset = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=False)
+    ds = dataset.append(rows(0, 1)).append(rows(2, 3)).delete("id = 2")
     assert not ds.has_stable_row_ids
     table = ds.to_table(with_row_id=True, with_row_address=True)
     assert table["_rowid"].to_pylist() == [0, 1, (1 << 32) + 1]

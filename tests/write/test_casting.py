@@ -132,8 +132,8 @@ def test_timestamps_keep_their_instant() -> None:
 def test_struct_fields_match_by_name() -> None:
     """Missing fields become null."""
     incoming = pa.struct([("b", pa.int16()), ("a", pa.string())])
-    wanted = pa.struct([("a", pa.large_string()), ("c", pa.int8()), ("b", pa.int64())])
-    result = cast([{"b": 1, "a": "x"}, None, {"b": None, "a": None}], incoming, wanted)
+    expected = pa.struct([("a", pa.large_string()), ("c", pa.int8()), ("b", pa.int64())])
+    result = cast([{"b": 1, "a": "x"}, None, {"b": None, "a": None}], incoming, expected)
     assert result.to_pylist() == [
         {"a": "x", "c": None, "b": 1},
         None,
@@ -252,11 +252,11 @@ def test_nulls_in_required_columns_are_named(
 
 def test_nulls_below_a_null_are_allowed() -> None:
     """A child under a null parent has no value of its own, whatever its buffer contains."""
-    wanted = pa.schema([("a", pa.struct([NOT_NULL])), ("b", pa.list_(NOT_NULL))])
+    expected = pa.schema([("a", pa.struct([NOT_NULL])), ("b", pa.list_(NOT_NULL))])
     batch = pa.RecordBatch.from_arrays(
         [pa.array([{"item": 1}, None]), pa.array([[1], None])], names=["a", "b"]
     )
-    assert cast_batch(batch, wanted).to_pylist() == batch.to_pylist()
+    assert cast_batch(batch, expected).to_pylist() == batch.to_pylist()
 
 
 def test_fitting_values_are_not_copied() -> None:
@@ -269,14 +269,14 @@ def test_fitting_values_are_not_copied() -> None:
 @pytest.mark.floors
 def test_lists_of_pairs_become_maps() -> None:
     """Several libraries export maps as lists of pairs, whose keys must not be null."""
-    wanted = pa.map_(pa.string(), pa.int64())
+    expected = pa.map_(pa.string(), pa.int64())
     pair = pa.struct([("k", pa.string()), ("v", pa.int8())])
     rows = [[{"k": "a", "v": 1}], None, [], [{"k": "b", "v": None}]]
-    array = cast(rows, pa.list_(pair), wanted)
+    array = cast(rows, pa.list_(pair), expected)
     assert array.to_pylist() == [[("a", 1)], None, [], [("b", None)]]
     for bad in ([[None]], [[{"k": None, "v": 1}]]):
         with pytest.raises(InvalidInputError, match=r"'a'.*null"):
-            cast(bad, pa.list_(pair), wanted)
+            cast(bad, pa.list_(pair), expected)
 
 
 def test_map_values_are_checked_like_columns() -> None:

@@ -57,9 +57,9 @@ def test_bad_rows_are_refused_by_reason(ds: lance_stream.Dataset, verb) -> None:
         assert 'lance_sink(bad_rows="quarantine")' in message
     assert sorted(Path(ds.uri).rglob("*")) == files
     assert not Path(f"{ds.uri}.new", "_versions").exists()
-    made = verb(ds, rows({"id": 3, "x": 50, "s": "c"}), expect=["x > 9", "s LIKE '_'"])
-    assert made.count_rows("id = 3") == 1
-    assert lance.dataset(made.uri).count_rows() == made.count_rows()
+    result = verb(ds, rows({"id": 3, "x": 50, "s": "c"}), expect=["x > 9", "s LIKE '_'"])
+    assert result.count_rows("id = 3") == 1
+    assert lance.dataset(result.uri).count_rows() == result.count_rows()
 
 
 def test_values_that_do_not_fit_count_as_reasons(ds: lance_stream.Dataset) -> None:

@@ -122,8 +122,8 @@ def test_pylance_reads_the_moved_nulls(tmp_path: Path, version: str) -> None:
     rows = batch_of(names)
     ds = lance_stream.create_dataset(tmp_path / "t", rows.schema, file_version=version)
     ds = ds.append(rows)
-    for found in (ds.to_table(), lance.dataset(ds.uri).to_table()):
-        assert found["id"].to_pylist() == names
-    wanted = np.flatnonzero([name is None for name in names]).tolist()
-    assert ds.to_table(filter="id IS NULL")["x"].to_pylist() == wanted
-    assert lance.dataset(ds.uri).to_table(filter="id IS NULL")["x"].to_pylist() == wanted
+    for actual in (ds.to_table(), lance.dataset(ds.uri).to_table()):
+        assert actual["id"].to_pylist() == names
+    expected = np.flatnonzero([name is None for name in names]).tolist()
+    assert ds.to_table(filter="id IS NULL")["x"].to_pylist() == expected
+    assert lance.dataset(ds.uri).to_table(filter="id IS NULL")["x"].to_pylist() == expected

@@ -27,8 +27,8 @@ NUM_ROWS = 4000
 def ds() -> Dataset:
     """4,000 rows; a sequence of more than 300 bytes leaves the manifest."""
     config = {SPILL: "true", LIMIT: "300"}
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA, config=config)
-    return made.append(rows(range(NUM_ROWS)))
+    dataset = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA, config=config)
+    return dataset.append(rows(range(NUM_ROWS)))
 
 
 def rows(keys: Sequence[int]) -> pa.Table:

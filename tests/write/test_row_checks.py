@@ -89,8 +89,8 @@ def test_batching_does_not_change_verdicts(rows, batch_rows):
     good = [row for batch in checked for row in batch.to_pylist()]
     assert good == [row for row in rows if reason_of(row) is None]
     bad = checked.bad.rows.to_pylist()
-    wanted = [reason for row in rows if (reason := reason_of(row))]
-    assert [row["reason"] for row in bad] == wanted
+    expected = [reason for row in rows if (reason := reason_of(row))]
+    assert [row["reason"] for row in bad] == expected
     names = [json.loads(row["row"])["name"] for row in bad]
     assert names == [row["name"] for row in rows if reason_of(row)]
     whole = pa.Table.from_batches(batches, INCOMING).combine_chunks().to_batches()
@@ -104,8 +104,8 @@ def test_counting_equals_collecting_bad_rows(rows):
     batch = pa.RecordBatch.from_pylist(rows, INCOMING)
     counting = RowRules(TABLE, CHECKS, keys=("id",), deletes="_deletes", casts=False)
     bad = BadRows([counting.judge(batch).bad])
-    wanted = Counter(reason for row in rows if (reason := reason_of(row)))
-    assert bad.counts() == dict(wanted)
+    expected = Counter(reason for row in rows if (reason := reason_of(row)))
+    assert bad.counts() == dict(expected)
 
 
 def test_good_rows_have_the_tables_types():

@@ -70,12 +70,12 @@ def test_wrong_embeddings_are_noticed(tmp_path: Path) -> None:
 
 def test_missed_rows_of_searches_are_noticed() -> None:
     """Neighbours at equal distance may be swapped, and nothing else may differ."""
-    wanted = [(1, 0.1), (2, 0.2), (3, 0.3)]
-    assert verify.same_neighbours(wanted, [(2, 0.2), (1, 0.1), (4, 0.3)]) is False
-    assert verify.same_neighbours(wanted, [(1, 0.1), (2, 0.2), (4, 0.3)])  # 3 and 4 are as far
-    assert not verify.same_neighbours(wanted, [(1, 0.1), (2, 0.2)])
-    assert not verify.same_neighbours(wanted, [(1, 0.1), (5, 0.2), (3, 0.3)])
-    assert not verify.same_neighbours(wanted, [(1, 0.1), (1, 0.2), (3, 0.3)])
+    expected = [(1, 0.1), (2, 0.2), (3, 0.3)]
+    assert verify.same_neighbours(expected, [(2, 0.2), (1, 0.1), (4, 0.3)]) is False
+    assert verify.same_neighbours(expected, [(1, 0.1), (2, 0.2), (4, 0.3)])  # 3 and 4 are as far
+    assert not verify.same_neighbours(expected, [(1, 0.1), (2, 0.2)])
+    assert not verify.same_neighbours(expected, [(1, 0.1), (5, 0.2), (3, 0.3)])
+    assert not verify.same_neighbours(expected, [(1, 0.1), (1, 0.2), (3, 0.3)])
     assert verify.same_neighbours([], [])
 
 
@@ -83,9 +83,9 @@ def test_brute_force_sorts_and_skips_zero_vectors() -> None:
     """This is what searches are compared with, and a zero vector has no cosine distance."""
     vectors = np.zeros((3, 256), np.float32)
     vectors[0, 0] = vectors[2, 1] = 1
-    asked = np.zeros(256, np.float32)
-    asked[1] = 1
-    assert nearest_by_hand(np.array([5, 6, 7]), vectors, asked, 9) == [(7, 0.0), (5, 1.0)]
+    vector = np.zeros(256, np.float32)
+    vector[1] = 1
+    assert nearest_by_hand(np.array([5, 6, 7]), vectors, vector, 9) == [(7, 0.0), (5, 1.0)]
     assert nearest_by_hand(np.array([5, 6, 7]), vectors, vectors[1], 9) == []
 
 
@@ -105,9 +105,9 @@ def test_indices_are_created_once(settings: Settings) -> None:
     assert create_indices(settings.table)
     ds = lance_stream.open_dataset(settings.table)
     assert ds.version == before
-    found = {coverage.columns: coverage.rows_unindexed for coverage in ds.index_coverage()}
-    assert set(found) == {("id",), ("title",), ("body",), ("embedding",)}
-    assert found["body",] == 10
+    actual = {coverage.columns: coverage.rows_unindexed for coverage in ds.index_coverage()}
+    assert set(actual) == {("id",), ("title",), ("body",), ("embedding",)}
+    assert actual["body",] == 10
 
 
 def test_searches_see_the_newest_version(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_the_server_answers_searches(server: PageServer, by: str) -> None:
     status, answer = get(server, f"search?{query}")
     assert status == 200
     assert answer["by"] == by
-    found = {row["id"] for row in answer["rows"]}
-    assert found == set(range(NUM_ROWS - 5, NUM_ROWS + 5))
+    actual = {row["id"] for row in answer["rows"]}
+    assert actual == set(range(NUM_ROWS - 5, NUM_ROWS + 5))
     assert answer["rows"][0]["updated_at"].startswith("2025-06-15T")
 
 
@@ -148,8 +148,8 @@ def test_invalid_searches_are_refused(
     server: PageServer, path: str, status: int, error: str
 ) -> None:
     """The answer is an HTTP status with a reason, not a stack trace."""
-    found, answer = get(server, path)
-    assert found == status
+    actual, answer = get(server, path)
+    assert actual == status
     assert error in answer["error"]
 
 

@@ -46,8 +46,8 @@ def test_texts_on_one_subject_are_close() -> None:
 def test_vectors_depend_on_their_text_alone() -> None:
     """A derived column is computed in batches of any size, which must not show in the values."""
     chance = random.Random(3)
-    made = [article(chance) for _ in range(50)]
-    titles, bodies = [value.title for value in made], [value.body for value in made]
+    result = [article(chance) for _ in range(50)]
+    titles, bodies = [value.title for value in result], [value.body for value in result]
     read_together = embed(pa.record_batch({"title": titles, "body": bodies}))
     for place in (0, 17, 49):
         row = pa.record_batch(
@@ -65,9 +65,9 @@ def test_empty_texts_have_zero_vectors() -> None:
 
 def test_differences_name_their_kind() -> None:
     """Exactly-once is judged by this comparison, so each kind of fault must show."""
-    wanted = [(1, "a"), (2, "b"), (3, "c")]
-    found = [(2, "b"), (3, "x"), (3, "x"), (4, "d")]
-    assert database.differences(wanted, found) == {
+    expected = [(1, "a"), (2, "b"), (3, "c")]
+    actual = [(2, "b"), (3, "x"), (3, "x"), (4, "d")]
+    assert database.differences(expected, actual) == {
         "missing": [1],
         "too many": [4],
         "twice": [3],
@@ -102,14 +102,14 @@ def test_load_makes_all_kinds_of_changes(shop: str) -> None:
     assert min(changes.counts[name] for name in ("inserts", "updates", "deletes")) > 10
     assert before.keys() - after.keys()
     assert after.keys() - before.keys()
-    kept = before.keys() & after.keys()
-    assert {key for key in kept if before[key] != after[key]}
+    retained = before.keys() & after.keys()
+    assert {key for key in retained if before[key] != after[key]}
     assert any(isinstance(row[5], Decimal) for row in after.values())
 
 
 def test_the_same_seed_makes_the_same_changes(postgresql: Any) -> None:
     """A failure must be reproducible."""
-    found = []
+    actual = []
     for _ in range(2):
         url = postgresql.new_database()
         database.prepare(url, 20)
@@ -118,8 +118,8 @@ def test_the_same_seed_makes_the_same_changes(postgresql: Any) -> None:
             changes.look(connection)
             for _ in range(20):
                 changes.commit(connection, 3)
-        found.append([row[:-1] for row in database.rows_of(url)])
-    assert found[0] == found[1]
+        actual.append([row[:-1] for row in database.rows_of(url)])
+    assert actual[0] == actual[1]
 
 
 def test_load_survives_lost_connections(shop: str, tmp_path: Path) -> None:
@@ -299,11 +299,11 @@ def test_latencies_are_measured_once_per_change(
 
     def changed(keys: list[int], position: int, seconds_ago: float) -> pa.Table:
         at = int((time.time() - seconds_ago) * 1e6)
-        made = rows(1, 5).slice(keys[0] - 1, len(keys))
+        result = rows(1, 5).slice(keys[0] - 1, len(keys))
         for name, value in {"position": position, "committed_at": at}.items():
-            column = pa.array([value] * made.num_rows, pa.int64()).cast(columns[name])
-            made = made.append_column(name, column)
-        return made
+            column = pa.array([value] * result.num_rows, pa.int64()).cast(columns[name])
+            result = result.append_column(name, column)
+        return result
 
     ds = lance_stream.create_dataset(settings.table, changed([1, 2, 3], -5, 0), primary_key=["id"])
     watch.look()

@@ -45,18 +45,18 @@ def test_versions_yield_their_appended_rows(made: Any) -> None:
     adds.
     """
     made.insert(rows(3, 4))
-    found = steps(made.uri)
-    assert [(step.newer.version, step.num_row_changes, ids_of(step)) for step in found] == [
+    actual = steps(made.uri)
+    assert [(step.newer.version, step.num_row_changes, ids_of(step)) for step in actual] == [
         (1, 2, [0, 1]),
         (2, 1, [2]),
         (3, 2, [3, 4]),
     ]
-    assert all(value.changes_rows is None for value in found)
+    assert all(value.changes_rows is None for value in actual)
     assert [step.newer.version for step in steps(made.uri, after=2)] == [3]
-    batch = next(read_changes(list(found[1].units())))
+    batch = next(read_changes(list(actual[1].units())))
     assert batch["_change_type"].to_pylist() == ["insert"]
     assert batch["_commit_version"].to_pylist() == [2]
-    assert batch["_commit_timestamp"][0].as_py() == found[1].newer.timestamp
+    assert batch["_commit_timestamp"][0].as_py() == actual[1].newer.timestamp
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_metadata_changes_append_nothing(made: Any) -> None:
     made.create_scalar_index("id", "BTREE")
     made.add_columns(pa.field("x", pa.int64()))
     made.update_config({"a": "b"})
-    found = steps(made.uri, after=2)
-    assert len(found) == 5  # a compaction is two versions
-    assert [(step.num_row_changes, step.changes_rows) for step in found] == [(0, None)] * 5
+    actual = steps(made.uri, after=2)
+    assert len(actual) == 5  # a compaction is two versions
+    assert [(step.num_row_changes, step.changes_rows) for step in actual] == [(0, None)] * 5
 
 
 def test_column_backfills_may_be_ignored(made: Any) -> None:
@@ -165,9 +165,9 @@ def test_columns_come_from_the_newest_version(made: Any) -> None:
     made.alter_columns({"path": "name", "name": "title"})
     made.add_columns(pa.field("x", pa.int64()))
     made.insert(pa.table({"id": [5], "title": ["t"], "x": [1]}))
-    found = steps(made.uri)
+    actual = steps(made.uri)
     tables = [
-        pa.Table.from_batches(read_changes(list(step.units()))) for step in (found[0], found[-1])
+        pa.Table.from_batches(read_changes(list(step.units()))) for step in (actual[0], actual[-1])
     ]
     assert [table.select(["id", "title", "x"]).to_pydict() for table in tables] == [
         {"id": [0, 1], "title": ["n0", "n1"], "x": [None, None]},

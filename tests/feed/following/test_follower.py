@@ -233,16 +233,16 @@ def test_fast_writers_do_not_delay_the_end(ds: Dataset) -> None:
     """A query that processes what is available must end, even if a writer commits during each
     batch.
     """
-    followed, position, found = follow(ds), Position(4), list[Change]()
+    followed, position, actual = follow(ds), Position(4), list[Change]()
     for number in range(100, 150):
         ds = ds.append(rows(number))
         end = followed.advance(position, Limits(versions=1), through=7)
         if end == position:
             break
-        found += read(followed, position, end)
+        actual += read(followed, position, end)
         position = end
     assert position.version == 7
-    assert [row[2] for row in found] == [6, 7, 100, 101]
+    assert [row[2] for row in actual] == [6, 7, 100, 101]
 
 
 def test_without_news_the_position_stays(ds: Dataset) -> None:
@@ -417,8 +417,8 @@ def test_losses_can_be_skipped_with_a_warning(
     forget(stored, 1, 2, 3)
     lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
     with caplog.at_level(logging.WARNING):
-        found = joined(batches_from(lenient, Position(2), Limits(rows=1)))
-    assert found == [(5, "insert", 6), (5, "insert", 7)]
+        actual = joined(batches_from(lenient, Position(2), Limits(rows=1)))
+    assert actual == [(5, "insert", 6), (5, "insert", 7)]
     assert "the changes through version 4 are skipped" in caplog.text
 
 
@@ -468,8 +468,8 @@ def test_partly_read_versions_can_be_bridged(
     with pytest.raises(NotFoundError, match="4 changes of version 2 have been read"):
         follow(stored, FollowerRules(FeedRules(), is_consumer=True)).advance(half, Limits(rows=4))
     lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
-    found = joined(batches_from(lenient, half))
-    assert sorted(row[2] for row in found if row[:2] == (3, "insert")) == [0, 2, 3, 5]
+    actual = joined(batches_from(lenient, half))
+    assert sorted(row[2] for row in actual if row[:2] == (3, "insert")) == [0, 2, 3, 5]
 
 
 def test_batches_survive_a_removed_end_version(
@@ -499,11 +499,11 @@ def test_a_cleanup_by_lance_keeps_tagged_versions(stored: Dataset) -> None:
     )
     assert [version.version for version in stored.versions()] == [2, 5]
     consumer = follow(stored, FollowerRules(FeedRules(pre_images=False), is_consumer=True))
-    found = joined(batches_from(consumer, consumer.after(2)))
+    actual = joined(batches_from(consumer, consumer.after(2)))
     before, after = {0, 1, 2, 3, 4, 5}, {0, 2, 3, 5, 6, 7}
-    assert {row[2] for row in found if row[1] == "delete"} == before - after
-    assert {row[2] for row in found if row[1] == "insert"} == after - before
-    assert {row[2] for row in found if row[1] == "update_postimage"} == {0, 2, 3}
+    assert {row[2] for row in actual if row[1] == "delete"} == before - after
+    assert {row[2] for row in actual if row[1] == "insert"} == after - before
+    assert {row[2] for row in actual if row[1] == "update_postimage"} == {0, 2, 3}
 
 
 # --- tables that were re-created
@@ -666,8 +666,8 @@ def test_appended_rows_stop_at_other_changes(ds: Dataset) -> None:
     with pytest.raises(InvalidInputError, match=r"version 3 .*skipChangeCommits"):
         read(followed, Position(1), Position(5))
     rules = FollowerRules(FeedRules(), only_appended=True, skip_change_commits=True)
-    found = joined(batches_from(follow(ds, rules), Position(1), Limits(rows=3)))
-    assert [row[2] for row in found] == [0, 1, 2, 3, 4, 5, 6, 7]
+    actual = joined(batches_from(follow(ds, rules), Position(1), Limits(rows=3)))
+    assert [row[2] for row in actual] == [0, 1, 2, 3, 4, 5, 6, 7]
 
 
 def test_snapshots_cannot_follow_changes(ds: Dataset) -> None:

@@ -96,10 +96,10 @@ def test_doubled_manifests_start_a_round(monkeypatch: pytest.MonkeyPatch) -> Non
     decides, ds = Automatic(ROUND), new_table(2000)
     assert reason(decides, ds) is None
     ds = ds.upsert(rows(random.Random(0).sample(range(2000), 400), 1), on="id")
-    found = decides.reason(ds.table)
-    assert found is not None
-    assert found.text == "manifest"
-    assert found.rules.shortens_lineage
+    actual = decides.reason(ds.table)
+    assert actual is not None
+    assert actual.text == "manifest"
+    assert actual.rules.shortens_lineage
     decides.ended(ds.table, 1.0)
     assert reason(decides, ds) is None
 
@@ -134,9 +134,9 @@ def test_remaining_work_is_counted_without_decoding() -> None:
     """
     ds = new_table(100).delete("id < 40").append(rows([500]))
     fragments = open_newest(ds.uri).manifest.fragments
-    found = remains_of(ds.table, CompactionRules(50, max_deleted_fraction=0.25))
-    assert (found.num_live, found.num_small, found.num_deleted) == (61, 1, 40)
-    assert found.manifest_bytes == sum(map(len, fragments.raws))
+    actual = remains_of(ds.table, CompactionRules(50, max_deleted_fraction=0.25))
+    assert (actual.num_live, actual.num_small, actual.num_deleted) == (61, 1, 40)
+    assert actual.manifest_bytes == sum(map(len, fragments.raws))
 
 
 def test_few_fragments_wait_for_more() -> None:

@@ -142,11 +142,11 @@ def test_batches_continue_during_a_compaction() -> None:
         ds = ds.upsert(rows(2, x=2), on=["id"])
     done = last_round(compaction)
     assert (done.num_removed, done.num_added, done.version) == (4, 1, ds.version + 1)
-    made = lance_stream.open_dataset(ds.uri, version=done.version)
+    result = lance_stream.open_dataset(ds.uri, version=done.version)
     expected = sorted(ds.to_table().to_pylist(), key=lambda row: row["id"])
-    assert sorted(made.to_table().to_pylist(), key=lambda row: row["id"]) == expected
-    assert made.changes(ds.version).read_all().num_rows == 0
-    assert verify(made.table) == []
+    assert sorted(result.to_table().to_pylist(), key=lambda row: row["id"]) == expected
+    assert result.changes(ds.version).read_all().num_rows == 0
+    assert verify(result.table) == []
 
 
 def test_back_to_back_batches_admit_commits() -> None:
@@ -209,8 +209,8 @@ def test_failed_rounds_are_logged_and_retried(
 
     with caplog.at_level(logging.WARNING, "lance_stream.compaction"):
         compaction.after_batch(1, newest(ds), fail)
-        found = last_round(compaction)
-    assert isinstance(found.error, UnsupportedFeatureError)
+        actual = last_round(compaction)
+    assert isinstance(actual.error, UnsupportedFeatureError)
     assert "a compaction failed; the stream continues" in caplog.text
     ds = ds.append(rows(3)).append(rows(4))
     assert compaction.after_batch(3, newest(ds))
@@ -321,12 +321,12 @@ def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.M
                 keys = dice.sample(range(parity, 60, 2), 4)
                 with compaction.batch():
                     if batch_id % 4:
-                        made = ds.upsert(rows(*keys, x=batch_id), on=["id"])
+                        result = ds.upsert(rows(*keys, x=batch_id), on=["id"])
                         own.update(dict.fromkeys(keys, batch_id))
                     else:
-                        made = ds.delete(f"id IN ({', '.join(map(str, keys))})")
+                        result = ds.delete(f"id IN ({', '.join(map(str, keys))})")
                         own.update(dict.fromkeys(keys, -1))
-                if compaction.after_batch(batch_id, newest(made)) and batch_id % 3 == 0:
+                if compaction.after_batch(batch_id, newest(result)) and batch_id % 3 == 0:
                     assert compaction.wait(PATIENCE)
         except BaseException as error:
             errors.append(error)

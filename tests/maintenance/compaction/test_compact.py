@@ -456,8 +456,8 @@ def test_uncertain_commits_keep_their_files() -> None:
             PreparedCompaction(watched(table, store), prepared.groups),
             environment=make_environment(),
         )
-    left = files_of_no_version(newest_of_same(table))
-    assert {text.split("/")[0] for text in left} == {"data", "_deletions"}
+    remaining = files_of_no_version(newest_of_same(table))
+    assert {text.split("/")[0] for text in remaining} == {"data", "_deletions"}
 
 
 def test_ids_of_removed_fragments_stay_taken() -> None:

@@ -276,8 +276,8 @@ def test_narrow_dictionaries_are_not_mixed(index: pa.DataType) -> None:
         return pa.table({"id": ids, "x": np.zeros(100, np.int64), "code": code})
 
     def codes(ds: Dataset) -> list[tuple[int, int, str]]:
-        found = ds.scan(batch_size=1).read_all().to_pylist()
-        return sorted((row["id"], row["x"], row["code"]) for row in found)
+        actual = ds.scan(batch_size=1).read_all().to_pylist()
+        return sorted((row["id"], row["x"], row["code"]) for row in actual)
 
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", coded(0))
     for first in (100, 200):

@@ -291,14 +291,14 @@ def test_named_staged_manifests_are_finished(external: Path, options: dict[str, 
     assert isinstance(log, ExternalLog)
     path = stage(external, 2, age=GRACE * 2)
     path.write_bytes((external / log.manifest_path(2)).read_bytes())
-    found = log.manifests.get(log.base_uri, 2)
-    assert found is not None
-    staged = found._replace(path=f"{log.base_uri}/_versions/{path.name}")
+    actual = log.manifests.get(log.base_uri, 2)
+    assert actual is not None
+    staged = actual._replace(path=f"{log.base_uri}/_versions/{path.name}")
     log.manifests.put_if_exists(log.base_uri, staged)
     assert log.obsolete_staged_files([f"_versions/{path.name}"]) == set()
     cleaned(external, options, delete_unverified=True, retain_versions=3)
     assert open_dataset(external, 2, storage_options=options).count_rows() == 1
-    assert log.manifests.get(log.base_uri, 2) == found
+    assert log.manifests.get(log.base_uri, 2) == actual
 
 
 def test_storeless_cleanup_keeps_newer_manifests(

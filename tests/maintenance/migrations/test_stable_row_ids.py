@@ -25,36 +25,36 @@ def rows(*ids: int) -> pa.Table:
 @pytest.fixture
 def ds() -> Dataset:
     """Seven rows in two fragments, one of them deleted, without stable row ids."""
-    made = lance_stream.create_dataset(
+    dataset = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
-    return made.append(rows(1, 2, 3)).append(rows(4, 5, 6, 7)).delete("id = 2")
+    return dataset.append(rows(1, 2, 3)).append(rows(4, 5, 6, 7)).delete("id = 2")
 
 
 def test_every_row_gets_an_id(ds: Dataset) -> None:
     """Deleted rows count as well, since ids are assigned by position."""
-    made = lance_stream.migrate_to_stable_row_ids(ds.uri)
-    assert made.version == ds.version + 1
-    assert made.has_stable_row_ids
-    assert made.to_table(["id"], with_row_id=True, with_row_versions=True).to_pydict() == {
+    result = lance_stream.migrate_to_stable_row_ids(ds.uri)
+    assert result.version == ds.version + 1
+    assert result.has_stable_row_ids
+    assert result.to_table(["id"], with_row_id=True, with_row_versions=True).to_pydict() == {
         "id": [1, 3, 4, 5, 6, 7],
         "_rowid": [0, 2, 3, 4, 5, 6],
         "_row_created_at_version": [1] * 6,
         "_row_last_updated_at_version": [1] * 6,
     }
-    assert made.table.manifest.next_row_id == 7
-    assert made.verify() == []
-    assert made.to_table().equals(ds.to_table())
+    assert result.table.manifest.next_row_id == 7
+    assert result.verify() == []
+    assert result.to_table().equals(ds.to_table())
 
 
 def test_no_data_file_changes(ds: Dataset) -> None:
     """Ids are assigned in the manifest only, at any size of table."""
     before = ds.table.store.list_names("data")
-    made = lance_stream.migrate_to_stable_row_ids(ds.uri)
+    result = lance_stream.migrate_to_stable_row_ids(ds.uri)
     assert ds.table.store.list_names("data") == before
     assert [
         (fragment.id, fragment.files, fragment.deletion_file)
-        for fragment in made.table.manifest.fragments
+        for fragment in result.table.manifest.fragments
     ] == [
         (fragment.id, fragment.files, fragment.deletion_file)
         for fragment in ds.table.manifest.fragments
@@ -64,8 +64,8 @@ def test_no_data_file_changes(ds: Dataset) -> None:
 def test_the_feed_starts_with_the_migration(ds: Dataset) -> None:
     """From here on every change must carry the id that the migration assigned."""
     first = lance_stream.migrate_to_stable_row_ids(ds.uri)
-    made = first.update({"name": "'new'"}, "id = 4").delete("id = 1").append(rows(8))
-    feed = made.changes(first.version).read_all()
+    result = first.update({"name": "'new'"}, "id = 4").delete("id = 1").append(rows(8))
+    feed = result.changes(first.version).read_all()
     assert list(
         zip(
             *feed.select(["_change_type", "id", "name", "_rowid"]).to_pydict().values(), strict=True
@@ -80,8 +80,8 @@ def test_the_feed_starts_with_the_migration(ds: Dataset) -> None:
 
 def test_migrating_twice_makes_no_version(ds: Dataset) -> None:
     """A job that migrates at each start must have no effect after the first."""
-    made = lance_stream.migrate_to_stable_row_ids(ds.uri)
-    assert lance_stream.migrate_to_stable_row_ids(ds.uri).version == made.version
+    result = lance_stream.migrate_to_stable_row_ids(ds.uri)
+    assert lance_stream.migrate_to_stable_row_ids(ds.uri).version == result.version
 
 
 def test_empty_tables_are_migrated() -> None:
@@ -91,19 +91,19 @@ def test_empty_tables_are_migrated() -> None:
     empty = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
-    made = lance_stream.migrate_to_stable_row_ids(empty.uri)
-    assert made.has_stable_row_ids
-    filled = made.append(rows(1))
+    result = lance_stream.migrate_to_stable_row_ids(empty.uri)
+    assert result.has_stable_row_ids
+    filled = result.append(rows(1))
     assert filled.to_table(["id"], with_row_id=True)["_rowid"].to_pylist() == [0]
-    assert filled.changes(made.version).read_all().num_rows == 1
+    assert filled.changes(result.version).read_all().num_rows == 1
 
 
 def test_concurrent_rows_get_ids_too(ds: Dataset) -> None:
     """Rows appended between plan and commit must not stay without ids."""
-    made = stable_row_ids.migrate(in_the_way(ds, lambda: ds.append(rows(8, 9))).table)
-    assert made.version == ds.version + 2
-    assert Dataset(made).to_table(["id"], with_row_id=True)["_rowid"].to_pylist()[-2:] == [7, 8]
-    assert verify(made) == []
+    result = stable_row_ids.migrate(in_the_way(ds, lambda: ds.append(rows(8, 9))).table)
+    assert result.version == ds.version + 2
+    assert Dataset(result).to_table(["id"], with_row_id=True)["_rowid"].to_pylist()[-2:] == [7, 8]
+    assert verify(result) == []
 
 
 def test_earlier_plans_can_still_commit(ds: Dataset) -> None:
@@ -133,16 +133,16 @@ def test_concurrently_updated_rows_keep_their_ids(ds: Dataset) -> None:
 
 def test_versions_before_migration_cannot_be_restored(ds: Dataset) -> None:
     """A restore would bring back rows without ids, under ids that are in use."""
-    made = lance_stream.migrate_to_stable_row_ids(ds.uri)
+    result = lance_stream.migrate_to_stable_row_ids(ds.uri)
     with pytest.raises(InvalidInputError, match="has no stable row ids"):
-        made.restore(ds.version)
+        result.restore(ds.version)
 
 
 def test_history_before_the_migration_has_no_feed(ds: Dataset) -> None:
     """Without ids older versions cannot be compared row by row."""
-    made = lance_stream.migrate_to_stable_row_ids(ds.uri)
+    result = lance_stream.migrate_to_stable_row_ids(ds.uri)
     with pytest.raises(UnsupportedFeatureError, match="stable row ids"):
-        made.changes(0)
+        result.changes(0)
 
 
 @pytest.mark.oracle
@@ -152,14 +152,14 @@ class TestWithTheReference:
     @pytest.fixture(params=["legacy", "2.0", "2.2"])
     def theirs(self, tmp_path: Path, request: Any) -> Any:
         """Twelve rows in three fragments; some are deleted."""
-        made = lance.write_dataset(
+        dataset = lance.write_dataset(
             rows(*range(12)),
             tmp_path / "t",
             max_rows_per_file=4,
             data_storage_version=request.param,
         )
-        made.delete("id IN (1, 5)")
-        return made
+        dataset.delete("id IN (1, 5)")
+        return dataset
 
     def test_lance_reads_ids_and_stamps(self, theirs: Any) -> None:
         """The reference must accept the sequences that the migration wrote, in every file
@@ -224,10 +224,10 @@ class TestWithTheReference:
             with pytest.raises(InvalidInputError, match=r"version 0\.1"):
                 first.add_columns({"y": "id * 2"})
             return
-        made = first.add_columns({"y": "id * 2"})
+        result = first.add_columns({"y": "id * 2"})
         read = lance.dataset(theirs.uri).to_table(columns=["id", "y", *STAMPS])
         assert read["y"].to_pylist() == [2 * id_ for id_ in read["id"].to_pylist()]
-        assert set(read["_row_last_updated_at_version"].to_pylist()) == {made.version}
+        assert set(read["_row_last_updated_at_version"].to_pylist()) == {result.version}
 
     def test_an_index_blocks_the_migration(self, theirs: Any) -> None:
         """An index refers to row addresses, so it has to be dropped first."""
@@ -255,7 +255,7 @@ class TestWithTheReference:
 def test_lance_keeps_the_stable_row_ids(tmp_path: Path) -> None:
     """If Lance could restore an older version, the ids would be lost behind our back."""
     theirs = lance.write_dataset(rows(0, 1, 2), tmp_path / "t")
-    made = lance_stream.migrate_to_stable_row_ids(theirs.uri)
+    result = lance_stream.migrate_to_stable_row_ids(theirs.uri)
     with pytest.raises(OSError, match="stable row ids were enabled after it"):
         theirs.checkout_version(1).restore()
-    assert made.checkout(None).version == made.version
+    assert result.checkout(None).version == result.version

@@ -40,10 +40,10 @@ from lance_stream.verbs.append import append
 @pytest.fixture
 def ds() -> Dataset:
     """Two fragments of four rows, of which one has two deleted rows; made by a stream."""
-    made = lance_stream.create_dataset(
+    dataset = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", pa.schema([("id", pa.int64()), ("x", pa.string())])
     )
-    table = made.table
+    table = dataset.table
     for batch in range(2):
         ids = range(4 * batch, 4 * batch + 4)
         data = pa.table({"id": ids, "x": [str(id_) for id_ in ids]})

@@ -41,8 +41,8 @@ def test_deep_verification_accepts_sound_tables(ds: Dataset) -> None:
 
 def test_deep_verification_accepts_pylances_tables(tmp_path: Path) -> None:
     """Encodings that only the reference writes must not be reported as damage."""
-    made = lance.write_dataset(ROWS, str(tmp_path / "t"), data_storage_version="2.1")
-    made.delete("name = 'name 7'")
+    dataset = lance.write_dataset(ROWS, str(tmp_path / "t"), data_storage_version="2.1")
+    dataset.delete("name = 'name 7'")
     assert lance_stream.open_dataset(tmp_path / "t").verify(deep=True) == []
 
 
@@ -57,7 +57,7 @@ def test_deep_verification_reads_blobs(tmp_path: Path) -> None:
 def test_damaged_values_are_named(tmp_path: Path) -> None:
     """The metadata at the end of the file stays intact, so a shallow verification finds nothing."""
     rng = np.random.default_rng(3)
-    found = 0
+    actual = 0
     for attempt in map(str, range(12)):
         ds = lance_stream.create_dataset(tmp_path / attempt, ROWS.schema, "2.1").append(ROWS)
         (path,) = (tmp_path / attempt / "data").iterdir()
@@ -70,8 +70,8 @@ def test_damaged_values_are_named(tmp_path: Path) -> None:
         for finding in ds.verify(deep=True):
             assert finding.rule == "values"
             assert finding.where.startswith("fragment 0, column '")
-            found += 1
-    assert found >= 4  # random bytes of fixed-size values are values, too
+            actual += 1
+    assert actual >= 4  # random bytes of fixed-size values are values, too
 
 
 def test_missing_files_affect_every_column(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_missing_files_affect_every_column(tmp_path: Path) -> None:
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS)
     (path,) = (tmp_path / "t" / "data").iterdir()
     path.unlink()
-    found = lance_stream.open_dataset(ds.uri).verify(deep=True)
-    assert sum(finding.rule == "values" for finding in found) == len(ROWS.column_names)
+    actual = lance_stream.open_dataset(ds.uri).verify(deep=True)
+    assert sum(finding.rule == "values" for finding in actual) == len(ROWS.column_names)
 
 
 def test_the_command_line_verifies_deeply(

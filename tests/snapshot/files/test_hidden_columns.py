@@ -163,18 +163,18 @@ def test_few_values_are_picked_many_cached() -> None:
     """
     forget_hidden_columns()
     num_rows = 10 * ROWS_PER_PICK
-    asked: list[tuple[str, int]] = []
-    column = column_of(num_rows, asked)
+    requests: list[tuple[str, int]] = []
+    column = column_of(num_rows, requests)
     assert column.take(np.array([7, 900])).tolist() == [7, 900]
     assert column.slice(3, 5).tolist() == [3, 4]
-    assert asked == [("take", 2), ("read", 2)]
+    assert requests == [("take", 2), ("read", 2)]
     offsets = np.arange(0, num_rows, ROWS_PER_PICK)
     assert column.take(offsets).tolist() == offsets.tolist()
-    assert asked[2:] == [("read", num_rows)]
-    again = column_of(num_rows, asked)
+    assert requests[2:] == [("read", num_rows)]
+    again = column_of(num_rows, requests)
     assert again.to_array().tolist() == list(range(num_rows))
     assert again.take(np.array([5])).dtype == np.uint64
-    assert len(asked) == 3
+    assert len(requests) == 3
 
 
 def test_equal_columns_ignore_their_files_others() -> None:

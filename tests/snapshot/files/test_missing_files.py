@@ -12,11 +12,11 @@ from lance_stream import Dataset, NotFoundError, open_dataset
 
 @pytest.fixture
 def ds() -> Dataset:
-    made = lance_stream.create_dataset(
+    dataset = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([pa.field("id", pa.int64())])
     )
-    made.append(pa.table({"id": range(9)})).delete("id = 3")
-    return open_dataset(made.uri)  # which has nothing in memory
+    dataset.append(pa.table({"id": range(9)})).delete("id = 3")
+    return open_dataset(dataset.uri)  # which has nothing in memory
 
 
 def test_reading_a_removed_version_reports_cleanup(ds: Dataset) -> None:

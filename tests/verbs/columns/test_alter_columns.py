@@ -56,8 +56,8 @@ def given(*ids: int, **columns: Any) -> pa.Table:
 def create(version: str = "2.2", **options: Any) -> Dataset:
     """Seven rows in two fragments; one row of the first is deleted."""
     uri = f"memory://{uuid.uuid4()}/table"
-    made = lance_stream.create_dataset(uri, SCHEMA, file_version=version, **options)
-    return made.append(rows(1, 2, 3, 4)).append(rows(5, 6, 7, 8)).delete("id = 2")
+    dataset = lance_stream.create_dataset(uri, SCHEMA, file_version=version, **options)
+    return dataset.append(rows(1, 2, 3, 4)).append(rows(5, 6, 7, 8)).delete("id = 2")
 
 
 @pytest.fixture
@@ -80,53 +80,53 @@ def test_widening_types_keeps_all_values(version: str) -> None:
     afterwards.
     """
     ds = create(version) if version != "2.0" else create_without_null_structs()
-    made = ds.alter_columns(*ALL)
-    assert made.version == ds.version + 1
-    assert values(made) == values(ds)
-    kinds = {field.name: field.type for field in made.schema}
+    result = ds.alter_columns(*ALL)
+    assert result.version == ds.version + 1
+    assert values(result) == values(ds)
+    kinds = {field.name: field.type for field in result.schema}
     assert kinds["id"] == pa.int64()
     assert kinds["n"] == pa.decimal128(7, 2)
     assert kinds["place"].field("zip").type == pa.int64()
     assert kinds["orders"].value_type.field("price").type == pa.float64()
-    assert not made.schema.field("id").nullable
-    assert made.verify() == []
-    assert made.append(rows(9)).compact().to_table(filter="id = 9").num_rows == 1
+    assert not result.schema.field("id").nullable
+    assert result.verify() == []
+    assert result.append(rows(9)).compact().to_table(filter="id = 9").num_rows == 1
 
 
 def create_without_null_structs() -> Dataset:
     uri = f"memory://{uuid.uuid4()}/table"
-    made = lance_stream.create_dataset(uri, SCHEMA, file_version="2.0")
-    return made.append(rows(1, 2, 3)).append(rows(5, 6, 7)).delete("id = 2")
+    dataset = lance_stream.create_dataset(uri, SCHEMA, file_version="2.0")
+    return dataset.append(rows(1, 2, 3)).append(rows(5, 6, 7)).delete("id = 2")
 
 
 def test_only_the_cast_columns_are_written(ds: Dataset) -> None:
     """A part of a struct is rewritten alone, a part of a list together with its list."""
     before = data_files(ds)
-    made = ds.alter_columns({"path": "place.zip", "data_type": pa.int64()})
-    assert len(data_files(made) - before) == 2  # one a fragment
-    fields = made.table.schema.fields
-    assert [fragment.files[-1].field_ids for fragment in made.table.manifest.fragments] == [
+    result = ds.alter_columns({"path": "place.zip", "data_type": pa.int64()})
+    assert len(data_files(result) - before) == 2  # one a fragment
+    fields = result.table.schema.fields
+    assert [fragment.files[-1].field_ids for fragment in result.table.manifest.fragments] == [
         (10,),
         (10,),
     ]
     assert fields[3].id == ds.table.schema.fields[3].id
-    made = made.alter_columns({"path": "orders.price", "data_type": pa.float64()})
-    assert made.table.manifest.fragments[0].files[-1].field_ids == (13, 14)
-    assert values(made) == values(ds)
+    result = result.alter_columns({"path": "orders.price", "data_type": pa.float64()})
+    assert result.table.manifest.fragments[0].files[-1].field_ids == (13, 14)
+    assert values(result) == values(ds)
 
 
 def test_the_feed_continues_across_a_cast(ds: Dataset) -> None:
     """Followers must receive old and new images in the wider types, and older versions must stay
     readable in theirs.
     """
-    made = ds.alter_columns(*ALL)
-    feed = made.changes(ds.version, pre_images=True).read_all().to_pylist()
+    result = ds.alter_columns(*ALL)
+    feed = result.changes(ds.version, pre_images=True).read_all().to_pylist()
     posts = [row for row in feed if row["_change_type"] == "update_postimage"]
     pres = [row for row in feed if row["_change_type"] == "update_preimage"]
-    own = made.schema.names
-    assert [{k: post[k] for k in own} for post in posts] == values(made)
+    own = result.schema.names
+    assert [{k: post[k] for k in own} for post in posts] == values(result)
     assert [{k: pre[k] for k in own} for pre in pres] == values(ds)
-    whole = made.append(rows(9)).changes(0)
+    whole = result.append(rows(9)).changes(0)
     assert whole.schema.field("id").type == pa.int64()
     inserts = [e for e in whole.read_all().to_pylist() if e["_change_type"] == "insert"]
     assert [insert["id"] for insert in inserts] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -137,9 +137,11 @@ def test_the_feed_continues_across_a_cast(ds: Dataset) -> None:
 
 def test_altering_to_equal_types_changes_nothing(ds: Dataset) -> None:
     """A job that states its columns at each start must not rewrite the table each time."""
-    made = ds.alter_columns(*ALL)
-    assert made.alter_columns(*ALL).version == made.version
-    assert made.alter_columns({"path": "n", "nullable": True, "name": "n"}).version == made.version
+    result = ds.alter_columns(*ALL)
+    assert result.alter_columns(*ALL).version == result.version
+    assert (
+        result.alter_columns({"path": "n", "nullable": True, "name": "n"}).version == result.version
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,10 +166,10 @@ def test_lossy_casts_are_refused(ds: Dataset, path: str, lossy: pa.DataType) -> 
 
 def test_lossy_casts_are_possible_by_expression(ds: Dataset) -> None:
     """The error message recommends these three verbs, so they must lead to the intended column."""
-    made = ds.add_columns({"new": "CAST(id AS string)"}).drop_columns("n")
-    made = made.rename_columns({"new": "n"})
-    assert made.schema.field("n").type == pa.string()
-    assert made.to_table()["n"].to_pylist() == ["1", "3", "4", "5", "6", "7", "8"]
+    result = ds.add_columns({"new": "CAST(id AS string)"}).drop_columns("n")
+    result = result.rename_columns({"new": "n"})
+    assert result.schema.field("n").type == pa.string()
+    assert result.to_table()["n"].to_pylist() == ["1", "3", "4", "5", "6", "7", "8"]
 
 
 def test_dates_beyond_timestamps_are_refused(ds: Dataset) -> None:
@@ -178,9 +180,9 @@ def test_dates_beyond_timestamps_are_refused(ds: Dataset) -> None:
     with pytest.raises(InvalidInputError, match="'day' contains a value that does not fit"):
         ds.alter_columns({"path": "day", "data_type": pa.timestamp("us")})
     assert data_files(ds) == before
-    made = ds.delete("id = 9").alter_columns({"path": "day", "data_type": pa.timestamp("us")})
-    made = made.append(given(9, day=[datetime.date(2000, 1, 1)]))
-    assert made.to_table()["day"].to_pylist()[-1] == datetime.datetime(2000, 1, 1)
+    result = ds.delete("id = 9").alter_columns({"path": "day", "data_type": pa.timestamp("us")})
+    result = result.append(given(9, day=[datetime.date(2000, 1, 1)]))
+    assert result.to_table()["day"].to_pylist()[-1] == datetime.datetime(2000, 1, 1)
 
 
 @pytest.mark.floors
@@ -189,20 +191,20 @@ def test_nullability_changes_no_row(ds: Dataset) -> None:
     obey it.
     """
     before, files = values(ds), data_files(ds)
-    made = ds.alter_columns(
+    result = ds.alter_columns(
         {"path": "name", "nullable": False},
         {"path": "place.city", "nullable": False},
         {"path": "id", "nullable": True},
     )
-    assert not made.schema.field("name").nullable
-    assert not made.schema.field("place").type.field("city").nullable
-    assert made.schema.field("id").nullable
-    assert values(made) == before
-    assert data_files(made) == files
-    assert made.changes(ds.version).read_all().num_rows == 0
+    assert not result.schema.field("name").nullable
+    assert not result.schema.field("place").type.field("city").nullable
+    assert result.schema.field("id").nullable
+    assert values(result) == before
+    assert data_files(result) == files
+    assert result.changes(ds.version).read_all().num_rows == 0
     with pytest.raises(InvalidInputError, match="must not be null"):
-        made.append(given(9, name=pa.nulls(1, pa.string())))
-    assert made.verify() == []
+        result.append(given(9, name=pa.nulls(1, pa.string())))
+    assert result.verify() == []
 
 
 @pytest.mark.parametrize("path", ["n", "place", "orders.n"])
@@ -214,30 +216,30 @@ def test_columns_with_nulls_stay_nullable(ds: Dataset, path: str) -> None:
     ds = ds.append(given(9, orders=orders))
     with pytest.raises(InvalidInputError, match="rows have nulls in it"):
         ds.alter_columns({"path": path, "nullable": False})
-    made = ds.delete("n IS NULL" if path == "n" else "place IS NULL")
-    assert made.alter_columns({"path": path, "nullable": False}).verify() == []
+    result = ds.delete("n IS NULL" if path == "n" else "place IS NULL")
+    assert result.alter_columns({"path": path, "nullable": False}).verify() == []
 
 
 def test_deleted_rows_do_not_count() -> None:
     """Deleted rows must neither keep a column nullable nor be cast."""
     ds = create().delete("n IS NULL").alter_columns({"path": "n", "nullable": False})
-    made = ds.alter_columns({"path": "n", "data_type": pa.int64()})
-    assert made.to_table()["n"].to_pylist() == [1, 4, 5, 7, 8]
-    assert made.schema.field("n") == pa.field("n", pa.int64(), nullable=False)
-    assert made.verify() == []
+    result = ds.alter_columns({"path": "n", "data_type": pa.int64()})
+    assert result.to_table()["n"].to_pylist() == [1, 4, 5, 7, 8]
+    assert result.schema.field("n") == pa.field("n", pa.int64(), nullable=False)
+    assert result.verify() == []
 
 
 def test_types_and_names_change_together(ds: Dataset) -> None:
     """A user who renames and casts in one call expects one version and a feed that follows both."""
-    made = ds.alter_columns(
+    result = ds.alter_columns(
         {"path": "id", "name": "key", "data_type": pa.int64()},
         {"path": "place.city", "name": "town"},
         {"path": "name", "nullable": False},
     )
-    assert made.version == ds.version + 1
-    assert made.schema.names == ["key", "n", "name", "place", "orders"]
-    assert [value["key"] for value in values(made)] == [1, 3, 4, 5, 6, 7, 8]
-    feed = made.changes(0).read_all()
+    assert result.version == ds.version + 1
+    assert result.schema.names == ["key", "n", "name", "place", "orders"]
+    assert [value["key"] for value in values(result)] == [1, 3, 4, 5, 6, 7, 8]
+    feed = result.changes(0).read_all()
     assert feed["key"].null_count == 0  # also of versions in which it was called id
 
 
@@ -284,9 +286,9 @@ def test_extension_types_and_blobs_stay() -> None:
     ds = ds.append(pa.table({"place": [{"e": 1, "zip": 2}]}, schema))
     with pytest.raises(InvalidInputError, match="blob or has an extension type"):
         ds.alter_columns({"path": "place.e", "data_type": pa.int64()})
-    made = ds.alter_columns({"path": "place.zip", "data_type": pa.int64()})
-    assert values(made) == [{"place": {"e": 1, "zip": 2}}]
-    assert made.schema.field("place").type.field("e").metadata
+    result = ds.alter_columns({"path": "place.zip", "data_type": pa.int64()})
+    assert values(result) == [{"place": {"e": 1, "zip": 2}}]
+    assert result.schema.field("place").type.field("e").metadata
 
 
 # --- keys
@@ -298,16 +300,16 @@ def test_a_wider_key_is_the_same_key() -> None:
     """
     ds = create(primary_key=["id"])
     ds = ds.upsert(rows(1, 10), on="id")  # learns the bounds of files
-    made = ds.alter_columns({"path": "id", "data_type": pa.int64()})
-    assert made.table.schema.fields[0].primary_key_position is not None
-    made = made.upsert(rows(3, 11), on="id")
+    result = ds.alter_columns({"path": "id", "data_type": pa.int64()})
+    assert result.table.schema.fields[0].primary_key_position is not None
+    result = result.upsert(rows(3, 11), on="id")
     big = pa.table({"id": [2**40, 5], "name": ["big", "five"]})
-    made = made.upsert(big, on="id")
-    ids = made.to_table()["id"].to_pylist()
+    result = result.upsert(big, on="id")
+    ids = result.to_table()["id"].to_pylist()
     assert sorted(ids) == [1, 3, 4, 5, 6, 7, 8, 10, 11, 2**40]
-    assert made.to_table(filter="id = 5")["name"].to_pylist() == ["five"]
+    assert result.to_table(filter="id = 5")["name"].to_pylist() == ["five"]
     with pytest.raises(InvalidInputError, match="part of the table's primary key"):
-        made.alter_columns({"path": "id", "nullable": True})
+        result.alter_columns({"path": "id", "nullable": True})
 
 
 def test_remembered_deletes_apply_to_wider_keys() -> None:
@@ -323,15 +325,15 @@ def test_remembered_deletes_apply_to_wider_keys() -> None:
         tombstones="7 days",
         **options,
     )
-    made = ds.alter_columns(
+    result = ds.alter_columns(
         {"path": "id", "data_type": pa.int64()}, {"path": "n", "data_type": pa.int64()}
     )
-    made = made.upsert(pa.table({"id": [1], "n": [49]}), **options)
-    assert made.to_table(filter="id = 1").num_rows == 0
-    made = made.upsert(pa.table({"id": [1], "n": [2**40]}), **options)
-    assert made.to_table(filter="id = 1")["n"].to_pylist() == [2**40]
+    result = result.upsert(pa.table({"id": [1], "n": [49]}), **options)
+    assert result.to_table(filter="id = 1").num_rows == 0
+    result = result.upsert(pa.table({"id": [1], "n": [2**40]}), **options)
+    assert result.to_table(filter="id = 1")["n"].to_pylist() == [2**40]
     with pytest.raises(InvalidInputError, match="remembers deletes by 'id' and 'n'"):
-        made.alter_columns({"path": "id", "name": "key"})
+        result.alter_columns({"path": "id", "name": "key"})
 
 
 # --- other writers
@@ -340,9 +342,9 @@ def test_remembered_deletes_apply_to_wider_keys() -> None:
 def test_appends_are_rewritten_after_a_cast(ds: Dataset) -> None:
     """Its files have the old type, which the new schema does not describe."""
     watched = in_the_way(ds, lambda: ds.alter_columns(*ALL))
-    made = watched.append(rows(9))
-    assert values(made)[-1] == values(ds.append(rows(9)))[-1]
-    assert made.count_rows() == 8
+    result = watched.append(rows(9))
+    assert values(result)[-1] == values(ds.append(rows(9)))[-1]
+    assert result.count_rows() == 8
 
 
 @pytest.mark.parametrize("path", ["id", "place.zip", "orders.price"])
@@ -351,11 +353,11 @@ def test_rows_written_before_a_cast_are_refused(ds: Dataset, path: str) -> None:
     again.
     """
     fragments = write_input(ds.table, rows(9))
-    made = ds.alter_columns({"path": path, "data_type": WIDER[path]})
-    before = data_files(made)
+    result = ds.alter_columns({"path": path, "data_type": WIDER[path]})
+    before = data_files(result)
     with pytest.raises(ColumnsChangedError, match="or cast, while the rows were written"):
         append_fragments(ds.table, fragments)
-    assert len(before - data_files(made)) == 1  # the file is gone
+    assert len(before - data_files(result)) == 1  # the file is gone
     batch = PendingBatch.of("app", 1)
     with pytest.raises(ColumnsChangedError):
         append_fragments(ds.table, write_input(ds.table, rows(9)), batch)
@@ -385,21 +387,21 @@ def test_casts_are_planned_again_after_commits(ds: Dataset) -> None:
     """Planning again must not rewrite the files of fragments that have not changed."""
     before = data_files(ds)
     watched = in_the_way(ds, lambda: ds.upsert(rows(3, 9), on="id"), times=2)
-    made = watched.alter_columns({"path": "id", "data_type": pa.int64()})
-    assert sorted(made.to_table()["id"].to_pylist()) == [1, 3, 4, 5, 6, 7, 8, 9]
-    named = {file.path for fragment in made.table.manifest.fragments for file in fragment.files}
-    unnamed = data_files(made) - before - named
+    result = watched.alter_columns({"path": "id", "data_type": pa.int64()})
+    assert sorted(result.to_table()["id"].to_pylist()) == [1, 3, 4, 5, 6, 7, 8, 9]
+    named = {file.path for fragment in result.table.manifest.fragments for file in fragment.files}
+    unnamed = data_files(result) - before - named
     assert all(name not in unnamed for name in named)
-    assert made.verify() == []
+    assert result.verify() == []
 
 
 def test_upserts_are_planned_again_after_casts(ds: Dataset) -> None:
     """Its rows were matched and written in the old type."""
     watched = in_the_way(ds, lambda: ds.alter_columns(*ALL))
-    made = watched.upsert(rows(3, 9), on="id")
-    assert made.to_table()["id"].to_pylist().count(3) == 1
-    assert made.count_rows() == 8
-    assert made.schema.field("id").type == pa.int64()
+    result = watched.upsert(rows(3, 9), on="id")
+    assert result.to_table()["id"].to_pylist().count(3) == 1
+    assert result.count_rows() == 8
+    assert result.schema.field("id").type == pa.int64()
 
 
 def test_concurrent_casts_keep_the_wider_type(ds: Dataset) -> None:
@@ -408,8 +410,8 @@ def test_concurrent_casts_keep_the_wider_type(ds: Dataset) -> None:
     with pytest.raises(InvalidInputError, match="cannot hold each of its values"):
         watched.alter_columns({"path": "n", "data_type": pa.int32()})
     watched = in_the_way(ds, lambda: ds.alter_columns({"path": "id", "data_type": pa.int64()}))
-    made = watched.alter_columns({"path": "id", "data_type": pa.int64()})
-    assert made.version == ds.version + 2
+    result = watched.alter_columns({"path": "id", "data_type": pa.int64()})
+    assert result.version == ds.version + 2
 
 
 def test_failed_casts_leave_no_files(ds: Dataset) -> None:
@@ -429,10 +431,10 @@ def test_failed_casts_leave_no_files(ds: Dataset) -> None:
 
 def test_casts_to_decimals_are_exact(ds: Dataset) -> None:
     """Decimals are used for money, where a conversion through floats would show."""
-    made = ds.alter_columns({"path": "n", "data_type": pa.decimal128(7, 2)})
-    made = made.append(given(9, n=[Decimal("7.25")]))
-    assert made.to_table()["n"].to_pylist()[-1] == Decimal("7.25")
-    assert made.to_table(filter="n > 7.1")["id"].to_pylist() == [8, 9]
+    result = ds.alter_columns({"path": "n", "data_type": pa.decimal128(7, 2)})
+    result = result.append(given(9, n=[Decimal("7.25")]))
+    assert result.to_table()["n"].to_pylist()[-1] == Decimal("7.25")
+    assert result.to_table(filter="n > 7.1")["id"].to_pylist() == [8, 9]
 
 
 def test_restored_rows_keep_their_values() -> None:
@@ -463,8 +465,8 @@ def test_values_under_reassigned_names_are_dropped(verb: str, change: str) -> No
 
     watched = in_the_way(ds, meanwhile)
     if verb == "cast":
-        made = watched.alter_columns({"path": "n", "data_type": pa.int64()}).to_table()
+        result = watched.alter_columns({"path": "n", "data_type": pa.int64()}).to_table()
     else:
-        made = watched.add_columns({"new": "n + 1"}).to_table()
-        assert made["new"].to_pylist() == [11, 21, 11]
-    assert made["n"].to_pylist() == [10, 20, 10]
+        result = watched.add_columns({"new": "n + 1"}).to_table()
+        assert result["new"].to_pylist() == [11, 21, 11]
+    assert result["n"].to_pylist() == [10, 20, 10]

@@ -77,8 +77,8 @@ def test_names_are_case_sensitive_in_every_verb(version: str, tmp_path: Path) ->
         "s": [{"w": 1, "W": -1}, {"w": 2, "W": -2}, {"w": 3, "W": -3}],
         "Total": [4, 33, 792],
     }
-    found = ds.to_table().sort_by("V").to_pydict()
-    assert found == expected
+    actual = ds.to_table().sort_by("V").to_pydict()
+    assert actual == expected
     assert lance.dataset(path).to_table().sort_by("V").to_pydict() == expected
     assert ds.verify() == []
     feed = ds.changes(1, columns=["V", "v"]).read_all()

@@ -37,8 +37,8 @@ def rows(*ids: int) -> pa.Table:
 @pytest.fixture
 def ds() -> Dataset:
     """Seven rows in two fragments; one row of the first is deleted."""
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
-    return made.append(rows(1, 2, 3, 4)).append(rows(5, 6, 7, 8)).delete("id = 2")
+    dataset = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    return dataset.append(rows(1, 2, 3, 4)).append(rows(5, 6, 7, 8)).delete("id = 2")
 
 
 def data_files(ds: Dataset) -> set[str]:
@@ -48,7 +48,7 @@ def data_files(ds: Dataset) -> set[str]:
 @pytest.mark.floors
 def test_values_are_computed_row_by_row(ds: Dataset) -> None:
     """Deleted rows occupy offsets in a file, so values could be shifted against their rows."""
-    made = ds.add_columns(
+    result = ds.add_columns(
         {
             "double": "id * 2",
             "code": "CAST(place.zip AS string)",
@@ -56,17 +56,17 @@ def test_values_are_computed_row_by_row(ds: Dataset) -> None:
             "one": "1",
         }
     )
-    assert made.version == ds.version + 1
+    assert result.version == ds.version + 1
     ids = [1, 3, 4, 5, 6, 7, 8]
-    assert made.to_table(["double", "code", "named", "one"]).to_pydict() == {
+    assert result.to_table(["double", "code", "named", "one"]).to_pydict() == {
         "double": [2 * id_ for id_ in ids],
         "code": [str(10 * id_) for id_ in ids],
         "named": [id_ % 3 > 0 for id_ in ids],
         "one": [1] * 7,
     }
-    assert made.schema.field("double").type == pa.int64()
-    assert all(made.schema.field(name).nullable for name in ("double", "code", "named", "one"))
-    assert made.verify() == []
+    assert result.schema.field("double").type == pa.int64()
+    assert all(result.schema.field(name).nullable for name in ("double", "code", "named", "one"))
+    assert result.verify() == []
 
 
 def test_rows_keep_their_ids_and_are_updated(ds: Dataset) -> None:
@@ -76,11 +76,11 @@ def test_rows_keep_their_ids_and_are_updated(ds: Dataset) -> None:
     before = ds.to_table(with_row_id=True, with_row_versions=True).drop_columns(
         "_row_last_updated_at_version"
     )
-    made = ds.add_columns({"double": "id * 2"})
-    after = made.to_table(with_row_id=True, with_row_versions=True)
-    assert set(after["_row_last_updated_at_version"].to_pylist()) == {made.version}
+    result = ds.add_columns({"double": "id * 2"})
+    after = result.to_table(with_row_id=True, with_row_versions=True)
+    assert set(after["_row_last_updated_at_version"].to_pylist()) == {result.version}
     assert after.select(before.column_names).equals(before)
-    feed = made.changes(ds.version, columns=["id", "double"]).read_all().to_pylist()
+    feed = result.changes(ds.version, columns=["id", "double"]).read_all().to_pylist()
     posts = [row for row in feed if row["_change_type"] == "update_postimage"]
     pres = [row for row in feed if row["_change_type"] == "update_preimage"]
     assert [post["double"] for post in posts] == [2 * post["id"] for post in posts]
@@ -90,9 +90,9 @@ def test_rows_keep_their_ids_and_are_updated(ds: Dataset) -> None:
 def test_only_the_new_columns_are_written(ds: Dataset) -> None:
     """Rewriting the existing columns would cost the size of the table."""
     before = data_files(ds)
-    made = ds.add_columns({"double": "id * 2", "half": "id / 2"})
-    assert len(data_files(made) - before) == 2  # one a fragment
-    for fragment in made.table.manifest.fragments:
+    result = ds.add_columns({"double": "id * 2", "half": "id / 2"})
+    assert len(data_files(result) - before) == 2  # one a fragment
+    for fragment in result.table.manifest.fragments:
         assert fragment.files[-1].field_ids == (4, 5)
         assert fragment.physical_rows == 4
 
@@ -104,37 +104,37 @@ def test_deleted_rows_are_not_computed(ds: Dataset) -> None:
     numbers = {"number": "CAST(name AS int)"}
     with pytest.raises(InvalidInputError, match="cannot be computed"):
         ds.add_columns(numbers)
-    left = ds.delete("name IS NOT NULL")  # and with them what is no number
-    assert left.add_columns(numbers).to_table()["number"].to_pylist() == [None, None]
+    remaining = ds.delete("name IS NOT NULL")  # and with them what is no number
+    assert remaining.add_columns(numbers).to_table()["number"].to_pylist() == [None, None]
 
 
 def test_constant_nulls_write_nothing(ds: Dataset) -> None:
     """A column of nulls updates no row and needs no file."""
     before = data_files(ds)
-    made = ds.add_columns({"price": "CAST(NULL AS double)"})
-    assert made.schema.field("price").type == pa.float64()
-    assert made.to_table()["price"].null_count == 7
-    assert data_files(made) == before
-    assert made.changes(ds.version).read_all().num_rows == 0
+    result = ds.add_columns({"price": "CAST(NULL AS double)"})
+    assert result.schema.field("price").type == pa.float64()
+    assert result.to_table()["price"].null_count == 7
+    assert data_files(result) == before
+    assert result.changes(ds.version).read_all().num_rows == 0
 
 
 def test_null_and_computed_columns_combine(ds: Dataset) -> None:
     """A constant null needs no file, while its neighbour does, and both belong to one version."""
-    made = ds.add_columns({"price": "CAST(NULL AS double)", "double": "id * 2"})
-    assert made.schema.names[-2:] == ["price", "double"]
-    assert made.to_table()["price"].null_count == 7
-    assert made.to_table()["double"].to_pylist()[:2] == [2, 6]
-    assert made.verify() == []
+    result = ds.add_columns({"price": "CAST(NULL AS double)", "double": "id * 2"})
+    assert result.schema.names[-2:] == ["price", "double"]
+    assert result.to_table()["price"].null_count == 7
+    assert result.to_table()["double"].to_pylist()[:2] == [2, 6]
+    assert result.verify() == []
 
 
 def test_later_rows_may_lack_values(ds: Dataset) -> None:
     """The expression is evaluated once and is no default, so later rows read null unless they
     bring a value.
     """
-    made = ds.add_columns({"double": "id * 2"}).append(rows(9))
-    made = made.append(rows(10).append_column("double", pa.array([20])))
-    assert made.to_table(filter="id > 8")["double"].to_pylist() == [None, 20]
-    assert made.compact().to_table(filter="id > 7")["double"].to_pylist() == [16, None, 20]
+    result = ds.add_columns({"double": "id * 2"}).append(rows(9))
+    result = result.append(rows(10).append_column("double", pa.array([20])))
+    assert result.to_table(filter="id > 8")["double"].to_pylist() == [None, 20]
+    assert result.compact().to_table(filter="id > 7")["double"].to_pylist() == [16, None, 20]
 
 
 def test_an_empty_table_gets_its_columns() -> None:
@@ -142,21 +142,21 @@ def test_an_empty_table_gets_its_columns() -> None:
     expression.
     """
     empty = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
-    made = empty.add_columns({"double": "id * 2"}).append(rows(1))
-    assert made.schema.names == [*SCHEMA.names, "double"]
-    assert made.to_table()["double"].to_pylist() == [None]
+    result = empty.add_columns({"double": "id * 2"}).append(rows(1))
+    assert result.schema.names == [*SCHEMA.names, "double"]
+    assert result.to_table()["double"].to_pylist() == [None]
 
 
 def test_columns_compute_without_stable_ids() -> None:
     """Tables of other writers often have no stable row ids, and no sequence of versions to
     update.
     """
-    made = lance_stream.create_dataset(
+    result = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )
-    made = made.append(rows(1, 2)).add_columns({"double": "id * 2"})
-    assert made.to_table()["double"].to_pylist() == [2, 4]
-    assert made.verify() == []
+    result = result.append(rows(1, 2)).add_columns({"double": "id * 2"})
+    assert result.to_table()["double"].to_pylist() == [2, 4]
+    assert result.verify() == []
 
 
 @pytest.mark.parametrize(
@@ -193,25 +193,25 @@ def test_adding_no_column_makes_no_version(ds: Dataset) -> None:
 def test_retries_compute_only_new_rows(ds: Dataset) -> None:
     """Computing everything again after each concurrent append might never end on a busy table."""
     before = data_files(ds)
-    made = in_the_way(ds, lambda: ds.append(rows(9))).add_columns({"double": "id * 2"})
-    assert made.version == ds.version + 2
-    assert made.to_table()["double"].to_pylist() == [2, 6, 8, 10, 12, 14, 16, 18]
-    assert len(data_files(made) - before) == 4  # a new fragment, and three with the column
-    assert made.verify() == []
+    result = in_the_way(ds, lambda: ds.append(rows(9))).add_columns({"double": "id * 2"})
+    assert result.version == ds.version + 2
+    assert result.to_table()["double"].to_pylist() == [2, 6, 8, 10, 12, 14, 16, 18]
+    assert len(data_files(result) - before) == 4  # a new fragment, and three with the column
+    assert result.verify() == []
 
 
 def test_concurrently_deleted_rows_stay_deleted(ds: Dataset) -> None:
     """The commit replaces fragments, and must carry over deletions that were made meanwhile."""
-    made = in_the_way(ds, lambda: ds.delete("id = 5")).add_columns({"double": "id * 2"})
-    assert made.to_table()["double"].to_pylist() == [2, 6, 8, 12, 14, 16]
+    result = in_the_way(ds, lambda: ds.delete("id = 5")).add_columns({"double": "id * 2"})
+    assert result.to_table()["double"].to_pylist() == [2, 6, 8, 12, 14, 16]
 
 
 def test_files_of_removed_fragments_are_deleted(ds: Dataset) -> None:
     """Values computed for a fragment that was deleted meanwhile are referenced by no version."""
-    made = in_the_way(ds, lambda: ds.delete("id < 5")).add_columns({"double": "id * 2"})
-    named = {file.path for fragment in made.table.manifest.fragments for file in fragment.files}
+    result = in_the_way(ds, lambda: ds.delete("id < 5")).add_columns({"double": "id * 2"})
+    named = {file.path for fragment in result.table.manifest.fragments for file in fragment.files}
     stale = {file.path for fragment in ds.table.manifest.fragments for file in fragment.files}
-    assert data_files(made) == named | stale
+    assert data_files(result) == named | stale
 
 
 def test_files_are_rewritten_if_ids_collide(ds: Dataset) -> None:
@@ -221,10 +221,10 @@ def test_files_are_rewritten_if_ids_collide(ds: Dataset) -> None:
         ds.add_columns({"other": "name"})
 
     before = data_files(ds)
-    made = in_the_way(ds, meanwhile).add_columns({"double": "id * 2"})
-    assert made.to_table(["other", "double"]).to_pydict()["double"] == [2, 6, 8, 10, 12, 14, 16]
-    assert made.verify() == []
-    assert len(data_files(made) - before) == 4  # the first two of ours are gone
+    result = in_the_way(ds, meanwhile).add_columns({"double": "id * 2"})
+    assert result.to_table(["other", "double"]).to_pydict()["double"] == [2, 6, 8, 10, 12, 14, 16]
+    assert result.verify() == []
+    assert len(data_files(result) - before) == 4  # the first two of ours are gone
 
 
 def test_concurrent_overwrites_leave_no_files(ds: Dataset) -> None:

@@ -43,8 +43,8 @@ def rows(*ids: int) -> pa.Table:
 def ds() -> Dataset:
     """Four rows in two fragments, with a key."""
     uri = f"memory://{uuid.uuid4()}/table"
-    made = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
-    return made.append(rows(1, 2)).append(rows(3, 4))
+    dataset = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
+    return dataset.append(rows(1, 2)).append(rows(3, 4))
 
 
 def test_dropping_a_column_changes_no_row(ds: Dataset) -> None:
@@ -52,12 +52,12 @@ def test_dropping_a_column_changes_no_row(ds: Dataset) -> None:
     metadata.
     """
     before = ds.to_table(with_row_id=True, with_row_versions=True)
-    left = ds.drop_columns(["name", "orders"])
-    assert left.version == ds.version + 1
-    after = left.to_table(with_row_id=True, with_row_versions=True)
+    remaining = ds.drop_columns(["name", "orders"])
+    assert remaining.version == ds.version + 1
+    after = remaining.to_table(with_row_id=True, with_row_versions=True)
     assert after.equals(before.drop_columns(["name", "orders"]))
-    assert left.changes(ds.version).read_all().num_rows == 0
-    assert left.verify() == []
+    assert remaining.changes(ds.version).read_all().num_rows == 0
+    assert remaining.verify() == []
     assert ds.checkout(ds.version).to_table().equals(ds.to_table())
 
 
@@ -68,9 +68,9 @@ def test_a_single_name_needs_no_list(ds: Dataset) -> None:
 
 def test_struct_fields_can_be_dropped(ds: Dataset) -> None:
     """Structs that are null must stay null without the field."""
-    left = ds.drop_columns(["place.city"])
-    assert left.to_table()["place"].to_pylist() == [{"zip": 1}, None, {"zip": 3}, None]
-    assert left.drop_columns(["place"]).schema.names == ["id", "name", "orders", "tags"]
+    remaining = ds.drop_columns(["place.city"])
+    assert remaining.to_table()["place"].to_pylist() == [{"zip": 1}, None, {"zip": 3}, None]
+    assert remaining.drop_columns(["place"]).schema.names == ["id", "name", "orders", "tags"]
 
 
 def test_a_dropped_struct_takes_its_fields(ds: Dataset) -> None:
@@ -88,18 +88,20 @@ def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
 
 def test_compaction_removes_dropped_values(ds: Dataset) -> None:
     """Dropped data stays in the files until they are rewritten, and then it must really be gone."""
-    left = ds.drop_columns(["name"]).compact()
-    held = [file.field_ids for fragment in left.table.manifest.fragments for file in fragment.files]
+    remaining = ds.drop_columns(["name"]).compact()
+    held = [
+        file.field_ids for fragment in remaining.table.manifest.fragments for file in fragment.files
+    ]
     assert len(held) == 1
     assert ds.table.schema.fields[1].id not in held[0]
-    assert left.to_table().equals(ds.to_table().drop_columns("name"))
+    assert remaining.to_table().equals(ds.to_table().drop_columns("name"))
 
 
 def test_files_without_columns_leave_the_manifest(ds: Dataset) -> None:
     """A file of which no column is left would be opened and counted for nothing."""
-    left = ds.add_columns({"double": "id * 2"}).drop_columns(["double"])
-    assert [len(fragment.files) for fragment in left.table.manifest.fragments] == [1, 1]
-    assert left.to_table().equals(ds.to_table())
+    remaining = ds.add_columns({"double": "id * 2"}).drop_columns(["double"])
+    assert [len(fragment.files) for fragment in remaining.table.manifest.fragments] == [1, 1]
+    assert remaining.to_table().equals(ds.to_table())
 
 
 def test_reused_field_ids_have_no_history(ds: Dataset) -> None:
@@ -149,11 +151,11 @@ def test_invalid_drops_make_no_version(
 
 def test_the_last_column_cannot_be_dropped() -> None:
     """A table without columns cannot count its rows."""
-    made = lance_stream.create_dataset(
+    dataset = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", pa.schema([("a", pa.int64()), ("b", pa.int64())])
     )
     with pytest.raises(InvalidInputError, match="the table would have no column left; keep one"):
-        made.drop_columns(["a", "b"])
+        dataset.drop_columns(["a", "b"])
 
 
 def test_dropping_no_column_makes_no_version(ds: Dataset) -> None:
@@ -164,9 +166,9 @@ def test_dropping_no_column_makes_no_version(ds: Dataset) -> None:
 def test_columns_of_tombstones_cannot_be_dropped() -> None:
     """Remembered deletes refer to these columns until they are removed."""
     schema = pa.schema([("k", pa.int64()), ("seq", pa.int64()), ("gone", pa.bool_())])
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    result = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
     for gone in (False, True):
-        made = made.upsert(
+        result = result.upsert(
             pa.table({"k": [1], "seq": [1 + gone], "gone": [gone]}),
             on="k",
             sequence_by="seq",
@@ -175,11 +177,11 @@ def test_columns_of_tombstones_cannot_be_dropped() -> None:
         )
     for column in ("k", "seq"):
         with pytest.raises(InvalidInputError, match="remembers deletes by 'k' and 'seq'"):
-            made.drop_columns([column])
+            result.drop_columns([column])
         with pytest.raises(InvalidInputError, match="cannot be renamed"):
-            made.rename_columns({column: "other"})
-    made = made.drop_columns(["gone"]).update_config({"lance_stream.tombstones": None})
-    assert made.drop_columns(["seq"]).schema.names == ["k"]
+            result.rename_columns({column: "other"})
+    result = result.drop_columns(["gone"]).update_config({"lance_stream.tombstones": None})
+    assert result.drop_columns(["seq"]).schema.names == ["k"]
 
 
 @pytest.mark.oracle
@@ -212,15 +214,15 @@ def test_concurrent_rows_and_columns_stay(ds: Dataset) -> None:
     def meanwhile() -> None:
         ds.append(rows(5)).add_columns(pa.field("price", pa.float64())).delete("id = 1")
 
-    left = in_the_way(ds, meanwhile).drop_columns(["name"])
-    assert left.schema.names == ["id", "place", "orders", "tags", "price"]
-    assert left.to_table()["id"].to_pylist() == [2, 3, 4, 5]
+    remaining = in_the_way(ds, meanwhile).drop_columns(["name"])
+    assert remaining.schema.names == ["id", "place", "orders", "tags", "price"]
+    assert remaining.to_table()["id"].to_pylist() == [2, 3, 4, 5]
 
 
 def test_two_columns_can_be_dropped_concurrently(ds: Dataset) -> None:
     """Neither writer may bring back the column that the other has dropped."""
-    left = in_the_way(ds, lambda: ds.drop_columns(["tags"])).drop_columns(["name"])
-    assert left.schema.names == ["id", "place", "orders"]
+    remaining = in_the_way(ds, lambda: ds.drop_columns(["tags"])).drop_columns(["name"])
+    assert remaining.schema.names == ["id", "place", "orders"]
 
 
 def test_concurrent_renames_survive_a_drop(ds: Dataset) -> None:
@@ -229,5 +231,5 @@ def test_concurrent_renames_survive_a_drop(ds: Dataset) -> None:
     def meanwhile() -> None:
         ds.rename_columns({"tags": "labels"})
 
-    left = in_the_way(ds, meanwhile).drop_columns(["name"])
-    assert left.schema.names == ["id", "place", "orders", "labels"]
+    remaining = in_the_way(ds, meanwhile).drop_columns(["name"])
+    assert remaining.schema.names == ["id", "place", "orders", "labels"]

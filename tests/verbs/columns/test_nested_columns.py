@@ -42,8 +42,8 @@ def rows(*ids: int) -> pa.Table:
 def ds() -> Dataset:
     """Six rows in two fragments; one row of the first is deleted."""
     uri = f"memory://{uuid.uuid4()}/table"
-    made = lance_stream.create_dataset(uri, SCHEMA)
-    return made.append(rows(1, 2, 3, 4)).append(rows(5, 6, 7)).delete("id = 2")
+    dataset = lance_stream.create_dataset(uri, SCHEMA)
+    return dataset.append(rows(1, 2, 3, 4)).append(rows(5, 6, 7)).delete("id = 2")
 
 
 def values(ds: Dataset, column: str) -> list[Any]:
@@ -54,7 +54,7 @@ def values(ds: Dataset, column: str) -> list[Any]:
 @pytest.mark.floors
 def test_parts_are_added_without_values(ds: Dataset) -> None:
     """New parts of structs and lists read null where the parent exists, and no file is written."""
-    made = ds.add_columns(
+    result = ds.add_columns(
         [
             pa.field("place.city", pa.string()),
             pa.field("place.deep.d", pa.int8()),
@@ -62,22 +62,22 @@ def test_parts_are_added_without_values(ds: Dataset) -> None:
             pa.field("note", pa.string()),
         ]
     )
-    assert made.version == ds.version + 1
+    assert result.version == ds.version + 1
     with_parts = {"zip": 1, "deep": {"c": 1, "d": None}, "city": None}
-    assert values(made, "place")[:2] == [with_parts, None]
-    assert values(made, "orders")[0] == [{"price": 1.0, "n": None}]
-    assert made.to_table(["place.city"])["place"].to_pylist()[:2] == [{"city": None}, None]
-    assert made.changes(ds.version).read_all().num_rows == 0
-    assert made.verify() == []
+    assert values(result, "place")[:2] == [with_parts, None]
+    assert values(result, "orders")[0] == [{"price": 1.0, "n": None}]
+    assert result.to_table(["place.city"])["place"].to_pylist()[:2] == [{"city": None}, None]
+    assert result.changes(ds.version).read_all().num_rows == 0
+    assert result.verify() == []
     new = {
         "id": [9],
         "place": [{"zip": 9, "deep": {"c": 9, "d": 8}, "city": "x"}],
         "orders": [[{"price": 2.0, "n": 3}]],
     }
-    made = made.append(pa.table(new, pa.schema([made.schema.field(value) for value in new])))
-    assert values(made, "place")[-1]["city"] == "x"
-    assert values(made.compact(), "orders")[-1] == [{"price": 2.0, "n": 3}]
-    feed = made.changes(0).read_all().to_pylist()
+    result = result.append(pa.table(new, pa.schema([result.schema.field(value) for value in new])))
+    assert values(result, "place")[-1]["city"] == "x"
+    assert values(result.compact(), "orders")[-1] == [{"price": 2.0, "n": 3}]
+    feed = result.changes(0).read_all().to_pylist()
     assert [row["place"] for row in feed if row["id"] in (1, 9)] == [
         with_parts,
         {"zip": 9, "deep": {"c": 9, "d": 8}, "city": "x"},
@@ -87,9 +87,9 @@ def test_parts_are_added_without_values(ds: Dataset) -> None:
 def test_parts_can_be_given_as_structs(ds: Dataset) -> None:
     """Pylance takes new parts in this form."""
     deep = pa.struct([("d", pa.int8())])
-    made = ds.add_columns(pa.field("place", pa.struct([("deep", deep), ("city", pa.string())])))
+    result = ds.add_columns(pa.field("place", pa.struct([("deep", deep), ("city", pa.string())])))
     by_path = ds.checkout(ds.version).add_columns
-    assert made.schema.field("place").type == pa.struct(
+    assert result.schema.field("place").type == pa.struct(
         [
             ("zip", pa.int32()),
             ("deep", pa.struct([("c", pa.int16()), ("d", pa.int8())])),
@@ -97,13 +97,13 @@ def test_parts_can_be_given_as_structs(ds: Dataset) -> None:
         ]
     )
     again = by_path([pa.field("place.city", pa.string()), pa.field("place.deep.d", pa.int8())])
-    assert again.version == made.version
+    assert again.version == result.version
 
 
 @pytest.mark.floors
 def test_parts_of_structs_are_computed(ds: Dataset) -> None:
     """A computed part must be null where its struct is null."""
-    made = ds.add_columns(
+    result = ds.add_columns(
         {"place.code": "CAST(id AS string)", "place.deep.twice": "place.zip * 2", "one": "1"}
     )
     expected = [
@@ -112,16 +112,16 @@ def test_parts_of_structs_are_computed(ds: Dataset) -> None:
         else None
         for number in (1, 3, 4, 5, 6, 7)
     ]
-    assert values(made, "place") == expected
-    assert values(made, "one") == [1] * 6
-    assert made.verify() == []
+    assert values(result, "place") == expected
+    assert values(result, "one") == [1] * 6
+    assert result.verify() == []
     posts = [
         row
-        for row in made.changes(ds.version).read_all().to_pylist()
+        for row in result.changes(ds.version).read_all().to_pylist()
         if row["_change_type"] == "update_postimage"
     ]
     assert [post["place"] for post in posts] == expected
-    assert values(made.compact(), "place") == expected
+    assert values(result.compact(), "place") == expected
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ def test_concurrent_additions_of_parts_agree(ds: Dataset) -> None:
     both remain.
     """
     city = pa.field("place.city", pa.string())
-    made = in_the_way(ds, lambda: ds.add_columns(city)).add_columns(city)
-    assert made.version == ds.version + 1
+    result = in_the_way(ds, lambda: ds.add_columns(city)).add_columns(city)
+    assert result.version == ds.version + 1
     watched = in_the_way(ds, lambda: ds.add_columns(pa.field("place.x", pa.int8())))
-    made = watched.add_columns(pa.field("place.y", pa.int8()))
-    names = [entry.name for entry in made.schema.field("place").type]
+    result = watched.add_columns(pa.field("place.y", pa.int8()))
+    names = [entry.name for entry in result.schema.field("place").type]
     assert names == ["zip", "deep", "city", "x", "y"]
 
 
@@ -187,17 +187,17 @@ def test_incoming_parts_are_added(ds: Dataset) -> None:
             pa.field("more", pa.struct([("x", pa.int8())])),
         ]
     )
-    made = Dataset(add_missing_columns(ds.table, incoming))
-    assert made.schema.names == [*SCHEMA.names, "more"]
-    assert [entry.name for entry in made.schema.field("place").type] == ["zip", "deep", "city"]
-    assert Dataset(add_missing_columns(made.table, incoming)).version == made.version
+    result = Dataset(add_missing_columns(ds.table, incoming))
+    assert result.schema.names == [*SCHEMA.names, "more"]
+    assert [entry.name for entry in result.schema.field("place").type] == ["zip", "deep", "city"]
+    assert Dataset(add_missing_columns(result.table, incoming)).version == result.version
     with pytest.raises(InvalidInputError, match="'Zip' is not added because the table has 'zip'"):
-        add_missing_columns(made.table, pa.schema([("place", pa.struct([("Zip", pa.int32())]))]))
+        add_missing_columns(result.table, pa.schema([("place", pa.struct([("Zip", pa.int32())]))]))
     with pytest.raises(InvalidInputError, match="contains only nulls"):
-        add_missing_columns(made.table, pa.schema([("place", pa.struct([("v", pa.null())]))]))
+        add_missing_columns(result.table, pa.schema([("place", pa.struct([("v", pa.null())]))]))
     other = pa.map_(pa.string(), pa.struct([("v", pa.int8())]))
     with pytest.raises(InvalidInputError, match=r"no column 'tags\.value\.v'"):
-        add_missing_columns(made.table, pa.schema([("tags", other)]))
+        add_missing_columns(result.table, pa.schema([("tags", other)]))
 
 
 @pytest.mark.floors
@@ -205,7 +205,7 @@ def test_parts_of_lists_are_dropped(ds: Dataset) -> None:
     """The remaining parts of a list's structs must be read without those that files still
     contain.
     """
-    made = ds.add_columns(pa.field("orders.n", pa.int32())).append(
+    result = ds.add_columns(pa.field("orders.n", pa.int32())).append(
         pa.table(
             {"id": [9], "orders": [[{"price": 2.0, "n": 3}]]},
             pa.schema(
@@ -216,12 +216,12 @@ def test_parts_of_lists_are_dropped(ds: Dataset) -> None:
             ),
         )
     )
-    before = made.version
-    made = made.drop_columns("orders.n")
-    assert values(made, "orders")[-1] == [{"price": 2.0}]
-    assert made.changes(before).read_all().num_rows == 0
-    made = made.rename_columns({"orders.price": "cost"})
-    assert values(made, "orders")[0] == [{"cost": 1.0}]
+    before = result.version
+    result = result.drop_columns("orders.n")
+    assert values(result, "orders")[-1] == [{"price": 2.0}]
+    assert result.changes(before).read_all().num_rows == 0
+    result = result.rename_columns({"orders.price": "cost"})
+    assert values(result, "orders")[0] == [{"cost": 1.0}]
 
 
 @pytest.mark.parametrize(
@@ -230,12 +230,12 @@ def test_parts_of_lists_are_dropped(ds: Dataset) -> None:
 def test_the_last_stored_part_is_not_dropped(ds: Dataset, dropped: str, added: str) -> None:
     """Only this part tells how long the lists are and which structs are null."""
     column = added.split(".")[0]
-    made = ds.add_columns(pa.field(added, pa.int32()))
+    result = ds.add_columns(pa.field(added, pa.int32()))
     with pytest.raises(InvalidInputError, match="Compact the table first"):
-        made.drop_columns(dropped)
-    before = [value is None or len(value) for value in values(made, column)]
-    made = made.compact().drop_columns(dropped)
+        result.drop_columns(dropped)
+    before = [value is None or len(value) for value in values(result, column)]
+    result = result.compact().drop_columns(dropped)
     if column == "orders":
-        assert [value is None or len(value) for value in values(made, column)] == before
+        assert [value is None or len(value) for value in values(result, column)] == before
     else:
-        assert values(made, column)[:2] == [{"zip": 1, "deep": {"d": None}}, None]
+        assert values(result, column)[:2] == [{"zip": 1, "deep": {"d": None}}, None]

@@ -16,8 +16,8 @@ from tests.verbs.columns.test_drop_columns import SCHEMA, rows
 def ds() -> Dataset:
     """Four rows in two fragments, with a key."""
     uri = f"memory://{uuid.uuid4()}/table"
-    made = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
-    return made.append(rows(1, 2)).append(rows(3, 4))
+    dataset = lance_stream.create_dataset(uri, SCHEMA, primary_key=["id"])
+    return dataset.append(rows(1, 2)).append(rows(3, 4))
 
 
 def test_renaming_keeps_the_rows(ds: Dataset) -> None:
@@ -25,42 +25,42 @@ def test_renaming_keeps_the_rows(ds: Dataset) -> None:
     followers.
     """
     before = ds.to_table(with_row_id=True, with_row_versions=True)
-    made = ds.rename_columns({"name": "title", "id": "key"})
-    assert made.version == ds.version + 1
-    after = made.to_table(with_row_id=True, with_row_versions=True)
+    result = ds.rename_columns({"name": "title", "id": "key"})
+    assert result.version == ds.version + 1
+    after = result.to_table(with_row_id=True, with_row_versions=True)
     names = {"id": "key", "name": "title"}
     assert after.equals(
         before.rename_columns([names.get(name, name) for name in before.schema.names])
     )
-    assert made.changes(ds.version).read_all().num_rows == 0
-    assert made.verify() == []
+    assert result.changes(ds.version).read_all().num_rows == 0
+    assert result.verify() == []
 
 
 def test_a_renamed_key_stays_the_key(ds: Dataset) -> None:
     """The primary key is a property of the field, and upserts by the new name must find the old
     rows.
     """
-    made = ds.rename_columns({"id": "key"})
-    assert made.table.schema.fields[0].primary_key_position is not None
-    made = made.upsert(pa.table({"key": [1, 9], "name": ["new", "nine"]}), on="key")
-    assert made.to_table(["key", "name"], filter="key IN (1, 9)").num_rows == 2
-    assert made.count_rows() == 5
+    result = ds.rename_columns({"id": "key"})
+    assert result.table.schema.fields[0].primary_key_position is not None
+    result = result.upsert(pa.table({"key": [1, 9], "name": ["new", "nine"]}), on="key")
+    assert result.to_table(["key", "name"], filter="key IN (1, 9)").num_rows == 2
+    assert result.count_rows() == 5
 
 
 def test_struct_fields_can_be_renamed(ds: Dataset) -> None:
     """A path leads to the field, also through lists."""
-    made = ds.rename_columns({"place.city": "town", "orders.n": "count"})
-    assert made.schema.field("place").type == pa.struct(
+    result = ds.rename_columns({"place.city": "town", "orders.n": "count"})
+    assert result.schema.field("place").type == pa.struct(
         [("town", pa.string()), ("zip", pa.int32())]
     )
-    assert made.to_table()["place"].to_pylist()[0] == {"town": "c", "zip": 1}
-    assert made.to_table()["orders"].to_pylist()[2] == [{"price": 1.0, "count": 3}]
+    assert result.to_table()["place"].to_pylist()[0] == {"town": "c", "zip": 1}
+    assert result.to_table()["orders"].to_pylist()[2] == [{"price": 1.0, "count": 3}]
 
 
 def test_two_columns_can_swap_names(ds: Dataset) -> None:
     """Renames apply all at once: one after the other, the first would collide with the second."""
-    made = ds.rename_columns({"id": "name", "name": "id"})
-    assert made.to_table(["id", "name"]).to_pydict() == {
+    result = ds.rename_columns({"id": "name", "name": "id"})
+    assert result.to_table(["id", "name"]).to_pydict() == {
         "id": ["n1", "n2", "n3", "n4"],
         "name": [1, 2, 3, 4],
     }
@@ -68,8 +68,8 @@ def test_two_columns_can_swap_names(ds: Dataset) -> None:
 
 def test_the_feed_follows_renamed_columns(ds: Dataset) -> None:
     """Versions before the rename must be read by field id and shown under the new name."""
-    made = ds.rename_columns({"name": "title"}).update({"title": "'new'"}, "id = 1")
-    feed = made.changes(0, columns=["title"]).read_all()
+    result = ds.rename_columns({"name": "title"}).update({"title": "'new'"}, "id = 1")
+    feed = result.changes(0, columns=["title"]).read_all()
     assert feed["title"].to_pylist() == ["n1", "n2", "n3", "n4", "n1", "new"]
 
 
@@ -116,5 +116,5 @@ def test_renames_miss_concurrently_dropped_columns(ds: Dataset) -> None:
 
 def test_concurrent_rows_get_the_new_name(ds: Dataset) -> None:
     """Rows appended meanwhile were written under the old name and belong to the same field id."""
-    made = in_the_way(ds, lambda: ds.append(rows(5))).rename_columns({"name": "title"})
-    assert made.to_table(["title"], filter="id = 5")["title"].to_pylist() == ["n5"]
+    result = in_the_way(ds, lambda: ds.append(rows(5))).rename_columns({"name": "title"})
+    assert result.to_table(["title"], filter="id = 5")["title"].to_pylist() == ["n5"]

@@ -58,18 +58,18 @@ def test_the_widened_type_holds_both(
 @pytest.fixture
 def ds() -> Dataset:
     schema = pa.schema([("id", pa.int32()), ("s", pa.struct([("a", pa.int8())]))])
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
-    return made.append(pa.table({"id": [1, 2], "s": [{"a": 1}, None]}, schema))
+    dataset = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    return dataset.append(pa.table({"id": [1, 2], "s": [{"a": 1}, None]}, schema))
 
 
 def test_columns_are_widened_once(ds: Dataset) -> None:
     """Rows with the wider type keep arriving, and only the first of them may rewrite the table."""
     incoming = pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int32())]))])
-    made = Dataset(widen_columns(ds.table, incoming))
-    assert made.version == ds.version + 1
-    assert made.schema.equals(incoming)
-    assert made.to_table().to_pylist() == ds.to_table().to_pylist()
-    assert Dataset(widen_columns(made.table, ds.schema)).version == made.version
+    result = Dataset(widen_columns(ds.table, incoming))
+    assert result.version == ds.version + 1
+    assert result.schema.equals(incoming)
+    assert result.to_table().to_pylist() == ds.to_table().to_pylist()
+    assert Dataset(widen_columns(result.table, ds.schema)).version == result.version
 
 
 def test_rows_that_cannot_fit_widen_nothing(ds: Dataset) -> None:
@@ -92,5 +92,5 @@ def test_concurrent_writers_agree_on_the_widest_type(ds: Dataset) -> None:
     with pytest.raises(InvalidInputError, match="a cast could change or lose values"):
         widen_columns(watched.table, pa.schema([("id", pa.float64())]))
     watched = in_the_way(ds, others(pa.decimal128(20, 0)))
-    made = Dataset(widen_columns(watched.table, pa.schema([("id", pa.decimal128(22, 2))])))
-    assert made.schema.field("id").type == pa.decimal128(22, 2)
+    result = Dataset(widen_columns(watched.table, pa.schema([("id", pa.decimal128(22, 2))])))
+    assert result.schema.field("id").type == pa.decimal128(22, 2)
