@@ -121,11 +121,11 @@ def test_changes_make_a_history(
     """These scenarios fix what Spark's AUTO CDC promises for type 2, late and repeated events
     included.
     """
-    result = [events(*batch) for batch in batches]
-    ds = applied(*result)
+    event_batches = [events(*batch) for batch in batches]
+    ds = applied(*event_batches)
     assert history(ds) == expected
     assert ds.verify() == []
-    again = ds.apply_scd2(result[-1], **RULES)  # nothing to do
+    again = ds.apply_scd2(event_batches[-1], **RULES)  # nothing to do
     assert again.version == ds.version
 
 
@@ -205,8 +205,8 @@ def test_newly_untracked_columns_keep_values(has_tags: bool) -> None:
     ds = ds.apply_scd2(rows("z", ("b", 4)), **RULES | which)
     assert history(ds, "tags")[:3] == [("a", tag, 1, 4), ("b", "z", 4, 5), ("a", "y", 5, None)]
     ds = ds.apply_scd2(rows("z", ("b", 8)), **RULES | which)
-    actual = [("a", tag, 1, 4), ("b", "z", 4, 5), ("a", tag, 5, 8), ("b", "z", 8, 9)]
-    assert history(ds, "tags")[:5] == [*actual, ("a", "y", 9, None)]
+    tracked = [("a", tag, 1, 4), ("b", "z", 4, 5), ("a", tag, 5, 8), ("b", "z", 8, 9)]
+    assert history(ds, "tags")[:5] == [*tracked, ("a", "y", 9, None)]
 
 
 def test_columns_of_others_stay_with_their_rows() -> None:
@@ -513,7 +513,7 @@ def test_shadowed_events_never_expire_by_default() -> None:
 
 def test_reserved_history_columns_are_refused() -> None:
     """Two columns of one name could not be told apart."""
-    with pytest.raises(InvalidInputError, match="already have '__END_AT'"):
+    with pytest.raises(InvalidInputError, match="already has a column '__END_AT'"):
         lance_stream.history_schema(pa.schema([("__END_AT", pa.int64())]), pa.int64())
     with pytest.raises(InvalidInputError, match="history_schema takes a pyarrow"):
         lance_stream.history_schema([("id", pa.int64())], pa.int64())  # type: ignore[arg-type]  # a list
