@@ -330,7 +330,7 @@ class ObjectStoreContract(StoreContract):
     def test_large_lost_replies_are_no_lost_races(
         self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
     ) -> None:
-        """Large objects are compared without downloading them in full."""
+        """The retry of a large write meets the writer's own object, and must recognise it."""
         ours, theirs = (os.urandom(1 << 20) * 17 for _ in range(2))
         rules = [proxy.add(CutAfter(), kind="put once")]
         assert behind.create_once("v/1", ours)

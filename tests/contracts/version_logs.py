@@ -129,7 +129,7 @@ class VersionLogContract:
 
     @pytest.mark.each_service
     def test_published_manifests_are_read_back(self, log: VersionLog) -> None:
-        """Caching and compression must not change the bytes."""
+        """Readers must get exactly the manifest that the writer published."""
         manifest = replace(decode_manifest(manifest_of(1)), config={"a": "b"})
         assert log.publish(1, encode_manifest(manifest))
         assert log.read(1) == manifest
@@ -160,7 +160,7 @@ class VersionLogContract:
         assert list(look.etags) == [1, 2, 3][-len(look.etags) :]
 
     def test_removed_versions_can_be_put_back(self, log: VersionLog) -> None:
-        """A cleanup that deletes too early is repaired by restoring the files."""
+        """A cleanup that meets a new reference takes the removal back."""
         self.publish(log, 1, 2, 3)
         data = log.store.read(log.manifest_path(1))
         log.remove([1, 2])

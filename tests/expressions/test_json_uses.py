@@ -84,7 +84,7 @@ def test_values_of_json_are_refused_by_name(text: str, part: str) -> None:
     ],
 )
 def test_nulls_beside_json_can_be_tested(text: str) -> None:
-    """They have one meaning in bytes and in text, and so have the parts beside JSON."""
+    """JSON has one meaning in bytes and in text, and so have the other parts of a condition."""
     assert parse_predicate(text, STORED).text == text
 
 

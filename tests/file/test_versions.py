@@ -25,7 +25,7 @@ def test_every_spelling_of_a_version_parses(version: FileVersion) -> None:
     ],
 )
 def test_users_may_use_version_aliases(alias: str, version: FileVersion) -> None:
-    """pylance accepts `stable`, `legacy` and `next` as well."""
+    """Users know these names from pylance."""
     assert FileVersion.parse(alias) is version
 
 

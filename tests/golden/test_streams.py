@@ -40,8 +40,8 @@ def test_there_is_a_checkpoint_of_each_format() -> None:
 
 
 def test_recorded_batches_can_be_replayed(recorded: Path) -> None:
-    """After an upgrade Spark replays the last planned batch from its checkpoint, and sinks
-    deduplicate it by its content.
+    """After an upgrade Spark replays the last planned batch, which must have the rows that it had
+    before.
     """
     content = json.loads((recorded / "batches.json").read_text())
     offsets = offsets_of(recorded)

@@ -1,4 +1,4 @@
-"""Automatic cleanups beside pylance's: after each commit, the same versions are left."""
+"""Automatic cleanups compared with pylance's: after each commit the same versions remain."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""After a compaction of ours pylance sees the same rows, ids and stamps, and its indices hold."""
+"""After our compactions pylance sees the same rows, ids and stamps, and its indices hold."""
 
 import random
 from pathlib import Path

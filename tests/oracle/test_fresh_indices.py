@@ -1,4 +1,4 @@
-"""Indices that we bring up to date: pylance searches them, beside whatever is done meanwhile."""
+"""Indices that we update: pylance searches them, whatever others commit meanwhile."""
 
 import threading
 from collections.abc import Callable

@@ -104,7 +104,7 @@ def test_each_index_is_described(uri: str) -> None:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("kind", VECTOR)
 def test_kinds_of_vector_indices_are_told_apart(tmp_path: Path, kind: str) -> None:
-    """All vector indices have the same stored type, and only their files tell the kind."""
+    """All vector indices have one stored type, and only fields of its details tell the kind."""
     uri = str(tmp_path / "t")
     lance.write_dataset(rows(0, 300), uri)
     codes = {"num_sub_vectors": 2} if kind.endswith("PQ") else {}

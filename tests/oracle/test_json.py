@@ -1,4 +1,4 @@
-"""JSON columns beside pylance: the same bytes in files, the same text to users."""
+"""JSON columns compared with pylance: the same bytes in files, the same text to users."""
 
 import json
 import random

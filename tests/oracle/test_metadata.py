@@ -1,4 +1,4 @@
-"""Metadata of tables, schemas and columns, beside pylance: it reads ours, we read its own."""
+"""Metadata of tables, schemas and columns: pylance reads ours, and we read pylance's."""
 
 import random
 from collections.abc import Mapping

@@ -470,7 +470,9 @@ def test_a_clones_files_lie_below_its_base(tmp_path: Path) -> None:
 
 
 def test_data_replacements_read_as_pylance_made_them(tmp_path: Path) -> None:
-    """The replaced file remains in the fragment, with its fields marked as void."""
+    """pylance commits replaced files as an operation of its own, and conflicts depend on its
+    fragment and columns.
+    """
     folder = tmp_path / "t.lance"
     ds = lance.write_dataset(rows(0, 10), str(folder))
     ds.merge(pa.table({"id": range(10), "w": range(10)}), "id")

@@ -1,4 +1,4 @@
-"""The transaction of each operation that we commit, field by field beside pylance's.
+"""The transaction of each operation that we commit, field by field compared with pylance's.
 
 Both programs do the same to copies of one table. Other programs learn from transactions what a
 version did: a field that differs from the reference's has its reason here, or is a fault.

@@ -1,4 +1,4 @@
-"""Changes of columns beside rows in a write-ahead log: what pylance refuses, and what it keeps."""
+"""Changes of columns while a write-ahead log has rows: what pylance refuses, and what it keeps."""
 
 import uuid
 from collections.abc import Callable

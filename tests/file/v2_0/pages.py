@@ -39,7 +39,7 @@ def no_nulls(values: pb.ArrayEncoding) -> pb.ArrayEncoding:
 
 
 def some_nulls(validity: pb.ArrayEncoding, values: pb.ArrayEncoding) -> pb.ArrayEncoding:
-    """Return the encoding of values beside a bitmap."""
+    """Return the encoding of values with a bitmap of their validity."""
     nulls = pb.Nullable.SomeNull(validity=validity, values=values)
     return pb.ArrayEncoding(nullable=pb.Nullable(some_nulls=nulls))
 

@@ -283,7 +283,7 @@ def test_dropped_columns_take_files_and_indices_along() -> None:
 
 @pytest.mark.floors
 def test_data_files_are_replaced_or_added() -> None:
-    """A replacement takes the place of a whole file, or is added beside it."""
+    """A replacement takes the place of a whole file, or is added next to it."""
     old = with_index(table(3, 2), index("ids", ID, 0, 1), index("xs", X, 0, 1))
     (file,) = old.fragments[0].files
     whole = replace(file, path="whole.lance")

@@ -282,7 +282,7 @@ def test_empty_structs_in_lists_are_refused(columns: Any, values: pa.Array) -> N
 
 @pytest.mark.floors
 def test_an_empty_struct_leaves_its_siblings(columns: Any) -> None:
-    """The reference writes such structs, too, but misreads the fields beside them."""
+    """pylance writes such structs, too, but misreads their sibling fields."""
     values = pa.array([{"a": {}, "b": 1}, {"a": {}, "b": 2}], EMPTY_AND_NUMBER)
     assert columns.write(values).read(0, 2).equals(values)
 
