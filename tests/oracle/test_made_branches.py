@@ -212,7 +212,7 @@ def test_a_deleted_branch_can_be_created_again(uri: str) -> None:
     assert lance.dataset(uri).branches.list() == {}
 
 
-def test_a_deletion_spares_the_branch_whose_folder_it_is_in(uri: str) -> None:
+def test_deletions_spare_the_surrounding_branch(uri: str) -> None:
     """The folder of `a/data` is the data folder of `a`: the reference deletes that, too."""
     open_dataset(uri).branches.create("a", 2)
     a = open_dataset(uri, branch="a").append(rows(7)).append(rows(8)).delete("id = 7")
@@ -359,7 +359,7 @@ def test_a_killed_deletion_is_completed_by_the_next(uri: str, before: bool) -> N
     assert [path for path in Path(uri, "tree").rglob("*") if path.is_file()] == []
 
 
-def test_a_branch_outlives_cleanups_at_any_step_of_its_creation(uri: str) -> None:
+def test_cleanups_spare_branches_in_creation(uri: str) -> None:
     """A cleanup that runs at any change of a creation leaves a branch that is whole, or none."""
     real = LocalStore.create_once
     for number in range(4):

@@ -133,9 +133,7 @@ def clean(uri: Path | str) -> None:
 @pytest.mark.parametrize("by", ["us", "us, without a tag", "pylance"])
 @pytest.mark.parametrize("start", [None, 1, ("dev", None), ("dev", 2)])
 @pytest.mark.some_cases(one_in=4)
-def test_a_clone_of_a_clone_of_a_clone_outlives_them(
-    uri: str, tmp_path: Path, start: Any, by: str
-) -> None:
+def test_nested_clones_outlive_their_sources(uri: str, tmp_path: Path, start: Any, by: str) -> None:
     """Each table with files that it needs has a tag for it."""
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
     if by == "pylance":

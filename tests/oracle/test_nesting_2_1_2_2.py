@@ -167,7 +167,7 @@ LISTS_BELOW_STRUCTS = [
 
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
 @pytest.mark.parametrize("arrow", LISTS_BELOW_STRUCTS, ids=str)
-def test_pages_with_and_without_nulls_above_a_list_are_read_together(
+def test_pages_with_different_outer_nulls_concatenate(
     tmp_path: Path, version: FileVersion, arrow: pa.DataType
 ) -> None:
     """pylance cannot read all such columns that it wrote itself."""
@@ -188,7 +188,7 @@ def test_pages_with_and_without_nulls_above_a_list_are_read_together(
 @pytest.mark.quick_cases(one_in=6)
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
 @pytest.mark.parametrize("arrow", LISTS_BELOW_STRUCTS, ids=str)
-def test_any_two_pages_of_lists_below_structs_are_read_together(
+def test_pages_of_lists_in_structs_concatenate(
     tmp_path: Path, version: FileVersion, arrow: pa.DataType
 ) -> None:
     """Each page has nulls or empty lists in some layers only; some pages have none."""

@@ -185,13 +185,6 @@ def test_many_fragments_are_never_decoded() -> None:
     assert again.fragments.num_decoded == 1
 
 
-def test_undeclared_base_paths_are_corrupt() -> None:
-    """A guess would read files from another location."""
-    assert full_manifest().base_path(1).path == "s3://b/c"
-    with pytest.raises(CorruptDataError, match="base path 2"):
-        full_manifest().base_path(2)
-
-
 def test_numbers_out_of_range_are_not_written() -> None:
     """Protobuf's own errors do not name the manifest."""
     with pytest.raises(InvalidInputError, match="cannot be written"):

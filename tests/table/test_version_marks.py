@@ -35,7 +35,7 @@ def test_with_both_the_content_is_not_compared() -> None:
         assert not is_same_version(MADE, other)
 
 
-def test_a_version_may_follow_one_with_its_columns_or_files() -> None:
+def test_versions_may_keep_columns_or_files() -> None:
     """The older manifest no longer exists: what is certain to be another table is refused."""
     other_columns = replace(MADE, schema=Schema(MADE.schema.fields[:1]))
     foreign = [replace(new_fragment(3), id=0), replace(new_fragment(2), id=1)]

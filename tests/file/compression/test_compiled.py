@@ -279,7 +279,7 @@ def test_loops_that_would_be_interpreted_are_not_used(monkeypatch):
     assert CompiledLoops().get() is None
 
 
-def test_text_that_suits_fsst_is_written_by_it_with_loops_only(monkeypatch):
+def test_only_compiled_loops_write_fsst(monkeypatch):
     """Few words in random order suit FSST; lines that repeat suit zstd."""
     monkeypatch.setattr(choose_strings, "LEAST_FSST_BYTES", 1)
     rng = np.random.default_rng(1)

@@ -437,9 +437,7 @@ def test_bitmaps_without_keys_lead_to_scans(uri: str) -> None:
     assert ds.count_rows("g = 7") == expected
 
 
-def test_bitmaps_are_read_in_groups_until_they_are_too_many(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bitmaps_are_read_in_bounded_groups(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the keys has more than one byte of bitmaps, so all but the first come one by one."""
     asked: list[int] = []
     rows = IndexFile.rows
@@ -460,7 +458,7 @@ def test_bitmaps_are_read_in_groups_until_they_are_too_many(
     assert 2 < sum(asked) < 12, "a thirty-second of all rows is enough"
 
 
-def test_each_changed_byte_at_the_head_of_a_bitmap_makes_a_scan(uri: str) -> None:
+def test_changed_bitmap_heads_lead_to_scans(uri: str) -> None:
     """The number of its parts, the size of the first and the kind of its roaring bitmap."""
     path = path_of(uri, BITMAP)
     data = path.read_bytes()
