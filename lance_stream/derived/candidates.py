@@ -146,8 +146,8 @@ def _restored(table: TableVersion, older: TableVersion, index: int, after: int) 
     for fragment_id, offsets in by_fragment(addresses[order]):
         then = older.manifest.fragments.by_id(fragment_id)
         assert then is not None  # it has the row
-        stamps = older.row_versions_at(then, then.last_updated_at_versions, offsets)
-        before[order[done : done + len(offsets)]] = stamps
+        older_stamps = older.row_versions_at(then, then.last_updated_at_versions, offsets)
+        before[order[done : done + len(offsets)]] = older_stamps
         done += len(offsets)
     other = before != stamps
     return Rows(index, rows.offsets[other], rows.row_ids[other])

@@ -10,6 +10,10 @@ from tests.histories.steps import step
 ROWS = {key: {"a": f"s{key}"} for key in range(4)}
 
 
+FIRST = {0: {"d": None}}
+LATER = {1: {"d": 5}, 8: {"d": 1}}
+
+
 def life_with_a_derived_column() -> Outcome:
     derived = step(
         "derive_in_table", column="a", function=1, rival=[], batch_rows=3, rows_per_commit=7
@@ -47,3 +51,24 @@ def test_rows_with_a_wrong_number_are_noticed(monkeypatch: pytest.MonkeyPatch) -
         computing, "fingerprints_of", lambda inputs, _: np.full(inputs.num_rows, 5, np.int64)
     )
     assert isinstance(life_with_a_derived_column().error, AssertionError)
+
+
+def test_compaction_while_deriving_keeps_values() -> None:
+    """Compacted rows of several fragments are compared with those that the function has seen."""
+    outcome = replay(
+        [
+            step("create", file_version="2.2", columns=[["d", "int8"]], rows=FIRST, way="rows"),
+            step("add_empty_column", name="b", kind="string", by=["we"]),
+            step("merge", form="insert only", rows=LATER, by=["pylance"]),
+            step(
+                "derive_beside",
+                column="b",
+                function=1,
+                rival=["compact", 1000],
+                rows_per_commit=1000,
+            ),
+        ]
+    )
+    if outcome.error is not None:
+        raise outcome.error
+    assert not any(name.startswith("unfit") for name in outcome.counts), outcome.counts

@@ -117,6 +117,7 @@ def upsert_staged_rows(
         patch.object(staged_files, "LEAST_ROWS", 1),
     ):
         staged: list[StagedRows] = []
+        others = {file.path for file in table.store.list(STAGED_ROWS_DIRECTORY)}
         try:
             for task, each in tasks:
                 done = stage_rows(
@@ -138,7 +139,8 @@ def upsert_staged_rows(
             )
         finally:
             discard_staged(table.store, staged)
-            leftovers = table.store.list(STAGED_ROWS_DIRECTORY)
-            for each in leftovers:  # of attempts that do not count; a cleanup removes them
-                table.store.delete(each.path)
+            paths = {file.path for file in table.store.list(STAGED_ROWS_DIRECTORY)}
+            leftovers = paths - others  # of attempts that do not count; a cleanup removes them
+            for path in leftovers:
+                table.store.delete(path)
             assert not leftovers or getattr(workers, "repeats", 1) > 1
