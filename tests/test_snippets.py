@@ -53,6 +53,8 @@ MORE_DOCUMENTS = [
 RECIPES: dict[str, list[str]] = {
     "docs/guides/recipes/data-frames.md": ["polars", "duckdb", "pandas", "daft"],
     "docs/guides/recipes/imports.md": ["deltalake"],
+    "docs/guides/vectors.md": ["lancedb"],
+    "docs/guides/recipes/pytorch.md": ["torch"],
     "docs/guides/recipes/ray.md": ["ray"],
     "docs/guides/recipes/connect.md": ["grpc_status", "zstandard"],
 }

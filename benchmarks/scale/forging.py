@@ -102,7 +102,7 @@ def forge_table(uri: str, num_fragments: int, num_rows: int = ROWS_PER_FRAGMENT)
             )
         )
         learner = BoundsLearner(fragment, [field])
-        learner.see([keys["key"].combine_chunks()])
+        learner.add_keys([keys["key"].combine_chunks()])
         bounds.add(learner.file_bounds())
     (deletions / "first").unlink()
     for value in real:

@@ -36,6 +36,7 @@ from lance_stream.feed.following.resumed_columns import resumed_columns
 from lance_stream.feed.rules import FeedRules
 from lance_stream.feed.selection import FeedSelection
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.detached import check_is_attached
 from lance_stream.table.version_marks import mark_of
 
 BATCH_ROWS: Final = 131072
@@ -142,10 +143,11 @@ class ChangeStream:
     Raises:
         InvalidInputError: A column name, the condition or the position is invalid.
         NotFoundError: A column does not exist.
-        UnsupportedFeatureError: The table has no stable row ids.
+        UnsupportedFeatureError: The table has no stable row ids, or the version is detached.
     """
 
     def __init__(self, table: TableVersion, rules: FollowRules) -> None:
+        check_is_attached(table.version)
         self._rules = rules
         self._selection = FeedSelection(table, rules.columns, rules.filter)
         self._follower = TableFollower(

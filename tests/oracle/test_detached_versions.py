@@ -104,6 +104,7 @@ REFUSED: dict[str, Callable[[Dataset], Any]] = {
     "compact": lambda ds: ds.compact(),
     "delete": lambda ds: ds.delete("id = 1"),
     "drop_columns": lambda ds: ds.drop_columns(["name"]),
+    "follow": lambda ds: ds.follow(wait=False),
     "optimize_indices": lambda ds: ds.optimize_indices(),
     "overwrite": lambda ds: ds.overwrite(MORE),
     "rename_columns": lambda ds: ds.rename_columns({"name": "title"}),

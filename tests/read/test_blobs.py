@@ -416,7 +416,7 @@ def test_overlapping_blobs_are_bad_data(tmp_path: Path) -> None:
     file = next(iter(ds.table.manifest.fragments)).files[0]
     size = file.size_bytes or 0
     rows = pa.concat_arrays([descriptions(size=size)] * 3)
-    with pytest.raises(CorruptDataError, match="read_together"):
+    with pytest.raises(CorruptDataError, match="together should be in"):
         blob_locations.blob_locations(rows, file, ds.table.files)
 
 

@@ -227,14 +227,14 @@ def test_type_1_tables_refuse_type_2(spark: Any, uri: str) -> None:
         ({"keys": None}, r"name the key columns, for example keys=\['id'\]"),
         ({"sequence_by": None}, "name the column or columns that order them"),
         ({"sequence_by": 3}, "sequence_by must be a list of column names"),
-        ({"column_list": ["id", "city"]}, "give one"),
+        ({"column_list": ["id", "city"]}, "set only one of them"),
         ({"except_column_list": ["id"]}, "key column 'id' cannot be left out"),
         ({"except_column_list": None, "column_list": ["city"]}, "key column 'id' cannot be left"),
         (
             {"track_history_column_list": "city", "track_history_except_column_list": "note"},
-            "give one",
+            "set only one of them",
         ),
-        ({"track_history_column_list": "id"}, "key column 'id' has no history"),
+        ({"track_history_column_list": "id"}, "key column 'id' cannot have a history"),
         (
             {"stored_as_scd_type": 1, "track_history_column_list": "city"},
             "type 1 .* keeps no history",

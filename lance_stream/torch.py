@@ -1,0 +1,298 @@
+"""A table as data for PyTorch: the rows of one version, or a followed table.
+
+    VersionDataset   one version: shuffled by a seed, sharded, resumable within an epoch
+    ChangeDataset    a followed table: its rows, then its changes, from a position on
+
+Both are `IterableDataset`s of batches (so a `DataLoader` needs `batch_size=None`), and both have
+`state_dict` and `load_state_dict`. Workers and ranks share the rows among themselves. With several
+workers, `torchdata`'s `StatefulDataLoader` collects the states of all of them.
+
+The order of a version's rows is a function of the version, the seed and the epoch: chunks of
+adjacent rows are drawn in random order, and the rows within each are shuffled. So the same three
+numbers give the same batches, whatever has been committed since. Tag the version, so that a
+cleanup keeps it.
+
+Needs torch, which `lance-stream[torch]` installs; nothing else in the package imports it.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from lance_stream.dataset import Dataset, open_dataset
+from lance_stream.errors import InvalidInputError
+from lance_stream.snapshot.resolving import VersionSpec
+
+Tensors: TypeAlias = dict[str, Any]
+"""A batch: tensors of numbers, booleans and vectors by column; lists of other values."""
+
+BATCH_ROWS: Final = 1024
+CHUNK_ROWS: Final = 8192
+"""Adjacent rows that are read together, and shuffled among themselves."""
+
+
+def to_tensors(rows: pa.Table | pa.RecordBatch) -> Tensors:
+    """Return the columns of some rows as tensors.
+
+    Args:
+        rows: n rows.
+
+    Returns:
+        For each column: (n,) numbers or booleans, (n, size) vectors, or n other values in a list.
+
+    Raises:
+        InvalidInputError: A column of numbers has nulls, which tensors cannot hold.
+    """
+    return {
+        name: _as_tensor(name, column)
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    }
+
+
+def _as_tensor(name: str, column: pa.Array | pa.ChunkedArray) -> Any:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    kind = array.type
+    is_vector = pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type)
+    if not (is_vector or _is_number(kind)):
+        return array.to_pylist()
+    items = array.flatten() if is_vector else array
+    if array.null_count or items.null_count:
+        raise InvalidInputError(
+            f"column {name!r} has nulls, which a tensor cannot hold: select rows without them "
+            f'(filter="{name} IS NOT NULL"), or leave the column out'
+        )
+    numbers = np.array(items.to_numpy(zero_copy_only=False))  # a copy, which torch may write to
+    return torch.from_numpy(numbers.reshape(len(array), kind.list_size) if is_vector else numbers)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def _shard(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return the number of this worker among the workers of all ranks, and how many there are."""
+    if rank is None or world_size is None:
+        is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        rank = torch.distributed.get_rank() if is_distributed else 0
+        world_size = torch.distributed.get_world_size() if is_distributed else 1
+    worker = get_worker_info()
+    worker_id, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+    return rank * num_workers + worker_id, world_size * num_workers
+
+
+def _check_ranks(rank: int | None, world_size: int | None) -> None:
+    if (rank is None) != (world_size is None):
+        raise InvalidInputError("rank and world_size go together; by default torch.distributed's")
+    if rank is not None and world_size is not None and not 0 <= rank < world_size:
+        raise InvalidInputError(f"rank must be from 0 to {world_size - 1}, not {rank}")
+
+
+class VersionDataset(IterableDataset[Tensors]):
+    """The rows of one version, in batches.
+
+    Args:
+        uri: The table's location.
+        version: A version, tag or time; None for the newest, which is fixed by this call.
+        columns: As in `Dataset.scan`.
+        batch_rows: Rows of a batch; the last one of a worker may have fewer.
+        seed: Shuffles the rows; None for the order of the table.
+        chunk_rows: Adjacent rows that are read together and shuffled among themselves. More mix
+            better and take more memory.
+        rank: This process among those of the training; None for torch.distributed's.
+        world_size: How many there are.
+        is_even: Whether all ranks and workers get the same number of rows; at most as many rows
+            as there are workers are then left out.
+        storage_options: Settings of the store.
+
+    Raises:
+        NotFoundError: There is no such table, version or column.
+        InvalidInputError: An argument is invalid.
+    """
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        version: VersionSpec = None,
+        columns: Sequence[str] | None = None,
+        batch_rows: int = BATCH_ROWS,
+        seed: int | None = None,
+        chunk_rows: int = CHUNK_ROWS,
+        rank: int | None = None,
+        world_size: int | None = None,
+        is_even: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        _check_ranks(rank, world_size)
+        for name, number in (("batch_rows", batch_rows), ("chunk_rows", chunk_rows)):
+            if number < 1:
+                raise InvalidInputError(f"{name} must be at least 1, not {number}")
+        ds = open_dataset(uri, storage_options=storage_options)
+        ds = ds if version is None else ds.checkout(version)
+        ds.take([], columns=columns)  # are they there?
+        self.uri, self.version = ds.uri, ds.version
+        self.num_rows = ds.count_rows()
+        self._storage_options = storage_options
+        self._columns, self._batch_rows, self._chunk_rows = columns, batch_rows, chunk_rows
+        self._rank, self._world_size, self._is_even = rank, world_size, is_even
+        self._seed, self._epoch, self._num_done = seed, 0, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin another epoch, whose order differs if there is a seed."""
+        self._epoch, self._num_done = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which batches this worker has given: the version, the order, and how many rows."""
+        return {
+            "uri": self.uri,
+            "version": self.version,
+            "seed": self._seed,
+            "epoch": self._epoch,
+            "chunk_rows": self._chunk_rows,
+            "rows_done": self._num_done,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue after the batches of a state, in its version.
+
+        Raises:
+            InvalidInputError: The state is of another table, or of rows in another order.
+        """
+        for name, current in (("uri", self.uri), ("chunk_rows", self._chunk_rows)):
+            if state[name] != current:
+                raise InvalidInputError(
+                    f"the state has {name}={state[name]!r}, this dataset {current!r}: the rows "
+                    "would come in another order. Create the dataset as for the state"
+                )
+        if state["version"] != self.version:
+            self.version = state["version"]
+            self.num_rows = self._open().count_rows()
+        self._seed, self._epoch = state["seed"], state["epoch"]
+        self._num_done = state["rows_done"]
+
+    def __iter__(self) -> Iterator[Tensors]:
+        """Yield the batches of this worker, after those that it has given in this epoch."""
+        ds = self._open()
+        reader = ThreadPoolExecutor(1, thread_name_prefix="lance-stream-torch")
+        pending: Future[pa.Table] | None = None
+        try:
+            for positions in [*self._chunks_left(), None]:
+                following = None
+                if positions is not None:
+                    following = reader.submit(ds.take, positions, columns=self._columns)
+                if pending is not None:
+                    yield from self._batches(pending.result())
+                pending = following
+        finally:
+            reader.shutdown(wait=False, cancel_futures=True)
+        self._epoch, self._num_done = self._epoch + 1, 0
+
+    def _batches(self, chunk: pa.Table) -> Iterator[Tensors]:
+        for start in range(0, chunk.num_rows, self._batch_rows):
+            rows = chunk.slice(start, self._batch_rows)
+            self._num_done += rows.num_rows
+            yield to_tensors(rows)
+
+    def _chunks_left(self) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the positions of the rows that this worker has yet to give, chunk by chunk."""
+        shard, num_shards = _shard(self._rank, self._world_size)
+        first = shard * self.num_rows // num_shards
+        stop = (shard + 1) * self.num_rows // num_shards
+        if self._is_even:
+            share = self.num_rows // num_shards
+            first, stop = shard * share, (shard + 1) * share
+        first += self._num_done
+        starts = np.arange(0, self.num_rows, self._chunk_rows)
+        if self._seed is not None:
+            starts = np.random.default_rng([self._seed, self._epoch]).permutation(starts)
+        begun = 0  # rows of the chunks before, in this order
+        for start in starts.tolist():
+            rows = np.arange(start, min(start + self._chunk_rows, self.num_rows))
+            low, high = max(first - begun, 0), min(stop - begun, len(rows))
+            if low < high:
+                if self._seed is not None:
+                    rows = np.random.default_rng([self._seed, self._epoch, start]).permutation(rows)
+                yield rows[low:high]
+            begun += len(rows)
+
+    def _open(self) -> Dataset:
+        return open_dataset(self.uri, storage_options=self._storage_options).checkout(self.version)
+
+
+class ChangeDataset(IterableDataset[Tensors]):
+    """The rows and changes of a followed table, in batches.
+
+    Each worker reads the feed and keeps the rows that are its own, by their row ids.
+
+    Args:
+        uri: The table's location.
+        rank: This process among those of the training; None for torch.distributed's.
+        world_size: How many there are.
+        storage_options: Settings of the store.
+        **options: As of `Dataset.follow`, such as `columns`, `filter`, `wait` and `max_rows`.
+
+    Raises:
+        InvalidInputError: An argument is invalid.
+        NotFoundError: There is no such table or column.
+    """
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        _check_ranks(rank, world_size)
+        if options.get("consumer") is not None:
+            raise InvalidInputError(
+                "the position is part of the dataset's state, so it takes no consumer"
+            )
+        ds = open_dataset(uri, storage_options=storage_options)
+        with ds.follow(**options) as stream:  # are the options right?
+            self._position = stream.position
+        self.uri = ds.uri
+        self._storage_options, self._options = storage_options, options
+        self._rank, self._world_size = rank, world_size
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position after the last batch."""
+        return {"uri": self.uri, "position": self._position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at a position.
+
+        Raises:
+            InvalidInputError: The state is of another table.
+        """
+        if state["uri"] != self.uri:
+            raise InvalidInputError(f"the state is of {state['uri']}, not of {self.uri}")
+        self._position = state["position"]
+
+    def __iter__(self) -> Iterator[Tensors]:
+        """Yield the batches of this worker after the position."""
+        shard, num_shards = _shard(self._rank, self._world_size)
+        ds = open_dataset(self.uri, storage_options=self._storage_options)
+        options = {**self._options, "after": self._position}
+        with ds.follow(**options) as stream:
+            for batch in stream:
+                self._position = batch.position
+                rows = batch.rows
+                if num_shards > 1:
+                    row_ids = rows.column("_rowid").to_numpy()
+                    rows = rows.filter(pa.array(row_ids % num_shards == shard))
+                if rows.num_rows:
+                    yield to_tensors(rows)

@@ -1,0 +1,178 @@
+"""A table as data for PyTorch: order, shards, and resuming."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.errors import InvalidInputError, NotFoundError
+from tests.recipes import need
+
+torch: Any = need("torch")
+
+from torch.utils.data import DataLoader  # noqa: E402  # skipped without torch
+
+from lance_stream.torch import ChangeDataset, VersionDataset  # noqa: E402
+
+pytestmark = [pytest.mark.recipes, pytest.mark.nightly]
+
+
+def rows(start: int, stop: int) -> pa.Table:
+    ids = np.arange(start, stop)
+    items = pa.array(np.repeat(ids, 4).astype(np.float32))
+    return pa.table(
+        {
+            "id": ids,
+            "v": pa.FixedSizeListArray.from_arrays(items, 4),
+            "name": [f"n{number}" for number in ids],
+            "flag": ids % 2 == 0,
+        }
+    )
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """Return a table of several fragments, some of whose rows are deleted."""
+    uri = str(tmp_path / "t")
+    ds = lance_stream.create_dataset(uri, rows(0, 100))
+    for start in range(100, 300, 50):
+        ds = ds.append(rows(start, start + 50))
+    ds.delete("id % 10 = 3")
+    return uri
+
+
+def ids_of(batches: Any) -> list[int]:
+    return [int(number) for batch in batches for number in batch["id"]]
+
+
+LIVE = [number for number in range(300) if number % 10 != 3]
+
+
+def test_columns_become_tensors(uri: str) -> None:
+    """Vectors are matrices, and texts, which torch lacks, are lists."""
+    batch = next(iter(VersionDataset(uri, batch_rows=8)))
+    assert batch["id"].dtype == torch.int64
+    assert batch["v"].shape == (8, 4)
+    assert batch["flag"].dtype == torch.bool
+    assert batch["name"][:2] == ["n0", "n1"]
+    torch.testing.assert_close(batch["v"][:, 0], batch["id"].float())
+
+
+def test_nulls_in_numbers_are_refused(tmp_path: Path) -> None:
+    """A null would become NaN or an arbitrary number without a word."""
+    uri = str(tmp_path / "t")
+    lance_stream.create_dataset(uri, pa.table({"x": [1, None]}))
+    with pytest.raises(InvalidInputError, match="column 'x' has nulls"):
+        next(iter(VersionDataset(uri)))
+
+
+def test_rows_come_once_in_the_tables_order(uri: str) -> None:
+    """Without a seed the order is that of a scan."""
+    assert ids_of(VersionDataset(uri, batch_rows=7, chunk_rows=20)) == LIVE
+
+
+def test_a_seed_determines_each_epochs_order(uri: str) -> None:
+    """An experiment can be repeated, and no two epochs show the rows alike."""
+    first, second = (VersionDataset(uri, seed=5, chunk_rows=20) for _ in range(2))
+    orders = [ids_of(first) for _ in range(2)]
+    assert [ids_of(second) for _ in range(2)] == orders
+    assert all(sorted(order) == LIVE for order in orders)
+    assert orders[0] != orders[1] != LIVE
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ranks_and_workers_share_the_rows(uri: str, num_workers: int) -> None:
+    """No row is seen twice in an epoch, and all ranks get as many rows as the others."""
+    shares = []
+    for rank in range(3):
+        dataset = VersionDataset(uri, seed=1, chunk_rows=20, rank=rank, world_size=3)
+        loader = DataLoader(
+            dataset,
+            batch_size=None,
+            num_workers=num_workers,
+            multiprocessing_context="spawn" if num_workers else None,
+        )
+        shares.append(ids_of(loader))
+    seen = list(itertools.chain(*shares))
+    assert len({len(share) for share in shares}) == 1
+    assert len(set(seen)) == len(seen)
+    assert set(seen) <= set(LIVE)
+    assert len(LIVE) - len(seen) < 3 * max(num_workers, 1)
+
+
+def test_training_resumes_within_an_epoch(uri: str) -> None:
+    """A job that is preempted after any batch goes on with the next one."""
+    whole = list(VersionDataset(uri, seed=3, batch_rows=6, chunk_rows=20))
+    for num_done in range(0, len(whole), 5):
+        dataset = VersionDataset(uri, seed=3, batch_rows=6, chunk_rows=20)
+        batches = iter(dataset)
+        for _ in range(num_done):
+            next(batches)
+        resumed = VersionDataset(uri, chunk_rows=20, batch_rows=6)
+        resumed.load_state_dict(dataset.state_dict())
+        assert ids_of(resumed) == ids_of(whole[num_done:])
+        assert sorted(ids_of(resumed)) == LIVE  # the next epoch
+
+
+def test_a_recorded_run_is_replayed_bit_for_bit(uri: str) -> None:
+    """Later commits and a compaction change nothing about a version."""
+    dataset = VersionDataset(uri, seed=9, batch_rows=16, chunk_rows=32)
+    batches = list(dataset)
+    ds = lance_stream.open_dataset(uri)
+    for number in range(50):
+        ds = ds.append(rows(1000 + number, 1001 + number))
+    ds.compact().update({"flag": "NOT flag"})
+    replayed = VersionDataset(uri, version=dataset.version, seed=9, batch_rows=16, chunk_rows=32)
+    for batch, again in zip(batches, replayed, strict=True):
+        assert batch["name"] == again["name"]
+        assert all(torch.equal(batch[name], again[name]) for name in ("id", "v", "flag"))
+
+
+def test_states_of_other_data_are_refused(uri: str) -> None:
+    """The rows done in another order are other rows."""
+    state = VersionDataset(uri, chunk_rows=20).state_dict()
+    with pytest.raises(InvalidInputError, match="chunk_rows"):
+        VersionDataset(uri, chunk_rows=30).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"batch_rows": 0}, InvalidInputError),
+        ({"rank": 1}, InvalidInputError),
+        ({"rank": 2, "world_size": 2}, InvalidInputError),
+        ({"columns": ["nothing"]}, NotFoundError),
+        ({"version": 99}, NotFoundError),
+    ],
+)
+def test_bad_arguments_are_refused(
+    uri: str, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    """A wrong argument shows before the training has begun."""
+    with pytest.raises(error):
+        VersionDataset(uri, **arguments)
+
+
+def test_changes_continue_at_a_position(uri: str) -> None:
+    """A model that learns from changes sees each of them once, also after a restart."""
+    options: dict[str, Any] = {"wait": False, "max_rows": 40, "columns": ["id"]}
+    dataset = ChangeDataset(uri, **options)
+    seen = ids_of(itertools.islice(iter(dataset), 3))
+    lance_stream.open_dataset(uri).append(rows(500, 510))
+    resumed = ChangeDataset(uri, **options)
+    resumed.load_state_dict(dataset.state_dict())
+    assert seen + ids_of(resumed) == [*LIVE, *range(500, 510)]
+
+
+def test_ranks_share_changes_by_row(uri: str) -> None:
+    """The changes of one row stay together, in their order."""
+    shares = [
+        ids_of(ChangeDataset(uri, rank=rank, world_size=2, wait=False, columns=["id"]))
+        for rank in range(2)
+    ]
+    assert sorted(shares[0] + shares[1]) == LIVE
+    assert min(map(len, shares)) > 0
