@@ -186,7 +186,7 @@ class VersionDataset(IterableDataset[Tensors]):
         reader = ThreadPoolExecutor(1, thread_name_prefix="lance-stream-torch")
         pending: Future[pa.Table] | None = None
         try:
-            for positions in [*self._chunks_left(), None]:
+            for positions in [*self._remaining_chunks(), None]:
                 following = None
                 if positions is not None:
                     following = reader.submit(ds.take, positions, columns=self._columns)
@@ -203,7 +203,7 @@ class VersionDataset(IterableDataset[Tensors]):
             self._num_done += rows.num_rows
             yield to_tensors(rows)
 
-    def _chunks_left(self) -> Iterator[npt.NDArray[np.int64]]:
+    def _remaining_chunks(self) -> Iterator[npt.NDArray[np.int64]]:
         """Yield the positions of the rows that this worker has yet to give, chunk by chunk."""
         shard, num_shards = _shard(self._rank, self._world_size)
         first = shard * self.num_rows // num_shards
