@@ -64,6 +64,14 @@ COMMANDS: Final[dict[str, Entry]] = {
 }
 """Each command by its name: `command` in the module of this name in its section's package."""
 
+ALIASES: Final = {
+    "history": "log",
+    "describe": "show",
+    "optimize": "compact",
+    "vacuum": "cleanup",
+}
+"""What users of Delta and Iceberg call some commands."""
+
 _EXIT_CODES: Final = [
     ("0", "success"),
     ("1", "verify or doctor has findings; or a system error, such as a full disk"),
@@ -83,7 +91,8 @@ class Program(Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
-        """Return the command of a name; None if it does not exist."""
+        """Return the command of a name or alias; None if it does not exist."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None

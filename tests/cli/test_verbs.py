@@ -25,10 +25,14 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.cli import main as program
 from lance_stream.cli import output
+from lance_stream.cli.commands import ALIASES
 from lance_stream.cli.read.values import rows_of
 from lance_stream.environment import MACHINE, Environment
+from lance_stream.ledger.replay_check import PendingBatch
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries
+from lance_stream.verbs.append import append
 from tests.golden.archives import unpack
 from tests.golden.test_old_writers import FOLDER as OLD_WRITERS
 
@@ -195,6 +199,26 @@ def test_log_lists_versions_newest_first(run: Run, ds: Dataset) -> None:
         (5, "Delete"),
         (4, "Update"),
     ]
+
+
+def test_log_names_streams_and_batches(run: Run, ds: Dataset) -> None:
+    """A version of a stream shows which one, and not the properties by which the ledger works."""
+    more = rows(31, 32)
+    batch = PendingBatch.of("orders", 7, "query", digest=digest_of(more))
+    append(ds.table, more, micro_batch=batch)
+    header, newest, older, *_ = answer(run, "log", ds.uri).splitlines()
+    assert header.split()[-2:] == ["STREAM", "BATCH"]
+    assert newest.split()[-2:] == ["orders", "7"]
+    assert older.split()[-1] == "1"  # deleted row, and no stream
+    assert "digest" not in newest
+
+
+@pytest.mark.parametrize(("alias", "command"), list(ALIASES.items()))
+def test_other_formats_names_of_commands_work(run: Run, alias: str, command: str) -> None:
+    """Who comes from Delta or Iceberg types the names that are known there."""
+    usage, *text = answer(run, alias, "--help").splitlines()
+    assert usage.startswith(f"Usage: lance-stream {alias} ")
+    assert text == answer(run, command, "--help").splitlines()[1:]
 
 
 def test_log_counts_restored_rows_on_request(run: Run, ds: Dataset) -> None:

@@ -1,5 +1,6 @@
 """Lists the versions of a table, one per line, the newest first."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -8,11 +9,12 @@ from lance_stream.cli import output
 from lance_stream.cli.arguments import WHOLE_NUMBER, TableArgument, json_option, takes_table
 from lance_stream.cli.grammar import new_command
 from lance_stream.cli.tables import print_table
+from lance_stream.ledger.micro_batch import APP_ID, BATCH_ID
 
 if TYPE_CHECKING:
     from lance_stream.snapshot.history import VersionInfo
 
-_NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED")
+_NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED", "BATCH")
 
 
 @new_command("log")
@@ -34,7 +36,8 @@ _NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED")
 def command(table: TableArgument, limit: int | None, count_rows: bool, as_json: bool) -> int:
     """List the versions of a table, one per line, the newest first.
 
-    A question mark stands for a number that the manifests do not state.
+    A question mark stands for a number that the manifests do not state. --json shows all
+    properties of a version's transaction.
     """
     versions = table.open().versions(limit, count_rows=count_rows)[::-1]
     if as_json:
@@ -55,17 +58,26 @@ def command(table: TableArgument, limit: int | None, count_rows: bool, as_json: 
                     version.rows_deleted,
                 ),
             ),
-            " ".join(f"{key}={value}" for key, value in sorted(version.properties.items())),
+            *_origin(version.properties),
         ]
         for version in versions
     ]
-    header = ["VERSION", "COMMITTED", "OPERATION", "ROWS", "INSERTED", "UPDATED", "DELETED", ""]
+    header = ["VERSION", "COMMITTED", "OPERATION", "ROWS", "INSERTED", "UPDATED", "DELETED"]
+    if any(APP_ID in version.properties for version in versions):
+        header += ["STREAM", "BATCH"]
+    else:
+        rows = [row[: len(header)] for row in rows]
     print_table(header, rows, numbers=_NUMBERS)
     return 0
 
 
 def _number(number: int | None) -> str:
     return "?" if number is None else str(number)
+
+
+def _origin(properties: Mapping[str, str]) -> tuple[str, str]:
+    """Return the stream and the batch that a version is of; empty for one of no stream."""
+    return properties.get(APP_ID, ""), properties.get(BATCH_ID, "")
 
 
 def _described(version: "VersionInfo") -> dict[str, Any]:
