@@ -12,6 +12,7 @@ from lance_stream.expressions.predicates import (
 from lance_stream.feed.change_units import check_names, feed_schema
 from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
 from lance_stream.feed.value_conversion import show
+from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.schema.types.extension_types import batch_with_extensions, with_extensions
 from lance_stream.snapshot.table_version import TableVersion
 
@@ -21,7 +22,8 @@ class FeedSelection:
 
     Args:
         table: The version that the names refer to.
-        columns: Names or paths of the table's columns; None for all.
+        columns: Names or paths of the table's columns, and names of change columns; None for all.
+            Without a change column among them all of those are selected.
         filter: The condition, in SQL; None for all rows.
 
     Attributes:
@@ -37,6 +39,13 @@ class FeedSelection:
         self, table: TableVersion, columns: Sequence[str] | None, filter: str | None
     ) -> None:
         self._condition: Expression | None = None
+        change_names = [
+            name
+            for name in columns or ()
+            if name in CHANGE_COLUMNS.names and name not in table.schema.names
+        ]
+        if columns is not None:
+            columns = [name for name in columns if name not in change_names]
         self.needed = None if columns is None else list(columns)
         if filter is not None:
             schema = feed_schema(table.arrow_schema)
@@ -47,11 +56,15 @@ class FeedSelection:
         check_names(self.columns.data_schema)
         self._selected, self._sources = self.columns.narrowed(columns)
         self._is_all = self._condition is None and columns is None
-        self._feed_schema = feed_schema(self._selected)
+        self._change_indices = [
+            CHANGE_COLUMNS.get_field_index(name) for name in change_names or CHANGE_COLUMNS.names
+        ]
+        change_fields = [CHANGE_COLUMNS.field(index) for index in self._change_indices]
+        self._feed_schema = pa.schema([*self._selected, *change_fields])
 
     @property
     def schema(self) -> pa.Schema:
-        """The selected columns, then the change columns."""
+        """The selected columns of the table, then those of the change."""
         return with_extensions(self._feed_schema)
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -64,7 +77,8 @@ class FeedSelection:
             show(batch.column(source.index), source, field.type)
             for source, field in zip(self._sources, self._selected, strict=True)
         ]
-        change_columns = batch.columns[len(self.columns.data_schema) :]
+        first = len(self.columns.data_schema)
+        change_columns = [batch.column(first + index) for index in self._change_indices]
         return batch_with_extensions(
             pa.RecordBatch.from_arrays([*columns, *change_columns], schema=self._feed_schema)
         )

@@ -308,6 +308,16 @@ def test_following_stops_when_a_column_is_dropped(
     assert (code, "column 'name' no longer exists" in err) == (2, True)
 
 
+def test_changes_show_chosen_change_columns(run: Run, ds: Dataset) -> None:
+    """A narrow terminal leaves columns out, and `--columns` has to bring each of them back."""
+    names = "_commit_timestamp,id,_change_type"
+    printed = objects(answer(run, "changes", ds.uri, "--columns", names, "--format", "json"))
+    assert list(printed[0]) == ["id", "_commit_timestamp", "_change_type"]
+    assert [row["id"] for row in printed[:3]] == [1, 2, 3]
+    only = objects(answer(run, "changes", ds.uri, "--columns", "_change_type", "--format", "json"))
+    assert [list(row.values()) for row in only[:2]] == [["insert"], ["insert"]]
+
+
 def test_changes_can_print_a_table(run: Run, ds: Dataset) -> None:
     """Long and multi-line values must not break the alignment of a table."""
     ds.append(rows(7).set_column(1, "name", pa.array([60 * "é" + "\n"])))

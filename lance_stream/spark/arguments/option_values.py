@@ -53,6 +53,17 @@ def whole_number(minimum: int) -> Callable[[str, str], int]:
     return parse
 
 
+def size_bytes(called: str, text: str) -> int:
+    """Return a number of bytes, also with a unit of Spark: `64m`, `1gb`."""
+    match = re.fullmatch(r"([1-9]\d*)\s*(b|[kmgtp]b?)?", text.strip().lower())
+    if match is None:
+        raise InvalidInputError(
+            f"{called} must be a number of bytes from 1, as in 67108864, 64m or 1g, not {text!r}"
+        )
+    power = "bkmgtp".index((match[2] or "b")[0])
+    return int(match[1]) << 10 * power
+
+
 def version(called: str, text: str) -> int:
     """Return the number of a version."""
     try:

@@ -19,6 +19,7 @@ from lance_stream.spark.arguments.option_values import (
     location,
     one_of,
     one_path,
+    size_bytes,
     starting_version,
     text,
     timestamp,
@@ -191,7 +192,7 @@ class ReaderOptions:
     )
     max_bytes_per_trigger: int | None = argument(
         "The approximate maximum of bytes of data files that a micro-batch reads.",
-        Option("maxBytesPerTrigger", whole_number(1)),
+        Option("maxBytesPerTrigger", size_bytes),
         default=None,
         **_OF_STREAMS,
     )

@@ -169,6 +169,15 @@ def test_feed_options_are_parsed() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("20", 20), ("64m", 64 << 20), ("1GB", 1 << 30), ("5 k", 5 << 10)]
+)
+def test_sizes_may_have_a_unit(text: str, size_bytes: int) -> None:
+    """Spark's own byte settings have units, and Delta's `maxBytesPerTrigger` takes them."""
+    options = {**PATH, "readChangeFeed": "true", "maxBytesPerTrigger": text}
+    assert parse_reader_options(options).max_bytes_per_trigger == size_bytes
+
+
 def test_the_path_is_required() -> None:
     """`load()` without a path is a common mistake, and a later error would not name the cause."""
     with pytest.raises(InvalidInputError, match="path"):
