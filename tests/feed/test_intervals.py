@@ -124,6 +124,19 @@ def test_versions_beyond_clock_skew_are_ignored() -> None:
     assert manifest_path(1) not in read
 
 
+@pytest.mark.parametrize("unstated", [1, 2, 3])
+def test_unstated_commit_times_count_as_oldest(unstated: int) -> None:
+    """Old writers stated none; the other versions must still show theirs."""
+    ds = made_at(0, 50, 60)
+    manifest = ds.table.log.read(unstated)
+    ds.table.store.delete(manifest_path(unstated))
+    data = encode_manifest(replace(manifest, timestamp_nanos=None))
+    assert ds.table.store.create_once(manifest_path(unstated), data)
+    times = [commit_time(lance_stream.open_dataset(ds.uri, version=n).table) for n in (1, 2, 3)]
+    shown = [number for number in (1, 2, 3) if number != unstated]
+    assert [times[number - 1] for number in shown] == [at((0, 50, 60)[n - 1]) for n in shown]
+
+
 def test_interval_ends_with_a_version() -> None:
     """Version 0 is only a start: it has neither rows nor columns."""
     table = made_at(0, 10)

@@ -77,6 +77,8 @@ CASES: list[tuple[pa.DataType, list[Any], pa.DataType, list[Any], Source]] = [
         [[(1, {"y": "a", "z": None, "x": 1})], None, [], None, [(3, None)]],
         Source(0, (Source(0), OF_POINT), is_whole=False),
     ),
+    (POINT, [{"x": 1, "y": "a"}, None], pa.struct([]), [{}, None], Source(0, is_whole=False)),
+    (POINT, [{"x": 1, "y": "a"}], pa.struct([]), [{}], Source(0, is_whole=False)),
     (pa.int64(), [1], POINT, [None], Source(0, (None, None))),
     (POINT, [{"x": 1, "y": "a"}], pa.int64(), [None], Source(0)),
     (pa.null(), [None], POINT, [None], Source(0, (None, None))),

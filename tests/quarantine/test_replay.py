@@ -635,6 +635,10 @@ def test_quarantines_move_with_their_table(uri: str, tmp_path: Path) -> None:
                 {"tombstones": -1},
                 {"tombstones": float("nan")},
                 {"except_columns": ["x", "x"]},
+                {"except_columns": [1]},
+                {"except_columns": "x"},
+                {"on": [1]},
+                {"on": {}},
             )
         ),
     ],

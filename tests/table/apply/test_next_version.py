@@ -16,6 +16,7 @@ from lance_stream.table.manifest import BasePath, DataFormat, FragmentList, Mani
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 from lance_stream.table.operations.operation import OPERATIONS, Operation
 from lance_stream.table.operations.rows import Append, Delete, Overwrite
+from lance_stream.table.operations.versions import UpdateBases
 from tests.commit.tables import CREATION, SCHEMA, new_fragment
 
 NOW = Commit(timestamp_nanos=1000)
@@ -102,6 +103,13 @@ def test_fragment_ids_of_deleted_fragments_stay_used() -> None:
     old = then(table(3, 2), Delete((), (1,)))
     assert old.max_fragment_id == 1
     assert [fragment.id for fragment in then(old, Append((new_fragment(1),))).fragments] == [0, 2]
+
+
+def test_new_base_paths_get_unused_ids() -> None:
+    """Files refer to a base by its id, so a shared id would look for them in the wrong place."""
+    bases = (BasePath(7, "/a"), BasePath(2, "/b"), BasePath(0, "/c"), BasePath(0, "/d"))
+    result = then(table(3), UpdateBases(bases))
+    assert [base.id for base in result.base_paths] == [7, 2, 8, 9]
 
 
 def test_an_unstated_highest_fragment_id_is_found() -> None:

@@ -156,6 +156,23 @@ def test_scattered_ascending_ids_take_two_bytes_each() -> None:
     assert decoded.find(ids[::-7]).tolist() == list(range(len(ids)))[::-7]
 
 
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_arrays_use_the_narrowest_width(width: int) -> None:
+    """Manifests carry these arrays, so wider offsets than the ids need cost every commit."""
+    largest_offset = {2: 900, 4: 1 << 16, 8: 1 << 32}[width]
+    ids = [id_ for number in range(9) for id_ in (3 + largest_offset - 2 * number, 3 + 2 * number)]
+    data = encode_row_ids(u64(ids))
+    (segment,) = rowids_pb2.RowIdSequence.FromString(data).segments
+    assert segment.array.WhichOneof("array") == f"u{width * 8}_array"
+
+
+@pytest.mark.parametrize("kind", ["array", "sorted_array"])
+def test_arrays_of_unknown_kind_are_corrupt(kind: str) -> None:
+    """A later release may add a kind, whose ids must not be guessed."""
+    with pytest.raises(CorruptDataError, match="unknown kind"):
+        decode_row_ids(message_of(Segment(**{kind: Array()})))
+
+
 def test_sequences_differing_in_one_id_differ() -> None:
     """Decoded sequences are cached and shared, so they must be read-only and never confused."""
     ids = np.arange(0, 900_000, 300, dtype=np.uint64)
