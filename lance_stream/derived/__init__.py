@@ -6,6 +6,4 @@ change (`computing`), and commits values and `progress` together, to the `same_t
 `separate_table`. `ownership` decides which columns a derivation may write.
 
 Decision 050 has the reasons.
-
-May import: quarantine, verbs, and whatever they may import.
 """

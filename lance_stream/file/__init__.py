@@ -8,6 +8,4 @@ several versions.
 
 `type_support` and `encoding_options` state what a file can hold; `blobs`, `packed_parts` and
 `nested_arrays` are for nested columns; `cached_ranges` are bytes that need no further request.
-
-May import: errors, arrays, byte_ranges, schema, _proto.
 """

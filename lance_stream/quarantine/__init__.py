@@ -3,6 +3,4 @@
 `table` has its columns and location, `quarantine_writer` commits the bad rows of a batch, and
 `replay` lists them and writes them to the table once they fit. Decision 035 explains why both
 happen exactly once.
-
-May import: all packages below `dataset`.
 """

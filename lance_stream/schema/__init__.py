@@ -6,6 +6,4 @@ Read `fields` first (the tree of columns that a manifest and a data file store, 
 tree. `column_names`, `column_paths` and `primary_keys` have the rules for names and keys;
 `system_columns`, `blobs`, `computed_columns` and `declarations` are columns with a special
 meaning.
-
-May import: errors, _proto.
 """

@@ -15,7 +15,7 @@ The folders, in the order in which they build on each other:
 
 `registration` makes the format known to a session. Start with `sink`.
 
-May import: everything in the package. The only package that imports pyspark.
+The only package that imports pyspark.
 
 Its names are imported when they are first used: every worker of Spark imports this package, and
 needs none of them.

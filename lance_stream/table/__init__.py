@@ -11,5 +11,5 @@ version of a branch. `changes` are the rows in which two versions differ.
 
 `paths` has the names of all files, `named_files` the files that a version references.
 
-May import: schema, byte_ranges, errors, _proto. No disk, clock, randomness or Spark.
+No disk, clock, randomness or Spark.
 """

@@ -6,6 +6,4 @@ around these steps) and `upsert` (the entry point). `parts` holds the outcome fo
 rows, `tombstones` and `tombstone_files` hold remembered deletes, `change_feeds` prepares the rows
 of a change feed, and `change_rules` the arguments of AUTO CDC. `histories` merges events instead
 of rows. `large` handles batches that do not fit into one process.
-
-May import: whatever the verbs may import, but not the verbs themselves.
 """

@@ -7,6 +7,4 @@ field's own column; `encodings` has one module each.
 Read `encodings` first, then `pages` (the input of a decoder) and `array_encodings`, the table of
 them; `read_fields` and `write_fields` put columns together, `choose` selects encodings. A file's
 reader calls `field_reader`, which keeps `paged_columns`; `indices_ahead` saves rounds of requests.
-
-May import: errors, arrays, byte_ranges, schema, file.metadata, _proto.
 """
