@@ -10,7 +10,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.cli import main as program
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.predicates import parse_predicate, parse_value
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.spark.arguments.reader_options import parse_reader_options
@@ -86,6 +86,14 @@ def test_values_of_json_are_refused_by_name(text: str, part: str) -> None:
 def test_nulls_beside_json_can_be_tested(text: str) -> None:
     """JSON has one meaning in bytes and in text, and so have the other parts of a condition."""
     assert parse_predicate(text, STORED).text == text
+
+
+@pytest.mark.parametrize("text", ["s.q IS NULL", "items[0].q = 1", "(s).q = 1"])
+def test_absent_parts_beside_json_are_named(text: str) -> None:
+    """A misspelled part of a struct is the user's error, whatever its other parts are."""
+    for parse in (parse_predicate, parse_value):
+        with pytest.raises((NotFoundError, InvalidInputError), match="'q'"):
+            parse(text, STORED)
 
 
 ROWS = pa.schema(

@@ -222,6 +222,25 @@ def test_structs_may_become_packed_or_unpacked(tmp_path: Path, is_packed: bool) 
     ]
 
 
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_dropped_parts_of_packed_structs_vanish(
+    tmp_path: Path, is_packed: bool, version: str
+) -> None:
+    """A file has a packed struct as one column, which is read whole for any of its parts."""
+    uri = uri_of(tmp_path)
+    metadata = {"packed": "true"} if is_packed else None
+    kind = struct(x=pa.int64(), y=pa.int64())
+    schema = pa.schema([pa.field("s", kind, metadata=metadata)])
+    made(uri, {"s": {"x": 1, "y": 2}}, schema=schema, version=version)
+    overwrite(uri, {"s": {"y": 3}})
+    assert images_of(uri, "s") == [
+        (1, "insert", {"y": 2}),
+        (2, "delete", {"y": 2}),
+        (2, "insert", {"y": 3}),
+    ]
+
+
 def test_bytes_that_become_blobs_keep_values(tmp_path: Path) -> None:
     """Blobs are read by other means than plain bytes, while the values are the same."""
     uri = uri_of(tmp_path)

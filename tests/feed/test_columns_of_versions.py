@@ -1,5 +1,6 @@
 """The feed's columns across versions: followed through renames, casts and restores."""
 
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.feed.ancestry import Ancestry
 from lance_stream.feed.columns_of_versions import _source
 from lance_stream.feed.value_conversion import show
 from lance_stream.schema.arrow_schemas import from_arrow
@@ -158,3 +160,16 @@ def test_lists_take_the_items_of_vectors(kind: pa.DataType) -> None:
         lists = vectors.cast(kind)
         source = _source(expected, there, {expected.id: there.id}, 0)
         assert show(lists, source, kind).to_pylist() == [[None, None], None, [None, None]]
+
+
+def test_restored_versions_may_be_removed() -> None:
+    """The restore still has the columns of the version that it brought back."""
+    ds = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64()), ("x", pa.int64())])
+    )
+    ds = ds.rename_columns({"x": "y"}).rename_columns({"y": "z"}).restore(2)
+    ds.cleanup(retain_versions=1)
+    origin = Ancestry(lance_stream.open_dataset(ds.uri).table).origin(4)
+    assert origin is not None
+    assert origin.version == 2
+    assert origin.same == {field.id: field.id for field in ds.table.schema.fields}

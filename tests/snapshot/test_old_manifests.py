@@ -48,6 +48,13 @@ def with_wrong_counts(manifest: table_pb2.Manifest) -> None:
         fragment.deletion_file.num_deleted_rows = deleted
 
 
+def with_wrong_deletions(manifest: table_pb2.Manifest) -> None:
+    """State only the numbers of deleted rows wrongly."""
+    without_counts(manifest)
+    for fragment in manifest.fragments:
+        fragment.deletion_file.num_deleted_rows = 5
+
+
 OLD = pytest.mark.parametrize("change", [without_counts, with_wrong_counts])
 
 
@@ -64,6 +71,16 @@ def test_rows_are_counted_in_the_files(
     assert ds.take([0, 25]).to_pydict() == {"id": [0, 29]}
     rules = [finding.rule for finding in ds.verify()]
     assert ("row counts" in rules) == (change is with_wrong_counts)
+
+
+@pytest.mark.parametrize("change", [with_wrong_counts, with_wrong_deletions])
+def test_each_wrong_count_is_a_finding(
+    change: Callable[[table_pb2.Manifest], object], tmp_path: Path
+) -> None:
+    """Readers ignore these counts, so that only `verify` can tell that other programs see them."""
+    ds = lance_stream.open_dataset(old_table(tmp_path / "t", change))
+    findings = [finding for finding in ds.verify() if finding.rule == "row counts"]
+    assert [finding.where for finding in findings] == ["fragment 0", "fragment 1"]
 
 
 @OLD

@@ -10,6 +10,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset, InvalidInputError
 from lance_stream.snapshot.history import VersionInfo
+from lance_stream.table.changes import row_counts
 from lance_stream.table.changes.row_counts import RowCounts, count_changed_rows
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.fragments.fragment_list import FragmentList
@@ -56,6 +57,40 @@ def test_overwrites_count_deletes_and_inserts(ds: Dataset) -> None:
     """An overwrite replaces all rows, which are no updates even if they are equal."""
     before = ds.count_rows()
     assert numbers(ds.overwrite(rows(1, 2, 3)).versions()[-1]) == (3, 0, before)
+
+
+def test_counts_without_an_operation_are_certain() -> None:
+    """Other programs may leave out the transaction: rows that differ without doubt still count."""
+    ds = new_table().append(rows(0, 1, 2, 3))
+    appended = ds.append(rows(4))
+    updated = appended.update({"x": "'b'"}, where="id >= 0")
+    compacted = updated.append(rows(5)).compact()
+    versions = [dataset.table.manifest for dataset in (ds, appended, updated)]
+    moved = [compacted.checkout(version).table.manifest for version in (5, 6)]
+    assert count_changed_rows(*versions[:2], None) == RowCounts(1)
+    assert count_changed_rows(*versions[1:], None) == RowCounts(0, 5, 0)
+    assert count_changed_rows(*moved, None) is None
+
+
+@pytest.mark.parametrize("column", ["files", "last_updated_at_versions"])
+def test_rows_changed_in_place_are_not_counted(
+    column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts of fragments do not show these rows, and zero updates would be wrong."""
+    monkeypatch.setattr(row_counts, "MAX_ROWS", 0)
+    older = new_table().append(rows(0, 1, 2, 3)).table.manifest
+    fragment = older.fragments[0]
+    appended = new_table().append(rows(0, 1, 2, 3)).append(rows(4)).table.manifest.fragments[1]
+    changes: dict[str, Any] = {
+        "files": fragment.files * 2,
+        "last_updated_at_versions": encode_row_versions(RowVersionSequence.uniform(4, 3)),
+    }
+    for changed, expected in (
+        (fragment, RowCounts(1)),
+        (replace(fragment, **{column: changes[column]}), None),
+    ):
+        newer = replace(older.successor(), fragments=FragmentList.of([changed, appended]))
+        assert count_changed_rows(older, newer, object.__new__(Update)) == expected
 
 
 def test_restores_are_unknown_until_counted(ds: Dataset) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.operations.rows import Update
 from lance_stream.upsert.incoming import IGNORE, HistoryRules, UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.large.running_parts import upsert_staged_rows
@@ -130,3 +132,16 @@ def test_upserts_without_effect_commit_nothing(table: TableVersion) -> None:
     """Without a version there is no order in which it could be the later one."""
     done = upsert(table, rows((2, 5, 2)), replace(RULES["unchanged"], sequence_by="lsn"))
     assert not done.is_new
+
+
+@pytest.mark.parametrize("names", [("id", "a"), ("id", "lsn", "a"), ("a", "id")])
+def test_upserts_state_changed_columns_only(table: TableVersion, names: tuple[str, ...]) -> None:
+    """Indices on the other columns, such as the key, still cover the rows that moved."""
+    data = rows((1, 6, 60), (50, 6, 60)).select(list(names))
+    newest = Dataset(upsert(table, data, UpsertRules(("id",))).table).table
+    transaction = read_transaction(newest.store, newest.manifest)
+    assert transaction is not None
+    assert isinstance(transaction.operation, Update)
+    stated = transaction.operation.fields_for_preserving_frag_bitmap
+    changed = {field.id for field in table.schema.fields if field.name in {*names} - {"id"}}
+    assert set(stated) == changed

@@ -122,6 +122,25 @@ def test_casts_keep_every_value(
     assert cast(values, incoming, wanted).to_pylist() == values
 
 
+@pytest.mark.floors
+@pytest.mark.parametrize("num_hidden", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "expected",
+    [pa.list_(FLOAT, 2), pa.large_list(FLOAT), pa.list_(pa.float64()), pa.list_(pa.float16(), 2)],
+    ids=str,
+)
+def test_items_behind_null_lists_are_dropped(num_hidden: int, expected: pa.DataType) -> None:
+    """Arrow allows a null list to have items, whose number must not shift those of others."""
+    items = pa.array([1.0, 2.0, *[9.0] * num_hidden, 3.0, 4.0], FLOAT)
+    offsets = pa.array([0, 2, 2 + num_hidden, 4 + num_hidden], pa.int32())
+    bitmap = pa.py_buffer(bytes([0b101]))
+    lists = pa.Array.from_buffers(VECTORS, 3, [bitmap, offsets.buffers()[1]], children=[items])
+    batch = pa.RecordBatch.from_arrays([lists], names=["a"])
+    result = cast_batch(batch, pa.schema([("a", expected)]))
+    result.validate(full=True)
+    assert result.column(0).to_pylist() == [[1.0, 2.0], None, [3.0, 4.0]]
+
+
 def test_timestamps_keep_their_instant() -> None:
     """Another zone or unit must not shift the moment."""
     source = pa.timestamp("us", "America/New_York")
@@ -289,6 +308,10 @@ def test_map_values_are_checked_like_columns() -> None:
     there = pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))
     with pytest.raises(InvalidInputError, match=r"'a\.value' must not be null"):
         cast([[], None, [("k", None)]], wide, there)
+    below = pa.map_(pa.string(), pa.struct([NOT_NULL]))
+    loose = pa.map_(pa.string(), pa.struct([("item", pa.int64())]))
+    with pytest.raises(InvalidInputError, match=r"'a\.value\.item' must not be null"):
+        cast([[("k", {"item": None})]], loose, below)
 
 
 def test_extension_types_cast_as_their_storage() -> None:

@@ -119,3 +119,16 @@ def test_deleting_missing_files_is_harmless(tmp_path: Path) -> None:
     delete_files(to.store, fragments)
     delete_files(to.store, fragments)
     assert list((tmp_path / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize("version", [FileVersion.V0_1, FileVersion.V2_0])
+def test_only_old_files_need_stated_dictionaries(tmp_path: Path, version: FileVersion) -> None:
+    """Version 0.1 keeps a dictionary's values in the manifest, where the first rows cannot go."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    schema = assign_ids(from_arrow(pa.schema([("s", pa.struct([("word", kind)]))])))
+    store = open_store(tmp_path)
+    if version is FileVersion.V0_1:
+        with pytest.raises(InvalidInputError, match="'word' has a dictionary"):
+            WriteTarget(store, schema, version)
+    else:
+        assert WriteTarget(store, schema, version).dictionaries == {}

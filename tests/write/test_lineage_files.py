@@ -15,7 +15,7 @@ from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, w
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.lineage.row_ids import decode_row_ids
 from lance_stream.upsert import attempts
-from lance_stream.write.lineage_files import with_lineage_files
+from lance_stream.write.lineage_files import limit_of, with_lineage_files
 from lance_stream.write.planning import StagedFiles
 
 SPILL, LIMIT = "lance.row_lineage.spill", "lance.row_lineage.inline_max_bytes"
@@ -143,3 +143,13 @@ def test_failed_compactions_leave_no_files(ds: Dataset) -> None:
     with pytest.raises(OSError, match="disk"):
         prepare(ds.table, CompactionRules(target_rows=4000), write)
     assert files_of(ds) == before
+
+
+@pytest.mark.parametrize("stable_row_ids", [True, False])
+def test_only_stable_row_ids_have_limits(stable_row_ids: bool) -> None:
+    """Other tables have no lineage, so that a limit must not split their files."""
+    config = {SPILL: "true", LIMIT: "300"}
+    dataset = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/t", SCHEMA, config=config, stable_row_ids=stable_row_ids
+    )
+    assert limit_of(dataset.table) == (300 if stable_row_ids else None)

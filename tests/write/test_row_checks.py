@@ -217,3 +217,16 @@ def test_errors_count_rows_in_words(ids: list[int | None], counted: str) -> None
     checked = CheckedBatches([pa.RecordBatch.from_pydict({"id": ids}, table)], RowRules(table))
     assert len(list(checked)) == 1
     assert counted in str(checked.bad.error("t", 2))
+
+
+@pytest.mark.parametrize("column", ["id", "at"])
+def test_deletes_need_fitting_keys_and_sequence_numbers(column):
+    """A delete finds its row by the key, and is ordered by its sequence number."""
+    stored = pa.schema([("id", pa.int32()), ("at", pa.int32()), ("small", pa.int8())])
+    incoming = pa.schema([(name, pa.int64()) for name in stored.names] + [("_deletes", pa.bool_())])
+    rules = RowRules(stored, keys=("id",), sequence_by="at", deletes="_deletes", casts=False)
+    row = {"id": 1, "at": 1, "small": 1 << 40, "_deletes": True}
+    batch = pa.RecordBatch.from_pylist([row, row | {column: 1 << 40}], incoming)
+    verdict = rules.judge(batch)
+    assert verdict.good.num_rows == 1
+    assert verdict.bad["column"].to_pylist() == [column]

@@ -1,6 +1,10 @@
 """Files that are closed in the background."""
 
+import threading
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -10,6 +14,8 @@ from lance_stream import Dataset
 from lance_stream.errors import CommitUncertainError
 from lance_stream.storage import protocols
 from lance_stream.storage.objects.object_requests import RefusedError
+from lance_stream.storage.store import FileWriter, Store
+from lance_stream.write.uploads import Uploads
 from tests.contracts.object_service import ObjectService
 
 ROW = pa.table({"id": [1]})
@@ -51,6 +57,29 @@ def test_versions_are_published_after_their_files(service: Service, ds: Dataset)
     assert ds.checkout(None).version == 1
     service.is_refusing = False
     assert ds.append(ROW).count_rows() == 1
+
+
+def test_failures_wait_for_running_closes() -> None:
+    """A file that appears after the clean-up of a failed write would stay forever."""
+    begun, closed = threading.Event(), threading.Event()
+
+    class SlowFile:
+        def close(self) -> None:
+            begun.set()
+            time.sleep(0.1)
+            closed.set()
+
+    def write() -> None:
+        store = cast(Store, SimpleNamespace(closes_slowly=True))
+        with Uploads(store) as uploads:
+            with uploads.closing(cast(FileWriter, SlowFile())):
+                pass
+            assert begun.wait(10)
+            raise ValueError("bad row")
+
+    with pytest.raises(ValueError, match="bad row"):
+        write()
+    assert closed.is_set()
 
 
 def test_failed_commits_leave_no_files(service: Service, ds: Dataset) -> None:

@@ -359,6 +359,27 @@ def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.M
     assert by_feed == expected
 
 
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_failures_after_a_stop_are_silent(
+    is_stopped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stop interrupts the round wherever it is, which is no reason to alarm anyone."""
+    table = new_table().append(rows(1)).append(rows(2)).table
+    compaction, stop = BackgroundCompaction(1, CompactionRules(1000)), threading.Event()
+
+    def fail(_tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+        if is_stopped:
+            stop.set()
+        raise OSError("the connection was closed")
+
+    with caplog.at_level(logging.INFO):
+        compaction._run(table, compaction.rules, fail, stop)
+    assert compaction.last_round is not None
+    assert isinstance(compaction.last_round.error, OSError)
+    levels = {record.levelno for record in caplog.records}
+    assert (logging.WARNING in levels) is not is_stopped
+
+
 @pytest.mark.parametrize("every", [0, -1, True, 2.5, "10"])
 def test_invalid_intervals_are_refused(every: Any) -> None:
     """A text or zero must fail at the start of the query, not at the first round."""

@@ -22,6 +22,7 @@ from lance_stream.maintenance.indices import background, child
 from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
 from lance_stream.maintenance.indices.building import UNCHANGED, Built
 from lance_stream.maintenance.indices.child import StoppedChildError, build_in_child
+from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.maintenance.indices.update_indices import request_of
 from lance_stream.maintenance.upkeep import Upkeep
@@ -418,6 +419,29 @@ def test_rounds_without_effect_are_not_repeated(
         assert indexing.wait(60)
     assert len(requests) == 1
     assert "pylance left it unchanged" in indexing.take_outcomes()["id_idx"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_problem"), [(9, 9, True), (9, 10, True), (9, 8, False), (None, 1, True)]
+)
+def test_only_missing_progress_is_a_problem(
+    newest: Callable[[], TableVersion],
+    monkeypatch: pytest.MonkeyPatch,
+    before: int | None,
+    after: int,
+    is_problem: bool,
+) -> None:
+    """An index that covers more rows than before is worth its next round."""
+    table = newest()
+    coverage = index_coverage(table)[0]
+    covered = [replace(coverage, rows_unindexed=after)]
+    monkeypatch.setattr(background, "index_coverage", lambda _: covered)
+    monkeypatch.setattr(Built, "names", frozenset({coverage.name}))
+    following = replace(table, manifest=table.manifest.successor())
+    problems = BackgroundIndexing(ANY_ROW)._without_effect(
+        [replace(coverage, rows_unindexed=before)], Built(), table, following
+    )
+    assert problems == ({coverage.name: f"it still lacks {after} rows"} if is_problem else {})
 
 
 def test_missing_threads_do_not_stop_streams(

@@ -90,3 +90,20 @@ def test_random_headers_are_refused_or_parsed() -> None:
         except CorruptDataError:
             refused += 1
     assert refused > 200
+
+
+@pytest.mark.parametrize("compression", [None, "zstd", "lz4"])
+@pytest.mark.parametrize("kind", [pa.uint32(), pa.string_view()])
+def test_compression_is_read_beside_later_fields(
+    kind: pa.DataType, compression: str | None
+) -> None:
+    """A field may be absent before one that is present, as the counts of views are."""
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch([pa.array([None, None, None], kind)], names=["n"])
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    messages = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    messages.read_next_message()
+    header = parse_batch_header(messages.read_next_message().metadata.to_pybytes())
+    assert (header.num_rows, header.is_compressed) == (3, compression is not None)
