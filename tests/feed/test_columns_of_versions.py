@@ -123,6 +123,15 @@ def test_struct_fields_are_followed_like_columns(uri: str) -> None:
     assert images(ds, "part", columns=["part.y"]) == [(2, "insert", {"y": "a"})]
 
 
+def test_structs_without_fields_are_read_whole() -> None:
+    """They have no part that could be left out, whatever the feed calls them."""
+    ds = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64()), ("s", pa.struct([]))])
+    )
+    ds = ds.append(pa.table({"id": [1], "s": pa.array([{}], pa.struct([]))}))
+    assert images(ds.rename_columns({"s": "t"}), "id", "t") == [(2, "insert", 1, {})]
+
+
 def test_required_columns_may_start_null(uri: str) -> None:
     """A computed column is not nullable, yet older rows have no value of it."""
     lance.dataset(uri).add_columns({"one": "1"})
