@@ -5,10 +5,15 @@ type, so a writer says which columns are vectors.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_stream.errors import InvalidInputError, NotFoundError
+
+SHORTEST_VECTOR: Final = 16
+"""Lists of one length are probably vectors from this length on."""
 
 
 def with_vectors(schema: pa.Schema, sizes: Mapping[str, int]) -> pa.Schema:
@@ -41,6 +46,22 @@ def with_vectors(schema: pa.Schema, sizes: Mapping[str, int]) -> pa.Schema:
         vector = pa.list_(pa.field("item", kind.value_type), size)
         schema = schema.set(index, field.with_type(vector))
     return schema
+
+
+def undeclared_vectors(schema: pa.Schema) -> list[str]:
+    """Return the columns that may have been meant as vectors: lists of floats of any length."""
+    return [
+        field.name
+        for field in schema
+        if (pa.types.is_list(field.type) or pa.types.is_large_list(field.type))
+        and pa.types.is_floating(field.type.value_type)
+    ]
+
+
+def size_of_all(lists: pa.ChunkedArray) -> int | None:
+    """Return the length that all lists have, if vectors have such a length; None otherwise."""
+    lengths = pc.unique(pc.list_value_length(lists.drop_null())).to_pylist()
+    return lengths[0] if len(lengths) == 1 and lengths[0] >= SHORTEST_VECTOR else None
 
 
 def _is_number(kind: pa.DataType) -> bool:

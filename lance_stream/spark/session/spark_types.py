@@ -25,8 +25,8 @@ PySpark's own mapping is not used: it is private, changes its arguments in each 
 supports neither the unsigned types nor the views.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +35,6 @@ from pyspark.sql import types as spark
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema.system_columns import SYSTEM_COLUMNS
 from lance_stream.schema.types.json_columns import text_schema, with_text
-from lance_stream.schema.vectors import with_vectors
 
 _MAX_SPARK_PRECISION = 38
 
@@ -155,30 +154,6 @@ def stored_schema(schema: spark.StructType) -> pa.Schema:
         UnsupportedFeatureError: A column's type cannot be stored; the message names it.
     """
     return pa.schema([_stored_field(field, field.name) for field in schema.fields])
-
-
-_VECTOR_SIZE: Final = "arrow.fixed-size-list.size"
-"""The key in a field's metadata that makes an array a vector, as for lance-spark."""
-
-
-def new_table_schema(schema: spark.StructType, vectors: Mapping[str, int] | None) -> pa.Schema:
-    """Return the Arrow schema of a table that a DataFrame's rows create.
-
-    Args:
-        schema: The DataFrame's columns.
-        vectors: The number of items of vector columns, besides those that metadata declare.
-
-    Raises:
-        UnsupportedFeatureError: A column's type cannot be stored; the message names it.
-        NotFoundError: There is no such column.
-        InvalidInputError: A column cannot be a vector.
-    """
-    declared = {
-        field.name: int(field.metadata[_VECTOR_SIZE])
-        for field in schema.fields
-        if str(field.metadata.get(_VECTOR_SIZE, "")).isdecimal()
-    }
-    return with_vectors(stored_schema(schema), {**declared, **(vectors or {})})
 
 
 def types_in(kind: spark.DataType) -> Iterator[spark.DataType]:

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -15,6 +16,7 @@ from lance_stream.commit.commit_groups import Member
 from lance_stream.errors import (
     ColumnsChangedError,
     InvalidInputError,
+    LanceStreamError,
     NotFoundError,
     OtherBatchError,
     TableReplacedError,
@@ -22,6 +24,7 @@ from lance_stream.errors import (
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.verdicts import has_other_rules
+from lance_stream.schema.vectors import undeclared_vectors
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import SINK, WriterArguments
@@ -38,7 +41,7 @@ from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.modes import MODES, Batch, create_without_rows
 from lance_stream.spark.sink.output_modes import check_output_mode
 from lance_stream.spark.sink.replays import compare_with_ledger, identify, rows_may_differ
-from lance_stream.spark.sink.reports import SinkCommit, log_commit, notify
+from lance_stream.spark.sink.reports import SinkCommit, hint_at_vectors, log_commit, notify
 from lance_stream.table.apply import check_may_write
 from lance_stream.write.phases import Phases
 
@@ -498,9 +501,14 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
 def _apply(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     """Write the rows to a version of the table; version 0 is created, even without rows."""
     done = MODES[str(batch.arguments.mode)](batch, table, commit)
-    if table.version or done.version is not None:
+    if table.version:
         return done
-    return create_without_rows(batch, table, done)
+    if done.version is None:
+        return create_without_rows(batch, table, done)
+    if batch.member is None and undeclared_vectors(table.arrow_schema):
+        with suppress(LanceStreamError):  # only a hint, and the batch is committed
+            hint_at_vectors(open_newest(batch.arguments.uri, batch.arguments.storage_options))
+    return done
 
 
 def _named(batch: Batch, table: TableVersion | None) -> Batch:

@@ -30,8 +30,9 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.jobs.arrow_jobs import Size, quoted
 from lance_stream.spark.jobs.spark_workers import workers_of
+from lance_stream.spark.session.new_tables import new_table_schema
 from lance_stream.spark.session.session_settings import is_case_sensitive
-from lance_stream.spark.session.spark_types import new_table_schema, stored_schema
+from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.sink.bad_rows import RowSorter, keep_committed_attempt, row_sorter
 from lance_stream.spark.sink.batch_writing import (
     Checks,

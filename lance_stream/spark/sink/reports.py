@@ -4,11 +4,17 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from lance_stream.read.take import take
+from lance_stream.schema.vectors import size_of_all, undeclared_vectors
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
 
 _log = logging.getLogger("lance_stream.sink")
+
+_LOOKED_AT: Final = 100
+"""How many rows of a new table are looked at."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,25 @@ def log_commit(commit: SinkCommit) -> None:
     entry: dict[str, Any] = {"table": commit.table, **asdict(commit)}
     entry["seconds"] = {name: round(seconds, 6) for name, seconds in commit.seconds.items()}
     _log.info("lance_sink %s", json.dumps(entry))
+
+
+def hint_at_vectors(table: TableVersion) -> None:
+    """Log a warning if columns of a new table are probably vectors, but not stored as vectors."""
+    columns = undeclared_vectors(table.arrow_schema)
+    if not columns:
+        return
+    num_rows = min(int(table.row_counts.live.sum()), _LOOKED_AT)
+    rows = take(table, row_offsets=range(num_rows), columns=columns)
+    sizes = {name: size_of_all(rows.column(name)) for name in columns}
+    vectors = {name: size for name, size in sizes.items() if size is not None}
+    if vectors:
+        _log.warning(
+            "%s: all lists in %s have one length, so they are probably vectors, but searches and "
+            "indices need fixed-size lists. Create the table with create_options={'vectors': %r}",
+            table.uri,
+            ", ".join(vectors),
+            vectors,
+        )
 
 
 def notify(on_commit: Callable[[SinkCommit], object] | None, commit: SinkCommit) -> None:

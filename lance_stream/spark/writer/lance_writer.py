@@ -56,7 +56,7 @@ from lance_stream.spark.session.column_names import (
     names_in_table,
     resolve_columns,
 )
-from lance_stream.spark.session.spark_types import new_table_schema
+from lance_stream.spark.session.new_tables import new_table_schema
 from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.writer.checked_rows import Job, RowChecks, SortedRows
 from lance_stream.spark.writer.upsert_writer import UpsertJob, commit_upsert, plan_upsert, stage

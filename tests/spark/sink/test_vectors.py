@@ -63,6 +63,22 @@ def test_metadata_of_a_column_declares_a_vector(spark: Any, tmp_path: Path) -> N
     assert nearest(uri, 3.2) == 3
 
 
+def test_undeclared_vectors_are_noticed(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The type of a column cannot be changed once a stream has filled it."""
+    df = spark.range(20).selectExpr(
+        "id", "array_repeat(float(id), 16) AS v", "array_repeat(float(id), int(id % 3)) AS w"
+    )
+    sink = lance_sink(str(tmp_path / "t"), app_id="a")
+    sink(df, 0)
+    (hint,) = [record.getMessage() for record in caplog.records if "vectors" in record.message]
+    assert "all lists in v have one length" in hint
+    assert "create_options={'vectors': {'v': 16}}" in hint
+    sink(df, 1)
+    assert len([record for record in caplog.records if "vectors" in record.message]) == 1
+
+
 def test_vectors_of_another_size_are_refused(spark: Any, tmp_path: Path) -> None:
     """A model that changes its dimension must not end in a table that nobody can search."""
     sink = lance_sink(str(tmp_path / "t"), app_id="a", create_options={"vectors": {"embedding": 5}})

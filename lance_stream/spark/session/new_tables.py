@@ -1,0 +1,33 @@
+"""The columns of a table that a DataFrame's rows create."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from lance_stream.schema.vectors import with_vectors
+from lance_stream.spark.session.spark_types import stored_schema
+
+_VECTOR_SIZE: Final = "arrow.fixed-size-list.size"
+"""The key in a field's metadata that makes an array a vector, as for lance-spark."""
+
+
+def new_table_schema(schema: spark.StructType, vectors: Mapping[str, int] | None) -> pa.Schema:
+    """Return the Arrow schema of a table that a DataFrame's rows create.
+
+    Args:
+        schema: The DataFrame's columns.
+        vectors: The number of items of vector columns, besides those that metadata declare.
+
+    Raises:
+        UnsupportedFeatureError: A column's type cannot be stored; the message names it.
+        NotFoundError: There is no such column.
+        InvalidInputError: A column cannot be a vector.
+    """
+    declared = {
+        field.name: int(field.metadata[_VECTOR_SIZE])
+        for field in schema.fields
+        if str(field.metadata.get(_VECTOR_SIZE, "")).isdecimal()
+    }
+    return with_vectors(stored_schema(schema), {**declared, **(vectors or {})})
