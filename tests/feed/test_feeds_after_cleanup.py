@@ -67,6 +67,10 @@ def feeds(ds: Dataset, first: int) -> dict[tuple[int, int, str], list[dict[str, 
 @settings(max_examples=60 if ALL_CASES else 15)
 @given(steps=STEPS, tagged=st.none() | st.integers(1, 3))
 @example(tagged=None, steps=[("swap", 0), ("restore", 0)])
+@example(
+    tagged=None,
+    steps=[("append", 0), ("drop", 1), ("compact", 0), ("add", 0), ("restore", 1)],
+)
 @example(tagged=None, steps=[("update", 2), ("swap", 0), ("restore", 0)])
 @example(tagged=None, steps=[("rename", 0), ("update", 2), ("restore", 0)])
 @example(tagged=None, steps=[("drop", 0), ("drop", 0), ("update", 0), ("compact", 0)])

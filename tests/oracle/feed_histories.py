@@ -218,11 +218,30 @@ def sql_type(kind: str) -> str:
     return {"int32": "INT", "int64": "BIGINT", "float32": "FLOAT", "float64": "DOUBLE"}[kind]
 
 
+def versions_that_reuse_ids(ds: lance_stream.Dataset, versions: Iterable[int]) -> set[int]:
+    """Return the versions whose new columns have ids of columns that were dropped before.
+
+    A compaction has removed the values under the id: what it means is known from the versions
+    between alone.
+    """
+    reusing: set[int] = set()
+    dropped: set[int] = set()
+    before: set[int] = set()
+    for version in sorted(versions):
+        ids = {field.id for field in ds.checkout(version).table.schema.walk()}
+        if ids & dropped:
+            reusing.add(version)
+        dropped = (dropped | (before - ids)) - ids
+        before = ids
+    return reusing
+
+
 def lost_lineages(ds: lance_stream.Dataset, unstamped: Iterable[int] = ()) -> set[int]:
     """Return before which versions a cleanup removes what the feed of later ones needs.
 
     A restore reaches back to a version before them, and what comes between, now gone as well, gave
-    field ids another meaning, or changed rows without new row versions.
+    field ids another meaning (an overwrite, another restore, or a new column with the id of one
+    that was dropped and compacted away), or changed rows without new row versions.
 
     Args:
         ds: The newest version.
@@ -230,6 +249,7 @@ def lost_lineages(ds: lance_stream.Dataset, unstamped: Iterable[int] = ()) -> se
     """
     infos = {version.version: version.operation for version in ds.versions()}
     unknown = {v for v, name in infos.items() if name in ("Overwrite", "Restore")} | {*unstamped}
+    unknown |= versions_that_reuse_ids(ds, infos)
     restored = {v: restored_version(ds.checkout(v).table) for v in infos}
     return {
         first
