@@ -405,17 +405,17 @@ def test_exiting_mid_compaction_leaves_no_file(tmp_path: Path) -> None:
         import lance_stream
         from lance_stream.maintenance.compaction.background import BackgroundCompaction
         from lance_stream.maintenance.compaction.plan import CompactionRules
-        from lance_stream.maintenance.compaction.rewrites import write_here
+        from lance_stream.maintenance.compaction.rewrites import write_locally
 
         writing = threading.Event()
 
         def write(tasks):
-            yield from write_here(tasks[:1])
+            yield from write_locally(tasks[:1])
             print("one of", len(tasks), flush=True)
             writing.set()
             while threading.main_thread().is_alive():
                 time.sleep(0.01)
-            yield from write_here(tasks[1:])
+            yield from write_locally(tasks[1:])
 
         compaction = BackgroundCompaction(1, CompactionRules(2000))
         compaction.after_batch(0, lambda: lance_stream.open_dataset({uri!r}).table, write)
