@@ -18,7 +18,7 @@ and again on every commit attempt.
 that a replay is distinguished from other rows under the same batch id. `recent` has the same for
 earlier batches, newest first (`MAX_RECENT`); rules there are "" if they are the entry's own, and
 null if unknown. Entries of older versions have none of the four. `quarantined` is the digest of the
-newest batch's bad rows, if it had any that were set aside (see `quarantine.set_aside`);
+newest batch's bad rows, if it had any that were set aside (see `quarantine.quarantine_writer`);
 `last_quarantined` is the newest batch before it that had any, and their digest.
 
 If a stream has had no batch for long (`MAX_SILENT_VERSIONS`), its entry loses `recent`: a table may
