@@ -30,7 +30,6 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.jobs.arrow_jobs import Size, quoted
 from lance_stream.spark.jobs.spark_workers import workers_of
-from lance_stream.spark.session.new_tables import new_table_schema
 from lance_stream.spark.session.session_settings import is_case_sensitive
 from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.sink.bad_rows import RowSorter, keep_committed_attempt, row_sorter
@@ -45,6 +44,7 @@ from lance_stream.spark.sink.batch_writing import (
 from lance_stream.spark.sink.reports import SinkCommit, size_of_files
 from lance_stream.spark.sink.staged_upserts import upsert_by_staging
 from lance_stream.spark.writer.batch_types import check_compared, check_readable, is_condition
+from lance_stream.spark.writer.new_tables import new_table_schema
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.change_feeds import check_has_changes

@@ -56,9 +56,9 @@ from lance_stream.spark.session.column_names import (
     names_in_table,
     resolve_columns,
 )
-from lance_stream.spark.session.new_tables import new_table_schema
 from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.writer.checked_rows import Job, RowChecks, SortedRows
+from lance_stream.spark.writer.new_tables import new_table_schema
 from lance_stream.spark.writer.upsert_writer import UpsertJob, commit_upsert, plan_upsert, stage
 from lance_stream.spark.writer.upsert_writer import discard as discard_staged
 from lance_stream.table.fragments.fragment import Fragment, decode_fragment, encode_fragment

@@ -29,10 +29,10 @@ from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import column_finder, names_in_table
-from lance_stream.spark.session.new_tables import new_table_schema
 from lance_stream.spark.session.spark_types import stored_schema
 from lance_stream.spark.writer.batch_types import check_compared, check_readable
 from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
+from lance_stream.spark.writer.new_tables import new_table_schema
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.change_feeds import check_has_changes
