@@ -636,7 +636,7 @@ class TableFollower:
         return NotFoundError(
             f"version {position.last_version} of {self.uri}, up to which changes have been read, "
             "is not the one that exists now: the table was deleted and re-created, or restored "
-            "from a copy. Start a new query, with a new checkpoint"
+            "from a copy. Start a new query, with a new checkpoint; or follow without a position"
         )
 
     def _report_loss(self, problem: str, history: ExistingVersions, instead: str) -> None:
@@ -645,10 +645,10 @@ class TableFollower:
             oldest, newest = history.versions[0], history.versions[-1]
             raise NotFoundError(
                 f"{self.uri}: {problem}. The oldest existing version is {oldest}, the newest "
-                f"{newest}. Set failOnDataLoss to false to continue anyway ({instead}); or "
-                f"start a new query, with a new checkpoint: with startingVersion {oldest + 1}, or "
-                "without it for a snapshot first. The option consumer makes cleanup keep what a "
-                "stream has yet to read"
+                f"{newest}. Set failOnDataLoss (fail_on_data_loss) to false to continue anyway "
+                f"({instead}); or start a new query, with a new checkpoint: with startingVersion "
+                f"{oldest + 1}, or without it for a snapshot first. The option consumer makes "
+                "cleanup keep what a stream has yet to read"
             )
         self._warn(problem, instead)
 
