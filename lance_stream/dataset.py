@@ -474,7 +474,7 @@ class Dataset:
                 table was deleted or re-created.
             UnsupportedFeatureError: The table has no stable row ids.
         """
-        if columns is not None and not isinstance(columns, str):
+        if columns is not None:
             columns = as_names(columns, "columns")
         rules = FollowRules(
             FeedRules(None, NO_DEDUPLICATION, pre_images, compute_updates, column_backfills),

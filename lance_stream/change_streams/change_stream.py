@@ -14,13 +14,13 @@ position means the same in both, and any batch can be read again from the positi
 """
 
 import asyncio
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Event
 from types import TracebackType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -45,6 +45,9 @@ BATCH_ROWS: Final = 131072
 DEFAULT_LIMITS: Final = Limits(rows=BATCH_ROWS)
 
 _LONGEST_WAIT: Final = 86400
+_NAP_SECONDS: Final = 0.1
+
+T = TypeVar("T")
 
 _REMEDY: Final = (
     "Follow the newest version from the position of the last batch: its columns are read from "
@@ -95,11 +98,14 @@ class FollowRules:
         for name, limit in limits.items():
             if limit is not None and (as_number(limit) or 0) < 1:
                 raise InvalidInputError(f"{name} must be a whole number from 1, not {limit!r}")
-        if not 0 < self.poll_seconds <= _LONGEST_WAIT:
+        is_number = isinstance(self.poll_seconds, int | float)
+        if not is_number or not 0 < self.poll_seconds <= _LONGEST_WAIT:
             raise InvalidInputError(
                 f"poll_seconds must be greater than 0 and at most {_LONGEST_WAIT}, not "
                 f"{self.poll_seconds!r}"
             )
+        if not isinstance(self.consumer, str | None):
+            raise InvalidInputError(f"consumer must be a name, not {self.consumer!r:.200}")
         if not isinstance(self.after, str | None) and as_number(self.after) is None:
             raise InvalidInputError(
                 f"after must be the position of a batch, or a version, not {self.after!r:.200}"
@@ -129,6 +135,12 @@ class ChangeBatch:
 
 _Read: TypeAlias = tuple[Position, pa.Table]
 """The end of a batch, and its rows."""
+
+
+async def _finished(future: "Future[Any]") -> None:
+    """Wait for a future, which goes on if the wait is canceled; raise its error."""
+    await asyncio.wait([asyncio.wrap_future(future)])
+    future.result()
 
 
 class ChangeStream:
@@ -177,11 +189,12 @@ class ChangeStream:
     def __next__(self) -> ChangeBatch:
         """Record the previous batch as processed, and return the next one; may wait for it."""
         while not self._closed.is_set():
-            self._record()
             was_ahead = self._next is not None
-            request = self._request()
-            wait([request])
-            batch = self._accept(request)
+            try:
+                self._submit(self._record).result()
+                batch = self._accept(self._request())
+            except CancelledError:
+                break  # closed by another thread
             if batch is not None:
                 return batch
             if was_ahead or self._next is not None:
@@ -201,19 +214,28 @@ class ChangeStream:
         If it is canceled, no batch is lost: the next call returns it.
         """
         while not self._closed.is_set():
-            await asyncio.to_thread(self._record)
             was_ahead = self._next is not None
-            request = self._request()
-            await asyncio.wait([asyncio.wrap_future(request)])
-            batch = self._accept(request)
+            try:
+                await _finished(self._submit(self._record))
+                request = self._request()
+                await _finished(request)
+                batch = self._accept(request)
+            except CancelledError:
+                break
             if batch is not None:
                 return batch
             if was_ahead or self._next is not None:
                 continue
             if not self._rules.wait:
                 break
-            await asyncio.sleep(self._rules.poll_seconds)
+            await self._wait_for_poll()
         raise StopAsyncIteration
+
+    async def _wait_for_poll(self) -> None:
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._rules.poll_seconds
+        while not self._closed.is_set() and clock() < end:
+            await asyncio.sleep(min(_NAP_SECONDS, self._rules.poll_seconds))
 
     def __enter__(self) -> "ChangeStream":
         """Return the stream."""
@@ -247,7 +269,7 @@ class ChangeStream:
 
     def lag(self) -> Lag:
         """Return how far that position is behind the newest version."""
-        return self._reader.submit(self._lag).result()
+        return self._run(self._lag)
 
     def _lag(self) -> Lag:
         self._follower.newest_listed()
@@ -264,12 +286,33 @@ class ChangeStream:
                 "the stream has no consumer to record progress for: pass consumer='name' to "
                 "follow, or store the batch's position with your output and pass it as after=..."
             )
-        self._record()
+        self._run(self._record)
 
     def _record(self) -> None:
-        if self._unrecorded is not None:
-            self._progress.record_position(self._refs, self._unrecorded)
-            self._unrecorded = None
+        position = self._unrecorded
+        if position is not None:
+            self._progress.record_position(self._refs, position)
+            if self._unrecorded is position:
+                self._unrecorded = None
+
+    def _submit(self, function: Callable[..., T], *arguments: object) -> "Future[T]":
+        """Let the reader's thread call a function: all that reads or records is in one order.
+
+        Raises:
+            CancelledError: The stream has been closed.
+        """
+        try:
+            return self._reader.submit(function, *arguments)
+        except RuntimeError:
+            raise CancelledError from None
+
+    def _run(self, function: Callable[[], T]) -> T:
+        """Return what a function returns; in a closed stream, nothing else uses its state."""
+        try:
+            future = self._submit(function)
+        except CancelledError:
+            return function()
+        return future.result()
 
     def _beginning(self, table: TableVersion) -> Position:
         rules, after = self._rules, self._rules.after
@@ -308,17 +351,17 @@ class ChangeStream:
     def _request(self) -> Future[_Read | None]:
         """Return the read of the next batch, which may have begun."""
         if self._next is None:
-            self._next = self._reader.submit(self._read_after, self._position)
+            self._next = self._submit(self._read_after, self._position)
         return self._next
 
     def _accept(self, request: Future[_Read | None]) -> ChangeBatch | None:
         """Return the batch of a read; None if nothing is new, or no row meets the condition."""
         self._next = None
-        read = None if request.cancelled() else request.result()
+        read = request.result()
         if read is None:
             return None
         self._position, rows = read
-        with suppress(RuntimeError):  # the stream has been closed
+        with suppress(CancelledError):
             self._request()
         if rows.num_rows:
             self._unrecorded = self._position

@@ -42,13 +42,13 @@ def parse_position(text: str) -> Position:
     """
     try:
         stored = json.loads(text)
-    except ValueError:
-        stored = None
-    if not isinstance(stored, dict):
-        raise CorruptDataError(
-            f"{text[:200]!r} is not a position of a change stream. Pass the `position` of a batch"
-        )
-    return parse_offset(stored)
+        if isinstance(stored, dict):
+            return parse_offset(stored)
+    except (ValueError, CorruptDataError):
+        pass
+    raise CorruptDataError(
+        f"{text[:200]!r} is not a position of a change stream. Pass the `position` of a batch"
+    )
 
 
 class ConsumerProgress:

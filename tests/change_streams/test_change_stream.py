@@ -14,7 +14,12 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.change_streams.change_stream import ChangeStream
-from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    LanceStreamError,
+    NotFoundError,
+)
 from lance_stream.maintenance.consumers import list_consumers
 
 
@@ -242,6 +247,9 @@ BAD: list[Any] = [
     ({"after": 1.5}, "after must be the position of a batch"),
     ({"after": 99}, "its newest version is 5"),
     ({"filter": "y > 1"}, "y"),
+    ({"poll_seconds": "x"}, "poll_seconds must be greater than 0"),
+    ({"consumer": 5}, "consumer must be a name"),
+    ({"after": '{"version": 99}'}, "is not a position of a change stream"),
     ({"consumer": "a/b"}, "cannot be the name of a consumer"),
 ]
 
@@ -251,7 +259,7 @@ def test_bad_arguments_are_refused_at_once(
     ds: Dataset, arguments: dict[str, Any], message: str
 ) -> None:
     """A wrong argument shows where it is written, and not when the first batch is read."""
-    with pytest.raises((InvalidInputError, NotFoundError), match=message):
+    with pytest.raises(LanceStreamError, match=message):
         ds.follow(**arguments)
 
 
@@ -277,3 +285,41 @@ def test_following_imports_no_spark() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_canceled_wait_still_records_the_batch(ds: Dataset) -> None:
+    """Recording goes on in another thread, and must not take the next batch for the one before."""
+
+    async def read_three() -> None:
+        stream = ds.follow("trainer", wait=False, max_rows=2)
+        for _ in range(3):
+            await anext(stream)
+            waiting = asyncio.create_task(anext(stream))  # type: ignore[arg-type]  # a coroutine
+            await asyncio.sleep(0)
+            waiting.cancel()
+        stream.commit()
+        stream.close()
+
+    asyncio.run(read_three())
+    assert len(read(ds.follow("trainer", wait=False))) == ds.count_rows() - 6
+
+
+def test_closing_ends_an_asynchronous_wait(ds: Dataset) -> None:
+    """A service that shuts down must neither hang nor see an internal error."""
+
+    async def close_while_waiting() -> list[Any]:
+        batches: list[Any] = []
+        for delay in (0, 0.01, 0.2):
+            stream = ds.follow(snapshot=False, poll_seconds=60)
+
+            async def collect(stream: ChangeStream = stream) -> None:
+                batches.extend([batch async for batch in stream])
+
+            waiting = asyncio.create_task(collect())
+            await asyncio.sleep(delay)
+            stream.close()
+            await asyncio.wait_for(waiting, 5)
+            assert stream.lag().versions == 0
+        return batches
+
+    assert asyncio.run(close_while_waiting()) == []
