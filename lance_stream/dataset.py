@@ -8,7 +8,12 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from lance_stream.arguments import as_names, as_number
-from lance_stream.change_streams.change_stream import BATCH_ROWS, ChangeStream, FollowRules
+from lance_stream.change_streams.change_stream import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    ChangeStream,
+    FollowRules,
+)
 from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed import changes, row_counts
@@ -430,7 +435,7 @@ class Dataset:
         columns: Sequence[str] | None = None,
         filter: str | None = None,
         max_rows: int = BATCH_ROWS,
-        max_bytes: int | None = None,
+        max_bytes: int | None = BATCH_BYTES,
         max_versions: int | None = None,
         pre_images: bool = True,
         compute_updates: bool = True,

@@ -39,10 +39,11 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.detached import check_is_attached
 from lance_stream.table.version_marks import mark_of
 
-BATCH_ROWS: Final = 131072
-"""The maximum number of rows of a batch, if the caller sets none."""
+BATCH_ROWS: Final = 1 << 18
+BATCH_BYTES: Final = 128 << 20
+"""The maximum size of a batch, if the caller sets none."""
 
-DEFAULT_LIMITS: Final = Limits(rows=BATCH_ROWS)
+DEFAULT_LIMITS: Final = Limits(rows=BATCH_ROWS, size_bytes=BATCH_BYTES)
 
 _LONGEST_WAIT: Final = 86400
 _NAP_SECONDS: Final = 0.1
