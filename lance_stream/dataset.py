@@ -448,8 +448,9 @@ class Dataset:
         columns of `changes`, and the `position` after them. The rows, their order and the limits
         are those of Spark's stream, and a batch may end inside a version.
 
-        A consumer's position is stored with the table when the next batch is requested, so a batch
-        is repeated if the program dies while processing it. For results exactly once, store
+        A consumer's position is stored with the table when the next batch is requested (with the
+        first request, where it begins), so a batch is repeated if the program dies while processing
+        it. For results exactly once, store
         `batch.position` together with the results, and pass it as `after`.
 
         Args:
@@ -482,16 +483,16 @@ class Dataset:
         if columns is not None:
             columns = as_names(columns, "columns")
         rules = FollowRules(
-            FeedRules(None, NO_DEDUPLICATION, pre_images, compute_updates, column_backfills),
-            columns,
-            filter,
-            Limits(max_versions, max_rows, max_bytes),
-            consumer,
-            after,
-            snapshot,
-            wait,
-            poll_seconds,
-            fail_on_data_loss,
+            feed=FeedRules(None, NO_DEDUPLICATION, pre_images, compute_updates, column_backfills),
+            columns=columns,
+            filter=filter,
+            limits=Limits(max_versions, max_rows, max_bytes),
+            consumer=consumer,
+            after=after,
+            snapshot=snapshot,
+            wait=wait,
+            poll_seconds=poll_seconds,
+            fail_on_data_loss=fail_on_data_loss,
         )
         return ChangeStream(self.table, rules)
 

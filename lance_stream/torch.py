@@ -18,6 +18,7 @@ Needs torch, which `lance-stream[torch]` installs; nothing else in the package i
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -152,7 +153,7 @@ class VersionDataset(IterableDataset[Tensors]):
         self._epoch, self._num_done = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which batches this worker has given: the version, the order, and how many rows."""
+        """Return what this worker has returned: the version, the order, and how many rows."""
         return {
             "uri": self.uri,
             "version": self.version,
@@ -181,12 +182,12 @@ class VersionDataset(IterableDataset[Tensors]):
         self._num_done = state["rows_done"]
 
     def __iter__(self) -> Iterator[Tensors]:
-        """Yield the batches of this worker, after those that it has given in this epoch."""
+        """Yield this worker's batches that it has not yet returned in this epoch."""
         ds = self._open()
         reader = ThreadPoolExecutor(1, thread_name_prefix="lance-stream-torch")
         pending: Future[pa.Table] | None = None
         try:
-            for positions in [*self._remaining_chunks(), None]:
+            for positions in chain(self._remaining_chunks(), [None]):
                 following = None
                 if positions is not None:
                     following = reader.submit(ds.take, positions, columns=self._columns)
@@ -204,7 +205,7 @@ class VersionDataset(IterableDataset[Tensors]):
             yield to_tensors(rows)
 
     def _remaining_chunks(self) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield the positions of the rows that this worker has yet to give, chunk by chunk."""
+        """Yield the positions of the rows that this worker has not yet returned, by chunk."""
         shard, num_shards = _shard(self._rank, self._world_size)
         first = shard * self.num_rows // num_shards
         stop = (shard + 1) * self.num_rows // num_shards
@@ -217,13 +218,14 @@ class VersionDataset(IterableDataset[Tensors]):
             starts = np.random.default_rng([self._seed, self._epoch]).permutation(starts)
         begun = 0  # rows of the chunks before, in this order
         for start in starts.tolist():
-            rows = np.arange(start, min(start + self._chunk_rows, self.num_rows))
-            low, high = max(first - begun, 0), min(stop - begun, len(rows))
+            size = min(self._chunk_rows, self.num_rows - start)
+            low, high = max(first - begun, 0), min(stop - begun, size)
             if low < high:
+                rows = np.arange(start, start + size)
                 if self._seed is not None:
                     rows = np.random.default_rng([self._seed, self._epoch, start]).permutation(rows)
                 yield rows[low:high]
-            begun += len(rows)
+            begun += size
 
     def _open(self) -> Dataset:
         return open_dataset(self.uri, storage_options=self._storage_options).checkout(self.version)
@@ -232,7 +234,7 @@ class VersionDataset(IterableDataset[Tensors]):
 class ChangeDataset(IterableDataset[Tensors]):
     """The rows and changes of a followed table, in batches.
 
-    Each worker reads the feed and keeps the rows that are its own, by their row ids.
+    Each worker reads the whole feed, and keeps its share of the rows, chosen by row id.
 
     Args:
         uri: The table's location.

@@ -176,7 +176,8 @@ class ChangeStream:
         self._progress = ConsumerProgress(rules.consumer, keeps_positions=True)
         self._position = self._beginning(table)
         self._columns = self._columns_from(table, self._position)
-        self._unrecorded: Position | None = None  # of the batch that the caller is processing
+        # The position before which everything is processed: at first, where the stream begins.
+        self._unrecorded: Position | None = self._position
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="lance-stream-follow")
         self._next: Future[_Read | None] | None = None
         self._closed = Event()
@@ -277,7 +278,7 @@ class ChangeStream:
         return self._follower.lag(self._position)
 
     def commit(self) -> None:
-        """Record the returned batches as processed now, and not when the next one is requested.
+        """Record the returned batches as processed now, not when the next one is requested.
 
         Raises:
             InvalidInputError: The stream has no consumer.
@@ -362,13 +363,10 @@ class ChangeStream:
         if read is None:
             return None
         self._position, rows = read
+        self._unrecorded = self._position
         with suppress(CancelledError):
             self._request()
-        if rows.num_rows:
-            self._unrecorded = self._position
-            return ChangeBatch(rows, position_text(self._position))
-        self._progress.record_position(self._refs, self._position)  # there is nothing to process
-        return None
+        return ChangeBatch(rows, position_text(self._position)) if rows.num_rows else None
 
     def _read_after(self, start: Position) -> _Read | None:
         """Return the end of the batch after a position, and its rows; None if nothing is new."""

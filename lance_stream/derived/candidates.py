@@ -110,7 +110,7 @@ def changed_since(
         fragment_id: older.manifest.fragments.raw(index)
         for index, fragment_id in enumerate(older.manifest.fragments.ids)
     }
-    excluded_offsets = older.manifest.fragments.index_by_id
+    older_indices = older.manifest.fragments.index_by_id
     untouched: list[int] = []
     others: list[Rows] = []
     for index, fragment_id in enumerate(table.manifest.fragments.ids):
@@ -119,7 +119,7 @@ def changed_since(
             continue
         fragment = table.manifest.fragments[index]
         if fragment_id in before:
-            then = older.manifest.fragments[excluded_offsets[fragment_id]]
+            then = older.manifest.fragments[older_indices[fragment_id]]
             if is_restored_with and files_of(then, field_ids) == files_of(fragment, field_ids):
                 untouched.append(fragment_id)
                 continue

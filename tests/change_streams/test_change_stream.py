@@ -121,6 +121,15 @@ def test_a_consumer_stores_positions_inside_versions(ds: Dataset) -> None:
     assert seen + rest == changes_after(newer, ds.version)
 
 
+def test_a_consumer_begins_at_its_first_start(ds: Dataset) -> None:
+    """What is committed between the first two runs of a program must not be lost to it."""
+    assert read(ds.follow("service", snapshot=False, wait=False)) == []
+    newer = ds.append(rows(60)).append(rows(61))
+    newer.cleanup(retain_versions=1)
+    later = newer.follow("service", snapshot=False, wait=False)
+    assert [row["id"] for row in read(later)] == [60, 61]
+
+
 def test_cleanup_keeps_what_a_consumer_needs(ds: Dataset) -> None:
     """Versions that a consumer has yet to read must survive a cleanup, the snapshot's too."""
     with ds.follow("trainer", wait=False, max_rows=2) as stream:

@@ -16,7 +16,7 @@ torch: Any = need("torch")
 
 from torch.utils.data import DataLoader  # noqa: E402  # skipped without torch
 
-from lance_stream.torch import ChangeDataset, VersionDataset  # noqa: E402
+from lance_stream.torch import ChangeDataset, VersionDataset  # noqa: E402  # needs torch
 
 pytestmark = [pytest.mark.recipes, pytest.mark.nightly]
 

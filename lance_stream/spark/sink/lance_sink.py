@@ -505,9 +505,11 @@ def _apply(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
         return done
     if done.version is None:
         return create_without_rows(batch, table, done)
-    if batch.member is None and undeclared_vectors(table.arrow_schema):
+    lists = undeclared_vectors(table.arrow_schema)
+    if lists and batch.member is None:
         with suppress(LanceStreamError):  # only a hint, and the batch is committed
-            hint_at_vectors(open_newest(batch.arguments.uri, batch.arguments.storage_options))
+            uri, options = batch.arguments.uri, batch.arguments.storage_options
+            hint_at_vectors(open_newest(uri, options), lists)
     return done
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from lance_stream.read.take import take
-from lance_stream.schema.vectors import size_of_all, undeclared_vectors
+from lance_stream.schema.vectors import size_of_all
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
 
@@ -85,11 +85,8 @@ def log_commit(commit: SinkCommit) -> None:
     _log.info("lance_sink %s", json.dumps(entry))
 
 
-def hint_at_vectors(table: TableVersion) -> None:
-    """Log a warning if columns of a new table are probably vectors, but not stored as vectors."""
-    columns = undeclared_vectors(table.arrow_schema)
-    if not columns:
-        return
+def hint_at_vectors(table: TableVersion, columns: Sequence[str]) -> None:
+    """Log a warning if columns of lists are probably vectors, but not stored as vectors."""
     num_rows = min(int(table.row_counts.live.sum()), _LOOKED_AT)
     rows = take(table, row_offsets=range(num_rows), columns=columns)
     sizes = {name: size_of_all(rows.column(name)) for name in columns}
