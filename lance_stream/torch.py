@@ -29,6 +29,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from lance_stream.dataset import Dataset, open_dataset
 from lance_stream.errors import InvalidInputError
+from lance_stream.schema.system_columns import ROW_ID
 from lance_stream.snapshot.resolving import VersionSpec
 
 Tensors: TypeAlias = dict[str, Any]
@@ -104,14 +105,14 @@ class VersionDataset(IterableDataset[Tensors]):
         uri: The table's location.
         version: A version, tag or time; None for the newest, which is fixed by this call.
         columns: As in `Dataset.scan`.
-        batch_rows: Rows of a batch; the last one of a worker may have fewer.
+        batch_rows: Rows of a batch; the last one of each chunk may have fewer.
         seed: Shuffles the rows; None for the order of the table.
         chunk_rows: Adjacent rows that are read together and shuffled among themselves. More mix
             better and take more memory.
         rank: This process among those of the training; None for torch.distributed's.
         world_size: How many there are.
-        is_even: Whether all ranks and workers get the same number of rows; at most as many rows
-            as there are workers are then left out.
+        is_even: Whether all ranks and workers get the same number of rows; fewer rows than there
+            are workers are then left out.
         storage_options: Settings of the store.
 
     Raises:
@@ -160,6 +161,7 @@ class VersionDataset(IterableDataset[Tensors]):
             "seed": self._seed,
             "epoch": self._epoch,
             "chunk_rows": self._chunk_rows,
+            "shard": list(_shard(self._rank, self._world_size)),
             "rows_done": self._num_done,
         }
 
@@ -169,11 +171,13 @@ class VersionDataset(IterableDataset[Tensors]):
         Raises:
             InvalidInputError: The state is of another table, or of rows in another order.
         """
-        for name, current in (("uri", self.uri), ("chunk_rows", self._chunk_rows)):
-            if state[name] != current:
+        current = self.state_dict()
+        for name in ("uri", "chunk_rows", "shard"):
+            if state[name] != current[name]:
                 raise InvalidInputError(
-                    f"the state has {name}={state[name]!r}, this dataset {current!r}: the rows "
-                    "would come in another order. Create the dataset as for the state"
+                    f"the state has {name}={state[name]!r}, this dataset {current[name]!r}: other "
+                    "rows would be skipped. Create the dataset as for the state, with as many "
+                    "ranks and workers"
                 )
         if state["version"] != self.version:
             self.version = state["version"]
@@ -265,7 +269,7 @@ class ChangeDataset(IterableDataset[Tensors]):
             )
         ds = open_dataset(uri, storage_options=storage_options)
         with ds.follow(**options) as stream:  # are the options right?
-            self._position = stream.position
+            self._position, self._names = stream.position, stream.schema.names
         self.uri = ds.uri
         self._storage_options, self._options = storage_options, options
         self._rank, self._world_size = rank, world_size
@@ -289,12 +293,14 @@ class ChangeDataset(IterableDataset[Tensors]):
         shard, num_shards = _shard(self._rank, self._world_size)
         ds = open_dataset(self.uri, storage_options=self._storage_options)
         options = {**self._options, "after": self._position}
+        if num_shards > 1 and ROW_ID not in self._names:
+            options["columns"] = [*self._names, ROW_ID]
         with ds.follow(**options) as stream:
             for batch in stream:
                 self._position = batch.position
                 rows = batch.rows
                 if num_shards > 1:
-                    row_ids = rows.column("_rowid").to_numpy()
+                    row_ids = rows.column(ROW_ID).to_numpy()
                     rows = rows.filter(pa.array(row_ids % num_shards == shard))
                 if rows.num_rows:
-                    yield to_tensors(rows)
+                    yield to_tensors(rows.select(self._names))

@@ -137,6 +137,8 @@ def test_states_of_other_data_are_refused(uri: str) -> None:
     state = VersionDataset(uri, chunk_rows=20).state_dict()
     with pytest.raises(InvalidInputError, match="chunk_rows"):
         VersionDataset(uri, chunk_rows=30).load_state_dict(state)
+    with pytest.raises(InvalidInputError, match="as many ranks and workers"):
+        VersionDataset(uri, chunk_rows=20, rank=0, world_size=2).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
@@ -168,11 +170,15 @@ def test_changes_continue_at_a_position(uri: str) -> None:
     assert seen + ids_of(resumed) == [*LIVE, *range(500, 510)]
 
 
-def test_ranks_share_changes_by_row(uri: str) -> None:
-    """The changes of one row stay together, in their order."""
-    shares = [
-        ids_of(ChangeDataset(uri, rank=rank, world_size=2, wait=False, columns=["id"]))
+@pytest.mark.parametrize("columns", [["id"], ["id", "_change_type"]])
+def test_ranks_share_changes_by_row(uri: str, columns: list[str]) -> None:
+    """The changes of one row stay together, in their order, whichever columns are selected."""
+    batches = [
+        list(ChangeDataset(uri, rank=rank, world_size=2, wait=False, columns=columns))
         for rank in range(2)
     ]
+    if len(columns) > 1:
+        assert list(batches[0][0]) == columns
+    shares = [ids_of(batches_of_rank) for batches_of_rank in batches]
     assert sorted(shares[0] + shares[1]) == LIVE
     assert min(map(len, shares)) > 0
