@@ -111,13 +111,24 @@ def check_java() -> Check:
 
 
 def check_workers() -> Check:
-    """Check the Python that Spark would start workers with on this machine."""
-    executable = os.environ.get("PYSPARK_PYTHON", "python3")
+    """Check the Python that Spark would start workers with on this machine.
+
+    An unfit default is a warning, because a program may set `PYSPARK_PYTHON` itself.
+    """
+    setting = os.environ.get("PYSPARK_PYTHON")
+    executable = setting or "python3"
     problem = pythons.find_problem(executable)
-    if problem is not None:
+    if problem is None:
+        source = "PYSPARK_PYTHON" if setting else "the default of Spark"
+        return Check("workers", OK, f"{executable} ({source})")
+    if setting:
         return Check("workers", FAILURE, f"{problem}. {pythons.ADVICE}")
-    how = "PYSPARK_PYTHON" if "PYSPARK_PYTHON" in os.environ else "the default of Spark"
-    return Check("workers", OK, f"{executable} ({how})")
+    return Check(
+        "workers",
+        WARNING,
+        f"PYSPARK_PYTHON is not set: unless the program sets it, {problem}. Activate the "
+        f"environment. Or: {pythons.ADVICE}",
+    )
 
 
 def check_checkpoints() -> Check:
