@@ -1,7 +1,7 @@
 """A cleanup does not change the feed of the versions that it keeps."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,13 +10,55 @@ from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream import Dataset
-from tests.oracle.feed_histories import lost_lineages
+from lance_stream.feed.ancestry import restored_version
 from tests.sampling import ALL_CASES
 
 Step = tuple[str, int]
 
 VERBS = ["append", "update", "swap", "rename", "drop", "add", "compact", "restore", "overwrite"]
 STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 5)), min_size=2, max_size=7)
+
+
+def versions_that_reuse_ids(ds: lance_stream.Dataset, versions: Iterable[int]) -> set[int]:
+    """Return the versions whose new columns have ids of columns that were dropped before.
+
+    A compaction has removed the values under the id: what it means is known from the versions
+    between alone.
+    """
+    reusing: set[int] = set()
+    dropped: set[int] = set()
+    before: set[int] = set()
+    for version in sorted(versions):
+        ids = {field.id for field in ds.checkout(version).table.schema.walk()}
+        if ids & dropped:
+            reusing.add(version)
+        dropped = (dropped | (before - ids)) - ids
+        before = ids
+    return reusing
+
+
+def lost_lineages(ds: lance_stream.Dataset, unstamped: Iterable[int] = ()) -> set[int]:
+    """Return before which versions a cleanup removes what the feed of later ones needs.
+
+    A restore reaches back to a version before them, and what comes between, now gone as well, gave
+    field ids another meaning (an overwrite, another restore, or a new column with the id of one
+    that was dropped and compacted away), or changed rows without new row versions.
+
+    Args:
+        ds: The newest version.
+        unstamped: Versions that changed rows without new row versions.
+    """
+    infos = {version.version: version.operation for version in ds.versions()}
+    unknown = {v for v, name in infos.items() if name in ("Overwrite", "Restore")} | {*unstamped}
+    unknown |= versions_that_reuse_ids(ds, infos)
+    restored = {v: restored_version(ds.checkout(v).table) for v in infos}
+    return {
+        first
+        for restore, origin in restored.items()
+        for between in unknown
+        if origin is not None and between > origin
+        for first in range(max(between, origin + 2), restore)
+    }
 
 
 def rows(ds: Dataset, *ids: int) -> pa.Table:

@@ -21,6 +21,7 @@ from tests.histories.thresholds import draw_limits, lowered
 MODULES = (
     "actions.rows",
     "actions.columns",
+    "actions.rewrites",
     "actions.versions",
     "actions.streams",
     "actions.indices",

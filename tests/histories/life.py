@@ -88,7 +88,7 @@ class Line:
         existing: The versions that have not been cleaned up.
         row_ids: By serial, as first seen.
         restored: Versions that a restore made.
-        unstamped: By version that rewrote a column without stamps: its identity, and the rows.
+        unstamped: By version that rewrote a column without new row versions: the column's identity.
         stale: A handle that was opened a while ago.
         snapshots: Rows of versions by row id, as they were read and compared with the model.
         start: Versions through this one belong to the line that this one began from.
@@ -102,7 +102,7 @@ class Line:
     existing: set[int] = field(default_factory=set)
     row_ids: dict[int, int] = field(default_factory=dict)
     restored: set[int] = field(default_factory=set)
-    unstamped: dict[int, tuple[int, set[int]]] = field(default_factory=dict)
+    unstamped: dict[int, int] = field(default_factory=dict)
     stale: Dataset | None = None
     snapshots: dict[int, dict[int, dict[str, Any]]] = field(default_factory=dict)
     start: int = 0
@@ -139,7 +139,7 @@ class Line:
     def write(
         self,
         choose: Choices,
-        ours: Callable[[Dataset], object],
+        ours: Callable[[Dataset], object] | None,
         build: Build,
         *,
         pylance: Callable[[Any], object] | None = None,
@@ -150,7 +150,7 @@ class Line:
 
         Args:
             choose: Chooses the writer.
-            ours: Does it with our handle.
+            ours: Does it with our handle; None if only pylance can.
             build: Does it in the model.
             pylance: Does it with pylance's; None if it cannot.
             rivals: What another writer may commit between our plan and our commit.
@@ -159,7 +159,10 @@ class Line:
         Returns:
             Whether a version was committed.
         """
-        way, *details = choose("by", lambda dice: self._draw_way(dice, pylance, list(rivals)))
+        by_pylance_alone = ["pylance"] if ours is None else None
+        way, *details = choose(
+            "by", lambda dice: by_pylance_alone or self._draw_way(dice, pylance, list(rivals))
+        )
         reads = not choose.happens("unread", UNREAD)
         before = self.newest
         if way == "pylance":
@@ -177,6 +180,8 @@ class Line:
                 self.advance(unchanged, may_stay=True, look=reads)
                 return False
             self.advance(build, look=reads)
+        elif ours is None:
+            raise DoesNotFit(way)
         elif way == "dies":
             died = self._die(details, ours)
             self.advance(build, may_stay=died, look=reads)
@@ -431,7 +436,7 @@ class Line:
                 seen = self.row_ids.setdefault(known.serial, row["_rowid"])
                 assert seen == row["_rowid"], f"the row id of {row[KEY]} was {seen}: {row}"
                 stamps = row["_row_created_at_version"], row["_row_last_updated_at_version"]
-                expected = known.created, known.touched
+                expected = known.created, known.updated
                 assert stamps == expected, f"stamps of {row[KEY]} are {stamps}, not {expected}"
         return rows
 

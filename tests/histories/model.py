@@ -170,8 +170,9 @@ class Row:
         serial: Kept for the row's whole life, as its row id is.
         values: By the columns' identities; no entry means null.
         created: The version that inserted it.
-        touched: The version that last wrote it.
+        touched: The version that last wrote it, other than by a value in a new column.
         filled: The version that last gave it a value in a new column.
+        rewritten: The version that last may have changed it without a new row version.
     """
 
     serial: int
@@ -179,6 +180,12 @@ class Row:
     created: int
     touched: int
     filled: int = 0
+    rewritten: int = 0
+
+    @property
+    def updated(self) -> int:
+        """Its last-updated-at version."""
+        return max(self.touched, self.filled)
 
 
 @dataclass(frozen=True)

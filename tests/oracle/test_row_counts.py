@@ -1,4 +1,4 @@
-"""The numbers of rows that versions changed are those of the feed, in random histories."""
+"""The numbers of rows that versions of pylance changed, as far as its manifests tell them."""
 
 from typing import Any
 
@@ -7,44 +7,8 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.feed.row_differences import RowDifferences
-from lance_stream.table.changes.row_counts import RowCounts
-from tests import seeded_runs as histories
-from tests.oracle.feed_histories import Histories
 
 pytestmark = pytest.mark.oracle
-
-
-class CountedHistory(Histories):
-    """A history at whose end the rows that each version changed are counted."""
-
-    num_files = 0
-
-    def finish(self) -> None:
-        ds = lance_stream.open_dataset(self.uri)
-        differences = RowDifferences(ds.table)
-        for told, counted in zip(ds.versions(), ds.versions(count_rows=True), strict=True):
-            newer = ds.checkout(told.version).table
-            older = ds.checkout(told.version - 1).table if told.version > 1 else None
-            of_feed = RowCounts.of(differences.changes(older, newer))
-            assert counted.row_counts == of_feed
-            assert told.row_counts in (None, of_feed)
-            self.num_files += told.row_counts is not None
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_counts_agree_with_the_feed(seed: int) -> None:
-    """The counts come from manifests alone, and the feed reads the rows."""
-    assert histories.run(CountedHistory, seed, 8).num_files > 4
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-@pytest.mark.some_cases(one_in=4)
-@pytest.mark.parametrize("seed", range(100, 116))
-def test_counts_agree_in_long_histories(seed: int) -> None:
-    """Restores and compactions in sequence are where counts go wrong."""
-    assert histories.run(CountedHistory, seed, 16).num_files > 8
 
 
 def written(**arguments: Any) -> tuple[str, "lance.LanceDataset"]:

@@ -69,7 +69,6 @@ def add_computed_column(life: Life, choose: Choices) -> None:
                 row,
                 values={**row.values, ident: key + plus},
                 filled=at,
-                touched=at,
             )
             for key, row in state.rows.items()
         }
@@ -143,7 +142,7 @@ def widen_column(life: Life, choose: Choices) -> None:
         rows = {}
         for key, row in state.rows.items():
             value = row.values.get(column.ident)
-            is_left = value is None and written.get(key) == row.touched
+            is_left = value is None and written.get(key) == row.updated
             values = {**row.values, wide.ident: value}
             rows[key] = replace(row, values=values, touched=row.touched if is_left else at)
         by_pylance = choose.recorded["by"][0] == "pylance"  # it drops the column's metadata

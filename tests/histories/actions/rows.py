@@ -235,11 +235,12 @@ def delete(life: Life, choose: Choices) -> None:
     else:
         condition = f"{KEY} >= 0" if where == "all" else f"{KEY} < 0"
         keys = set(range(life.next_key)) if where == "all" else set()
+    truncates = where == "all" and choose.happens("truncates", 0.5)
     line.write(
         choose,
         lambda ds: ds.delete(condition),
         lambda state, _: state.without(keys),
-        pylance=lambda ds: ds.delete(condition),
+        pylance=lambda ds: ds.truncate_table() if truncates else ds.delete(condition),
         rivals=("configure", "compact", "delete", "drop"),
     )
 

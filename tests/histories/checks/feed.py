@@ -5,6 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
+from lance_stream.feed.row_differences import RowDifferences
+from lance_stream.table.changes.row_counts import RowCounts
 from tests.histories.life import STAMPS, Life, Line, plain_rows
 from tests.histories.model import KEY, Column, State
 from tests.histories.steps import Choices, DoesNotFit, check
@@ -125,18 +129,39 @@ class Expected:
     maybe: set[int]
 
 
-def expected_changes(line: Line, after: int, through: int) -> Expected:
+def expected_changes(line: Line, after: int, through: int, *, backfills: bool = True) -> Expected:
+    """Return what the model says of two versions.
+
+    Args:
+        line: The line of versions.
+        after: The earlier version.
+        through: The later one; the one after it if new columns' values are no changes.
+        backfills: Whether a row that only got values in new columns counts as updated.
+    """
     old, new = line.states[after], line.states[through]
     root = line.life.root_of
     before, now = old.by_serial(), new.by_serial()
     both = before.keys() & now.keys()
     updated = {s for s in both if before[s].touched != now[s].touched}
     has_restore = not line.restored.isdisjoint(range(after + 1, through + 1))
-    updated |= {s for s in both if before[s].filled != now[s].filled}
+    filled = {s for s in both if before[s].filled != now[s].filled}
+    rewritten = {s for s in both if before[s].rewritten != now[s].rewritten}
+    # after a restore, whole fragments are in doubt whose columns were rewritten at any time
+    maybe = set(both) if has_restore and line.unstamped else set()
+    first = 1 if has_restore else after + 1
+    if not {root(line.unstamped[v]) for v in line.unstamped if first <= v <= through} <= {
+        root(column.ident) for column in new.columns
+    }:
+        maybe |= rewritten  # of a rewritten column that has been dropped since, no trace is left
+    updated |= rewritten - maybe
+    if not backfills:  # what a row got and lost by a restore hides what is a backfill
+        maybe |= filled if has_restore else set()
+        return Expected(before.keys() - both, now.keys() - both, updated, maybe)
+    updated |= filled
     there = {root(column.ident) for column in old.columns}
     returned = [c.ident for c in new.columns if root(c.ident) not in there]
     updated |= {s for s in both if any(now[s].values.get(c) is not None for c in returned)}
-    maybe = set(both) if returned and has_restore else set()
+    maybe |= set(both) if returned and has_restore else set()
     return Expected(before.keys() - both, now.keys() - both, updated, maybe)
 
 
@@ -184,7 +209,8 @@ def changes(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     after, through = choose_range(line, choose, whole=True, most=MOST_VERSIONS)
     feed = read_feed(line, after, through)
-    assert [c["_commit_version"] for c in feed] == sorted(c["_commit_version"] for c in feed)
+    for name in ("_commit_version", "_commit_timestamp"):
+        assert [change[name] for change in feed] == sorted(change[name] for change in feed)
     by_version: dict[int, list[Change]] = {}
     for change in feed:
         by_version.setdefault(change["_commit_version"], []).append(change)
@@ -195,6 +221,9 @@ def changes(life: Life, choose: Choices) -> None:
         lost = lost_columns(line, version, through)
         rows = check_law(by_version.get(version, []), older, newer, lost)
         check_kinds(line, rows, expected_changes(line, version - 1, version))
+        without = read_feed(line, version - 1, version, column_backfills=False)
+        expected = expected_changes(line, version - 1, version, backfills=False)
+        check_kinds(line, ChangedRows.of(without), expected)
     check_rules(line, choose, feed, after, through)
 
 
@@ -209,7 +238,41 @@ def net_changes(life: Life, choose: Choices) -> None:
     assert {change["_commit_version"] for change in net} <= {through}
     rows = check_law(net, under(line, after, through), under(line, through, through), set())
     check_kinds(line, rows, expected_changes(line, after, through))
+    check_pylance(line, rows, after, through)
     check_rules(line, choose, net, after, through, deduplication_mode="netChanges")
+
+
+def check_pylance(line: Line, rows: ChangedRows, after: int, through: int) -> None:
+    """Compare net changes with pylance's, which follow from the row versions of one version."""
+    versions = {*range(after + 1, through + 1)}
+    if not versions or versions & (line.restored | line.unstamped.keys()):
+        return
+    delta = line.pylance(through).delta(begin_version=after, end_version=through)
+    line.life.counts["net changes compared with pylance"] += 1
+    assert rows.removed == row_ids_in(delta.get_deleted_row_ids())
+    assert rows.added == row_ids_in(delta.get_inserted_rows())
+    assert rows.updated == row_ids_in(delta.get_updated_rows())
+
+
+def row_ids_in(reader: pa.RecordBatchReader) -> set[int]:
+    return {*reader.read_all()["_rowid"].to_pylist()}
+
+
+@check(weight=1)
+def row_counts(life: Life, choose: Choices) -> None:
+    """The counts of changed rows, which come from manifests, are those of the feed."""
+    line = life.line(choose)
+    after, through = choose_range(line, choose, whole=True, most=MOST_VERSIONS)
+    ds = line.ours()
+    differences = RowDifferences(ds.table)
+    in_manifests = {info.version: info.row_counts for info in ds.versions()}
+    counted = {info.version: info.row_counts for info in ds.versions(count_rows=True)}
+    for version in range(after + 1, through + 1):
+        older = ds.checkout(version - 1).table if version > 1 else None
+        of_feed = RowCounts.of(differences.changes(older, ds.checkout(version).table))
+        assert counted[version] == of_feed, version
+        assert in_manifests[version] in (None, of_feed), version
+        life.counts["row counts from manifests"] += in_manifests[version] is not None
 
 
 def check_rules(

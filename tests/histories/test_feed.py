@@ -1,0 +1,49 @@
+"""Lives of the change feed: the kit notices rows that the feed omits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lance_stream.table.changes import diff
+from tests.histories.engine import Outcome, replay
+from tests.histories.steps import step
+
+pytestmark = pytest.mark.oracle
+
+
+def life_with_a_rewritten_column() -> Outcome:
+    """Return a life of one row, which pylance changes without a new row version."""
+    return replay(
+        [
+            step(
+                "create",
+                file_version="2.1",
+                columns=[["a", "int64"]],
+                rows={0: {"a": 1}},
+                way="rows",
+            ),
+            step("rewrite_column", column="a", fragment_of=0, rows={0: {"a": 7}}, by=["pylance"]),
+            step("changes", after=1, through=2, rule="none"),
+            step("net_changes", after=1, through=2, rule="none"),
+            step("row_counts", after=1, through=2),
+        ]
+    )
+
+
+def test_rewritten_columns_are_changes() -> None:
+    """The feed tells of the row, although its row version is the same."""
+    outcome = life_with_a_rewritten_column()
+    if outcome.error is not None:
+        raise outcome.error
+    assert not any(name.startswith("unfit") for name in outcome.counts), outcome.counts
+
+
+def test_a_feed_that_trusts_row_versions_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks prove something only if they notice the mistake that they exclude."""
+
+    def stamped_only(_: Any, unstamped: np.ndarray, stamped: np.ndarray, *__: Any) -> np.ndarray:
+        return stamped
+
+    monkeypatch.setattr(diff._Judge, "_noted", stamped_only)
+    assert isinstance(life_with_a_rewritten_column().error, AssertionError)
