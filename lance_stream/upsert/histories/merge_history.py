@@ -54,6 +54,7 @@ from lance_stream.upsert.histories.shadowed_events import (
     check_has_history,
     check_history_names,
     data_columns,
+    lacking_columns,
     new_shadowed_events,
     open_shadowed_events,
     tracked_columns,
@@ -256,12 +257,14 @@ def merge_history(
     matches = matcher.look_up(table, events)
     versions_of_keys = _read_versions(table, events, remembered, matches, workers)
     names = remembered.values
+    lacking = lacking_columns(table.arrow_schema, events.stored, rules)
     rebuilt = rebuild_history(
         versions_of_keys.stored,
         versions_of_keys.hidden,
         versions_of_keys.is_whole,
         versions_of_keys.incoming,
         partial(_same_values, versions_of_keys.values.select(list(events.tracked))),
+        partial(_same_values, versions_of_keys.values.select(lacking)) if lacking else None,
         partial(_same_values, versions_of_keys.values.select(names)) if names else None,
     )
     rows = _rebuilt_rows(table, events, versions_of_keys, rebuilt)

@@ -186,6 +186,7 @@ def rebuild_history(
     is_whole: Mask,
     incoming: Events,
     same_tracked: Callable[[Positions, Positions], Mask],
+    same_lacking: Callable[[Positions, Positions], Mask] | None,
     same_remembered: Callable[[Positions, Positions], Mask] | None,
 ) -> RebuiltHistory:
     """Return the rows for all events of some keys.
@@ -200,6 +201,8 @@ def rebuild_history(
         incoming: The new events. All stores of a key with the same sequence have the same values,
             unless an event with that sequence deletes the key.
         same_tracked: Returns which pairs of values are equal in the tracked columns.
+        same_lacking: Returns which pairs of values are equal in the columns that incoming events
+            lack and that separate rows; None if there are no such columns.
         same_remembered: Returns which pairs of values are equal in the columns that are remembered
             with shadowed events; None if there are no such columns.
     """
@@ -214,6 +217,16 @@ def rebuild_history(
     continues = np.zeros(len(stores), np.bool_)
     pairs = 1 + np.flatnonzero(follows[1:] & stores[1:] & stores[:-1])
     continues[pairs] = same_tracked(events.rows[pairs - 1], events.rows[pairs])
+    # Columns that incoming events lack get their values from the last event, up to this one and
+    # within its run, that was stored or remembered before; otherwise from the head of the run.
+    is_recorded = source_rows != NONE
+    knows = np.where((stores & ~continues) | is_recorded, np.arange(len(stores)), 0)
+    source = np.maximum.accumulate(knows) if len(knows) else knows
+    rows_of_lacking = np.where(is_recorded, source_rows, events.rows)[source]
+    if same_lacking is not None:
+        # An incoming event has no values of its own there, so only a recorded one ends the run.
+        pairs = pairs[continues[pairs] & is_recorded[pairs]]
+        continues[pairs] = same_lacking(rows_of_lacking[pairs - 1], rows_of_lacking[pairs])
     is_head = stores & ~continues
     is_tail = stores.copy()
     is_tail[:-1] &= ~continues[1:]
@@ -224,12 +237,6 @@ def rebuild_history(
     starts = events.positions[heads]
     ends = np.where(ends_there, events.positions[after], NONE) if len(tails) else tails
     end_ranks = np.where(ends_there, events.ranks[after], OPEN) if len(tails) else tails
-    # Columns that incoming events lack get their values from the last event, up to this one and
-    # within its run, that was stored or remembered before; otherwise from the head of the run.
-    knows = np.where(is_head | (source_rows != NONE), np.arange(len(stores)), 0)
-    source = np.maximum.accumulate(knows) if len(knows) else knows
-    before = source_rows
-    source_rows = np.where(source_rows != NONE, source_rows, events.rows)[source]
     keys = events.keys[heads]
     replaced = _replaced_rows(stored, keys, events.ranks[heads])
     used = np.zeros(len(stored.keys), np.bool_)
@@ -238,10 +245,10 @@ def rebuild_history(
         events, follows, continues, is_tail, remembers_values=same_remembered is not None
     )
     # Remember a shadowed event unless it is already remembered with the same values.
-    is_recorded = _are_among(events, hidden.take(is_whole))
+    is_remembered = _are_among(events, hidden.take(is_whole))
     if same_remembered is not None:
-        again = np.flatnonzero(is_recorded & is_incoming & stores & (before != NONE))
-        is_recorded[again] = same_remembered(before[again], events.rows[again])
+        again = np.flatnonzero(is_remembered & is_incoming & stores & is_recorded)
+        is_remembered[again] = same_remembered(source_rows[again], events.rows[again])
     return RebuiltHistory(
         keys,
         starts,
@@ -249,10 +256,10 @@ def rebuild_history(
         events.ranks[heads],
         end_ranks,
         events.rows[tails],
-        source_rows[tails],
+        rows_of_lacking[tails],
         replaced,
         np.flatnonzero(~used),
-        events.take(is_hidden & ~is_recorded),
+        events.take(is_hidden & ~is_remembered),
         len(incoming.keys) - int(np.count_nonzero(is_incoming)),
     )
 

@@ -90,6 +90,22 @@ def tracked_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules)
     return [name for name in table.names if name in names and name not in excluded]
 
 
+def lacking_columns(table: pa.Schema, stored: Sequence[str], rules: UpsertRules) -> list[str]:
+    """Return the columns that incoming events lack and that may separate rows of the table.
+
+    Batches that have these columns track them, unless the user names the tracked columns.
+
+    Args:
+        table: The table's columns.
+        stored: The columns of the incoming events that are stored.
+        rules: The user's rules, including those of a history.
+    """
+    assert rules.history is not None
+    if rules.history.tracked is not None:
+        return []
+    return [name for name in data_columns(table) if name not in stored]
+
+
 def column_cache(table: pa.Schema, stored: Sequence[str], rules: UpsertRules) -> list[str]:
     """Return the stored columns whose values are remembered with shadowed events."""
     tracked = tracked_columns(table, stored, rules)

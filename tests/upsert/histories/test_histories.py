@@ -107,6 +107,36 @@ def test_large_batches_build_equal_histories(seed: int) -> None:
 
 @some
 @given(seeds)
+def test_missing_columns_merge_no_rows(seed: int) -> None:
+    """Rows that differ only in a column that a late change lacks would lose its older values."""
+    chance = random.Random(seed)
+    ds = apply(new_history(), *model.random_log(chance))
+    before = rows(ds)
+    late = [
+        Change(key, chance.choice(["Ulm", "Bonn", None]), None, chance.randrange(42), "u")
+        for key in range(4)
+    ]
+    after = rows(ds.apply_scd2(batch_of(late).drop_columns(["note"]), **RULES))
+    for change in late:
+        for moment in range(45):
+            old, new = (_row_at(states, change.id, moment) for states in (before, after))
+            if old is not None and new is not None and new.city == old.city:
+                assert new.note == old.note, (change, moment)
+    again = ds.checkout(None).apply_scd2(batch_of(late).drop_columns(["note"]), **RULES)
+    assert rows(again) == after
+
+
+def _row_at(history: list[State], key: int, moment: int) -> State | None:
+    valid = [
+        row
+        for row in history
+        if row.id == key and row.start <= moment and (row.end is None or moment < row.end)
+    ]
+    return valid[0] if valid else None
+
+
+@some
+@given(seeds)
 def test_two_writers_build_one_history(seed: int) -> None:
     """A commit that lost to another one is planned again on a history with new intervals."""
     chance = random.Random(seed)
