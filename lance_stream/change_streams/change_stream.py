@@ -274,7 +274,7 @@ class ChangeStream:
         return self._run(self._lag)
 
     def _lag(self) -> Lag:
-        self._follower.newest_listed()
+        self._follower.list_newest()
         return self._follower.lag(self._position)
 
     def commit(self) -> None:
@@ -330,12 +330,12 @@ class ChangeStream:
             return Position(table.version, is_snapshot=True, mark=mark)
         if after is None:
             after = table.version
-        newest = self._follower.newest_listed()
+        newest = self._follower.list_newest()
         if not 0 <= after <= newest:
             raise InvalidInputError(
                 f"cannot follow {table.uri} after version {after}: its newest version is {newest}"
             )
-        return self._follower.after(after)
+        return self._follower.position_after(after)
 
     def _columns_from(self, table: TableVersion, position: Position) -> FeedColumns:
         """Return the columns, which a resumed stream follows from where it was."""

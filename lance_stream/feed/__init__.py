@@ -2,13 +2,15 @@
 
 Read `changes` first, which defines what the feed contains. Then:
 
-    rules, intervals         the reader's settings; which versions, and when they were committed
-    steps                    what one version changed, counted and split before any data is read
-    row_differences          which rows differ between two versions, and what versions between add
-    row_counts               the number of differing rows
-    ancestry                 the version that each version was derived from
-    columns_of_versions      finding the feed's columns in another version
-    value_conversion         a version's values converted to the feed's types
+    rules, intervals         the reader's settings; ranges of versions and commit timestamps
+    steps                    the changes of one version, counted and split before data is read
+    row_differences          the rows that differ between two versions
+    row_counts               the number of rows that each version changed
+    ancestry                 the version that each version derives from
+    columns_of_versions      finds the feed's columns in another version
+    expected_columns         compares the columns of a reader with those of a later version
+    value_conversion         converts a version's values to the feed's types
+    selection                filters rows and projects columns of the feed
     change_units             work units for the workers
     following                the feed as an endless stream, from position to position
 """

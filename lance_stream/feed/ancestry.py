@@ -1,18 +1,17 @@
-"""What each version derives from: the previous version, or the one that a restore brought back.
+"""The origin of each version: the previous version, or the version that a restore brought back.
 
-`schema.identity` determines which columns of two such versions are the same.
+`schema.identity` determines which columns of a version and its origin are the same.
 
-A restored version may have been cleaned up. The restore has its columns and its fragments, and
-stands in for it, so the versions that came after it are still derived from it.
+A restored version may have been cleaned up. The version that restored it has the same columns and
+fragments and takes its place, so later versions still have an origin.
 
-If another version that one derives from has been cleaned up, the next older one, which a restore
-may stand in for, replaces it.
-Field ids still decide if the newer one has rows that were there before the gap, since an overwrite
-replaces all rows; otherwise names do.
+If any other origin has been cleaned up, the next older version takes its place. Columns are then
+matched by field id if both versions share rows, which proves that no overwrite came in between (an
+overwrite replaces all rows); otherwise they are matched by name.
 
-Data files settle it for two versions far apart: the id of a dropped column is not reused while a
-file with values under it is in the table. So an id means the same column in two versions that both
-reference a file with it.
+Versions far apart are matched by their data files: the id of a dropped column is not reused while
+the table references a file with values of that column. So an id means the same column in two
+versions that both reference a file which contains it.
 """
 
 from collections.abc import Sequence
@@ -30,15 +29,18 @@ from lance_stream.table.operations.rows import Overwrite
 from lance_stream.table.operations.versions import Restore
 
 _MAX_RECENT: Final = 4
+"""How many versions are cached."""
+
 _MAX_CHECKED: Final = 32
+"""How many fragments are checked from either end of a version's list."""
 
 
 class Origin(NamedTuple):
-    """The version that a version derives from.
+    """The version that another version derives from.
 
     Attributes:
         version: Its number.
-        same: Maps ids of the derived version to the ids of the same columns in this one.
+        same: Maps field ids of the derived version to the ids of the same columns in this one.
     """
 
     version: int
@@ -46,7 +48,7 @@ class Origin(NamedTuple):
 
 
 class Ancestry:
-    """Finds the version that each version derives from; each is read once.
+    """Finds the origin of each version, and caches it.
 
     Args:
         table: Any version of the table.
@@ -58,7 +60,7 @@ class Ancestry:
         self._recent: dict[int, TableVersion] = {}
         self._same: Ids = {}
         self._ids_with_files_of: dict[tuple[int, int], frozenset[int]] = {}
-        self._restores: dict[int, TableVersion] = {}  # of each version that a restore brought back
+        self._restores: dict[int, TableVersion] = {}  # by restored version
 
     def cache_version(self, table: TableVersion) -> None:
         """Record a version that was read, to save reading it again."""
@@ -68,9 +70,9 @@ class Ancestry:
             self._recent.pop(next(iter(self._recent)))
 
     def origin(self, version: int) -> Origin | None:
-        """Return the version that a version derives from; None if it is missing or unknown."""
+        """Return the origin of a version; None if it is unknown or no longer exists."""
         if version not in self._origins:
-            origin = self._read(version)
+            origin = self._find_origin(version)
             if origin is not None:
                 # Few versions change columns, so a long history shares a few mappings.
                 self._same = self._same if self._same == origin.same else origin.same
@@ -78,12 +80,12 @@ class Ancestry:
             self._origins[version] = origin
         return self._origins[version]
 
-    def read_ahead(self, versions: Sequence[int]) -> None:
-        """Read versions that will be needed side by side; some may have been removed."""
+    def prefetch(self, versions: Sequence[int]) -> None:
+        """Read the manifests of versions concurrently; some may have been removed."""
         self._table.log.prefetch(versions)
 
     def common_ids(self, older: int, newer: int) -> frozenset[int]:
-        """Return ids that are known to mean the same columns in two versions far apart.
+        """Return field ids that provably mean the same columns in two versions far apart.
 
         Raises:
             NotFoundError: One of them no longer exists.
@@ -92,7 +94,7 @@ class Ancestry:
             self._ids_with_files_of[older, newer] = _ids_with_files(self.at(older), self.at(newer))
         return self._ids_with_files_of[older, newer]
 
-    def _read(self, version: int) -> Origin | None:
+    def _find_origin(self, version: int) -> Origin | None:
         if version < 2:
             return None
         try:
@@ -100,38 +102,42 @@ class Ancestry:
         except NotFoundError:
             return None  # cleaned up
         kind = read_operation_kind(newer.store, newer.manifest)
-        restored = _restored_by(newer) if kind is Restore else None
+        restored = _restored_version_of(newer) if kind is Restore else None
         if restored is not None and restored >= version:
-            return self._read_over_gap(version)  # a copy, see `version_restored_by`
+            return self._find_origin_over_gap(version)  # a copy, see `version_restored_by`
         if restored is not None:
             self._restores.setdefault(restored, newer)
         try:
             older = self.at(restored or version - 1)
         except NotFoundError:
-            return self._read_over_gap(version)
+            return self._find_origin_over_gap(version)
         ids_hold = kind is not None and kind is not Overwrite
         same = same_fields(older.schema.fields, newer.schema.fields, ids_hold=ids_hold)
         return Origin(restored or version - 1, same)
 
-    def _read_over_gap(self, version: int) -> Origin | None:
+    def _find_origin_over_gap(self, version: int) -> Origin | None:
         existing = [*self._table.log.versions(), *self._restores]
         older = max((number for number in existing if number < version), default=None)
         try:
-            return Origin(older, self.same_over_gap(older, version)) if older else None
+            return Origin(older, self.match_over_gap(older, version)) if older else None
         except NotFoundError:
             return None
 
-    def same_over_gap(self, older: int, newer: int) -> Ids:
-        """Return the older version's ids of columns that it has in common with a newer one.
+    def match_over_gap(self, older: int, newer: int) -> Ids:
+        """Match the columns of two versions when the versions between them are missing.
+
+        Returns:
+            A mapping from field ids of the newer version to ids of the older one.
 
         Raises:
-            NotFoundError: One of them no longer exists.
+            NotFoundError: One of the versions no longer exists.
         """
         before, after = self.at(older), self.at(newer)
         fields = before.schema.fields, after.schema.fields
         if not _share_rows(before, after):
             return same_fields(*fields, ids_hold=False)
-        # a new column in the place of a dropped one is not the same one: there may be many steps
+        # `same_fields` also matches columns by position, which is valid for a single step only.
+        # Over many steps, the column at a position may be a new one: ids or names must agree.
         names = [
             {field.id: field.name for field in table.schema.walk()} for table in (before, after)
         ]
@@ -142,10 +148,10 @@ class Ancestry:
         }
 
     def at(self, version: int) -> TableVersion:
-        """Return a version; for one that was cleaned up, a restore of it that has been seen.
+        """Return a version; if it was cleaned up, a version that restored it and was read.
 
         Raises:
-            NotFoundError: It no longer exists.
+            NotFoundError: Neither exists.
         """
         if version == self._first.version:
             return self._first
@@ -160,27 +166,25 @@ class Ancestry:
 
 
 def _ids_with_files(older: TableVersion, newer: TableVersion) -> frozenset[int]:
-    """Return ids that mean the same columns in two versions, proven by files of both.
+    """Return field ids that mean the same columns in two versions, as shared files prove.
 
-    Some of the fragments that both have are checked.
+    Only some of the shared fragments are checked.
     """
     before, after = _ancestors(older.schema.fields), _ancestors(newer.schema.fields)
-    unchanged = {
-        field_id for field_id, location in after.items() if before.get(field_id) == location
-    }
+    unchanged = {field_id for field_id, ids in after.items() if before.get(field_id) == ids}
     common = sorted(set(older.manifest.fragments.ids) & set(newer.manifest.fragments.ids))
-    ancestors: set[int] = set()
+    proven: set[int] = set()
     for fragment_id in dict.fromkeys((*common[:_MAX_CHECKED], *common[-_MAX_CHECKED:])):
-        for _, file in _stored_fields(older, fragment_id) & _stored_fields(newer, fragment_id):
-            # the enclosing struct is the same one, too: parts do not move between structs
-            ancestors.update(after[file] if file in unchanged else ())
-        if unchanged <= ancestors:
+        for _, field_id in _stored_fields(older, fragment_id) & _stored_fields(newer, fragment_id):
+            # Fields do not move between structs, so the enclosing structs are the same as well.
+            proven.update(after[field_id] if field_id in unchanged else ())
+        if unchanged <= proven:
             break
-    return frozenset(ancestors)
+    return frozenset(proven)
 
 
 def _ancestors(fields: Sequence[Field], above: tuple[int, ...] = ()) -> dict[int, tuple[int, ...]]:
-    """Return the ids of each field's ancestors, and its own."""
+    """Return for each field the ids of its ancestors, from the root, followed by its own id."""
     ids_by_field: dict[int, tuple[int, ...]] = {}
     for field in fields:
         ids_by_field[field.id] = (*above, field.id)
@@ -189,23 +193,23 @@ def _ancestors(fields: Sequence[Field], above: tuple[int, ...] = ()) -> dict[int
 
 
 def _stored_fields(table: TableVersion, fragment_id: int) -> set[tuple[str, int]]:
-    """Return the pairs of file and field of a fragment's files."""
+    """Return the (path, field id) pairs of a fragment's data files."""
     fragment = table.manifest.fragments.by_id(fragment_id)
     files = fragment.files if fragment else ()
     return {(file.path, field_id) for file in files for field_id in file.field_ids}
 
 
 def restored_version(table: TableVersion) -> int | None:
-    """Return which version a restore created this one from; None without a restore."""
+    """Return the version that this one restored; None if this one is not a restore."""
     if read_operation_kind(table.store, table.manifest) is not Restore:
         return None
-    return _restored_by(table)
+    return _restored_version_of(table)
 
 
 def _share_rows(older: TableVersion, newer: TableVersion) -> bool:
-    """Return whether some rows of one version are in a later one: no overwrite came in between.
+    """Return whether two versions share rows, so that no overwrite came in between.
 
-    Row ids ascend, and an overwrite gives new ones. Some of the fragments are checked.
+    Row ids ascend, and an overwrite assigns new ones. Only some of the fragments are checked.
     """
     fragments = [_first_and_last(table.manifest.fragments) for table in (older, newer)]
     if not all(fragments):
@@ -224,11 +228,11 @@ def _first_and_last(fragments: FragmentList) -> list[Fragment]:
 
 
 def version_restored_by(restore: TableVersion, version: int) -> TableVersion:
-    """Return a version that was cleaned up: a restore of it has its columns and its fragments."""
+    """Recreate a version that was cleaned up from a restore, which has its columns and rows."""
     return restore.at(replace(restore.manifest, version=version))
 
 
-def _restored_by(table: TableVersion) -> int | None:
+def _restored_version_of(table: TableVersion) -> int | None:
     transaction = read_transaction(table.store, table.manifest)
     operation = transaction.operation if transaction else None
     return operation.version if isinstance(operation, Restore) else None

@@ -1,4 +1,4 @@
-"""The workers' part of the change feed: reads row changes of one kind, with their row versions.
+"""Work units of the change feed, and how a worker reads them.
 
 A `ChangeUnit` is picklable and self-contained: a worker needs no manifest to read it.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.feed.value_conversion import Source, show
+from lance_stream.feed.value_conversion import Source, convert
 from lance_stream.file.blocks.arrow_blocks import array_from_numpy
 from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.prefetch import choose, num_readers, read_ahead
@@ -37,16 +37,16 @@ STAMPS: Final = (ROW_ID, ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION)
 
 @dataclass(frozen=True)
 class ChangeUnit:
-    """Row changes of one kind, made by one version in one fragment; picklable.
+    """Row changes of one type that one version made in one fragment; picklable.
 
     Attributes:
         unit: The rows, in the version from which they are read.
         change_type: "delete", "update_preimage", "update_postimage" or "insert".
         commit_version: The version that made the change.
         commit_timestamp: When it was committed, in UTC.
-        sources: For each of the feed's own columns, the part of `unit` that it is built from; None
-            where that version has no such column.
-        arrow_schema: The feed's own columns, without the change columns.
+        sources: For each of the feed's columns except the change columns, the part of `unit` that
+            it is built from; None if the version has no such column.
+        arrow_schema: The feed's columns, without the change columns.
     """
 
     unit: WorkUnit
@@ -58,32 +58,32 @@ class ChangeUnit:
 
     @property
     def num_rows(self) -> int:
-        """How many changes there are."""
+        """The number of changes."""
         return 0 if self.unit.offsets is None else len(self.unit.offsets)
 
 
 def read_changes(units: Sequence[ChangeUnit]) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of some work units, in order, with read-ahead.
+    """Yield the changes of work units in order, and read ahead.
 
-    The columns are the feed's own, then the change columns.
+    The columns are those of the table, then the change columns.
 
     Raises:
         BadDataError: A file is damaged, or uses an unsupported feature.
         NotFoundError: A file no longer exists: its version was cleaned up.
     """
-    rows = [unit.unit for unit in units]
-    reads = (span.read_by(_read_changes, units[span.unit_index]) for span in choose(rows))
-    return read_ahead(reads, num_readers(rows))
+    work_units = [unit.unit for unit in units]
+    reads = (span.read_by(_read_changes, units[span.unit_index]) for span in choose(work_units))
+    return read_ahead(reads, num_readers(work_units))
 
 
 def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection) -> pa.RecordBatch:
     batch = reader.read(selection)
-    batches = []
+    columns = []
     for field, source in zip(unit.arrow_schema, unit.sources, strict=True):
         if source is None:
-            batches.append(pa.nulls(batch.num_rows, field.type))
+            columns.append(pa.nulls(batch.num_rows, field.type))
             continue
-        batches.append(show(batch.column(source.index), source, field.type))
+        columns.append(convert(batch.column(source.index), source, field.type))
     num_rows = batch.num_rows
     micros = (unit.commit_timestamp - _EPOCH) // timedelta(microseconds=1)
     constants = [
@@ -93,12 +93,12 @@ def _read_changes(unit: ChangeUnit, reader: FragmentReader, selection: Selection
     ]
     stamps = [batch.column(name) for name in STAMPS]
     return pa.RecordBatch.from_arrays(
-        batches + constants + stamps, schema=feed_schema(unit.arrow_schema)
+        columns + constants + stamps, schema=feed_schema(unit.arrow_schema)
     )
 
 
 def _repeat_text(text: str, num_rows: int) -> pa.Array:
-    """Return an array that repeats the text; `pyarrow.scalar` would import pandas."""
+    """Return an array that repeats a text; a scalar for `pyarrow.repeat` would import pandas."""
     data = text.encode()
     offsets = np.arange(num_rows + 1, dtype=np.int32) * np.int32(len(data))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * num_rows)]
@@ -106,26 +106,26 @@ def _repeat_text(text: str, num_rows: int) -> pa.Array:
 
 
 def check_names(table_schema: pa.Schema) -> None:
-    """Raise if a table's own columns have the names of change columns.
+    """Raise if columns of the table have the names of change columns.
 
     Raises:
-        InvalidInputError: Some do; the message names them.
+        InvalidInputError: The message names the columns.
     """
-    twice = sorted(set(table_schema.names).intersection(CHANGE_COLUMNS.names))
-    if twice:
+    duplicates = sorted(set(table_schema.names).intersection(CHANGE_COLUMNS.names))
+    if duplicates:
         raise InvalidInputError(
-            f"the table's own columns {', '.join(twice)} have the names of change feed columns; "
+            f"the table's columns {', '.join(duplicates)} have the names of change columns; "
             "select other columns (columns=...), or rename these (rename_columns)"
         )
 
 
 def without_change_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the table's own columns of a batch of changes, whatever their names."""
+    """Return a batch of changes without its change columns."""
     return batch.select(list(range(batch.num_columns - len(CHANGE_COLUMNS))))
 
 
 def feed_schema(table_schema: pa.Schema) -> pa.Schema:
-    """Return the feed's columns: the table's own, then the change columns."""
+    """Return the feed's columns: the table's columns, then the change columns."""
     for field in CHANGE_COLUMNS:
         table_schema = table_schema.append(field)
     return table_schema

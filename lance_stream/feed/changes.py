@@ -1,24 +1,25 @@
 """The change feed: the rows that were inserted, updated and deleted, version by version.
 
 The feed covers one version at a time, so a row that is inserted and later deleted appears as both.
-Within one version deletes come first, then updates (pre-images, then post-images), then inserts:
-applying the changes in this order to the rows of the older version gives the rows of the newer one.
-Versions that change no row (a compaction, an index, a config change) contribute nothing, and
-fragments with identical bytes in both versions are not opened.
+Within a version, deletes come first, then updates (pre-images, then post-images), then inserts.
+Applying the changes in this order to the rows of the older version yields the rows of the newer
+one. Versions that change no row (a compaction, an index, a config change) contribute nothing.
+Fragments whose bytes are identical in both versions are not opened.
 
     delete             values and row versions as in the previous version
-    update_preimage    the same; only on request
+    update_preimage    as in the previous version; can be left out
     update_postimage   values and row versions as in the version itself
-    insert             the same
+    insert             as in the version itself
 
-"netChanges" compares the two ends: a row that changed several times appears once, and one that was
-inserted and deleted not at all. The commit version is the last one of the interval. The versions
-between are read only for what the ends do not show; see `row_differences`.
+The mode "netChanges" compares the two ends of the interval: a row that changed several times
+appears once, and a row that was inserted and deleted does not appear. The commit version is the
+last one of the interval. Intermediate versions are read only for what the ends do not show; see
+`row_differences`.
 
-Every row has the columns of the interval's last version, all of them nullable; see
-`columns_of_versions` for how they are found in an older version.
+Every row has the columns of the interval's last version, all of them nullable.
+`columns_of_versions` finds them in older versions.
 
-Planning reads manifests and deletion files; a `ChangeUnit` is picklable, and any worker can read
+Planning reads manifests and deletion files. A `ChangeUnit` is picklable, and any worker can read
 it.
 """
 
@@ -38,11 +39,11 @@ ALL_CHANGES = FeedRules()
 
 @dataclass(frozen=True)
 class ChangesPlan:
-    """Everything to read for an interval of the feed, in the feed's order.
+    """The work units of an interval of the feed, in the feed's order.
 
     Attributes:
         units: The work units.
-        arrow_schema: The feed's columns: the table's own, then the change columns.
+        arrow_schema: The feed's columns: the table's columns, then the change columns.
     """
 
     units: tuple[ChangeUnit, ...]
@@ -68,15 +69,15 @@ def plan_changes(
     rules: FeedRules = ALL_CHANGES,
     columns: FeedColumns | None = None,
 ) -> ChangesPlan:
-    """Return what to read for an interval of the feed.
+    """Plan the work units of an interval of the feed.
 
     Args:
         table: Any version of the table.
         after: The version after which the interval begins; 0 is before the first.
-        through: Its last version; None for the version of `table`.
+        through: The last version of the interval; None for the version of `table`.
         rules: The reader's settings.
-        columns: The feed's columns, as any version names them; None for those that the rules
-            name in the interval's last version.
+        columns: The feed's columns, under the names of any version; None for the columns that
+            the rules name, under the names of the interval's last version.
 
     Raises:
         InvalidInputError: The interval ends before its start, or after the newest version.

@@ -1,11 +1,12 @@
-"""The feed's columns, which belong to one version, found in other versions by column identity.
+"""Finds the feed's columns, which belong to one version, in other versions by column identity.
 
-A reader names columns as one version does. Each name stands for a field id in that version. From
-there every column, and every part of one, is followed from version to version (see `ancestry`),
-back and forth through the version that both derive from. A version without the column gives nulls.
+A reader uses the column names of one version, where each name stands for a field id. From there,
+every field, nested ones included, is followed through the origins of versions (see `ancestry`):
+back to the newest common origin of both versions, and from there to the other version. If a
+version does not have a column, its values are null.
 
-A `Source` for each of the feed's columns describes what is read of a version and which part of it
-becomes which part of the column; `value_conversion` builds the values.
+A `Source` for each of the feed's columns describes which part of a version's data becomes which
+part of the column; `value_conversion` builds the values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,32 +34,31 @@ from lance_stream.schema.types.logical_types import MAP, STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 
 NUM_PREFETCHED_STEPS: Final = 64
-"""The number of older manifests that are read concurrently to follow columns over versions."""
+"""How many manifests of older versions are read concurrently to follow columns."""
 
-STEPS_ALONE: Final = 4
-"""After how many single steps to the previous version the next manifests are read ahead."""
-
+STEPS_BEFORE_PREFETCH: Final = 4
+"""How many steps to the previous version are taken before manifests are read concurrently."""
 
 SHORTEST_LEAP: Final = 8
-"""Over fewer versions, comparing the ends saves nothing."""
+"""The fewest versions over which comparing both ends costs less than single steps."""
 
 
 class FeedColumns:
     """The columns of a feed's rows.
 
     Args:
-        as_of: The version whose names are used.
+        as_of: The version whose column names are used.
         columns: Names or paths; None for all.
-        meaning: Maps ids of the columns to the ids that they stand for in that version; None where
-            each stands for itself. A stream that started before two columns swapped names keeps
-            the columns that it started with.
-        ancestry: Ancestry of the same table from another reader, to save reading it again.
+        resumed_ids: Maps field ids of the columns to the ids in `as_of` of the columns that are
+            read under their names; None if they are the same. They differ for a stream that
+            started before two columns swapped names, because it keeps its columns.
+        ancestry: The ancestry of the same table, if another reader has it already.
 
     Attributes:
         as_of: The version.
         schema: The columns, as in that version.
-        data_schema: The same in Arrow, all of them nullable at every level.
-        arrow_schema: The feed's columns: these, then the change columns.
+        data_schema: The same as Arrow schema, nullable at every level.
+        arrow_schema: The feed's columns: those of `data_schema`, then the change columns.
 
     Raises:
         NotFoundError: A column does not exist.
@@ -68,7 +68,7 @@ class FeedColumns:
         self,
         as_of: TableVersion,
         columns: Sequence[str] | None,
-        meaning: Ids | None = None,
+        resumed_ids: Ids | None = None,
         ancestry: Ancestry | None = None,
     ) -> None:
         self.as_of = as_of
@@ -79,79 +79,87 @@ class FeedColumns:
         self.arrow_schema = feed_schema(self.data_schema)
         self.ancestry = ancestry or Ancestry(as_of)
         ids = {field.id: field.id for field in self.schema.walk()}
-        self._ids: dict[int, Ids] = {as_of.version: ids if meaning is None else meaning}
+        self._ids: dict[int, Ids] = {as_of.version: ids if resumed_ids is None else resumed_ids}
         self._last: Ids = self._ids[as_of.version]
-        self._meet = as_of.version  # the oldest version that the given one is known to derive from
+        self._oldest = as_of.version  # the oldest known origin of `as_of`, direct or indirect
 
     def ids_in(self, table: TableVersion) -> Ids:
-        """Return a mapping from the ids of the fields of `schema` to their ids in a version.
+        """Return a mapping from field ids of `schema` to field ids in a version.
 
-        Columns that the version does not have are left out.
+        Fields that the version does not have are left out.
         """
         self.ancestry.cache_version(table)
         if table.version not in self._ids:
-            self._note(table.version, self._follow(table) if self.schema.fields else {})
+            self._cache_ids(table.version, self._follow(table) if self.schema.fields else {})
         return self._ids[table.version]
 
-    def _note(self, version: int, ids: Ids) -> None:
-        """Keep the ids of a version; versions with the same ids share one mapping."""
+    def _cache_ids(self, version: int, ids: Ids) -> None:
+        """Cache the ids of a version; versions with equal ids share one mapping."""
         self._last = self._last if self._last == ids else ids
         self._ids[version] = self._last
 
     def _follow(self, table: TableVersion) -> Ids:
-        """Walk back from both versions until they meet."""
+        """Follow the origins of a version and of `as_of` until both reach the same version."""
         version: int = table.version
         here: Ids = {field.id: field.id for field in table.schema.walk()}
-        steps, read_from = 0, self._meet
-        leaps = _Leaps(self._meet)
+        steps, prefetched_from = 0, self._oldest
+        leaps = _LeapSchedule(self._oldest)
         while version not in self._ids:
-            is_newer = version > self._meet
-            if not is_newer and leaps.is_due(self._meet):
+            is_newer = version > self._oldest
+            if not is_newer and leaps.is_due(self._oldest):
                 self._leap(version, leaps)
                 continue
             if not is_newer:
-                if steps >= STEPS_ALONE and self._meet <= read_from:
-                    read_from = max(version, self._meet - NUM_PREFETCHED_STEPS, leaps.next)
-                    self.ancestry.read_ahead(range(self._meet - 1, read_from - 1, -1))
+                if steps >= STEPS_BEFORE_PREFETCH and self._oldest <= prefetched_from:
+                    prefetched_from = max(version, self._oldest - NUM_PREFETCHED_STEPS, leaps.next)
+                    self.ancestry.prefetch(range(self._oldest - 1, prefetched_from - 1, -1))
                 steps += 1
-            origin = self.ancestry.origin(version if is_newer else self._meet)
+            origin = self.ancestry.origin(version if is_newer else self._oldest)
             if origin is None:
-                return self._over_gap(version, here)
+                return self._match_over_gap(version, here)
             if is_newer:
                 version, here = origin.version, composed(inverted(origin.same), here)
             else:
-                steps = steps if origin.version == self._meet - 1 else 0
-                self._note(origin.version, composed(self._ids[self._meet], origin.same))
-                self._meet = origin.version
+                steps = steps if origin.version == self._oldest - 1 else 0
+                self._cache_ids(origin.version, composed(self._ids[self._oldest], origin.same))
+                self._oldest = origin.version
         return composed(self._ids[version], here)
 
-    def _leap(self, version: int, leaps: "_Leaps") -> None:
-        """Go back towards a version as far as data files prove that no column changed identity."""
-        ids = self._ids[self._meet]
-        length = 1 << (self._meet - version).bit_length() - 1  # so that walks share versions
+    def _leap(self, version: int, leaps: "_LeapSchedule") -> None:
+        """Skip as many versions as possible, if data files prove that all columns kept their ids.
+
+        Args:
+            version: The version to reach; it is not passed.
+            leaps: When to try the next leap.
+        """
+        ids = self._ids[self._oldest]
+        length = (
+            1 << (self._oldest - version).bit_length() - 1
+        )  # a power of 2: walks share versions
         while length >= SHORTEST_LEAP:
-            target = self._meet - length
+            target = self._oldest - length
             with suppress(NotFoundError):
-                if self.ancestry.common_ids(target, self._meet).issuperset(ids.values()):
-                    self._note(target, ids)
-                    self._meet = target
-                    leaps.succeeded()
+                if self.ancestry.common_ids(target, self._oldest).issuperset(ids.values()):
+                    self._cache_ids(target, ids)
+                    self._oldest = target
+                    leaps.record_success()
                     return
             length //= 2
-        leaps.failed_at(self._meet)
+        leaps.record_failure(self._oldest)
 
-    def _over_gap(self, version: int, here: Ids) -> Ids:
-        """Compare two versions, where what one derives from is unknown."""
-        older, newer = sorted((version, self._meet))
-        same = self.ancestry.same_over_gap(older, newer)
-        there = same if newer == self._meet else inverted(same)
-        return composed(composed(self._ids[self._meet], there), here)
+    def _match_over_gap(self, version: int, here: Ids) -> Ids:
+        """Match the fields of two versions if an origin between them is unknown."""
+        older, newer = sorted((version, self._oldest))
+        same = self.ancestry.match_over_gap(older, newer)
+        there = same if newer == self._oldest else inverted(same)
+        return composed(composed(self._ids[self._oldest], there), here)
 
     def names_in(self, table: TableVersion) -> Mapping[str, int | None]:
-        """Return the ids of the columns in a version, where their names do not already give them.
+        """Return the field ids of the feed's fields in a version, unless their names match.
 
-        These are names that now belong to another column, or to none any more; None is for a column
-        that the version lacks although the name exists.
+        Returns:
+            Maps the quoted path of a field to its id in the version, if the version has another
+            field or no field of that path; to None, if only another field has that path.
         """
         ids, by_name = self.ids_in(table), ids_by_path(table.schema.fields)
         return {
@@ -160,40 +168,40 @@ class FeedColumns:
             if ids.get(field) != by_name.get(path)
         }
 
-    def read_from(self, table: TableVersion) -> tuple[tuple[Field, ...], tuple[Source | None, ...]]:
-        """Return what to read of a version, and how to build the feed's columns from it.
+    def plan_read(self, table: TableVersion) -> tuple[tuple[Field, ...], tuple[Source | None, ...]]:
+        """Return which columns of a version to read, and how to build the feed's columns from them.
 
         Returns:
-            The columns of the version, without the parts that are not needed; and for each of the
-            feed's own columns, the one that it is built from; None for nulls.
+            The columns of the version, without the parts that are not needed; and the source of
+            each of the feed's columns, None for nulls.
         """
         ids = self.ids_in(table)
         by_id = {field.id: field for field in table.schema.fields}
-        read: list[Field] = []
+        fields: list[Field] = []
         sources: list[Source | None] = []
         for target in self.schema.fields:
-            there = by_id.get(ids.get(target.id, UNASSIGNED_ID))
-            if there is None:
+            stored = by_id.get(ids.get(target.id, UNASSIGNED_ID))
+            if stored is None:
                 sources.append(None)
             else:
-                part = _part(target, there, ids)
-                sources.append(_source(target, part, ids, len(read)))
-                read.append(part)
-        return tuple(read), tuple(sources)
+                part = _required_part(target, stored, ids)
+                sources.append(_source(target, part, ids, len(fields)))
+                fields.append(part)
+        return tuple(fields), tuple(sources)
 
     def missing_in(self, table: TableVersion) -> str | None:
-        """Return one of the columns, or a part of one, that a version does not have."""
+        """Return the path of a field that a version does not have; None if it has all."""
         ids = self.ids_in(table)
         paths = ids_by_path(self.schema.fields)
         return next(
             (".".join(path) for path, field_id in paths.items() if field_id not in ids), None
         )
 
-    def narrowed(self, columns: Sequence[str] | None) -> tuple[pa.Schema, tuple[Source, ...]]:
-        """Return some of the columns, or parts of them, and the feed's columns they come from.
+    def select(self, columns: Sequence[str] | None) -> tuple[pa.Schema, tuple[Source, ...]]:
+        """Return the schema of some columns, or parts of them, and their sources in the feed.
 
         Args:
-            columns: Names or paths in the version whose names are used; None for all.
+            columns: Names or paths in `as_of`; None for all.
         """
         fields = project(self.as_of.schema, names_of(self.as_of, columns)).fields
         index_of = {field.id: index for index, field in enumerate(self.schema.fields)}
@@ -204,50 +212,50 @@ class FeedColumns:
         )
         return pa.schema([field_to_arrow(_nullable(field)) for field in fields]), tuple(sources)
 
-    def as_in(self, table: TableVersion) -> pa.Schema:
-        """Return the feed's own columns with their types in a version that has all of them."""
+    def schema_in(self, table: TableVersion) -> pa.Schema:
+        """Return the feed's columns with their types in a version that has all of them."""
         ids = self.ids_in(table)
         by_id = {field.id: field for field in table.schema.walk()}
         fields = [_retyped(field, ids, by_id) for field in self.schema.fields]
         return pa.schema([field_to_arrow(_nullable(field)) for field in fields])
 
 
-class _Leaps:
-    """When to try the next leap: after ever more steps, the more often a leap was impossible.
+class _LeapSchedule:
+    """Decides when to try the next leap; the interval doubles with each failure.
 
     Args:
-        meet: The version to start from.
+        start: The version to start from.
 
     Attributes:
-        next: The version at which to try it.
+        next: The version at which to try the next leap.
     """
 
-    def __init__(self, meet: int) -> None:
-        self.next, self._pause = meet, SHORTEST_LEAP
+    def __init__(self, start: int) -> None:
+        self.next, self._interval = start, SHORTEST_LEAP
 
-    def is_due(self, meet: int) -> bool:
+    def is_due(self, version: int) -> bool:
         """Return whether to try a leap from a version."""
-        return meet <= self.next
+        return version <= self.next
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Record that a leap was possible."""
-        self._pause = SHORTEST_LEAP
+        self._interval = SHORTEST_LEAP
 
-    def failed_at(self, meet: int) -> None:
-        """Record that no leap from a version was possible."""
-        self.next = meet - self._pause
-        self._pause *= 2
+    def record_failure(self, version: int) -> None:
+        """Record that no leap was possible from a version."""
+        self.next = version - self._interval
+        self._interval *= 2
 
 
-def columns_named(
+def columns_of_query(
     table: TableVersion, columns: Sequence[str], condition: Expression | None
 ) -> list[str]:
-    """Return the requested columns of a table and those that a condition names, each once.
+    """Return the table's columns that a query needs: selected ones and those of its condition.
 
     Args:
         table: The version whose names are used.
-        columns: Names or paths, possibly of change columns, too.
-        condition: None for none.
+        columns: Names or paths; change columns are ignored.
+        condition: The condition; None if there is none.
     """
     by_path: dict[Path, str] = {}
     for column in (*columns, *(() if condition is None else condition.columns)):
@@ -257,13 +265,13 @@ def columns_named(
     return list(by_path.values())
 
 
-class ReadsOfVersion:
+class ChangeUnitFactory:
     """Creates the work units that read rows of one version, with the feed's columns.
 
     Args:
         columns: The feed's columns.
         table: The version from which the rows are read.
-        commit_version: The version that the changes show.
+        commit_version: The commit version of the changes.
         commit_timestamp: When it was committed, in UTC.
     """
 
@@ -275,7 +283,7 @@ class ReadsOfVersion:
         commit_timestamp: datetime,
     ) -> None:
         self._table = table
-        self._fields, sources = columns.read_from(table)
+        self._fields, sources = columns.plan_read(table)
         self._convert = partial(
             ChangeUnit,
             commit_version=commit_version,
@@ -285,19 +293,19 @@ class ReadsOfVersion:
         )
 
     def unit(self, index: int, change_type: str, **rows: Any) -> ChangeUnit:
-        """Return the work unit that reads some rows of a fragment.
+        """Return the work unit that reads rows of a fragment.
 
         Args:
             index: The fragment's index in the manifest.
-            change_type: What happened to the rows.
-            rows: Which rows, as attributes of `WorkUnit`; all live rows by default.
+            change_type: The type of change.
+            rows: Attributes of `WorkUnit` that select rows; all live rows by default.
         """
         unit = unit_of(self._table, index, fields=self._fields, system_columns=STAMPS, **rows)
         return self._convert(unit=unit, change_type=change_type)
 
 
 def _nullable(field: Field) -> Field:
-    """Return a column nullable at every level, except the keys of maps."""
+    """Return a field that is nullable at every level, except for keys of maps."""
     if field.logical_type != MAP or len(field.children) != 1:
         return replace(field, nullable=True, children=tuple(map(_nullable, field.children)))
     (entries,) = field.children
@@ -307,64 +315,68 @@ def _nullable(field: Field) -> Field:
     return replace(field, nullable=True, children=(entries,))
 
 
-def _part(target: Field, there: Field, ids: Ids) -> Field:
-    """Return what to read of a version's field to build a field of the feed from it.
+def _required_part(target: Field, stored: Field, ids: Ids) -> Field:
+    """Return the part of a version's field that a field of the feed is built from.
 
-    If no part of it is requested, one part is still read: it states which values are null and
-    how long lists are.
+    If no child of a struct is required, one child is still read, because it tells which structs
+    are null, and the lengths of lists.
     """
-    if there.is_leaf or target.is_blob:
-        return there
-    if there.logical_type == STRUCT:
-        stored = {ids[child.id]: child for child in target.children if child.id in ids}
-        parts = [
-            _part(stored[child.id], child, ids) for child in there.children if child.id in stored
+    if stored.is_leaf or target.is_blob:
+        return stored
+    if stored.logical_type == STRUCT:
+        targets = {ids[child.id]: child for child in target.children if child.id in ids}
+        children = [
+            _required_part(targets[child.id], child, ids)
+            for child in stored.children
+            if child.id in targets
         ]
-        return replace(there, children=tuple(parts or [_narrowest(there.children)]))
-    if is_list(there) and is_list(target):
-        return replace(there, children=(_part(target.children[0], there.children[0], ids),))
-    return there
+        return replace(stored, children=tuple(children or [_narrowest(stored.children)]))
+    if is_list(stored) and is_list(target):
+        item = _required_part(target.children[0], stored.children[0], ids)
+        return replace(stored, children=(item,))
+    return stored
 
 
 def _narrowest(fields: Sequence[Field]) -> Field:
-    """Return the field with the fewest parts, itself reduced to as few as possible."""
+    """Return the field with the fewest descendants, reduced to as few as possible."""
     field = min(fields, key=lambda candidate: len(list(candidate.walk())))
     if field.is_leaf or field.logical_type == MAP:
         return field
     return replace(field, children=(_narrowest(field.children),))
 
 
-def _source(target: Field, there: Field, ids: Ids, index: int) -> Source:
-    """Return what a field of the feed is built from.
+def _source(target: Field, stored: Field, ids: Ids, index: int) -> Source:
+    """Return the source of a field of the feed.
 
     Args:
-        target: The field.
-        there: What is read of its column in a version.
-        ids: Maps the ids of the feed to ids in the version.
-        index: The index of `there` among its siblings.
+        target: The field of the feed.
+        stored: The part of a version's field that is read for it.
+        ids: Maps field ids of the feed to ids in the version.
+        index: The index of `stored` among its siblings.
     """
-    if target.is_blob or there.is_blob:
+    if target.is_blob or stored.is_blob:
         return Source(index)
-    if target.logical_type == there.logical_type == MAP:
-        target, there = target.children[0], there.children[0]
-    index_of = {child.id: n for n, child in enumerate(there.children)}
+    if target.logical_type == stored.logical_type == MAP:
+        target, stored = target.children[0], stored.children[0]
+    index_by_id = {child.id: n for n, child in enumerate(stored.children)}
     parts = tuple(
         None
-        if (at := index_of.get(ids.get(child.id, UNASSIGNED_ID))) is None
-        else _source(child, there.children[at], ids, at)
+        if (n := index_by_id.get(ids.get(child.id, UNASSIGNED_ID))) is None
+        else _source(child, stored.children[n], ids, n)
         for child in target.children
     )
-    is_whole = len(parts) == len(there.children) and all(
+    is_whole = len(parts) == len(stored.children) and all(
         part is not None and part.index == n and part.is_whole for n, part in enumerate(parts)
     )
-    if is_list(target) and not is_list(there):
-        parts = ()  # a list whose items are not a child field
+    if is_list(target) and not is_list(stored):
+        parts = ()  # such as a fixed-size list, whose items are not a child field
     return Source(index, parts, is_whole)
 
 
 def _retyped(target: Field, ids: Ids, by_id: Mapping[int, Field]) -> Field:
-    there = by_id[ids[target.id]]
-    if not target.children or not there.children:
-        return replace(there, name=target.name)
-    parts = tuple(_retyped(child, ids, by_id) for child in target.children)
-    return replace(there, name=target.name, children=parts)
+    """Return a field of the feed with its type in a version, but the feed's names."""
+    stored = by_id[ids[target.id]]
+    if not target.children or not stored.children:
+        return replace(stored, name=target.name)
+    children = tuple(_retyped(child, ids, by_id) for child in target.children)
+    return replace(stored, name=target.name, children=children)

@@ -1,6 +1,6 @@
-"""Intervals of the feed: the versions after one and through another, or between timestamps.
+"""Intervals of the feed: ranges of versions, or of commit timestamps.
 
-`after` is exclusive and `through` inclusive; 0 is before the first version.
+`after` is exclusive, `through` is inclusive, and 0 is before the first version.
 """
 
 from bisect import bisect_left
@@ -16,9 +16,11 @@ from lance_stream.snapshot.timestamps import moment_at, nanos_of, with_zone
 from lance_stream.table.detached import check_is_attached
 
 CLOCK_SKEW: Final = 60 * 10**9
-"""How many nanoseconds the clocks of a table's writers may differ by."""
+"""The maximum difference between the clocks of a table's writers, in nanoseconds."""
 
 _LOOK_BACK: Final = 16
+"""How many earlier versions are read for the commit timestamp of a version."""
+
 _MICROSECOND: Final = 1000
 _MAX_CACHED: Final = 1024
 
@@ -26,10 +28,11 @@ _commit_times: Final[Cache[tuple[str, int, int], datetime]] = Cache(_MAX_CACHED)
 
 
 def checked_interval(table: TableVersion, after: object, through: object) -> tuple[int, int]:
-    """Return the ends of an interval.
+    """Validate the ends of an interval and return them as numbers.
 
     Raises:
-        InvalidInputError: They are not numbers, or not an interval of existing versions.
+        InvalidInputError: They are not version numbers, are in the wrong order, or are after the
+            newest version.
     """
     first, last = as_number(after), as_number(through)
     if first is None or last is None:
@@ -40,9 +43,9 @@ def checked_interval(table: TableVersion, after: object, through: object) -> tup
         check_is_attached(version)
     if not 0 <= first <= last or not last:
         raise InvalidInputError(
-            f"changes after version {first} and through version {last} are not an interval: after "
-            "is exclusive, 0 is before the first version, and through is a version, not less than "
-            "after"
+            f"after version {first} and through version {last} is not an interval: 'after' is "
+            "exclusive, from 0 (before the first version); 'through' is inclusive, at least 1 and "
+            "not less than 'after'"
         )
     if last > table.version and last > (latest := table.log.latest()):
         raise InvalidInputError(
@@ -57,7 +60,7 @@ def version_of_interval(
     """Return one version of an interval.
 
     Raises:
-        NotFoundError: It no longer exists; the message says where an interval can start.
+        NotFoundError: The version no longer exists; the message suggests where to start.
     """
     if version == table.version:
         return table
@@ -67,16 +70,16 @@ def version_of_interval(
         versions = [version for version in table.log.versions() if version <= through]
         reason = "which has been cleaned up"
         if table.manifest.base_paths:
-            reason += ", or is in the history that this branch or clone started from"
+            reason += ", or belongs to the history from which this branch or clone started"
         raise NotFoundError(
             f"the changes after version {after} and through version {through} need "
             f"version {version}, {reason}; existing versions through {through}: "
-            f"{_as_ranges(versions)}. {_start_that_works(versions, through)}"
+            f"{_as_ranges(versions)}. {_suggested_start(versions, through)}"
         ) from error
 
 
 def _as_ranges(versions: Sequence[int]) -> str:
-    """Return ascending versions in words: "1, 5 to 7"; a tag keeps one whose neighbors are gone."""
+    """Return ascending versions as text, such as "1, 5 to 7"; tags leave isolated versions."""
     ranges: list[list[int]] = []
     for version in versions:
         if ranges and ranges[-1][-1] == version - 1:
@@ -86,22 +89,22 @@ def _as_ranges(versions: Sequence[int]) -> str:
     return ", ".join(" to ".join(map(str, ends)) for ends in ranges) or "none"
 
 
-def _start_that_works(versions: Sequence[int], through: int) -> str:
-    """Return what to do instead of an interval that starts before the versions that are left."""
+def _suggested_start(versions: Sequence[int], through: int) -> str:
+    """Return the remedy for an interval that starts before the existing versions."""
     existing = set(versions)
     if through not in existing:
-        return "Start after the newest version, with a snapshot of it"
+        return "Read a snapshot of the newest version, and start after it"
     first = through
     while first - 1 in existing:
         first -= 1
     return (
-        f"Start after version {first}, with a snapshot of it (in Spark, startingVersion "
-        f"{first + 1}: it is the first version whose changes are read)"
+        f"Read a snapshot of version {first}, and start after it (in Spark, startingVersion "
+        f"{first + 1}, which is the first version whose changes are read)"
     )
 
 
 def first_version_since(table: TableVersion, moment: datetime) -> int:
-    """Return the first version committed at or after a moment; the newest plus 1 if none was."""
+    """Return the first version committed at or after a moment, or one past the newest version."""
     versions = table.log.versions()
     index = _first_index(table, versions, nanos_of(moment))
     return versions[index] if index < len(versions) else versions[-1] + 1
@@ -111,7 +114,7 @@ def last_version_until(table: TableVersion, moment: datetime) -> int:
     """Return the last version committed at or before a moment.
 
     Raises:
-        InvalidInputError: The moment is before the oldest version left.
+        InvalidInputError: The moment is before the oldest existing version.
     """
     versions = table.log.versions()
     index = _first_index(table, versions, nanos_of(moment) + _MICROSECOND)
@@ -124,9 +127,10 @@ def last_version_until(table: TableVersion, moment: datetime) -> int:
 
 
 def commit_time(table: TableVersion) -> datetime:
-    """Return the commit timestamp that a version's changes show: never before an older one's.
+    """Return the commit timestamp of a version's changes, which never precedes an older version's.
 
-    The clocks of writers differ, so a version may claim to be older than its predecessor.
+    The clocks of writers differ, so the manifest of a version may state an earlier time than that
+    of its predecessor.
     """
     stamp = table.manifest.timestamp_nanos or 0
     cached = _commit_times.get((table.uri, table.version, stamp))
@@ -141,12 +145,12 @@ def commit_time(table: TableVersion) -> datetime:
             if nanos < stamp - CLOCK_SKEW:
                 break
         cached = moment_at(latest // _MICROSECOND)
-        remember_commit_time(table, cached)
+        cache_commit_time(table, cached)
     return cached
 
 
-def remember_commit_time(table: TableVersion, moment: datetime) -> None:
-    """Keep the timestamp of a version's changes, so that the next one need not look back."""
+def cache_commit_time(table: TableVersion, moment: datetime) -> None:
+    """Cache the commit timestamp of a version's changes."""
     key = table.uri, table.version, table.manifest.timestamp_nanos or 0
     _commit_times.put(key, moment)
 
@@ -154,7 +158,8 @@ def remember_commit_time(table: TableVersion, moment: datetime) -> None:
 def _first_index(table: TableVersion, versions: Sequence[int], nanos: int) -> int:
     """Return the index of the first version that was committed at or after a moment.
 
-    Timestamps ascend except for clock skew: all versions within the skew before are examined.
+    Timestamps ascend except for clock skew. So a binary search finds a candidate, and then all
+    versions before it are examined whose timestamps are within the skew.
     """
     index = candidate = bisect_left(versions, nanos, key=lambda version: _nanos(table, version))
     while candidate and (timestamp := _nanos(table, versions[candidate - 1])) >= nanos - CLOCK_SKEW:
@@ -165,6 +170,6 @@ def _first_index(table: TableVersion, versions: Sequence[int], nanos: int) -> in
 
 
 def _nanos(table: TableVersion, version: int) -> int:
-    """Return when a version was committed, in nanoseconds, rounded down to microseconds."""
+    """Return the commit time of a version in nanoseconds, rounded down to microseconds."""
     timestamp = table.log.read(version).timestamp_nanos or 0
     return timestamp // _MICROSECOND * _MICROSECOND

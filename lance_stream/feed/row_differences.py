@@ -1,11 +1,11 @@
-"""The rows that differ between two versions, and the contribution of the versions in between.
+"""The rows that differ between two versions.
 
-Two neighboring versions suffice by themselves: their manifests are compared (see
-`table.changes.diff`). But between versions further apart, and across a restore, which makes such
-versions neighbors, a row that moved and kept its row versions may have been moved by a compaction,
-or changed by a writer that does not set row versions. Only then are the versions between examined,
-one step at a time, for rows that such a writer changed. Where they are gone, the row versions are
-trusted. A restored version that is gone is still known: the restore has its rows.
+For adjacent versions, comparing their manifests is sufficient (see `table.changes.diff`). Between
+versions further apart, and across a restore, it may not be: if a row has moved but its row versions
+are the same, either a compaction moved it, or a writer changed it without setting row versions.
+Only then are the versions in between examined, one step at a time, for rows that such a writer
+changed. If they no longer exist, row versions are trusted. A restored version that no longer exists
+is recreated from its restore, which has the same rows.
 """
 
 from collections.abc import Iterator
@@ -30,11 +30,11 @@ from lance_stream.table.changes.diff import (
 )
 
 _UNKNOWN: Final = History(np.empty(0, np.uint64), has_old_columns=True)
-"""A restore of a version that no longer exists: row versions are trusted, columns may be back."""
+"""History across a restore of a missing version: trusts row versions; columns may be back."""
 
 
 class RowDifferences:
-    """Compares versions of one table, and caches what it found in between.
+    """Compares versions of one table, and caches results for the versions in between.
 
     Args:
         table: Any version of the table.
@@ -44,7 +44,7 @@ class RowDifferences:
         self._table = table
         self._unstamped: dict[int, U64s] = {}
         self._restored: dict[int, int | None] = {}
-        self._restores: dict[int, TableVersion] = {}  # of each version that one brought back
+        self._restores: dict[int, TableVersion] = {}  # by restored version
 
     def changes(
         self, older: TableVersion | None, newer: TableVersion, *, column_backfills: bool = True
@@ -52,8 +52,8 @@ class RowDifferences:
         """Return the rows in which two versions differ.
 
         Args:
-            older: The earlier one; None for before the first.
-            newer: The later one.
+            older: The earlier version; None if `newer` is the first version.
+            newer: The later version.
             column_backfills: Whether a row that only got a value in a new column counts as updated.
 
         Raises:
@@ -72,19 +72,20 @@ class RowDifferences:
         if history is None:
             return changed, sequences
         if history.has_old_columns:
-            # rows added after a restore reuse earlier ids
+            # Columns added after a restore may reuse ids of the columns that it brought back.
             plan = plan_diff(older.manifest, newer.manifest, _new_field_ids(older, newer))
         return _diff(plan, newer, history, column_backfills=column_backfills)
 
     def _history_of(
         self, older: TableVersion, newer: TableVersion, *, column_backfills: bool
     ) -> History | None:
-        """Return what the versions between did, beyond what their ends show.
+        """Return the changes in between that a comparison of both versions does not show.
 
-        None for adjacent versions, which show everything, and if versions no longer exist.
+        Returns:
+            None if the versions are adjacent, or if a version in between no longer exists.
         """
         first, last = older.version, newer.version
-        origin = self._restored_by(newer) if first + 1 == last else None
+        origin = self._restored_version_of(newer) if first + 1 == last else None
         if origin is not None:
             first, last = origin, older.version
         elif first + 1 == last:
@@ -102,8 +103,9 @@ class RowDifferences:
     def _unstamped_between(self, after: int, through: int) -> tuple[U64s, bool]:
         """Return the ids of rows that may have changed without new row versions.
 
-        And whether a restore among the versions brought back columns that had been dropped, or may
-        have done so.
+        Returns:
+            The row ids; and whether a restore in the interval brought back dropped columns, or
+            may have done so.
         """
         has_old_columns = False
         row_ids, ranges, seen = [np.empty(0, np.uint64)], [(after, through)], set[int]()
@@ -117,10 +119,10 @@ class RowDifferences:
                     if newer.version not in self._unstamped:
                         self._unstamped[newer.version] = self.changes(older, newer).unstamped
                     row_ids.append(self._unstamped[newer.version])
-                    origin = self._restored_by(newer)
+                    origin = self._restored_version_of(newer)
                     if origin is not None:
                         has_old_columns |= bool(_new_field_ids(older, newer))
-                        # it may bring back rows changed since without row versions
+                        # It may undo changes that were made since without new row versions.
                         ranges.append((origin, older.version))
             except NotFoundError:
                 if (start, stop) == (after, through):
@@ -135,7 +137,7 @@ class RowDifferences:
             row_ids.append(changed_row_ids(*self._compare(older, newer, column_backfills=False)))
         return np.unique(np.concatenate(row_ids))
 
-    def _restored_by(self, table: TableVersion) -> int | None:
+    def _restored_version_of(self, table: TableVersion) -> int | None:
         if table.version not in self._restored:
             origin = self._restored[table.version] = restored_version(table)
             if origin is not None:
@@ -145,14 +147,14 @@ class RowDifferences:
     def _steps(self, after: int, through: int) -> Iterator[tuple[TableVersion, TableVersion]]:
         if after == through:
             return
-        older = self._start_at(after)
+        older = self._start_version(after)
         for version in range(after + 1, through + 1):
             newer = self._at(version)
             yield older, newer
             older = newer
 
-    def _start_at(self, version: int) -> TableVersion:
-        """Return the version before the first step; if it no longer exists, its restore."""
+    def _start_version(self, version: int) -> TableVersion:
+        """Return the version before the first step, recreated from a restore if it is missing."""
         try:
             return self._at(version)
         except NotFoundError:
@@ -183,6 +185,6 @@ def _diff(
 
 
 def _new_field_ids(older: TableVersion, newer: TableVersion) -> set[int]:
-    """Return the fields of one version whose id is another field, or none, in another version."""
+    """Return field ids of one version that mean another field, or no field, in another version."""
     ids = FeedColumns(newer, None).ids_in(older)
     return {field.id for field in newer.schema.walk() if ids.get(field.id) != field.id}

@@ -14,14 +14,15 @@ DEDUPLICATION_MODES: Final = (NO_DEDUPLICATION, NET_CHANGES)
 
 @dataclass(frozen=True)
 class FeedRules:
-    """What a reader wants from the change feed.
+    """Which changes a reader of the feed gets, and in which form.
 
     Attributes:
         columns: Names or paths; None for all columns of the last version.
         deduplication_mode: "none" for the changes of each version, or "netChanges" to compare
             only the ends of the interval.
         pre_images: Whether updates include the pre-image.
-        compute_updates: Whether an update is reported as one; otherwise as a delete and an insert.
+        compute_updates: Whether updates are reported as updates; otherwise as a delete and an
+            insert.
         column_backfills: Whether rows that only got values in a new column count as updated.
     """
 
@@ -32,7 +33,7 @@ class FeedRules:
     column_backfills: bool = True
 
     def __post_init__(self) -> None:
-        """Check the mode.
+        """Validate the mode.
 
         Raises:
             InvalidInputError: The mode is unknown.

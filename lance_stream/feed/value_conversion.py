@@ -1,13 +1,13 @@
 """Converts one version's values to the feed's columns, which may differ in type or shape.
 
 A column keeps its identity when it is cast, or when its table is overwritten with another type.
-One rule decides how a value is shown under the feed's type: if it is the same value there, it is
-shown; otherwise it is null. Columns that the version does not have are null, too.
+A value that the feed's type can represent exactly is converted; any other value becomes null.
+Columns that the version does not have are null, too.
 
-    struct            fields by identity, in the feed's order; a null struct stays null
-    list, any kind    item by item; null if its length is not the fixed size
-    map               entry by entry; null if a key has no equal in the feed's type
-    number            the same number; also between floats and integers
+    struct            field by field, matched by identity; a null struct stays null
+    list, any kind    item by item; null if the length differs from the feed's fixed size
+    map               entry by entry; null if the feed's type cannot represent a key
+    number            the same number, also between floats and integers
     decimal           the same number at another precision or scale
     text, bytes       in another layout; fixed-size bytes if the length matches
     date, timestamp   the same moment in another unit; never between types with and without a zone
@@ -34,13 +34,13 @@ _DIGITS_OF_64_BITS: Final = 20
 
 @dataclass(frozen=True)
 class Source:
-    """What a column of the feed, or a part of one, is built from.
+    """The source of a column of the feed, or of a nested field.
 
     Attributes:
-        index: Index among the columns, or parts of a struct, that are read.
-        parts: For each part of a struct in the feed, for the items of a list, or for key and value
-            of a map, what it is built from; None for nulls.
-        is_whole: Whether it uses all that is read, in the same order.
+        index: The index among the columns, or fields of a struct, that are read.
+        parts: The source of each field of a struct, of the items of a list, or of the keys and
+            values of a map; None for nulls.
+        is_whole: Whether all nested fields that are read are used, in the same order.
     """
 
     index: int
@@ -48,23 +48,23 @@ class Source:
     is_whole: bool = True
 
 
-def show(array: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
-    """Return stored values as a column of the feed.
+def convert(array: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
+    """Convert stored values to a column of the feed.
 
     Args:
-        array: What was read.
-        source: Which part becomes which.
+        array: The stored values.
+        source: Which nested field becomes which.
         target: The type of the feed's column.
     """
     if source.is_whole and array.type.equals(target):
         return array
     if isinstance(array, pa.ExtensionArray):
-        return show(array.storage, source, target)
-    show_kind = next((show for accepts, show in _KINDS if accepts(target)), _show_leaf)
-    return show_kind(array, source, target)
+        return convert(array.storage, source, target)
+    rule = next((rule for accepts, rule in _NESTED_RULES if accepts(target)), _convert_leaf)
+    return rule(array, source, target)
 
 
-def _show_struct(array: pa.Array, source: Source, target: pa.StructType) -> pa.Array:
+def _convert_struct(array: pa.Array, source: Source, target: pa.StructType) -> pa.Array:
     if not pa.types.is_struct(array.type):
         return pa.nulls(len(array), target)
     if not target.num_fields:
@@ -73,13 +73,13 @@ def _show_struct(array: pa.Array, source: Source, target: pa.StructType) -> pa.A
     parts = [
         pa.nulls(len(array), field.type)
         if part is None
-        else show(array.field(part.index), part, field.type)
+        else convert(array.field(part.index), part, field.type)
         for field, part in zip(target, source.parts, strict=True)
     ]
     return pa.StructArray.from_arrays(parts, fields=list(target), mask=_nulls_of(array))
 
 
-def _show_list(array: pa.Array, source: Source, target: Any) -> pa.Array:
+def _convert_list(array: pa.Array, source: Source, target: Any) -> pa.Array:
     if not is_list_type(array.type):
         return pa.nulls(len(array), target)
     is_null = np.asarray(array.is_null())
@@ -94,14 +94,15 @@ def _show_list(array: pa.Array, source: Source, target: Any) -> pa.Array:
     is_null = is_null | (lengths != target.list_size)
     if is_null.all():
         return pa.nulls(len(array), target)
+    # A fixed-size list has items for null lists as well: their indices are null.
     starts = np.cumsum(lengths) - lengths
-    positions = starts[:, None] + np.arange(target.list_size)
-    chosen = pa.array(
-        np.where(is_null[:, None], 0, positions).ravel(),
+    indices = starts[:, None] + np.arange(target.list_size)
+    item_indices = pa.array(
+        np.where(is_null[:, None], 0, indices).ravel(),
         mask=np.repeat(is_null, target.list_size),
     )
     return pa.FixedSizeListArray.from_arrays(
-        items.take(chosen), type=target, mask=pa.array(is_null) if is_null.any() else None
+        items.take(item_indices), type=target, mask=pa.array(is_null) if is_null.any() else None
     )
 
 
@@ -114,14 +115,14 @@ def _list_lengths(array: pa.Array) -> npt.NDArray[np.int64]:
 
 def _converted_items(items: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
     part = source.parts[0] if source.parts else Source(0)
-    return pa.nulls(len(items), target) if part is None else show(items, part, target)
+    return pa.nulls(len(items), target) if part is None else convert(items, part, target)
 
 
-def _show_map(array: pa.Array, source: Source, target: pa.MapType) -> pa.Array:
+def _convert_map(array: pa.Array, source: Source, target: pa.MapType) -> pa.Array:
     if not pa.types.is_map(array.type):
         return pa.nulls(len(array), target)
     keys, values = _entries_of(array, source, target)
-    if keys.null_count:
+    if keys.null_count:  # a key cannot be null, so its whole map becomes null
         array = array.take(_without(_rows_of(array)[np.asarray(keys.is_null())], len(array)))
         keys, values = _entries_of(array, source, target)
     lengths = _lengths_of(array)
@@ -137,7 +138,9 @@ def _show_map(array: pa.Array, source: Source, target: pa.MapType) -> pa.Array:
 def _entries_of(
     array: pa.MapArray, source: Source, target: pa.MapType
 ) -> tuple[pa.Array, pa.Array]:
-    """Return the keys and the values of all maps that are not null."""
+    """Return the converted keys and values of all maps that are not null, in order."""
+    # Maps need not be adjacent: the index of an entry is the start of its map, plus its number
+    # within the map.
     rows = _rows_of(array)
     first = array.offsets.to_numpy(zero_copy_only=False)[:-1]
     starts = np.cumsum(_lengths_of(array)) - _lengths_of(array)
@@ -147,7 +150,7 @@ def _entries_of(
     return tuple(
         pa.nulls(len(positions), kind)
         if part is None
-        else show(array.values.field(index).take(positions), part, kind)
+        else convert(array.values.field(index).take(positions), part, kind)
         for index, (part, kind) in enumerate(zip(parts, types, strict=True))
     )
 
@@ -158,12 +161,12 @@ def _lengths_of(array: pa.MapArray) -> npt.NDArray[np.int64]:
 
 
 def _rows_of(array: pa.MapArray) -> npt.NDArray[np.int64]:
-    """Return the index of the map of each entry."""
+    """Return for each entry the index of its map."""
     return np.repeat(np.arange(len(array)), _lengths_of(array))
 
 
 def _without(rows: npt.NDArray[np.int64], num_rows: int) -> pa.Array:
-    """Return all row indices, with nulls in place of some."""
+    """Return the indices of all rows, with null for `rows`."""
     mask = np.zeros(num_rows, np.bool_)
     mask[rows] = True
     return pa.array(np.arange(num_rows), mask=mask)
@@ -184,24 +187,24 @@ def _nulls_of(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-_KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[..., pa.Array]], ...]] = (
-    (pa.types.is_struct, _show_struct),
-    (is_list_type, _show_list),
-    (pa.types.is_map, _show_map),
+_NESTED_RULES: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[..., pa.Array]], ...]] = (
+    (pa.types.is_struct, _convert_struct),
+    (is_list_type, _convert_list),
+    (pa.types.is_map, _convert_map),
 )
 
 
-# --- values without parts
+# --- values without nested fields
 
 
-def _show_leaf(array: pa.Array, _source: Source, target: pa.DataType) -> pa.Array:
+def _convert_leaf(array: pa.Array, _source: Source, target: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(array.type):
-        return _show_leaf(array.dictionary_decode(), _source, target)
+        return _convert_leaf(array.dictionary_decode(), _source, target)
     if array.type.equals(target):
         return array
     if pa.types.is_dictionary(target):
-        return _encoded(_show_leaf(array, _source, target.value_type), target)
-    for accepts, rule in _RULES:
+        return _encoded(_convert_leaf(array, _source, target.value_type), target)
+    for accepts, rule in _LEAF_RULES:
         if accepts(array.type) and accepts(target):
             return rule(array, target)
     return pa.nulls(len(array), target)
@@ -209,10 +212,10 @@ def _show_leaf(array: pa.Array, _source: Source, target: pa.DataType) -> pa.Arra
 
 def _encoded(values: pa.Array, target: pa.DictionaryType) -> pa.Array:
     encoded = values.dictionary_encode()
-    most = np.iinfo(target.index_type.to_pandas_dtype()).max
-    positions = encoded.indices.to_numpy(zero_copy_only=False)
-    mask = np.asarray(encoded.is_null()) | (positions > most)
-    indices = pa.array(np.where(mask, 0, positions).astype(np.int64), mask=mask)
+    largest = np.iinfo(target.index_type.to_pandas_dtype()).max
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    mask = np.asarray(encoded.is_null()) | (codes > largest)
+    indices = pa.array(np.where(mask, 0, codes).astype(np.int64), mask=mask)
     return pa.DictionaryArray.from_arrays(
         indices.cast(target.index_type), encoded.dictionary, ordered=target.ordered
     )
@@ -221,7 +224,7 @@ def _encoded(values: pa.Array, target: pa.DictionaryType) -> pa.Array:
 def _cast_where(
     array: pa.Array, cast: Callable[[pa.Array], pa.Array], survives: pa.Array
 ) -> pa.Array:
-    """Cast the values that keep their meaning, and return null for the others."""
+    """Cast the values for which `survives` is true; the others become null."""
     mask = pc.fill_null(survives, False)
     if mask.false_count == array.null_count:
         return cast(array)
@@ -229,12 +232,12 @@ def _cast_where(
 
 
 def _round_trip(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Cast values that survive a round trip; for casts where a wrong value never does."""
+    """Cast the values that a round trip preserves; for types where it preserves no wrong value."""
     back = array.cast(target, safe=False).cast(array.type, safe=False)
     return _cast_where(array, lambda some: some.cast(target, safe=False), pc.equal(array, back))
 
 
-def _show_decimal(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _convert_decimal(array: pa.Array, target: pa.DataType) -> pa.Array:
     """Cast numbers to or from a decimal type."""
     types = pa.types
     if types.is_floating(array.type) or types.is_floating(target):
@@ -244,6 +247,7 @@ def _show_decimal(array: pa.Array, target: pa.DataType) -> pa.Array:
     try:
         return array.cast(target)
     except pa.ArrowInvalid:
+        # Some values do not fit, and Arrow does not say which: each distinct value is cast alone.
         encoded = array.dictionary_encode()
         dictionary = [
             _cast_alone(encoded.dictionary.slice(n, 1), target)
@@ -259,16 +263,16 @@ def _cast_alone(value: pa.Array, target: pa.DataType) -> pa.Array:
         return pa.nulls(1, target)
 
 
-def _show_number(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _convert_number(array: pa.Array, target: pa.DataType) -> pa.Array:
     types = pa.types
     if types.is_decimal(array.type) or types.is_decimal(target):
-        return _show_decimal(array, target)
+        return _convert_decimal(array, target)
     if types.is_integer(array.type) and types.is_integer(target):
         return _cast_where(array, lambda some: some.cast(target), _is_within(array, target))
     if types.is_integer(array.type):
-        most = 1 << {16: 11, 32: 24, 64: 53}[target.bit_width]
-        low = 0 if types.is_unsigned_integer(array.type) else -most
-        survives = _is_between(array, low, most)
+        largest = 1 << {16: 11, 32: 24, 64: 53}[target.bit_width]  # a float's significant bits
+        low = 0 if types.is_unsigned_integer(array.type) else -largest
+        survives = _is_between(array, low, largest)
         return _cast_where(array, lambda some: _as_float(some, target), survives)
     if types.is_integer(target):
         return _float_as_integer(array, target)
@@ -276,13 +280,13 @@ def _show_number(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _is_within(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return which integers fit another integer type."""
+    """Return a mask of the integers that fit another integer type."""
     limits = np.iinfo(target.to_pandas_dtype())
     return _is_between(array, int(limits.min), int(limits.max))
 
 
 def _is_between(array: pa.Array, low: int, high: int) -> pa.Array:
-    limits = np.iinfo(array.type.to_pandas_dtype())
+    limits = np.iinfo(array.type.to_pandas_dtype())  # the bounds must be values of this type
     low, high = max(low, int(limits.min)), min(high, int(limits.max))
     return pc.and_(
         pc.greater_equal(array, pa.scalar(low, array.type)),
@@ -293,7 +297,7 @@ def _is_between(array: pa.Array, low: int, high: int) -> pa.Array:
 def _float_as_integer(array: pa.Array, target: pa.DataType) -> pa.Array:
     values = _values_of(array, np.float64)
     limits = np.iinfo(target.to_pandas_dtype())
-    # the largest integer may have no exact float, but one more does
+    # The largest integer may have no exact float, but the next integer does.
     survives = (values >= float(limits.min)) & (values < float(int(limits.max) + 1))
     survives &= np.floor(values) == values
     mask = ~survives | np.asarray(array.is_null())
@@ -315,7 +319,7 @@ def _as_float(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _values_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
-    """Return numbers as numpy values; nulls become arbitrary numbers."""
+    """Return numbers as a numpy array; nulls become arbitrary numbers."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
         return np.empty(0, kind)
@@ -323,14 +327,14 @@ def _values_of(array: pa.Array, kind: Any) -> npt.NDArray[Any]:
     return values.astype(kind)
 
 
-def _show_text(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _convert_text(array: pa.Array, target: pa.DataType) -> pa.Array:
     return array.cast(target)
 
 
-def _show_bytes(array: pa.Array, target: pa.DataType) -> pa.Array:
+def _convert_bytes(array: pa.Array, target: pa.DataType) -> pa.Array:
     if not pa.types.is_fixed_size_binary(target):
         return array.cast(target)
-    # not by if_else: up to Arrow 23 at least, it garbles slices of bytes beside a null scalar
+    # Not with `if_else`: at least up to Arrow 23, it corrupts sliced bytes next to a null scalar.
     survives = pc.fill_null(pc.equal(pc.binary_length(array), target.byte_width), False)
     from lance_stream.write.casting import cast_to_fixed_size_binary  # rarely needed
 
@@ -370,12 +374,12 @@ def _is_moment(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(arrow) and arrow.tz is not None)
 
 
-_RULES: Final[
+_LEAF_RULES: Final[
     tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, pa.DataType], pa.Array]], ...]
 ] = (
-    (_is_number, _show_number),
-    (_is_text, _show_text),
-    (_is_bytes, _show_bytes),
+    (_is_number, _convert_number),
+    (_is_text, _convert_text),
+    (_is_bytes, _convert_bytes),
     (_is_date, _round_trip),
     (_is_moment, _round_trip),
     (pa.types.is_time, _round_trip),

@@ -1,4 +1,4 @@
-"""The change feed: what it shows of each operation, in which order, and which files it opens."""
+"""The change feed: the changes of each operation, their order, and the files that are opened."""
 
 import pickle
 import uuid
@@ -57,7 +57,7 @@ def test_versions_show_what_they_changed(ds: Dataset) -> None:
 
 
 def test_after_is_exclusive_and_through_is_inclusive(ds: Dataset) -> None:
-    """A consumer passes the version that it has as `after`, and must not get its changes again."""
+    """A consumer passes the version that it has as `after` and must not get its changes again."""
     assert feed(ds, 2, 3) == [(3, "delete", 1)]
     assert feed(ds, 3, 3) == []
     assert feed(ds, 4, 5) == []
@@ -75,7 +75,7 @@ def test_change_columns_follow_the_tables_columns(ds: Dataset) -> None:
 
 
 def test_a_deleted_row_keeps_its_row_versions(ds: Dataset) -> None:
-    """The change also has its content and the time of the commit."""
+    """A delete also has the values of the row and the time of the commit."""
     (change,) = ds.changes(2, 3).read_all().to_pylist()
     timestamp = change.pop("_commit_timestamp")
     assert timestamp == ds.checkout(3).timestamp
@@ -92,7 +92,7 @@ def test_a_deleted_row_keeps_its_row_versions(ds: Dataset) -> None:
 
 
 def test_overwrites_delete_before_they_insert(ds: Dataset) -> None:
-    """Whoever applies changes in order must not delete the new rows."""
+    """A consumer that applies changes in order must not delete the new rows."""
     ds = ds.overwrite(rows(7, 8))
     assert feed(ds, 5) == [
         (6, "delete", 0),
@@ -105,7 +105,7 @@ def test_overwrites_delete_before_they_insert(ds: Dataset) -> None:
 
 
 def test_columns_match_by_name_across_overwrites(ds: Dataset) -> None:
-    """An overwrite starts new columns, so a name is all that connects them, if the type can
+    """An overwrite creates new columns, so a name is all that connects them, if the type can
     follow.
     """
     other = pa.table({"name": pa.array(["x"], pa.large_string()), "z": [1.5], "id": ["nine"]})
@@ -119,7 +119,7 @@ def test_columns_match_by_name_across_overwrites(ds: Dataset) -> None:
 
 
 def test_net_changes_compare_both_ends(ds: Dataset) -> None:
-    """A row that came and went between both versions must not appear."""
+    """A row that was inserted and deleted in between must not appear."""
     assert feed(ds, 0, deduplication_mode="netChanges") == [
         (5, "insert", 0),
         (5, "insert", 2),
@@ -149,7 +149,7 @@ def test_invalid_intervals_are_refused(ds: Dataset, interval: tuple[Any, ...], n
 
 
 def test_older_datasets_see_newer_changes(ds: Dataset) -> None:
-    """The interval decides, not the version that the dataset happens to show."""
+    """The interval counts, not the version of the dataset object."""
     assert feed(ds.checkout(2), 3, 5) == [(4, "insert", 4)]
 
 
@@ -161,8 +161,8 @@ def test_missing_versions_are_named(ds: Dataset) -> None:
         ds.table.store.delete(manifest_path(version))
     with pytest.raises(
         NotFoundError,
-        match=r"need version 1, which .* existing versions .* 3 to 5. Start after version 3, "
-        r".*startingVersion 4\b",
+        match=r"need version 1, which .* existing versions .* 3 to 5. Read a snapshot of version "
+        r"3, .*startingVersion 4\b",
     ):
         ds.changes(0)
     with pytest.raises(NotFoundError, match=r"need version 2"):
@@ -170,13 +170,13 @@ def test_missing_versions_are_named(ds: Dataset) -> None:
     assert feed(ds, 3) == [(4, "insert", 4)]
     ds.table.store.delete(manifest_path(4))  # what is left of versions need not be adjacent
     with pytest.raises(
-        NotFoundError, match=r"need version 4, .* through 5: 3, 5\. Start after version 5, "
+        NotFoundError, match=r"need version 4, .* through 5: 3, 5\. Read a snapshot of version 5, "
     ):
         ds.changes(3)
 
 
 def test_the_feed_needs_stable_row_ids() -> None:
-    """Without ids an update cannot be told from a delete and an insert."""
+    """Without ids, an update cannot be distinguished from a delete and an insert."""
     dataset = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=False
     )

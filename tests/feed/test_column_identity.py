@@ -1,6 +1,6 @@
-"""A column is its field id, at every level of nesting, followed from version to version.
+"""Columns are identified by field id, at every level of nesting, across versions.
 
-Each test is a history whose feed has to lead from one snapshot to the next.
+Each test is a history whose feed must lead from one snapshot to the next.
 """
 
 import uuid
@@ -111,7 +111,7 @@ def test_a_recreated_struct_field_starts_null(tmp_path: Path) -> None:
 
 
 def test_cast_struct_fields_keep_their_values(tmp_path: Path) -> None:
-    """The cast gives the field another id, yet its old values are still its own."""
+    """A cast gives the field a new id, but it is still the same field."""
     uri = uri_of(tmp_path)
     made(
         uri, {"s": {"y": 1, "z": "a"}}, schema=pa.schema({"s": struct(y=pa.int32(), z=pa.string())})
@@ -133,7 +133,7 @@ def test_renamed_struct_fields_keep_their_values(tmp_path: Path) -> None:
 
 
 def test_structs_without_matching_fields_remain(tmp_path: Path) -> None:
-    """A struct of which no field existed then is still null or not null."""
+    """If none of its fields existed yet, a struct is still null or not null."""
     uri = uri_of(tmp_path)
     made(uri, {"id": 1, "s": {"y": 1}}, {"id": 2, "s": None})
     ds = lance_stream.open_dataset(uri)
@@ -208,7 +208,7 @@ def test_maps_show_entries_under_other_types(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_structs_may_become_packed_or_unpacked(tmp_path: Path, is_packed: bool) -> None:
-    """Packing is a matter of storage only, and must not make another column."""
+    """Packing only affects storage and must not create another column."""
     uri = uri_of(tmp_path)
     plain = pa.field("s", struct(y=pa.int32(), z=pa.int32()))
     packed = plain.with_metadata({"packed": "true"})
@@ -227,7 +227,7 @@ def test_structs_may_become_packed_or_unpacked(tmp_path: Path, is_packed: bool) 
 def test_dropped_parts_of_packed_structs_vanish(
     tmp_path: Path, is_packed: bool, version: str
 ) -> None:
-    """A file has a packed struct as one column, which is read whole for any of its parts."""
+    """A file stores a packed struct as one column, which is read as a whole."""
     uri = uri_of(tmp_path)
     metadata = {"packed": "true"} if is_packed else None
     kind = struct(x=pa.int64(), y=pa.int64())
@@ -256,7 +256,7 @@ def test_bytes_that_become_blobs_keep_values(tmp_path: Path) -> None:
 
 
 def test_truncated_casts_show_null_before(tmp_path: Path) -> None:
-    """A value that does not fit the new type exactly must not be shown as another one."""
+    """A value that the new type cannot represent must not become another value."""
     uri = uri_of(tmp_path)
     schema = pa.schema({"t": pa.timestamp("us")})
     rows = pa.table([pa.array([1_000, 1_234], pa.timestamp("us"))], schema=schema)

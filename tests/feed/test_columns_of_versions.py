@@ -13,7 +13,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.feed.ancestry import Ancestry
 from lance_stream.feed.columns_of_versions import _source
-from lance_stream.feed.value_conversion import show
+from lance_stream.feed.value_conversion import convert
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.fields import assign_ids
 from lance_stream.table.paths import manifest_path
@@ -43,14 +43,14 @@ def uri(tmp_path: Path) -> str:
 
 
 def test_renamed_columns_stay_the_same_column(uri: str) -> None:
-    """Consumers ask for the newest name and expect the whole history under it."""
+    """Consumers use the newest name and expect the whole history under it."""
     lance.dataset(uri).alter_columns({"path": "x", "name": "price"})
     ds = lance_stream.open_dataset(uri)
     assert images(ds, "price") == [(2, "insert", 10)]
 
 
 def test_cast_columns_keep_their_values(uri: str) -> None:
-    """Lance gives a cast column a new field id, and the feed shows the cast as an update."""
+    """Lance assigns a new field id to a cast column, and the feed reports updates."""
     lance.dataset(uri).alter_columns({"path": "x", "data_type": pa.int64()})
     ds = lance_stream.open_dataset(uri)
     assert images(ds, "x") == [
@@ -79,7 +79,7 @@ def test_reused_names_are_other_columns(uri: str) -> None:
 
 
 def test_reused_ids_after_restores_are_other_columns(uri: str) -> None:
-    """A restore takes back the counter of field ids, so an id can return with another meaning."""
+    """A restore resets the counter of field ids, so an id can be reused for another column."""
     ds = lance_stream.open_dataset(uri).add_columns(pa.field("z", pa.string()))
     two = pa.Table.from_pylist([{"id": 2, "x": 20, "z": "text"}], ds.schema)
     ds = ds.append(two).restore(2)
@@ -94,7 +94,7 @@ def test_reused_ids_after_restores_are_other_columns(uri: str) -> None:
 
 
 def test_restoring_across_an_overwrite_finds_old_columns(uri: str) -> None:
-    """An overwrite may use the same ids for other columns, and the restore ends that."""
+    """An overwrite may reuse ids for other columns, and the restore reverts that."""
     ds = lance_stream.open_dataset(uri)
     ds = ds.overwrite(
         table(z=[1.5], id=["text"], x=pa.array([7], pa.int32()))
@@ -110,7 +110,7 @@ def test_restoring_across_an_overwrite_finds_old_columns(uri: str) -> None:
 
 
 def test_renames_are_followed_across_overwrites(uri: str) -> None:
-    """An overwrite matches columns by name, and the name of the older one changed before."""
+    """An overwrite matches columns by name, after the older column was renamed."""
     lance.dataset(uri).alter_columns({"path": "x", "name": "price"})
     ds = lance_stream.open_dataset(uri).overwrite(table(price=[0.5]))
     assert images(ds, "price") == [(2, "insert", 10.0), (4, "delete", 10.0), (4, "insert", 0.5)]
@@ -124,7 +124,7 @@ def test_struct_fields_are_followed_like_columns(uri: str) -> None:
 
 
 def test_structs_without_fields_are_read_whole() -> None:
-    """They have no part that could be left out, whatever the feed calls them."""
+    """They have no fields that could be left out."""
     ds = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64()), ("s", pa.struct([]))])
     )
@@ -145,7 +145,7 @@ def test_required_columns_may_start_null(uri: str) -> None:
 
 
 def test_names_identify_columns_across_gaps(uri: str) -> None:
-    """With a version missing between, only names of compatible types connect the columns."""
+    """If a version in between is missing, only names and compatible types connect columns."""
     ds = lance_stream.open_dataset(uri).overwrite(table(x=[7], id=["text"], s=["text"]))
     ds = ds.overwrite(table(s=[8], x=[9]))
     ds.table.store.delete(manifest_path(3))
@@ -163,16 +163,16 @@ def test_lists_take_the_items_of_vectors(kind: pa.DataType) -> None:
     (there,) = assign_ids(from_arrow(pa.schema([("v", vectors.type)]))).fields
     assert not there.children
     source = _source(expected, there, {expected.id: there.id}, 0)
-    assert show(vectors, source, kind).to_pylist() == vectors.to_pylist()
+    assert convert(vectors, source, kind).to_pylist() == vectors.to_pylist()
     items = [there, replace(expected, children=(replace(expected.children[0], id=9),))]
     for there in items[1:]:  # other items than the wanted ones are not theirs
         lists = vectors.cast(kind)
         source = _source(expected, there, {expected.id: there.id}, 0)
-        assert show(lists, source, kind).to_pylist() == [[None, None], None, [None, None]]
+        assert convert(lists, source, kind).to_pylist() == [[None, None], None, [None, None]]
 
 
 def test_restored_versions_may_be_removed() -> None:
-    """The restore still has the columns of the version that it brought back."""
+    """The restore still has the columns of the version that it restored."""
     ds = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64()), ("x", pa.int64())])
     )

@@ -1,4 +1,4 @@
-"""A cleanup does not change the feed of the versions that it keeps."""
+"""A cleanup does not change the feed of the remaining versions."""
 
 import uuid
 from collections.abc import Iterable, Sequence
@@ -135,9 +135,9 @@ def feeds(ds: Dataset, first: int) -> dict[tuple[int, int, str], list[dict[str, 
 )
 @example(tagged=1, steps=[("add", 1), ("append", 0), ("update", 0), ("update", 0), ("restore", 2)])
 def test_cleanups_preserve_the_remaining_feed(steps: Sequence[Step], tagged: int | None) -> None:
-    """Columns are followed through a restore even if the restored version is gone.
+    """Columns are followed through a restore even if the restored version was removed.
 
-    A tag keeps one version that is older than those.
+    A tag keeps one older version.
     """
     schema = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)

@@ -50,14 +50,14 @@ def made_at(*seconds: float) -> Dataset:
     [(0, 1, 1), (0.5, 2, 1), (10, 2, 2), (15, 3, 2), (20, 3, 3), (99, 4, 3)],
 )
 def test_timestamps_at_and_between_versions(seconds: float, since: int, until: int) -> None:
-    """Start is the first version at or after a moment, end the last one at or before it."""
+    """A start is the first version at or after a moment; an end is the last at or before it."""
     table = made_at(0, 10, 20).table
     assert first_version_since(table, at(seconds)) == since
     assert last_version_until(table, at(seconds)) == until
 
 
 def test_timestamps_before_the_first_version() -> None:
-    """An end before the table existed has no version, while a start there means all of them."""
+    """An end before the first version is an error; a start there selects all versions."""
     table = made_at(0, 10).table
     assert first_version_since(table, at(-1)) == 1
     with pytest.raises(InvalidInputError, match=r"no version existed at .* version 1"):
@@ -101,7 +101,7 @@ def test_finding_a_version_reads_few_manifests() -> None:
 
 
 def test_timestamps_are_monotonic_for_any_start() -> None:
-    """The timestamp shown for a version must not depend on where the reader began."""
+    """The timestamp of a version must not depend on where a reader starts."""
     said = [0, 50, 12, 30, 11, 60, 58]
     ds = made_at(*said)
     whole = ds.changes(0).read_all()["_commit_timestamp"].to_pylist()
@@ -114,7 +114,7 @@ def test_timestamps_are_monotonic_for_any_start() -> None:
 
 
 def test_versions_beyond_clock_skew_are_ignored() -> None:
-    """The bound on clock skew is what keeps the correction from reading the whole history."""
+    """The bound on clock skew limits how much history is read."""
     later = CLOCK_SKEW / 1e9 + 1
     table = made_at(0, 9, later, later + 20).table
     store = WatchedStore(table.store)
@@ -126,7 +126,7 @@ def test_versions_beyond_clock_skew_are_ignored() -> None:
 
 @pytest.mark.parametrize("unstated", [1, 2, 3])
 def test_unstated_commit_times_count_as_oldest(unstated: int) -> None:
-    """Old writers stated none; the other versions must still show theirs."""
+    """Old writers stated none; the timestamps of other versions must still be right."""
     ds = made_at(0, 50, 60)
     manifest = ds.table.log.read(unstated)
     ds.table.store.delete(manifest_path(unstated))
@@ -138,8 +138,10 @@ def test_unstated_commit_times_count_as_oldest(unstated: int) -> None:
 
 
 def test_interval_ends_with_a_version() -> None:
-    """Version 0 is only a start: it has neither rows nor columns."""
+    """Version 0 can only be a start: it has neither rows nor columns."""
     table = made_at(0, 10)
-    with pytest.raises(InvalidInputError, match="through is a version, not less than after"):
+    with pytest.raises(
+        InvalidInputError, match="'through' is inclusive, at least 1 and not less than 'after'"
+    ):
         table.changes(0, 0)
     assert table.changes(1, 1).read_all().num_rows == 0

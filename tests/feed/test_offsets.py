@@ -111,6 +111,6 @@ def test_offsets_of_newer_releases_are_refused() -> None:
     ids=str,
 )
 def test_offsets_of_other_sources_are_refused(stored: dict[str, Any]) -> None:
-    """A checkpoint of another source must not be read as a position in this table."""
+    """The checkpoint of another source must not be read as a position in this table."""
     with pytest.raises(CorruptDataError, match="not an offset"):
         parse_offset(stored)

@@ -1,4 +1,4 @@
-"""What the feed shows of each operation, by us and by pylance: all changes, and nothing else."""
+"""The feed of each operation, committed by us and by pylance: all changes, and nothing else."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def events(uri: str, after: int = 3, through: int | None = None, **options: Any) -> list[Event]:
-    """What happened to which row, and its x then; of an update, both."""
+    """Return each change as its type, the row, and the value of x; both values for an update."""
     read = lance_stream.open_dataset(uri).changes(after, through, **options).read_all()
     kinds = [change_type.removesuffix("image") for change_type in read["_change_type"].to_pylist()]
     return list(zip(kinds, read["id"].to_pylist(), read["x"].to_pylist(), strict=True))
@@ -55,7 +55,7 @@ def pylance_upserts(uri: str, data: pa.Table) -> None:
 
 
 def replace_column(uri: str, fragment_id: int, values: list[int]) -> None:
-    """Column x of a fragment gets another file; all of its rows are stamped."""
+    """Replace the file of column x of a fragment, and stamp all rows as updated."""
     ds = lance.dataset(uri)
     path = Path(uri) / "data" / "replaced.lance"
     with lance.file.LanceFileWriter(str(path), version=ds.data_storage_version) as writer:
@@ -67,7 +67,7 @@ def replace_column(uri: str, fragment_id: int, values: list[int]) -> None:
 
 
 def rewrite_column(uri: str, data: pa.Table, *, stamped: bool) -> None:
-    """Some rows of fragment 0 change in place, in a new file of their column."""
+    """Update some rows of fragment 0 in place, in a new file of the column."""
     ds = lance.dataset(uri)
     fragment = ds.get_fragments()[0]
     given = fragment.update_columns(data, left_on="id", right_on="id", with_offsets=stamped)
@@ -144,7 +144,7 @@ def test_upserts_show_updates_before_inserts(uri: str, who: str) -> None:
 
 
 def test_deletes_precede_updates_and_inserts(uri: str) -> None:
-    """Whoever applies changes in order must not delete what the same version has inserted."""
+    """A consumer that applies changes in order must not delete what the version inserted."""
     data = rows(id=[9, 1, 4], x=[7, 7, 7]).append_column("op", pa.array(["i", "u", "d"]))
     ours(uri).upsert(data, on="id", delete_when="op = 'd'", except_columns=["op"])
     assert events(uri) == [("delete", 4, 0), *updates([1], 0, 7), ("insert", 9, 7)]
@@ -152,7 +152,7 @@ def test_deletes_precede_updates_and_inserts(uri: str) -> None:
 
 @WRITERS
 def test_deletes_include_whole_fragments(uri: str, who: str) -> None:
-    """A fragment that vanishes leaves no deletion file to compare."""
+    """A removed fragment leaves no deletion file to compare."""
     DELETE[who](uri)
     assert len(ours(uri).table.manifest.fragments) == 1
     assert events(uri) == [("delete", number, 0) for number in (1, 4, 5)]
@@ -173,7 +173,7 @@ def test_reinserted_keys_are_other_rows(uri: str, who: str) -> None:
 
 @WRITERS
 def test_overwrites_delete_before_they_insert(uri: str, who: str) -> None:
-    """Whoever applies changes in order must not delete the new rows."""
+    """A consumer that applies changes in order must not delete the new rows."""
     OVERWRITE[who](uri)
     assert events(uri) == [*ALL_OLD, ("insert", 0, 1), ("insert", 9, 1)]
 
@@ -207,13 +207,13 @@ def test_replaced_columns_update_whole_fragments(uri: str) -> None:
 
 
 def test_rows_rewritten_in_place_are_updates(uri: str) -> None:
-    """Version stamps tell which rows of a rewritten column have changed."""
+    """Row versions show which rows of a rewritten column have changed."""
     rewrite_column(uri, rows(id=[1, 3], x=[7, 7]), stamped=True)
     assert events(uri) == updates([1, 3], 0, 7)
 
 
 def test_unstamped_rewrites_update_whole_fragments(uri: str) -> None:
-    """Without stamps any row of the fragment may have changed, and showing too many is safe."""
+    """Without row versions, any row of the fragment may have changed; extra updates are safe."""
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
     assert events(uri) == [
         *(("update_pre", number, 0) for number in range(4)),
@@ -234,7 +234,7 @@ def test_compacted_unstamped_rewrites_are_net_changes(uri: str) -> None:
 def test_restores_revert_compacted_unstamped_rewrites(
     uri: str,
 ) -> None:
-    """The restored rows differ from the newest ones, although no stamp says so."""
+    """The restored rows differ from the newest ones, although their row versions do not."""
     rewrite_column(uri, rows(id=[1], x=[7]), stamped=False)
     ours(uri).compact().restore(3)
     last = ours(uri).version
@@ -257,7 +257,7 @@ def add_values(uri: str, who: str) -> None:
 
 @WRITERS
 def test_filled_columns_update_every_row(uri: str, who: str) -> None:
-    """A computed column is a change of each row, shown with null before."""
+    """A computed column changes every row; its pre-images have null."""
     add_values(uri, who)
     read = ours(uri).changes(3).read_all()
     assert read["_change_type"].to_pylist() == ["update_preimage"] * 6 + ["update_postimage"] * 6
@@ -305,7 +305,7 @@ def test_updates_can_be_deletes_and_inserts(uri: str) -> None:
 
 
 def test_net_changes_show_rows_once(uri: str) -> None:
-    """Several updates of a row are one, and a row that came and went is none."""
+    """Several updates of a row become one; a row that was inserted and deleted does not appear."""
     ds = ours(uri).update({"x": "7"}, where="id < 2").update({"x": "8"}, where="id < 3")
     ds.delete("id = 0").append(rows(id=[9, 10], x=[1, 1])).delete("id = 9").compact()
     net = events(uri, deduplication_mode="netChanges")

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_stream.feed.value_conversion import Source, show
+from lance_stream.feed.value_conversion import Source, convert
 
 POINT = pa.struct([("x", pa.int64()), ("y", pa.string())])
 SWAPPED = pa.struct([("y", pa.string()), ("z", pa.int8()), ("x", pa.int8())])
@@ -92,15 +92,15 @@ def test_values_under_another_type_or_null(
 ) -> None:
     """Values that the type cannot hold become null."""
     read = pa.array(values, before)
-    actual = show(read, source, now)
+    actual = convert(read, source, now)
     actual.validate(full=True)
     assert (actual.type, actual.to_pylist()) == (now, expected)
     twice = pa.concat_arrays([read, read])
     for start in range(len(values)):
-        part = show(twice.slice(start, len(values)), source, now)
+        part = convert(twice.slice(start, len(values)), source, now)
         part.validate(full=True)
         assert part.to_pylist() == expected[start:] + expected[:start]
-    assert show(read.slice(0, 0), source, now).to_pylist() == []
+    assert convert(read.slice(0, 0), source, now).to_pylist() == []
 
 
 INTEGERS = [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32()]
@@ -118,7 +118,7 @@ def limits_of(kind: pa.DataType) -> tuple[int, int]:
 
 @pytest.mark.parametrize("before", [*INTEGERS, *EXACT])
 def test_integers_convert_up_to_the_limit(before: pa.DataType) -> None:
-    """The value past a limit is null, and never another number."""
+    """A value beyond the limit becomes null, never another number."""
     kinds = [*INTEGERS, *EXACT]
     edges = {edge + step for kind in kinds for edge in limits_of(kind) for step in (-1, 0, 1)}
     low, high = limits_of(before)
@@ -132,7 +132,7 @@ def test_integers_convert_up_to_the_limit(before: pa.DataType) -> None:
             fitting = [value for value, there in zip(values, cast, strict=True) if value == there]
         else:
             fitting = [value for value in values if low <= value <= high or before == now]
-        output = show(array, Source(0), now)
+        output = convert(array, Source(0), now)
         assert output.type == now
         expected = [None, *(value if value in fitting else None for value in values)]
         assert output.to_pylist() == expected, now
@@ -148,4 +148,4 @@ def test_whole_floats_become_integers(now: pa.DataType) -> None:
         int(number) if number.is_integer() and low <= int(number) <= high else None
         for number in floats
     ]
-    assert show(pa.array(floats), Source(0), now).to_pylist() == expected
+    assert convert(pa.array(floats), Source(0), now).to_pylist() == expected

@@ -279,7 +279,7 @@ def test_following_costs_little_per_version(place: Place, monkeypatch: pytest.Mo
         return end
 
     ds = place.open().append(rows(3_000_000))
-    position = batch(followed.after(ds.version - 1))
+    position = batch(followed.position_after(ds.version - 1))
     for _ in range(3):
         requests, num_bytes = place.asked(lambda: followed.advance(position))
         assert requests == {"get": 1}

@@ -1,9 +1,9 @@
-"""The rows that each version appended, as whole fragments; stable row ids are not needed.
+"""The rows that each version appended, as whole fragments; does not need stable row ids.
 
-Every table can serve a stream of appended rows only. `table.changes.appended` defines what counts
-as an append and what a version that also changes rows is called. This module turns the new
-fragments into work units, with the same interface as the steps of the change feed (`steps`): each
-row is one row change, in scan order, counted and split before any data is read.
+Any table can provide a stream of appended rows. `table.changes.appended` determines whether a
+version is an append, and if not, why. This module turns its new fragments into work units, with the
+same interface as the steps of the change feed (`steps`): each row is one row change, in scan order,
+counted and split before data is read.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ import numpy as np
 
 from lance_stream.commit.committer import read_transaction
 from lance_stream.feed.change_units import INSERT, ChangeUnit
-from lance_stream.feed.columns_of_versions import FeedColumns, ReadsOfVersion
+from lance_stream.feed.columns_of_versions import ChangeUnitFactory, FeedColumns
 from lance_stream.feed.intervals import version_of_interval
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import LONG_AGO
@@ -26,12 +26,12 @@ from lance_stream.table.fragments.fragment import Fragment
 
 @dataclass(frozen=True)
 class AppendedRows:
-    """What one version appended to the previous one.
+    """The rows that one version appended to the previous one.
 
     Attributes:
         newer: The version.
-        appended: Its new fragments; or why it is not an append.
-        timestamp: The commit timestamp that the rows show, in UTC.
+        appended: Its new fragments, or the reason why it is not an append.
+        timestamp: The commit timestamp of the rows, in UTC.
         columns: The stream's columns.
     """
 
@@ -42,32 +42,32 @@ class AppendedRows:
 
     @property
     def changes_rows(self) -> str | None:
-        """Return why the version is not an append, to follow the word "it"; None if it is one.
+        """Return why the version is not an append, to complete "it ..."; None if it is an append.
 
-        A version that is not an append has no row changes: inserts cannot be told apart from
-        updates.
+        A version that is not an append has no row changes here, because inserts cannot be
+        distinguished from updates.
         """
         return self.appended.changes
 
     @cached_property
     def num_row_changes(self) -> int:
-        """How many rows were appended."""
+        """The number of appended rows."""
         return sum(map(self.newer.num_live_rows, self.appended.fragments))
 
     def num_rows(self, start: int = 0, stop: int | None = None) -> int:
-        """How many rows some of the row changes give: one each."""
+        """Return the number of rows of a range of row changes: one for each."""
         num_row_changes = self.num_row_changes
         return max((num_row_changes if stop is None else min(stop, num_row_changes)) - start, 0)
 
     def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
-        """Yield the work units that read some of the rows, in scan order.
+        """Yield the work units that read a range of the rows, in scan order.
 
         Args:
             start: The first row, from 0.
             stop: One past the last; None for all.
         """
         stop = self.num_row_changes if stop is None else stop
-        reads = ReadsOfVersion(self.columns, self.newer, self.newer.version, self.timestamp)
+        factory = ChangeUnitFactory(self.columns, self.newer, self.newer.version, self.timestamp)
         index_by_id = self.newer.manifest.fragments.index_by_id
         for fragment in self.appended.fragments:
             num_rows = self.newer.num_live_rows(fragment)
@@ -75,14 +75,14 @@ class AppendedRows:
             start, stop = start - num_rows, stop - num_rows
             if first < last:
                 rows = self._rows(fragment, first, last)
-                yield reads.unit(index_by_id[fragment.id], INSERT, **rows)
+                yield factory.unit(index_by_id[fragment.id], INSERT, **rows)
 
     def units_by_pairs(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
-        """Yield the same: there are no updates, of which earlier releases counted the pairs."""
+        """Yield the same: without updates, there are no pairs of images."""
         return self.units(start, stop)
 
     def _rows(self, fragment: Fragment, first: int, last: int) -> dict[str, Any]:
-        """Return which rows are a fragment's live rows `first` to `last`, counted from 0."""
+        """Return the `WorkUnit` attributes that select live rows `first` to `last`."""
         if fragment.deletion_file is None:
             return {"start": first, "stop": last}
         is_live = np.ones(self.newer.physical_rows(fragment), np.bool_)
@@ -99,14 +99,14 @@ def walk_appended(
     *,
     column_backfills: bool = True,
 ) -> Iterator[AppendedRows]:
-    """Yield what each version of an interval appended.
+    """Yield the rows that each version of an interval appended.
 
     Args:
-        table: Any version of the table; passing version `through` saves reading it.
+        table: Any version of the table; if it is version `through`, that is not read again.
         after: The version after which the interval begins; 0 is before the first.
-        through: Its last version.
+        through: The last version of the interval.
         columns: The stream's columns.
-        column_backfills: Whether adding a column with values changes the existing rows.
+        column_backfills: Whether adding a column with values counts as a change of existing rows.
 
     Raises:
         NotFoundError: A version of the interval no longer exists.

@@ -1,9 +1,9 @@
-"""The existing versions of a table; a removed version is replaced by the next existing one.
+"""The versions of a table that still exist; the next one takes the place of a removed version.
 
-This is a view of one moment. A version that is removed later is missed when it is read.
+The set of versions is that of one moment. If a version is removed later, reading it fails.
 
-One listing returns the newest few versions; older ones are listed only on demand. Manifests that a
-batch needs are read once, several side by side.
+The first listing returns the newest few versions; older ones are listed only on demand. The
+manifests of a batch are read once, several of them concurrently.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.version_marks import mark_of
 
-MAX_RECENT: Final = 128
-"""How many manifests are cached while a batch is planned."""
+MAX_CACHED_MANIFESTS: Final = 128
+"""The maximum number of cached manifests."""
 
-MAX_RECENT_FRAGMENTS: Final = 400_000
-"""How many fragments the cached manifests may list together, except for the last few."""
+MAX_CACHED_FRAGMENTS: Final = 400_000
+"""The maximum number of fragments in all cached manifests, except for the last few."""
 
-_LEAST_RECENT: Final = 4
+_MIN_CACHED_MANIFESTS: Final = 4
 
 
 class ExistingVersions:
@@ -36,19 +36,19 @@ class ExistingVersions:
 
     Args:
         table: Any version of the table.
-        state: Which versions there are.
+        state: The existing versions.
     """
 
     def __init__(self, table: TableVersion, state: LogState) -> None:
-        self._log = _RecentVersions(table.log, state)
+        self._log = _CachedLog(table.log, state)
         self.newest = replace(table.at(state.newest), log=self._log)
         self._listed = list(state.etags)
-        self._is_all = state.is_all
+        self._is_complete = state.is_all
 
     @cached_property
     def versions(self) -> list[int]:
         """All existing versions, ascending."""
-        if not self._is_all:
+        if not self._is_complete:
             self._list(0)
         return self._listed
 
@@ -57,8 +57,8 @@ class ExistingVersions:
         return not version or version == self.newest.version or version in self._after(version - 1)
 
     def _after(self, version: int) -> Sequence[int]:
-        """Return existing versions, ascending, including all after one."""
-        if not self._is_all and self._listed[0] > version + 1:
+        """Return existing versions, ascending: at least all that come after `version`."""
+        if not self._is_complete and self._listed[0] > version + 1:
             self._list(version)
         return self._listed
 
@@ -67,14 +67,14 @@ class ExistingVersions:
         self._listed = [
             version for version in versions if version <= self.newest.version
         ] or self._listed
-        self._is_all = not after
+        self._is_complete = not after
 
     def prefetch(self, first: int, last: int) -> None:
-        """Read manifests that will be needed concurrently.
+        """Read manifests concurrently, into the cache.
 
         Args:
             first: The first version.
-            last: The last one; fewer are read if they are large.
+            last: The last version; large manifests are read only as far as they fit the cache.
         """
         first = max(first, 1)
         self._log.prefetch(
@@ -90,7 +90,7 @@ class ExistingVersions:
         )
 
     def between(self, after: int, through: int) -> list[int]:
-        """Return the existing versions after one, through another or the next that exists."""
+        """Return existing versions after `after`, up to the first one from `through` on."""
         last = self.next_existing(through)
         return [version for version in self._after(after) if after < version <= last]
 
@@ -98,21 +98,21 @@ class ExistingVersions:
         """Return a version.
 
         Raises:
-            NotFoundError: It has been removed meanwhile.
+            NotFoundError: It has been removed since.
         """
         return checkout(self.newest, version)
 
     def mark(self, version: int) -> str:
         """Return the mark of a version; empty if it does not exist, and for version 0."""
-        is_there = 0 < version <= self.newest.version and self.has(version)
-        return mark_of(self.at(version).manifest) if is_there else ""
+        exists = 0 < version <= self.newest.version and self.has(version)
+        return mark_of(self.at(version).manifest) if exists else ""
 
     def position(self, version: int, num_delivered: int = 0) -> Position:
         """Return the position after all row changes of a version.
 
         Args:
             version: The version.
-            num_delivered: How many row changes of the next version have been delivered as well.
+            num_delivered: The number of row changes of the next version that were also delivered.
         """
         mark = self.mark(version)
         if num_delivered:
@@ -120,19 +120,19 @@ class ExistingVersions:
         return Position(version, num_delivered, mark=mark)
 
 
-class _RecentVersions(VersionLog):
+class _CachedLog(VersionLog):
     """A log that caches manifests: a batch reads most of them more than once.
 
     Args:
         log: The log.
-        seen: Which versions there are.
+        state: The existing versions.
     """
 
-    def __init__(self, log: VersionLog, seen: LogState) -> None:
+    def __init__(self, log: VersionLog, state: LogState) -> None:
         self._log = log
-        self._seen = seen
-        self._recent = {seen.newest.version: seen.newest}
-        self._num_fragments = len(seen.newest.fragments)
+        self._state = state
+        self._manifests = {state.newest.version: state.newest}
+        self._num_fragments = len(state.newest.fragments)
 
     @property
     def store(self) -> Store:
@@ -144,7 +144,7 @@ class _RecentVersions(VersionLog):
         return self._log.latest()
 
     def has(self, version: int) -> bool:
-        """Return whether a version is there."""
+        """Return whether a version exists."""
         return self._log.has(version)
 
     def versions(self, after: int = 0) -> list[int]:
@@ -152,17 +152,17 @@ class _RecentVersions(VersionLog):
         return self._log.versions(after)
 
     def read_state(self) -> LogState:
-        """Return which versions there are now."""
+        """Return the versions that exist now."""
         return self._log.read_state()
 
     def read(self, version: int, etag: str = "") -> Manifest:
         """Return the manifest of a version."""
-        manifest = self._recent.get(version) or self._read(version, etag)
-        self._keep(manifest)
+        manifest = self._manifests.get(version) or self._read(version, etag)
+        self._cache(manifest)
         return manifest
 
     def find(self, version: int) -> Manifest | None:
-        """Return the manifest of a version that may exist by now."""
+        """Return the manifest of a version; None if the version does not exist."""
         return self._log.find(version)
 
     def read_latest(self) -> Manifest:
@@ -183,7 +183,7 @@ class _RecentVersions(VersionLog):
 
     @property
     def mark(self) -> Mapping[str, str]:
-        """Config entries that each version contains."""
+        """The config entries that mark each version of this log."""
         return self._log.mark
 
     @property
@@ -197,11 +197,11 @@ class _RecentVersions(VersionLog):
         return self._log.external
 
     def for_store(self, store: Store) -> VersionLog:
-        """Return the history of another table that is published in the same way."""
+        """Return the log of another table that is published in the same way."""
         return self._log.for_store(store)
 
     def claiming(self) -> VersionLog:
-        """Return the history, whose versions may follow any."""
+        """Return a log whose versions may follow those of any log."""
         return self._log.claiming()
 
     def check_may_follow(self, newest: Manifest | None) -> None:
@@ -217,14 +217,14 @@ class _RecentVersions(VersionLog):
         self._log.undo_remove(version, manifest)
 
     def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
-        """Return which of some staged manifests are no longer needed."""
+        """Return which of these staged manifests are no longer needed."""
         return self._log.obsolete_staged_files(paths)
 
     def prefetch(self, versions: Sequence[int]) -> None:
         """Read manifests concurrently, as many as fit the cache; see `VersionLog.prefetch`."""
-        room = MAX_RECENT_FRAGMENTS // max(len(self._seen.newest.fragments), 1)
-        missing = [version for version in versions if version not in self._recent]
-        missing = missing[: max(min(room, MAX_RECENT) - _LEAST_RECENT, 0)]
+        room = MAX_CACHED_FRAGMENTS // max(len(self._state.newest.fragments), 1)
+        missing = [version for version in versions if version not in self._manifests]
+        missing = missing[: max(min(room, MAX_CACHED_MANIFESTS) - _MIN_CACHED_MANIFESTS, 0)]
         if len(missing) < 2:
             return
 
@@ -236,21 +236,22 @@ class _RecentVersions(VersionLog):
         with ThreadPoolExecutor(min(self.store.num_readers, len(missing))) as threads:
             for manifest in threads.map(read, missing):
                 if manifest is not None:
-                    self._keep(manifest)
+                    self._cache(manifest)
 
     def _read(self, version: int, etag: str) -> Manifest:
-        return self._log.read(version, etag or self._seen.etags.get(version, ""))
+        return self._log.read(version, etag or self._state.etags.get(version, ""))
 
-    def _keep(self, manifest: Manifest) -> None:
-        """Keep a manifest as the one used last."""
-        self._drop(manifest.version)
-        self._recent[manifest.version] = manifest
+    def _cache(self, manifest: Manifest) -> None:
+        """Add a manifest as the most recently used one, and evict others beyond the limits."""
+        self._evict(manifest.version)
+        self._manifests[manifest.version] = manifest
         self._num_fragments += len(manifest.fragments)
-        while len(self._recent) > MAX_RECENT or (
-            self._num_fragments > MAX_RECENT_FRAGMENTS and len(self._recent) > _LEAST_RECENT
+        while len(self._manifests) > MAX_CACHED_MANIFESTS or (
+            self._num_fragments > MAX_CACHED_FRAGMENTS
+            and len(self._manifests) > _MIN_CACHED_MANIFESTS
         ):
-            self._drop(next(iter(self._recent)))
+            self._evict(next(iter(self._manifests)))
 
-    def _drop(self, version: int) -> None:
-        dropped = self._recent.pop(version, None)
+    def _evict(self, version: int) -> None:
+        dropped = self._manifests.pop(version, None)
         self._num_fragments -= 0 if dropped is None else len(dropped.fragments)

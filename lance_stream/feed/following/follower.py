@@ -1,21 +1,22 @@
-"""Follows a table: from one position in its history to the next, within limits.
+"""Follows a table in batches: from one position in its history to the next, within limits.
 
-Both methods answer from the table alone, so a batch that a checkpoint names can be planned again,
-whatever has happened meanwhile:
+Both methods derive their result from the table alone, so a batch whose ends are in a checkpoint can
+be planned again at any time:
 
-    advance(start, limits)   where the next batch ends
-    units(start, end)        what to read for it
+    advance(start, limits)   the end of the next batch
+    units(start, end)        what to read for the batch
 
-The next existing version stands in for one that was cleaned up. So there are two kinds
-of holes between the versions of a batch:
+The next existing version takes the place of a version that was cleaned up. So versions can be
+missing in two ways:
 
-    after 4, existing: 4, 7, 8    a gap: 4 to 7 is bridged by the net changes between them
-    after 4, existing: 7, 8       a loss: what 5 to 7 changed is unknown
+    after 4, existing: 4, 7, 8    a gap: the net changes from 4 to 7 bridge it
+    after 4, existing: 7, 8       a loss: the changes of 5 to 7 are unknown
 
-A loss is an error, unless `fail_on_data_loss` is false: then the batch starts at 7. A gap is an
-error, too, unless `fail_on_data_loss` is false or a consumer held the version before it: net
-changes lose only the intermediate steps. Both are logged as warnings. A limit never splits a
-bridge: positions in it would change their meaning when more versions are removed.
+A loss is an error, unless `fail_on_data_loss` is false; then the batch starts after 7. A gap is an
+error as well, unless `fail_on_data_loss` is false or the follower is a consumer, whose tag keeps
+the version before the gap: net changes omit only the intermediate steps. Gaps and losses that are
+not errors are logged as warnings. A limit never splits the net changes that bridge a gap, because
+positions in them would change their meaning when more versions are removed.
 """
 
 import logging
@@ -47,31 +48,31 @@ _log = logging.getLogger(__name__)
 
 MAX_CACHED_STEPS: Final = 64
 MAX_CACHED_ROW_CHANGES: Final = 1 << 22
-"""How many steps are cached, and with how many row changes in all (or one larger step)."""
+"""The maximum number of cached steps, and of their row changes (or one larger step)."""
 
 NUM_PREFETCHED_VERSIONS: Final = 4
-"""How many manifests are read side by side when the limits do not tell how many are needed."""
+"""How many manifests are read concurrently if there is no limit on the number of versions."""
 
-MOST_UNCHANGED_VERSIONS: Final = 256
-"""How many versions without row changes a limited batch passes, so that no poll takes long."""
+MAX_UNCHANGED_VERSIONS: Final = 256
+"""The maximum number of versions without row changes in a limited batch; bounds its time."""
 
-COUNTED_PER_REPORT: Final = 8
-"""In how many versions the rows are counted for one report of how far behind a stream is."""
+MAX_COUNTED_PER_LAG: Final = 8
+"""The maximum number of versions whose rows are counted for one report of a stream's lag."""
 
 
 @dataclass(frozen=True)
 class FollowerRules:
-    """What a follower of a table wants.
+    """The settings of a follower of a table.
 
     Attributes:
-        feed: What to give of each change; net changes are those of each batch. Its columns are
-            ignored: they are passed with each batch.
-        only_appended: Whether only appended rows are given, so that a version that changes other
-            rows is an error.
-        skip_change_commits: Whether such a version is skipped.
+        feed: The settings of the feed; net changes are those of each batch. Its columns are
+            ignored, because they are passed with each batch.
+        only_appended: Whether the follower reads appended rows only, and a version that changes
+            existing rows is an error.
+        skip_change_commits: Whether such a version is skipped instead.
         fail_on_data_loss: Whether missing versions are an error.
-        is_consumer: Whether the table keeps the follower's version, so that a gap after it is
-            not a loss.
+        is_consumer: Whether a tag keeps the follower's version, so that a gap after it is not an
+            error.
     """
 
     feed: FeedRules
@@ -83,12 +84,12 @@ class FollowerRules:
 
 @dataclass(frozen=True)
 class Lag:
-    """How far a position is behind the newest version.
+    """The distance of a position from the newest version.
 
     Attributes:
         newest: The newest version.
-        versions: How many versions are yet to be read.
-        rows: How many rows they give; None until all have been counted.
+        versions: The number of versions that have not been read.
+        rows: The number of rows that they have in the feed; None until all have been counted.
     """
 
     newest: int
@@ -97,7 +98,7 @@ class Lag:
 
 
 class Step(Protocol):
-    """What one version changed: `steps.VersionChanges` or `appended_fragments.AppendedRows`."""
+    """The changes of one version: `steps.VersionChanges` or `appended_fragments.AppendedRows`."""
 
     @property
     def newer(self) -> TableVersion:
@@ -106,19 +107,19 @@ class Step(Protocol):
 
     @property
     def num_row_changes(self) -> int:
-        """How many row changes there are."""
+        """The number of row changes."""
         ...
 
     def num_rows(self, start: int = 0, stop: int | None = None) -> int:
-        """How many rows some of the row changes give."""
+        """Return the number of rows of a range of row changes."""
         ...
 
     def units(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
-        """Yield the work units that read them."""
+        """Yield the work units that read a range of row changes."""
         ...
 
     def units_by_pairs(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
-        """Yield the work units between positions of an earlier release."""
+        """Yield the work units between two positions of an earlier release."""
         ...
 
 
@@ -135,7 +136,7 @@ class TableFollower:
     Args:
         uri: The location of the table.
         storage_options: Settings of its store.
-        rules: What the follower wants.
+        rules: The follower's settings.
     """
 
     def __init__(
@@ -156,8 +157,8 @@ class TableFollower:
 
     @property
     def newest_seen(self) -> int:
-        """The newest version seen so far; reads nothing."""
-        return self._newest.seen
+        """The newest version as of the last poll; reads nothing."""
+        return self._newest.version
 
     @property
     def refs(self) -> Refs:
@@ -166,24 +167,24 @@ class TableFollower:
             self._refs = refs_of(self._log)
         return self._refs
 
-    def newest_listed(self) -> int:
-        """Return the newest version from a listing, which misses no existing version.
+    def list_newest(self) -> int:
+        """List the newest version; unlike a poll, this always finds it.
 
         Raises:
             NotFoundError: The table does not exist.
         """
         return self._newest.list()
 
-    def after(self, version: int) -> Position:
+    def position_after(self, version: int) -> Position:
         """Return the position after all row changes of a version.
 
         Args:
-            version: A version; 0 for before the first.
+            version: A version; 0 is before the first.
         """
         return self._history().position(version)
 
     def table(self, version: int | None = None) -> TableVersion:
-        """Return a version; None for the newest one.
+        """Return a version; the newest one by default.
 
         Raises:
             NotFoundError: It does not exist.
@@ -196,16 +197,16 @@ class TableFollower:
     def advance(
         self, start: Position, limits: Limits = NO_LIMITS, through: int | None = None
     ) -> Position:
-        """Return where the next batch ends; `start` itself if there is nothing new.
+        """Return the end of the next batch; `start` itself if nothing is new.
 
         Args:
-            start: Everything up to here has been delivered.
+            start: The end of the previous batch.
             limits: The maximum size of the batch.
-            through: No later version is considered; None for the newest.
+            through: The last version to read; None for the newest.
 
         Raises:
             NotFoundError: The table was deleted or re-created; or a version no longer exists.
-            InvalidInputError: Only appended rows are wanted, and a version changes others.
+            InvalidInputError: The follower reads appended rows only, and a version changes others.
         """
         newest = self._newest.poll()
         if newest < start.last_version:
@@ -215,7 +216,7 @@ class TableFollower:
             if newest == start.version and start.mark not in ("", self._newest.mark):
                 raise self._recreated_error(start)
             return start
-        history = self._history(self._newest.listed)
+        history = self._history(self._newest.listing)
         self._check_mark(history, start)
         self._cached_steps = {
             version: step
@@ -225,12 +226,13 @@ class TableFollower:
         if start.is_snapshot:
             end = self._advance_snapshot(history, start, limits, through)
         elif start.counts_pairs:
-            end = history.position(start.version + 1)  # from there on, row changes are counted
-        elif limits.is_none:
-            in_part = start.num_delivered and self.rules.feed.is_net  # net changes cannot be split
-            end = history.position(start.version + 1 if in_part else through)
+            end = history.position(start.version + 1)  # switches to row changes
+        elif limits.is_unlimited:
+            # Net changes cannot be split: the rest of a version comes before those of later ones.
+            is_inside = start.num_delivered and self.rules.feed.is_net
+            end = history.position(start.version + 1 if is_inside else through)
         else:
-            end = self._take(history, start, limits, through)
+            end = self._advance_within_limits(history, start, limits, through)
         self._planned = start, end, history
         return end
 
@@ -243,23 +245,23 @@ class TableFollower:
         """Return what to read between two positions, in the feed's order.
 
         Args:
-            start: Everything up to here has been delivered.
-            end: Everything up to here is to be delivered.
+            start: The end of the previous batch.
+            end: The end of this batch.
             columns_of: Returns the feed's columns, given the batch's last version.
 
         Raises:
             NotFoundError: The table was deleted or re-created; or a version no longer exists.
             UnsupportedFeatureError: The table has no stable row ids.
-            InvalidInputError: Only appended rows are wanted, and a version changes others.
-            CorruptDataError: The positions cannot follow each other.
+            InvalidInputError: The follower reads appended rows only, and a version changes others.
+            CorruptDataError: `end` cannot be the end of a batch that starts at `start`.
         """
         if start == end:
             return []
         if end.is_snapshot and not start.is_snapshot:
             raise CorruptDataError(f"a snapshot cannot come after changes: {end} after {start}")
         if not start.is_snapshot and _sort_key(start) >= _sort_key(end):
-            # A query that starts at the newest version computes a new position at each start; the
-            # batch that it started with has been planned, and is empty.
+            # A query that starts at the newest version determines its start again after a restart;
+            # its first batch, which the checkpoint has, is empty.
             return []
         history = self._history_for(start, end)
         for position in (start, end):
@@ -271,11 +273,11 @@ class TableFollower:
         return self._change_units(history, start, end, columns_of)
 
     def lag(self, position: Position) -> Lag:
-        """Return how far a position is behind the newest version seen so far.
+        """Return the distance of a position from the newest version, as of the last poll.
 
-        Rows are counted in a few versions per call, and the counts are kept.
+        Each call counts the rows of a few versions only, and caches the counts.
         """
-        newest = self._newest.seen
+        newest = self._newest.version
         versions = max(newest - position.version, 0)
         if not versions and not position.is_snapshot:
             return Lag(newest, 0, 0)
@@ -287,7 +289,7 @@ class TableFollower:
         except (NotFoundError, InvalidInputError):
             return Lag(newest, versions, None)  # the next batch reports the error
 
-    # --- where a batch ends
+    # --- the end of a batch
 
     def _advance_snapshot(
         self, history: ExistingVersions, start: Position, limits: Limits, through: int
@@ -295,10 +297,10 @@ class TableFollower:
         version, first = start.version or through, start.num_delivered
         if not history.has(version):
             self._report_loss(
-                f"the rows of version {version}, of which {first} have been read as a snapshot, "
-                "no longer exist with it",
+                f"version {version}, of which {first} rows have been read as a snapshot, no longer "
+                "exists",
                 history,
-                f"a new snapshot starts, of version {through}: rows are repeated",
+                f"a new snapshot, of version {through}, repeats these rows",
             )
             version, first = through, 0
         if limits.rows is None and limits.size_bytes is None:
@@ -309,21 +311,21 @@ class TableFollower:
             return history.position(version)
         return replace(history.position(version), num_delivered=stop, is_snapshot=True)
 
-    def _take(
+    def _advance_within_limits(
         self, history: ExistingVersions, start: Position, limits: Limits, through: int
     ) -> Position:
-        """Return the end within the limits, after at least one row change.
+        """Return the end of a batch within limits, after at least one row change.
 
-        Versions without row changes are passed, and do not count.
+        Versions without row changes do not count towards the limit of versions.
         """
-        version, first = self._beginning(history, start)
+        version, first = self._resume(history, start)
         rows, size_bytes, versions = limits.rows, limits.size_bytes, limits.versions
-        unchanged = MOST_UNCHANGED_VERSIONS
+        unchanged = MAX_UNCHANGED_VERSIONS
         prefetched_through = version + (versions or NUM_PREFETCHED_VERSIONS)
         history.prefetch(version, min(through, prefetched_through))
         is_first = True
         for step, is_bridge in self._steps(history, version, through):
-            if step.newer.version >= prefetched_through:  # the versions up to there had few changes
+            if step.newer.version >= prefetched_through:  # few changes so far
                 prefetched_through = step.newer.version + 2 * (prefetched_through - start.version)
                 history.prefetch(step.newer.version, min(through, prefetched_through))
             stop, cost = _stop_within(step, first, rows, size_bytes)
@@ -334,7 +336,7 @@ class TableFollower:
                     if is_first:
                         stop = max(stop, first + 1)
                     elif stop == first or self.rules.feed.is_net:
-                        break  # net changes of several versions cannot be split
+                        break  # the net changes of several versions cannot be split
                     if stop < step.num_row_changes:
                         return history.position(version, stop)
             version = step.newer.version
@@ -351,7 +353,7 @@ class TableFollower:
             first, is_first = 0, False
         return history.position(version)
 
-    # --- what to read
+    # --- the work units of a batch
 
     def _snapshot_units(
         self,
@@ -368,10 +370,9 @@ class TableFollower:
                 version, first = history.next_existing(version), 0
                 instead = f"the rows of version {version} are read instead"
             else:
-                instead = "they are skipped, and a new snapshot follows"
+                instead = "its rows are skipped, and a new snapshot follows"
             self._report_loss(
-                f"rows of version {end.version} are needed for a snapshot, but no longer exist "
-                "with it",
+                f"version {end.version}, which is needed for a snapshot, no longer exists",
                 history,
                 instead,
             )
@@ -392,7 +393,7 @@ class TableFollower:
     ) -> list[ChangeUnit]:
         part = end.version + 1 if end.num_delivered else None
         if part is not None and not history.has(part):
-            # The part can no longer be determined; the next batch delivers the whole version.
+            # These changes can no longer be determined; the next batch delivers all of them.
             self._report_loss(
                 f"the first {end.num_delivered} changes of version {part} are needed, but the "
                 "version no longer exists",
@@ -402,7 +403,7 @@ class TableFollower:
             part = None
         last = history.at(history.next_existing(part or end.version))
         columns = columns_of(last)
-        after, first = self._beginning(history, start)
+        after, first = self._resume(history, start)
         through = end.version if part is None else part
         history.prefetch(after, through)
         if self.rules.feed.is_net and not self.rules.only_appended and not first and part is None:
@@ -418,19 +419,23 @@ class TableFollower:
             first = 0
         return units
 
-    def _beginning(self, history: ExistingVersions, start: Position) -> tuple[int, int]:
-        """Return the version after which changes are known, and how many of the next to skip.
+    def _resume(self, history: ExistingVersions, start: Position) -> tuple[int, int]:
+        """Return where a batch starts, with a replacement for a start that no longer exists.
 
         Args:
             history: The table's versions.
-            start: Everything up to here has been delivered.
+            start: The end of the previous batch.
+
+        Returns:
+            The version after which it starts, which exists; and the number of row changes of the
+            next version to skip.
         """
         version = start.version
         if not history.has(version):
             next_version = history.next_existing(version)
             self._report_loss(
                 f"the changes after version {version} are needed, but that version no longer "
-                "exists, so what the next ones changed is unknown",
+                "exists, so the changes of the next ones are unknown",
                 history,
                 f"the changes through version {next_version} are skipped",
             )
@@ -438,9 +443,9 @@ class TableFollower:
         if start.num_delivered and not history.has(version + 1):
             self._report_loss(
                 f"{start.num_delivered} changes of version {version + 1} have been read, but that "
-                "version no longer exists, so which ones remain is unknown",
+                "version no longer exists, so the remaining changes are unknown",
                 history,
-                f"all changes after version {version} follow, some of them repeated",
+                f"all changes after version {version} follow, which repeats some of them",
             )
             return version, 0
         return version, start.num_delivered
@@ -456,34 +461,35 @@ class TableFollower:
 
         Args:
             history: The table's versions.
-            after: The version after which the interval begins; it exists.
-            through: Its last version.
-            columns: The feed's columns; None if rows are only counted.
+            after: The version after which the interval begins, which exists.
+            through: The last version of the interval.
+            columns: The feed's columns; None to count rows only.
         """
         columns = columns or FeedColumns(history.newest, ())
         versions = history.between(after, through)
-        done = after
         while versions:
-            run = _run(done, versions)
+            run = _consecutive(after, versions)
             if run:
-                yield from ((step, False) for step in self._walk(history, done, run[-1], columns))
-                done, versions = run[-1], versions[len(run) :]
+                yield from ((step, False) for step in self._walk(history, after, run[-1], columns))
+                after, versions = run[-1], versions[len(run) :]
             else:
-                self._bridge_gaps(history, done, versions[:1])
-                yield from ((step, True) for step in self._net(history, done, versions[0], columns))
-                done, versions = versions[0], versions[1:]
+                self._report_gaps(history, after, versions[:1])
+                net_step = self._net_step(history, after, versions[0], columns)
+                yield from ((step, True) for step in net_step)
+                after, versions = versions[0], versions[1:]
 
     def _net_steps(
         self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
     ) -> Iterator[tuple[Step, bool]]:
-        """Yield the changes of all versions of an interval together; see `_steps`."""
+        """Yield the net changes of an interval as one step; see `_steps`."""
         versions = history.between(after, through)
         if versions:
-            self._bridge_gaps(history, after, versions)
-            yield from ((step, False) for step in self._net(history, after, versions[-1], columns))
+            self._report_gaps(history, after, versions)
+            net_step = self._net_step(history, after, versions[-1], columns)
+            yield from ((step, False) for step in net_step)
 
-    def _bridge_gaps(self, history: ExistingVersions, after: int, versions: Sequence[int]) -> None:
-        """Warn of missing versions; raise if that is an error.
+    def _report_gaps(self, history: ExistingVersions, after: int, versions: Sequence[int]) -> None:
+        """Report missing versions, as a warning or an error.
 
         Args:
             history: The table's versions.
@@ -510,9 +516,9 @@ class TableFollower:
     def _walk(
         self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
     ) -> Iterator[Step]:
-        """Yield the changes of each version; recently computed steps are reused.
+        """Yield the changes of each version, from the cache if possible.
 
-        Otherwise a batch that ends within a large version would compare it again for every part.
+        Without the cache, a large version would be compared again for each batch of its changes.
         """
         while after < through:
             cached = self._cached_steps.get(after + 1)
@@ -522,7 +528,7 @@ class TableFollower:
                 continue
             for step in self._walk_uncached(history, after, through, columns):
                 after = step.newer.version
-                self._remember(step)
+                self._cache_step(step)
                 yield step
                 if after + 1 in self._cached_steps:
                     break
@@ -541,7 +547,7 @@ class TableFollower:
             self._check_appended(step)
             yield step
 
-    def _remember(self, step: VersionChanges | AppendedRows) -> None:
+    def _cache_step(self, step: VersionChanges | AppendedRows) -> None:
         num_cached = (
             sum(cached_step.num_row_changes for cached_step in self._cached_steps.values())
             + step.num_row_changes
@@ -551,7 +557,7 @@ class TableFollower:
         ):
             self._cached_steps[step.newer.version] = step
 
-    def _net(
+    def _net_step(
         self, history: ExistingVersions, after: int, through: int, columns: FeedColumns
     ) -> Iterator[Step]:
         newer = history.at(through)
@@ -571,12 +577,12 @@ class TableFollower:
         if step.changes_rows is not None and not self.rules.skip_change_commits:
             raise InvalidInputError(
                 f"version {step.newer.version} of {self.uri} changes existing rows: it "
-                f"{step.changes_rows}. This stream gives appended rows only. Read all changes "
-                "with the option readChangeFeed; or skip such versions with "
+                f"{step.changes_rows}. This stream reads appended rows only. Read all changes with "
+                "the option readChangeFeed; or skip such versions with the option "
                 "skipChangeCommits, which also omits the rows that they insert"
             )
 
-    # --- how far behind
+    # --- lag
 
     def _row_lag(self, history: ExistingVersions, position: Position, newest: int) -> int | None:
         rows = 0
@@ -585,18 +591,19 @@ class TableFollower:
         elif position.is_snapshot:
             return Snapshot(history.newest).num_rows
         if position.counts_pairs:
-            return None  # until the next batch
+            return None  # the next batch counts row changes
         counted = 0
-        for version in [
-            cached_version for cached_version in self._rows_of if cached_version <= position.version
-        ]:
-            del self._rows_of[version]
+        self._rows_of = {
+            version: num_rows
+            for version, num_rows in self._rows_of.items()
+            if version > position.version
+        }
         for version in range(position.version + 1, newest + 1):
             is_part = position.num_delivered and not position.is_snapshot
             is_part = bool(is_part) and version == position.version + 1
             if version not in self._rows_of or is_part:
-                there = history.has(version - 1) and history.has(version)
-                if counted == COUNTED_PER_REPORT or not there:
+                exist = history.has(version - 1) and history.has(version)
+                if counted == MAX_COUNTED_PER_LAG or not exist:
                     return None
                 counted += 1
                 columns = FeedColumns(history.newest, ())
@@ -610,7 +617,7 @@ class TableFollower:
     # --- the table
 
     def _history(self, state: LogState | None = None) -> ExistingVersions:
-        """Return the versions that exist now, or that a recent poll found."""
+        """Return the versions that exist now, or those of a listing."""
         state = state or self._log.read_state()
         check_readable(state.newest)
         table = TableVersion(
@@ -620,7 +627,7 @@ class TableFollower:
         return self._last_history
 
     def _history_for(self, start: Position, end: Position) -> ExistingVersions:
-        """Return the table's versions; those seen when this batch's end was chosen."""
+        """Return the versions from which this batch's end was chosen, or those of now."""
         if self._planned is None or self._planned[:2] != (start, end):
             return self._history()
         history = self._planned[2]
@@ -635,20 +642,21 @@ class TableFollower:
     def _recreated_error(self, position: Position) -> NotFoundError:
         return NotFoundError(
             f"version {position.last_version} of {self.uri}, up to which changes have been read, "
-            "is not the one that exists now: the table was deleted and re-created, or restored "
-            "from a copy. Start a new query, with a new checkpoint; or follow without a position"
+            "is not the version of that number that exists now: the table was deleted and "
+            "re-created, or restored from a copy. Start a new query, with a new checkpoint; or "
+            "follow without a position"
         )
 
     def _report_loss(self, problem: str, history: ExistingVersions, instead: str) -> None:
-        """Warn of lost changes; raise if that is an error."""
+        """Report lost changes, as a warning or an error."""
         if self.rules.fail_on_data_loss:
             oldest, newest = history.versions[0], history.versions[-1]
             raise NotFoundError(
                 f"{self.uri}: {problem}. The oldest existing version is {oldest}, the newest "
                 f"{newest}. Set failOnDataLoss (fail_on_data_loss) to false to continue anyway "
-                f"({instead}); or start a new query, with a new checkpoint: with startingVersion "
-                f"{oldest + 1}, or without it for a snapshot first. The option consumer makes "
-                "cleanup keep what a stream has yet to read"
+                f"({instead}); or start a new query with a new checkpoint, either with "
+                f"startingVersion {oldest + 1}, or without it to read a snapshot first. With the "
+                "option consumer, cleanup keeps the versions that a stream has not read yet"
             )
         self._warn(problem, instead)
 
@@ -663,8 +671,8 @@ def _sort_key(position: Position) -> tuple[int, int]:
     return position.version, position.num_delivered
 
 
-def _run(after: int, versions: Sequence[int]) -> Sequence[int]:
-    """Return the leading versions that follow one without a gap."""
+def _consecutive(after: int, versions: Sequence[int]) -> Sequence[int]:
+    """Return the leading versions that follow `after` without a gap."""
     length = 0
     while length < len(versions) and versions[length] == after + 1 + length:
         length += 1
@@ -674,28 +682,29 @@ def _run(after: int, versions: Sequence[int]) -> Sequence[int]:
 def _stop_within(
     step: Step, first: int, rows: int | None, size_bytes: int | None
 ) -> tuple[int, int]:
-    """Return how many row changes of a step fit the limits, from its start, and their size.
+    """Return how many row changes of a step fit the limits.
 
     Args:
         step: The step.
-        first: Its first row change to deliver.
+        first: The first row change to deliver.
         rows: The maximum number of rows.
         size_bytes: The approximate maximum in bytes.
 
     Returns:
-        One past the last row change, and the size of all from `first` (0 if irrelevant).
+        One past the last row change that fits; and the size in bytes of all row changes from
+        `first`, or 0 without a limit in bytes.
     """
     num_rows = step.num_rows(first)
     allowed = num_rows if rows is None else min(rows, num_rows)
     size = 0
     if size_bytes is not None:
         sizes = sizes_of([unit.unit for unit in step.units(first)])
-        size = sum(max(num_changes, 1) for _, num_changes in sizes)
+        size = sum(max(size_of_unit, 1) for _, size_of_unit in sizes)
         if size > size_bytes:
             allowed = min(allowed, num_rows * size_bytes // size)
     if allowed >= num_rows:
         return step.num_row_changes, size
-    low, high = first, step.num_row_changes  # low gives no more rows than allowed, high gives more
+    low, high = first, step.num_row_changes  # up to `low`, rows fit; up to `high`, they do not
     while high - low > 1:
         middle = (low + high) // 2
         if step.num_rows(first, middle) <= allowed:

@@ -1,9 +1,9 @@
 """Polls a table for new versions, at the cost of one small request.
 
-Versions are created without gaps, so there is news once the next one exists: its manifest is
-requested by name, however long the history, and read once it exists. This misses only a cleanup
-that removed the next version again, or a table that was deleted or re-created; so every so often
-the newest versions are listed instead.
+Versions are created without gaps, so a poll requests the next manifest by name, whatever the length
+of the history. This does not notice that the next version was already removed by a cleanup, or that
+the table was deleted or re-created. So after a number of polls the newest versions are listing
+instead.
 """
 
 from typing import Final
@@ -12,27 +12,27 @@ from lance_stream.commit.version_log import LogState, VersionLog
 from lance_stream.table.version_marks import mark_of
 
 POLLS_PER_LISTING: Final = 20
-"""After how many polls without news the newest versions are listed."""
+"""How many polls without a new version come before a listing."""
 
 
 class NewestVersion:
-    """The newest version of a table seen so far.
+    """The newest version of a table, as of the last poll.
 
     Args:
-        log: Its history.
+        log: The table's version log.
 
     Attributes:
-        seen: Its number; 0 before the first state.
+        version: Its number; 0 before the first poll.
         mark: Its mark, from `table.version_marks.mark_of`.
-        listed: What the last poll listed; None if it did not list.
+        listing: The listing of the last poll; None if that did not list.
     """
 
     def __init__(self, log: VersionLog) -> None:
         self._log = log
-        self.seen = 0
+        self.version = 0
         self._polls = 0
         self.mark = ""
-        self.listed: LogState | None = None
+        self.listing: LogState | None = None
 
     def poll(self) -> int:
         """Return the newest version.
@@ -42,14 +42,14 @@ class NewestVersion:
             BadDataError: The newest manifest is damaged.
         """
         self._polls += 1
-        self.listed = None
-        if not self.seen or self._polls > POLLS_PER_LISTING or self._log.find(self.seen + 1):
+        self.listing = None
+        if not self.version or self._polls > POLLS_PER_LISTING or self._log.find(self.version + 1):
             self.list()
-        return self.seen
+        return self.version
 
     def list(self) -> int:
         """Return the newest version from a listing; see `poll`."""
-        self.listed = self._log.read_state()
-        newest = self.listed.newest
-        self.seen, self.mark, self._polls = newest.version, mark_of(newest), 0
-        return self.seen
+        self.listing = self._log.read_state()
+        newest = self.listing.newest
+        self.version, self.mark, self._polls = newest.version, mark_of(newest), 0
+        return self.version

@@ -1,20 +1,21 @@
 """Positions of the change feed as Spark's offsets, which Spark stores in checkpoints.
 
     {"columns": null, "format": 4, "mark": "", "position": 0, "snapshot": true, "version": 0}
-        nothing is read yet; a snapshot comes first
+        nothing has been read; a snapshot comes first
     {"columns": {}, "format": 4, "mark": "5f...", "position": 1000, "snapshot": true, "version": 7}
-        the first 1,000 rows of a snapshot of version 7 are read
+        the first 1,000 rows of a snapshot of version 7 have been read
     {"columns": {"`x`": 4}, "format": 4, "mark": "5f.../9a...", "position": 250, ...}
-        all changes through version 7 are read, and the first 250 of version 8 (see `feed.steps`);
-        older releases stored the mark of version 7 only. The query's column x is field 4 there
+        all changes through version 7 have been read, and the first 250 of version 8 (see
+        `feed.steps`); the query's column x is field 4 in version 7. Older releases stored the mark
+        of version 7 only
 
-`columns` maps the query's columns to their field ids in the version, unless their names match: {}
-if all names match, null if that was not known yet.
+`columns` maps the query's columns to their field ids in the version, except for columns whose names
+match: {} if all names match, null if nothing has been read.
 
-Spark compares offsets as strings, so the keys are always in the same (alphabetical) order. `format`
-is for future releases: an offset of an unknown format is refused, not misread. Earlier formats are
-still read: format 1 had neither mark nor position, format 2 had no columns, and in formats 2 and 3
-the two images of an update counted as one change.
+Spark compares offsets as strings, so the keys are always in alphabetical order. An offset of an
+unknown `format` is refused, not misread. Earlier formats are still read: format 1 had neither mark
+nor position, format 2 had no columns, and in formats 2 and 3 the two images of an update counted as
+one change.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from lance_stream.feed.following.positions import Position
 FORMAT: Final = 4
 
 _COUNTS_PAIRS: Final = {2, 3}
-"""The formats that count an update as one change."""
+"""The formats in which an update counts as one change."""
 
 _KEYS: Final = {
     1: {"format", "snapshot", "version"},
@@ -38,7 +39,7 @@ _KEYS: Final = {
 
 
 def to_offset(position: Position) -> dict[str, Any]:
-    """Return a position as an offset that Spark stores."""
+    """Return a position as the offset that Spark stores."""
     columns = position.columns
     return {
         "columns": None if columns is None else dict(sorted(columns.items())),
@@ -55,13 +56,13 @@ def parse_offset(stored: Mapping[str, Any]) -> Position:
 
     Raises:
         UnsupportedFeatureError: A newer release of lance-stream wrote it.
-        CorruptDataError: It is not an offset of ours.
+        CorruptDataError: It is not an offset of this project.
     """
     form = stored.get("format")
     if _is_number(form) and form not in _KEYS:
         raise UnsupportedFeatureError(
-            f"the checkpoint holds an offset of format {form}, from another release of "
-            f"lance-stream; this one supports the formats {', '.join(map(str, _KEYS))}"
+            f"the checkpoint contains an offset of format {form}, from another release of "
+            f"lance-stream; this release supports the formats {', '.join(map(str, _KEYS))}"
         )
     version, snapshot = stored.get("version"), stored.get("snapshot")
     num_delivered, mark = stored.get("position", 0), stored.get("mark", "")
@@ -76,7 +77,7 @@ def parse_offset(stored: Mapping[str, Any]) -> Position:
         or not _are_columns(columns)
     ):
         raise CorruptDataError(
-            f"the checkpoint holds {dict(stored)!r}, which is not an offset of a Lance change "
+            f"the checkpoint contains {dict(stored)!r}, which is not an offset of a Lance change "
             "feed. Does it belong to another query?"
         )
     counts_pairs = form in _COUNTS_PAIRS and num_delivered > 0 and not snapshot

@@ -1,22 +1,21 @@
 """Positions in a table's history, and limits on the size of one batch.
 
     Position(7)                          all changes of versions 1 to 7 have been delivered
-    Position(7, num_delivered=250)       and the first 250 of version 8
-    Position(0, is_snapshot=True)        nothing yet; starts with a snapshot of a version to be
-                                         chosen
+    Position(7, num_delivered=250)       and the first 250 changes of version 8
+    Position(0, is_snapshot=True)        nothing has been delivered; a snapshot comes first, of a
+                                         version that the first batch chooses
     Position(7, 1000, is_snapshot=True)  the first 1,000 rows of version 7, as inserts
 
-A snapshot of version 7 ends at `Position(7)`, where its changes continue: no overlap, no gap.
+A snapshot of version 7 ends at `Position(7)`, where the changes start: no overlap, no gap.
 
 A position belongs to one table. A table that was deleted and re-created at the same location has
-versions with the same numbers, so each position carries the mark of its version
-(`table.version_marks`), and a position inside a version also that version's mark:
+versions of the same numbers, so each position has the mark of its version (`table.version_marks`).
+A position inside the next version has the mark of that version as well:
 
-    Position(7, mark="5f..")    version 7 is known
-    Position(7, num_delivered=250, mark="5f../9a..")    so is version 8, of which 250 row changes
-                                                        have been delivered
+    Position(7, mark="5f..")                            the mark of version 7
+    Position(7, num_delivered=250, mark="5f../9a..")    the marks of versions 7 and 8
 
-Positions of older releases have only the first mark, or none; missing marks are not compared.
+Positions of older releases have only the first mark, or none. A missing mark is not compared.
 """
 
 from collections.abc import Mapping
@@ -28,21 +27,22 @@ _SEPARATOR: Final = "/"
 
 @dataclass(frozen=True)
 class Position:
-    """A place in a table's history.
+    """A point in a table's history.
 
     Attributes:
-        version: The last version whose changes have all been delivered, or the one whose rows
-            are being delivered; 0 for none.
-        num_delivered: How many of the next version's row changes have been delivered as well (see
-            `steps`), or how many live rows of a snapshot, in scan order.
-        is_snapshot: Whether rows of a snapshot are being delivered.
-        counts_pairs: Whether `num_delivered` counts an update as one row change, as positions
-            inside a version did in earlier releases.
+        version: The last version whose changes have all been delivered, or the version of a
+            snapshot; 0 if there is none.
+        num_delivered: The number of delivered row changes of the next version (see `steps`), or of
+            delivered live rows of the snapshot, in scan order.
+        is_snapshot: Whether the position is inside a snapshot.
+        counts_pairs: Whether `num_delivered` counts an update as one row change, as in earlier
+            releases.
         mark: The version's mark (`table.version_marks.mark_of`); empty for version 0, and if
-            unknown. Inside a version, that version's mark follows (see `joined_marks`).
-        columns: The field ids of the follower's columns in the version (in version 1 for
-            version 0), where their names do not already give them; None if unknown. Carried
-            along with a position, but not part of it.
+            unknown. For a position inside the next version, that version's mark follows (see
+            `joined_marks`).
+        columns: The field ids of the follower's columns in the version (for version 0, in version
+            1), except for columns whose names match; None if unknown. Not part of the position's
+            identity.
     """
 
     version: int
@@ -54,27 +54,27 @@ class Position:
 
     @property
     def marks(self) -> dict[int, str]:
-        """The mark of each version that the position knows."""
+        """The marks by version."""
         before, _, inside = self.mark.partition(_SEPARATOR)
-        counts = {self.version: before, self.version + 1: inside}
-        return {version: mark for version, mark in counts.items() if mark}
+        marks = {self.version: before, self.version + 1: inside}
+        return {version: mark for version, mark in marks.items() if mark}
 
     @property
     def last_version(self) -> int:
-        """The newest version of which anything has been delivered."""
+        """The newest version whose rows or row changes have been delivered, if only in part."""
         return self.version + bool(self.num_delivered and not self.is_snapshot)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The maximum size of one batch; None for no limit. All limits hold together.
+    """The maximum size of one batch; None for no limit. All limits apply.
 
-    At least one row change is always taken, whatever its size.
+    A batch has at least one row change, whatever its size.
 
     Attributes:
-        versions: Maximum number of versions that change rows.
-        rows: Maximum number of rows.
-        size_bytes: Approximate maximum in bytes, as the rows' share of their data files.
+        versions: The maximum number of versions that change rows.
+        rows: The maximum number of rows.
+        size_bytes: The approximate maximum in bytes, as the rows' share of their data files.
     """
 
     versions: int | None = None
@@ -82,7 +82,7 @@ class Limits:
     size_bytes: int | None = None
 
     @property
-    def is_none(self) -> bool:
+    def is_unlimited(self) -> bool:
         """Whether there is no limit at all."""
         return self == NO_LIMITS
 

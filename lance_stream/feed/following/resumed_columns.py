@@ -1,15 +1,15 @@
-"""The columns of a resumed stream: their names keep their earlier meaning.
+"""The columns of a resumed stream: a name refers to the same column as before the restart.
 
-Each time a query starts, its reader gets column names of the version that is newest at that time.
-If columns were renamed since the query last read, the same names could mean other columns: half of
-a replica's column would be filled from one, half from the other. So a checkpoint keeps the field
-ids of the columns (`Position.columns`), and a column that can be followed from there to the newest
-version is that column, whatever has its name now.
+Each time a query starts, its reader gets the column names of the newest version. If columns have
+been renamed since the query last read, a name could refer to another column, and a replica's column
+would have values of two columns. So the checkpoint stores the field ids of the columns
+(`Position.columns`). A column that can be followed from the checkpoint's version to the newest one
+is still read under its earlier name, even if the newest version uses that name for another column.
 
-A name that is new to the stream, or whose column is gone or has another type than the reader was
-given, means what it means in the newest version. If two names would then mean one column (x was
-renamed to y, and another column to x), all of them are taken from the newest version: the query was
-given other columns than before.
+A name refers to the column of the newest version if the name is new to the stream, or if its column
+was dropped or has another type than the reader expects. If two names then refer to one column (x
+was renamed to y, and another column to x), all names refer to the columns of the newest version,
+because the query's columns have changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,13 +28,14 @@ def resumed_columns(
     table: TableVersion,
     names: Mapping[str, int | None],
 ) -> FeedColumns:
-    """Return the columns of a stream that resumes.
+    """Return the columns of a resumed stream.
 
     Args:
-        as_of: The version whose column names the reader was given.
+        as_of: The version whose column names the reader uses.
         columns: Names or paths; None for all.
         table: The version after which the stream resumes.
-        names: The checkpoint's ids of columns in that version, where names do not give them.
+        names: From the checkpoint: field ids of the columns in `table`, except for columns whose
+            names match.
 
     Raises:
         NotFoundError: A column does not exist.
@@ -43,7 +44,7 @@ def resumed_columns(
     followed = inverted(FeedColumns(as_of, None, ancestry=now.ancestry).ids_in(table))
     by_path = ids_by_path(table.schema.fields)
     types = {field.id: field.logical_type for field in as_of.schema.walk()}
-    meaning: dict[int, int] = {}
+    resumed_ids: dict[int, int] = {}
     for field in now.schema.fields:
         resumed: dict[int, int] = {}
         for path, target in ids_by_path([field]).items():
@@ -51,12 +52,12 @@ def resumed_columns(
             there = None if before is None else followed.get(before)
             if there is not None and types[there] == types[target]:
                 resumed[target] = there
-        meaning |= (
+        resumed_ids |= (
             resumed if _is_all_of(field, resumed) else {part.id: part.id for part in field.walk()}
         )
-    if len(set(meaning.values())) < len(meaning):
+    if len(set(resumed_ids.values())) < len(resumed_ids):
         return now
-    return FeedColumns(as_of, columns, meaning, now.ancestry)
+    return FeedColumns(as_of, columns, resumed_ids, now.ancestry)
 
 
 def _is_all_of(field: Field, resumed: Ids) -> bool:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_expression, parse_predicate
 from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema
-from lance_stream.feed.columns_of_versions import FeedColumns, columns_named
+from lance_stream.feed.columns_of_versions import FeedColumns, columns_of_query
 from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.following.follower import FollowerRules, TableFollower
 from lance_stream.feed.following.positions import Position
@@ -212,4 +212,4 @@ def columns_to_read(
 ) -> list[str] | None:
     """Return the table's own columns that Spark or the filter needs."""
     condition = None if options.filter is None else parse_expression(options.filter)
-    return columns_named(table, options.columns or carried.names, condition) or None
+    return columns_of_query(table, options.columns or carried.names, condition) or None

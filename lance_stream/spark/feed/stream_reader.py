@@ -219,15 +219,15 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             done = self._progress.read(self.follower.refs)
             if done is None:
                 return Position(0, is_snapshot=True)
-            newest = self.follower.newest_listed()
+            newest = self.follower.list_newest()
             if done > newest:
                 raise InvalidInputError(
                     f"the consumer {options.consumer!r} has finished with version {done} of "
                     f"{options.uri}, but the newest version there is {newest}: the table was "
                     "restored from a copy. Drop the consumer, or set startingVersion"
                 )
-            return self.follower.after(done)
-        newest = self.follower.newest_listed()
+            return self.follower.position_after(done)
+        newest = self.follower.list_newest()
         if first == LATEST:
             self._begins_now = True
             return self._now(newest)
@@ -237,7 +237,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
                 f"startingVersion is {first}, but the newest version of {options.uri} is "
                 f"{newest}; a stream can start at version {newest + 1} at the latest"
             )
-        return self.follower.after(max(first - 1, 0))
+        return self.follower.position_after(max(first - 1, 0))
 
     def _since(self, moment: datetime) -> Position:
         """Return the position before the first version committed at or after a time."""
@@ -249,11 +249,11 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         table = open_newest(self.options.uri, self.options.storage_options)
         first = first_version_since(table, moment)
         self._begins_now = first > table.version
-        return self._now(first - 1) if self._begins_now else self.follower.after(first - 1)
+        return self._now(first - 1) if self._begins_now else self.follower.position_after(first - 1)
 
     def _now(self, version: int) -> Position:
         """Return the position after a version as the end of an empty first batch."""
-        position = self.follower.after(version)
+        position = self.follower.position_after(version)
         return self.with_columns(position, self.columns(position))
 
 
@@ -289,7 +289,7 @@ if HAS_READ_LIMITS:
             if self._is_waiting():
                 self._find_table = _never  # for this run
             else:
-                self._last_available = self.follower.newest_listed()
+                self._last_available = self.follower.list_newest()
 
         @without_traceback
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

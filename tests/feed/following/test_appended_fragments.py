@@ -108,7 +108,7 @@ def test_metadata_changes_append_nothing(made: Any) -> None:
 
 
 def test_column_backfills_may_be_ignored(made: Any) -> None:
-    """A reader of appended rows only does not care that existing rows got a new column."""
+    """A new column of existing rows does not matter to a reader of appended rows."""
     made.add_columns({"x": "id * 2"})
     last = lance_stream.open_dataset(made.uri).table
     columns = FeedColumns(last, None)
@@ -124,7 +124,7 @@ def test_an_insert_only_upsert_is_an_append(made: Any) -> None:
 
 
 def test_restored_rows_are_not_appended_again(made: Any) -> None:
-    """A restore brings back fragments that the feed has shown before."""
+    """A restore brings back fragments whose rows were already delivered."""
     made.delete("id = 2")
     made.checkout_version(2).restore()
     deleted, restored = steps(made.uri, after=2)
@@ -133,7 +133,7 @@ def test_restored_rows_are_not_appended_again(made: Any) -> None:
 
 
 def test_any_range_of_appended_rows_is_readable(made: Any) -> None:
-    """A batch limit cuts a version at any row, also within and between fragments."""
+    """A batch limit can split a version at any row, within and between fragments."""
     lance.write_dataset(rows(*range(10, 20)), made.uri, mode="append", max_rows_per_file=4)
     *_, step = steps(made.uri)
     assert len(step.appended.fragments) > 1

@@ -1,4 +1,4 @@
-"""A feed caches the manifests that it reads, and else asks the table's log."""
+"""A feed caches the manifests that it reads, and passes other calls to the table's log."""
 
 import uuid
 

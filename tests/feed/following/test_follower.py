@@ -52,7 +52,7 @@ def ds() -> Dataset:
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Dataset:
-    """The same history on disk, where versions can be removed."""
+    """Return the same history on disk, where versions can be removed."""
     return make_history(str(tmp_path / "table"))
 
 
@@ -173,14 +173,14 @@ def test_positions_of_earlier_releases_keep_their_meaning(
     assert followed.lag(inside).rows in (None, 0)
     end, *later = steps_from(followed, inside, Limits(rows=1))[1:] or [inside]
     if num_delivered < 4:
-        assert (end, later) == (Position(2, mark=followed.after(2).mark), [])
+        assert (end, later) == (Position(2, mark=followed.position_after(2).mark), [])
         assert sorted(before + read(followed, inside, end)) == sorted(
             read(followed, Position(1), end)
         )
 
 
 def test_large_versions_are_split_small_ones_combined(ds: Dataset) -> None:
-    """Batches of even size need both cuts within a version and batches of several versions."""
+    """Batches of even size require splitting large versions and combining small ones."""
     batches = batches_from(follow(ds), Position(0), Limits(rows=4))
     assert [len(batch) for batch in batches] == [4, 4, 4, 4]
     assert batches[1] == [(2, "insert", 4), (2, "insert", 5), (3, "delete", 1), (3, "delete", 4)]
@@ -208,8 +208,8 @@ def test_the_version_limit_counts_versions_with_changes(ds: Dataset) -> None:
 def test_a_limited_batch_passes_few_unchanged_versions(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The position advances although there are no rows, and no poll reads a whole history."""
-    monkeypatch.setattr(follower, "MOST_UNCHANGED_VERSIONS", 3)
+    """The position advances without rows, and no poll reads the whole history."""
+    monkeypatch.setattr(follower, "MAX_UNCHANGED_VERSIONS", 3)
     for number in range(7):
         ds = ds.update_config({"a": str(number)})
     for limits in (Limits(versions=2), Limits(rows=1)):
@@ -248,17 +248,17 @@ def test_fast_writers_do_not_delay_the_end(ds: Dataset) -> None:
 def test_without_news_the_position_stays(ds: Dataset) -> None:
     """A changed position would make Spark run an empty batch at every trigger."""
     followed = follow(ds)
-    position = followed.after(5)
+    position = followed.position_after(5)
     assert followed.advance(position, Limits(rows=1)) == position
     assert read(followed, position, position) == []
 
 
 def test_an_idle_poll_is_one_read(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream polls all day, and each request costs money."""
+    """A stream polls continuously, and each request costs money."""
     store = WatchedStore(open_store(ds.uri))
     monkeypatch.setattr(follower, "open_log", lambda *_: ObjectStoreLog(store))
     followed = follow(ds)
-    position = followed.advance(followed.after(0))
+    position = followed.advance(followed.position_after(0))
     store.calls.clear()
     for _ in range(10):
         assert followed.advance(position) == position
@@ -288,7 +288,7 @@ def test_a_split_version_is_compared_once(ds: Dataset, monkeypatch: pytest.Monke
         return walk(table, after, through, *rest)
 
     monkeypatch.setattr(follower, "walk", watched_walk)
-    followed, position = follow(ds), follow(ds).after(1)
+    followed, position = follow(ds), follow(ds).position_after(1)
     for _ in range(6):
         end = followed.advance(position, Limits(rows=1), through=2)
         followed.lag(end)
@@ -305,8 +305,8 @@ def test_batches_read_manifests_once(stored: Dataset, monkeypatch: pytest.Monkey
     monkeypatch.setattr(follower, "open_log", lambda *_: ObjectStoreLog(store))
     monkeypatch.setattr(opening, "open_log", lambda *_: ObjectStoreLog(store))
     followed = follow(stored)
-    position = followed.advance(followed.after(0))
-    followed.units(followed.after(0), position)
+    position = followed.advance(followed.position_after(0))
+    followed.units(followed.position_after(0), position)
     stored.append(rows(8))
     store.calls.clear()
     end = followed.advance(position)
@@ -319,7 +319,7 @@ def test_batches_read_manifests_once(stored: Dataset, monkeypatch: pytest.Monkey
 # --- snapshots
 
 
-def test_changes_follow_the_pieces_of_a_snapshot(ds: Dataset) -> None:
+def test_changes_follow_the_slices_of_a_snapshot(ds: Dataset) -> None:
     """A stream may start with a snapshot in several batches, while the table changes: no row may
     be lost or shown twice.
     """
@@ -344,7 +344,7 @@ def test_a_snapshot_without_limits_is_one_batch(ds: Dataset) -> None:
 
 
 def test_the_version_limit_ignores_snapshots(ds: Dataset) -> None:
-    """A snapshot belongs to one version, however many made it."""
+    """A snapshot is one version, however many versions created its rows."""
     assert len(batches_from(follow(ds), FROM_SNAPSHOT, Limits(versions=1))) == 1
 
 
@@ -368,7 +368,7 @@ def test_snapshots_of_removed_versions_restart(
         batches = batches_from(lenient, first, Limits(rows=100))
     assert sorted(row[2] for row in joined(batches)) == [0, 2, 3, 5, 6, 7, 8]
     assert {row[0] for row in joined(batches)} == {after.version}
-    assert "rows are repeated" in caplog.text
+    assert "repeats these rows" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_planned_snapshots_outlive_their_version(
 
 
 def test_losses_are_errors_with_remedies(stored: Dataset) -> None:
-    """Cleaned-up versions mean lost changes, about which the user has to decide."""
+    """Cleaned-up versions mean lost changes, so the user has to decide."""
     forget(stored, 1, 2, 3)
     with pytest.raises(NotFoundError) as error:
         read(follow(stored), Position(2), Position(5))
@@ -499,7 +499,7 @@ def test_a_cleanup_by_lance_keeps_tagged_versions(stored: Dataset) -> None:
     )
     assert [version.version for version in stored.versions()] == [2, 5]
     consumer = follow(stored, FollowerRules(FeedRules(pre_images=False), is_consumer=True))
-    actual = joined(batches_from(consumer, consumer.after(2)))
+    actual = joined(batches_from(consumer, consumer.position_after(2)))
     before, after = {0, 1, 2, 3, 4, 5}, {0, 2, 3, 5, 6, 7}
     assert {row[2] for row in actual if row[1] == "delete"} == before - after
     assert {row[2] for row in actual if row[1] == "insert"} == after - before
@@ -512,7 +512,7 @@ def test_a_cleanup_by_lance_keeps_tagged_versions(stored: Dataset) -> None:
 @pytest.mark.parametrize("num_versions", [1, 3, 6], ids=["fewer", "as many", "more"])
 def test_recreated_tables_are_noticed(stored: Dataset, num_versions: int) -> None:
     """The new table reuses version numbers, so following on would mix two histories."""
-    position = follow(stored).after(3)
+    position = follow(stored).position_after(3)
     shutil.rmtree(stored.uri)
     table = lance_stream.create_dataset(stored.uri, SCHEMA)
     for number in range(1, num_versions):
@@ -528,7 +528,7 @@ def test_running_readers_notice_a_recreated_table(stored: Dataset) -> None:
     difference.
     """
     followed = follow(stored)
-    position = followed.advance(followed.after(4))
+    position = followed.advance(followed.position_after(4))
     shutil.rmtree(stored.uri)
     make_history(stored.uri)
 
@@ -597,7 +597,7 @@ def test_cached_versions_do_not_survive_replacement(tmp_path: Path) -> None:
     shutil.copytree(uri, copy)
     lance_stream.open_dataset(uri).append(rows(*range(6)))
     followed = TableFollower(uri, None, EVERYTHING)
-    start = followed.after(1)
+    start = followed.position_after(1)
     followed.advance(start, Limits(rows=4))
     shutil.rmtree(uri)
     shutil.copytree(copy, uri)
@@ -609,7 +609,7 @@ def test_cached_versions_do_not_survive_replacement(tmp_path: Path) -> None:
 
 def test_positions_of_older_releases_resume_inside(ds: Dataset) -> None:
     """They have the mark of the previous version only."""
-    marked = follow(ds).after(1)
+    marked = follow(ds).position_after(1)
     old = Position(1, 4, mark=marked.mark)
     new = inside_version_2(follow(ds))
     assert joined(batches_from(follow(ds), old)) == joined(batches_from(follow(ds), new))
@@ -654,7 +654,7 @@ def test_appended_rows_need_no_stable_row_ids(tmp_path: Path) -> None:
     lance.write_dataset(rows(5), uri, mode="append")
     rules = FollowerRules(FeedRules(), only_appended=True)
     followed = TableFollower(uri, None, rules)
-    batches = batches_from(followed, followed.after(0), Limits(rows=2))
+    batches = batches_from(followed, followed.position_after(0), Limits(rows=2))
     assert [[row[2] for row in batch] for batch in batches if batch] == [[1, 2], [3, 4], [5]]
     snapshot = joined(batches_from(followed, FROM_SNAPSHOT, Limits(rows=2)))
     assert [row[2] for row in snapshot] == [1, 2, 3, 4, 5]
@@ -671,13 +671,13 @@ def test_appended_rows_stop_at_other_changes(ds: Dataset) -> None:
 
 
 def test_snapshots_cannot_follow_changes(ds: Dataset) -> None:
-    """Such positions can only come from a damaged checkpoint, and would deliver rows twice."""
+    """Such positions can only come from a damaged checkpoint, and would repeat rows."""
     with pytest.raises(CorruptDataError, match="snapshot"):
         read(follow(ds), Position(2), Position(3, 1, is_snapshot=True))
 
 
 def test_an_empty_range_has_no_changes(ds: Dataset) -> None:
-    """Spark may ask for a batch that ends before it starts after a rollback of the table."""
+    """After a rollback of the table, Spark may request a batch that ends before its start."""
     assert read(follow(ds), Position(5), Position(3)) == []
 
 
@@ -691,7 +691,7 @@ def test_unread_versions_and_rows_are_counted(ds: Dataset) -> None:
     lag = followed.lag(end)
     assert (lag.newest, lag.versions) == (5, 4)
     assert lag.rows == len(all_changes(ds)) - 4
-    assert followed.lag(followed.after(5)).rows == 0
+    assert followed.lag(followed.position_after(5)).rows == 0
     in_snapshot = followed.advance(FROM_SNAPSHOT, Limits(rows=4))
     assert followed.lag(in_snapshot).rows == 2
 
@@ -699,12 +699,12 @@ def test_unread_versions_and_rows_are_counted(ds: Dataset) -> None:
 def test_counting_unread_rows_is_spread_out() -> None:
     """Each report counts a few versions; until all are counted, the number is unknown."""
     table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
-    for number in range(follower.COUNTED_PER_REPORT + 2):
+    for number in range(follower.MAX_COUNTED_PER_LAG + 2):
         table = table.append(rows(number))
     followed = follow(table)
     end = followed.advance(Position(1), Limits(versions=1))
     assert followed.lag(end).rows is None
-    assert followed.lag(end).rows == follower.COUNTED_PER_REPORT + 1
+    assert followed.lag(end).rows == follower.MAX_COUNTED_PER_LAG + 1
 
 
 def test_any_limit_cuts_the_initial_snapshot(ds: Dataset) -> None:

@@ -38,7 +38,7 @@ def test_an_idle_poll_is_one_read(tmp_path: Path) -> None:
 
 
 def test_a_new_version_is_seen_at_once(tmp_path: Path) -> None:
-    """Several versions may appear between polls, and the newest counts."""
+    """Several versions may be committed between two polls."""
     table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
     newest = NewestVersion(open_log(table.uri))
     assert newest.poll() == 1
@@ -46,8 +46,8 @@ def test_a_new_version_is_seen_at_once(tmp_path: Path) -> None:
     assert newest.poll() == 3
 
 
-def test_versions_behind_gaps_are_seen(tmp_path: Path) -> None:
-    """The next version was cleaned up before anyone saw it."""
+def test_versions_after_gaps_are_seen(tmp_path: Path) -> None:
+    """The next version was cleaned up before it was seen."""
     table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
     newest = NewestVersion(open_log(table.uri))
     assert newest.poll() == 1
@@ -69,7 +69,7 @@ def test_deleted_and_recreated_tables_are_noticed(tmp_path: Path) -> None:
     lance_stream.create_dataset(str(tmp_path / "t"), ROW.schema).append(ROW)
     for _ in range(POLLS_PER_LISTING + 1):
         newest.poll()
-    assert (newest.seen, newest.mark != before) == (2, True)
+    assert (newest.version, newest.mark != before) == (2, True)
     shutil.rmtree(tmp_path / "t")
     with pytest.raises(NotFoundError, match="no dataset"):
         newest.list()

@@ -1,4 +1,4 @@
-"""A version's rows as inserts, piece by piece."""
+"""A version's rows as inserts, slice by slice."""
 
 import uuid
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def rows(ids: Sequence[int]) -> pa.Table:
 
 
 def table_of(fragments: Sequence[int], deleted: Sequence[int]) -> tuple[str, list[int]]:
-    """Return a table with so many rows in each fragment, without the deleted ones, and its ids."""
+    """Return a table with fragments of these sizes, less deleted rows, and its remaining ids."""
     uri = f"memory://{uuid.uuid4()}/table"
     made = lance_stream.create_dataset(uri, SCHEMA)
     first = 0
@@ -48,10 +48,10 @@ def ids_of(snapshot: Snapshot, start: int, stop: int | None) -> list[int]:
     st.sets(st.integers(0, 40), max_size=20),
     st.lists(st.integers(0, 50), max_size=4),
 )
-def test_pieces_partition_the_live_rows(
+def test_slices_partition_the_live_rows(
     fragments: list[int], deleted: set[int], cuts: list[int]
 ) -> None:
-    """For any fragments, deletions and cuts, the pieces must be a partition of the live rows."""
+    """For any fragments, deletions and limits, the slices must be a partition of the live rows."""
     uri, alive = table_of(
         fragments, sorted(offset for offset in deleted if offset < sum(fragments))
     )
@@ -84,8 +84,8 @@ def test_snapshot_rows_are_inserts_with_stamps() -> None:
     assert (row["_row_created_at_version"], row["_row_last_updated_at_version"]) == (2, 2)
 
 
-def test_pieces_respect_the_row_limit() -> None:
-    """Deleted rows do not count, and the end of the table bounds the last piece."""
+def test_slices_respect_the_row_limit() -> None:
+    """Deleted rows do not count, and the last slice ends with the table."""
     snapshot = Snapshot(open_newest(table_of([5, 5, 5], [1, 7])[0]))
     assert snapshot.stop_within(0, rows=4) == 4
     assert snapshot.stop_within(4, rows=100) == 13
@@ -93,7 +93,7 @@ def test_pieces_respect_the_row_limit() -> None:
     assert snapshot.stop_within(0) == 13
 
 
-def test_pieces_respect_the_size_limit() -> None:
+def test_slices_respect_the_size_limit() -> None:
     """Bytes are estimated by the share of a file's rows, across fragments."""
     table = open_newest(table_of([1000, 1000, 1000], [])[0])
     snapshot = Snapshot(table)
@@ -113,7 +113,7 @@ def test_pieces_respect_the_size_limit() -> None:
     st.integers(0, 40),
     st.integers(1, 9000),
 )
-def test_pieces_are_as_large_as_the_size_allows(
+def test_slices_are_as_large_as_the_limit_allows(
     fragments: list[int], deleted: set[int], start: int, size_bytes: int
 ) -> None:
     """A row's share is its fragment's size divided among the live rows."""
@@ -136,14 +136,14 @@ def test_pieces_are_as_large_as_the_size_allows(
 
 
 @pytest.mark.floors
-def test_pieces_have_at_least_one_row() -> None:
-    """A limit below the size of a row must not stop the stream for ever."""
+def test_slices_have_at_least_one_row() -> None:
+    """A limit below the size of one row must not stop the stream forever."""
     snapshot = Snapshot(open_newest(table_of([10], [])[0]))
     assert snapshot.stop_within(3, size_bytes=1) == 4
 
 
-def test_empty_versions_have_no_pieces() -> None:
-    """Zero rows must end the snapshot rather than be divided."""
+def test_empty_versions_have_no_slices() -> None:
+    """A snapshot without rows must end, without a division by zero."""
     snapshot = Snapshot(open_newest(table_of([], [])[0]))
     assert snapshot.num_rows == 0
     assert snapshot.stop_within(0, rows=5) == 0

@@ -436,7 +436,7 @@ def test_widened_columns_stop_the_run(ds: Dataset) -> None:
     stream.start()
     stream.trigger()
     lance.dataset(uri).alter_columns({"path": "id", "data_type": pa.int64()})
-    with pytest.raises(InvalidInputError, match=r"'id' is int64, and was int32"):
+    with pytest.raises(InvalidInputError, match=r"'id' has type int64 instead of int32"):
         stream.trigger()
 
 

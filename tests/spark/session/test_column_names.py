@@ -253,7 +253,10 @@ def test_user_schemas_may_reorder_and_widen(session: Any, typed_table: str) -> N
     assert [tuple(row) for row in feed.collect()] == [(("p",), 1.5, 1, "insert")]
     stream = LanceSource({"path": typed_table, "readchangefeed": "true"})
     reader = stream.streamReader(StructType.fromDDL(schema))
-    offsets = (to_offset(Position(0, is_snapshot=True)), to_offset(reader.follower.after(2)))
+    offsets = (
+        to_offset(Position(0, is_snapshot=True)),
+        to_offset(reader.follower.position_after(2)),
+    )
     batches = [batch for part in reader.partitions(*offsets) for batch in reader.read(part)]
     assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == [
         ({"b": "p"}, 1.5, 1, "insert")
@@ -294,7 +297,7 @@ def test_streams_can_have_row_versions(tmp_path: Path) -> None:
     assert schema.names == ["id", "_row_created_at_version", "_row_last_updated_at_version"]
     reader = source.streamReader(schema)
     start = to_offset(Position(0, is_snapshot=True))
-    end = to_offset(Position(3, mark=reader.follower.after(3).mark))
+    end = to_offset(Position(3, mark=reader.follower.position_after(3).mark))
     batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
     rows = [tuple(map(int, row.values())) for batch in batches for row in batch.to_pylist()]
     assert sorted(rows) == [(1, 2, 2), (1, 3, 3), (2, 2, 2), (2, 3, 3)]
