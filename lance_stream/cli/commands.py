@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 _LOOK = Section("Look at a table", "look")
 _READ = Section("Read rows", "read")
 _MAINTAIN = Section("Maintain a table", "maintain")
-_REFERENCES = Section("Tags, branches, readers", "references")
+_REFERENCES = Section("Tags, branches, readers, streams", "references")
 _SETUP = Section("This machine", "setup")
 
 COMMANDS: Final[dict[str, Entry]] = {
@@ -59,6 +59,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "branches": Entry(_REFERENCES, "list, create and delete separate histories"),
     "clone": Entry(_REFERENCES, "create a table that starts with the files of another"),
     "consumers": Entry(_REFERENCES, "list the consumers of the changes, or drop one"),
+    "streams": Entry(_REFERENCES, "list the streams into a table, or forget one"),
     "doctor": Entry(_SETUP, "check whether this machine and a store are ready"),
     "completion": Entry(_SETUP, "print the completion script of a shell"),
 }

@@ -117,8 +117,10 @@ class Lookup:
         return Match(standing, app_id, newest, batch_entry, tuple(since))
 
 
-def has_batch_id(config: Mapping[str, str], batch: MicroBatch) -> bool:
-    """Return whether the ledger in a config covers a batch id; its rows are not compared.
+def has_batch_id(config: Mapping[str, str], batch: MicroBatch, uri: str) -> bool:
+    """Return whether the ledger in the config of the table at `uri` covers a batch id.
+
+    The batch's rows are not compared.
 
     Raises:
         InvalidInputError: It does, but another query wrote the stream's newest batch.
@@ -128,7 +130,7 @@ def has_batch_id(config: Mapping[str, str], batch: MicroBatch) -> bool:
     if newest is None or not precedes(batch, newest):
         return False
     if is_of_other_query(batch, newest):
-        raise other_query(batch, newest)
+        raise other_query(batch, newest, uri)
     return True
 
 

@@ -4,6 +4,7 @@ An error never suggests a new app id to a stream that goes back: a new app id na
 the rows would be written again. The remedy there is to make the table forget the stream.
 """
 
+import shlex
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
@@ -17,7 +18,7 @@ from lance_stream.errors import (
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.ledger.verdicts import Match, Standing, Verdict
-from lance_stream.table.config.ledger_entries import LedgerEntry, config_key
+from lance_stream.table.config.ledger_entries import LedgerEntry
 
 
 def refusal(
@@ -89,10 +90,10 @@ def _other_rules(case: _Case) -> LanceStreamError:
 
 
 def _other_query(case: _Case) -> LanceStreamError:
-    return other_query(case.batch, case.match.newest)
+    return other_query(case.batch, case.match.newest, case.uri)
 
 
-def other_query(batch: MicroBatch, newest: LedgerEntry) -> InvalidInputError:
+def other_query(batch: MicroBatch, newest: LedgerEntry, uri: str) -> InvalidInputError:
     """Return the error for a batch id of a stream whose newest batch is from another query."""
     version = "" if newest.version is None else f" in version {newest.version}"
     return InvalidInputError(
@@ -101,8 +102,7 @@ def other_query(batch: MicroBatch, newest: LedgerEntry) -> InvalidInputError:
         f"the query {newest.query_id}{version}. Either the checkpoint was deleted or replaced, so "
         "that batch ids started over at 0, or two queries use the same app id. Nothing was "
         "written. Continue from the old checkpoint; or, if the rows that this query reads are not "
-        "in the table yet, give it its own app id; or make the table forget the old stream by "
-        f"removing the key {config_key(batch.app_id)!r} from its config"
+        f"in the table yet, give it its own app id; or {_forget(uri, batch.app_id)}"
     )
 
 
@@ -262,8 +262,8 @@ def unknown_stream(app_id_setting: str) -> InvalidInputError:
 def _forget(uri: str, app_id: str) -> str:
     """Return a phrase: how to make a table forget a stream's batches."""
     return (
-        f"make the table forget the stream, open_dataset({uri!r}).update_config("
-        f"{{{config_key(app_id)!r}: None}})"
+        "make the table forget the stream (lance-stream streams forget "
+        f"{shlex.quote(uri)} {shlex.quote(app_id)})"
     )
 
 

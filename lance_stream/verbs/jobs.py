@@ -102,7 +102,7 @@ class WriteJob:
         Raises:
             InvalidInputError: The batch id belongs to another query's batch.
         """
-        return has_batch_id(self.config, micro_batch)
+        return has_batch_id(self.config, micro_batch, self.uri)
 
 
 def plan_job(

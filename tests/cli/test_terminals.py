@@ -65,6 +65,7 @@ READING = [
     ["tags", "list", "URI"],
     ["branches", "list", "URI"],
     ["consumers", "list", "URI"],
+    ["streams", "list", "URI"],
     ["quarantine", "list", "URI"],
     ["quarantine", "replay", "URI"],
     ["cleanup", "URI", "--dry-run"],
@@ -268,7 +269,7 @@ def test_every_command_prints_json(
     """Scripts parse the output of any command."""
     printed = documents(capsys, *given(ds, words), "--json")
     is_silent = words[:1] == ["verify"] and "--against" not in words  # nothing is wrong
-    is_empty = words[0] == "branches" or words[:2] == ["quarantine", "list"]
+    is_empty = words[0] in ("branches", "streams") or words[:2] == ["quarantine", "list"]
     assert bool(printed) != (is_silent or is_empty)
     assert all(isinstance(value, dict) for value in printed)
 

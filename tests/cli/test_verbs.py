@@ -503,6 +503,23 @@ def test_consumers_can_be_listed_and_dropped(run: Run, ds: Dataset) -> None:
     assert len(answer(run, "consumers", "list", ds.uri).splitlines()) == 1
 
 
+def test_streams_can_be_listed_and_forgotten(run: Run, ds: Dataset) -> None:
+    """Errors about batches advise to forget a stream, whose rows have to stay."""
+    uri = ds.uri
+    append(ds.table, rows(6, 7), PendingBatch.of("orders", 3, "a query"))
+    (line,) = answer(run, "streams", "list", uri).splitlines()[1:]
+    assert line.split()[:4] == ["orders", "3", "6", "?"]
+    assert json.loads(answer(run, "streams", "list", uri, "--json"))["query"] == "a query"
+    assert answer(run, "streams", "forget", uri, "orders") == (
+        "committed version 7, which has no stream orders\n"
+    )
+    assert len(answer(run, "streams", "list", uri).splitlines()) == 1
+    assert lance_stream.open_dataset(uri).count_rows() == 6
+    code, _, error = run("streams", "forget", uri, "orders")
+    assert code == 3
+    assert "has no stream 'orders'; its streams are none" in error
+
+
 # --- how it ends
 
 

@@ -33,7 +33,6 @@ import itertools
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -55,6 +54,7 @@ from lance_stream.spark import lance_sink
 from lance_stream.spark.sink.reports import SinkCommit
 from tests import seeded_runs as histories
 from tests.faults.killed_processes import TESTS
+from tests.remedies import follow
 
 STEPS: Final = 5
 SCHEMA: Final = "id bigint, k bigint, at timestamp"
@@ -413,14 +413,8 @@ class History:
         if "Killed" in message:
             return
         if "have arrived under the same batch id" in message:
-            calls = re.findall(
-                r"open_dataset\('[^']+'\)\.(?:delete|update_config)\(.*?\)(?=[,;])", message
-            )
-            assert [".delete(" in calls[0], ".update_config(" in calls[-1]] == [True, True], message
-            if self.kind.sink.get("mode") in ("upsert", "overwrite"):
-                del calls[0]  # as the error says
-            for call in calls:
-                eval(call, {"open_dataset": open_dataset})
+            # as the error says, rows of these modes are not deleted
+            follow(message, deletes=self.kind.sink.get("mode") not in ("upsert", "overwrite"))
             self.done["planned again"] += 1
             return
         if "Restore the newest checkpoint" in message:

@@ -57,7 +57,7 @@ def take_in(store: Store, batch_id: int, version: int | None = None) -> str:
 
     def is_in(manifest: Manifest | None) -> str | None:
         assert manifest is not None
-        return "taken in" if has_batch_id(manifest.config, batch) else None
+        return "taken in" if has_batch_id(manifest.config, batch, "memory://table") else None
 
     done = commit(
         log,

@@ -13,12 +13,13 @@ from lance_stream.ledger.lookup import Lookup, has_batch_id
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries, config_key
+from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 from tests.contracts.watched_stores import WatchedStore
 
 ROWS = pa.table({"id": [1]})
+URI = "s3://bucket/table"
 CONFIG = {"lance.auto": "1", **config_entries("app", LedgerEntry(41, "query-1", 97))}
 
 
@@ -30,25 +31,27 @@ def table() -> TableVersion:
 @pytest.mark.parametrize("query_id", ["query-1", ""])
 def test_an_entry_covers_its_batch_and_earlier_ones(query_id: str) -> None:
     """Batch ids ascend within a stream, and some may be skipped."""
-    covered = [has_batch_id(CONFIG, MicroBatch("app", number, query_id)) for number in (0, 41, 42)]
+    covered = [
+        has_batch_id(CONFIG, MicroBatch("app", number, query_id), URI) for number in (0, 41, 42)
+    ]
     assert covered == [True, True, False]
-    assert not has_batch_id(CONFIG, MicroBatch("another app", 5, query_id))
+    assert not has_batch_id(CONFIG, MicroBatch("another app", 5, query_id), URI)
 
 
 @pytest.mark.parametrize("batch_id", [0, 41])
 def test_other_queries_old_batches_name_the_remedy(batch_id: int) -> None:
     """A new checkpoint starts over at batch 0."""
     with pytest.raises(InvalidInputError) as caught:
-        has_batch_id(CONFIG, MicroBatch("app", batch_id, "query-2"))
+        has_batch_id(CONFIG, MicroBatch("app", batch_id, "query-2"), URI)
     text = str(caught.value)
     for part in ("query-2", "query-1", "batch 41", "version 97", "checkpoint", "its own app id"):
         assert part in text
-    assert config_key("app") in text
+    assert "(lance-stream streams forget s3://bucket/table app)" in text
 
 
 def test_another_query_may_continue_the_stream() -> None:
     """Its batch ids continue those of the first query."""
-    assert not has_batch_id(CONFIG, MicroBatch("app", 42, "query-2"))
+    assert not has_batch_id(CONFIG, MicroBatch("app", 42, "query-2"), URI)
 
 
 def test_versions_are_searched_once(table: TableVersion, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ class Story:
 
         def is_in(manifest: Manifest | None) -> str | None:
             assert manifest is not None
-            is_committed = has_batch_id(manifest.config, batch)
+            is_committed = has_batch_id(manifest.config, batch, "memory://table")
             return f"batch {batch_id} of {app_id} is in the table" if is_committed else None
 
         def entries(_newest: Manifest | None, made: int) -> dict[str, str]:

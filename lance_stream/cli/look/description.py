@@ -77,17 +77,7 @@ def describe(ds: Dataset, surroundings: Surroundings) -> dict[str, Any]:
         "config": {k: v for k, v in sorted(ds.config.items()) if not k.startswith("lance_stream.")},
         "remembered_deletes": _remembered_deletes(manifest),
         "write_ahead_log": _write_ahead_log(table),
-        "streams": [
-            {
-                "app_id": app_id,
-                "batch": entry.batch_id,
-                "version": entry.version,
-                "query": entry.query_id,
-                "rows": entry.num_rows,
-                "digest": entry.digest or None,
-            }
-            for app_id, entry in sorted(read_entries(manifest.config).items())
-        ],
+        "streams": describe_streams(manifest.config),
         "branch": ds.branch,
         "branches": [
             {"name": branch.name, "from": _version_of(branch.parent, branch.parent_version)}
@@ -118,6 +108,21 @@ def describe(ds: Dataset, surroundings: Surroundings) -> dict[str, Any]:
             for consumer in surroundings.consumers
         ],
     }
+
+
+def describe_streams(config: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return a description of each stream in a table's ledger."""
+    return [
+        {
+            "app_id": app_id,
+            "batch": entry.batch_id,
+            "version": entry.version,
+            "query": entry.query_id,
+            "rows": entry.num_rows,
+            "digest": entry.digest or None,
+        }
+        for app_id, entry in sorted(read_entries(config).items())
+    ]
 
 
 def _metadata(ds: Dataset) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table, version_option
 from lance_stream.cli.grammar import Session, new_command
 from lance_stream.cli.output import print_drawn
+from lance_stream.cli.references import streams
 from lance_stream.cli.tables import bold, print_table
 
 
@@ -126,20 +127,7 @@ def _tables(info: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
             ],
         ),
         ("config", ["KEY", "VALUE"], [list(entry) for entry in info["config"].items()]),
-        (
-            "streams into it",
-            ["APP ID", "BATCH", "IN VERSION", "ROWS", "DIGEST"],
-            [
-                [
-                    stream["app_id"],
-                    str(stream["batch"]),
-                    str(stream["version"] or "?"),
-                    "?" if stream["rows"] is None else str(stream["rows"]),
-                    stream["digest"] or "?",
-                ]
-                for stream in info["streams"]
-            ],
-        ),
+        ("streams into it", streams.HEADER, streams.stream_rows(info["streams"])),
         (
             "branches",
             ["NAME", "FROM VERSION"],

@@ -1,4 +1,4 @@
-"""Commands for references to versions: `tags`, `branches`, `clone` and `consumers`.
+"""Commands for `tags`, `branches`, `clone`, and for readers and writers: `consumers`, `streams`.
 
-Read `tags` first; `branches`, `clone` and `consumers` have the same structure.
+Read `tags` first; the others have the same structure.
 """

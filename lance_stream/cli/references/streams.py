@@ -1,0 +1,85 @@
+"""Lists the streams that write to a table, or makes the table forget one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from lance_stream.cli import output
+from lance_stream.cli.arguments import TableArgument, json_option, takes_table
+from lance_stream.cli.grammar import new_command, new_group
+from lance_stream.cli.tables import print_table
+
+HEADER: Final = ["APP ID", "BATCH", "IN VERSION", "ROWS", "DIGEST"]
+
+
+@new_group("streams")
+def command() -> None:
+    """List the streams that write to a table, or make the table forget one.
+
+    The table stores the newest batch of each stream, by which it recognizes a batch that arrives
+    again.
+    """
+
+
+@new_command("list")
+@takes_table
+@json_option
+def list_all(table: TableArgument, as_json: bool) -> int:
+    """List the streams, each with its newest batch."""
+    from lance_stream.cli.look.description import describe_streams
+
+    streams = describe_streams(table.open().config)
+    if as_json:
+        for stream in streams:
+            print(output.to_json(stream))
+        return 0
+    print_table(HEADER, stream_rows(streams), numbers=("BATCH", "IN VERSION", "ROWS"))
+    return 0
+
+
+@new_command("forget")
+@takes_table
+@click.argument("app_id", metavar="APP_ID")
+@json_option
+def forget(table: TableArgument, app_id: str, as_json: bool) -> int:
+    """Make the table forget the stream APP_ID: its next batch is written, whatever its number.
+
+    The stream's rows stay. Use it where an error advises it: rows that are in the table and arrive
+    again are then written again.
+    """
+    from lance_stream.errors import NotFoundError
+    from lance_stream.table.config.ledger_entries import config_key, read_entries
+
+    ds = table.open()
+    streams = read_entries(ds.config)
+    if app_id not in streams:
+        raise NotFoundError(
+            f"{ds.uri} has no stream {app_id!r}; its streams are {', '.join(streams) or 'none'}"
+        )
+    version = ds.update_config({config_key(app_id): None}).version
+    answer = {"forgotten": app_id, "version": version}
+    print(
+        output.to_json(answer)
+        if as_json
+        else f"committed version {version}, which has no stream {app_id}"
+    )
+    return 0
+
+
+def stream_rows(streams: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the cells of a table of streams."""
+    return [
+        [
+            stream["app_id"],
+            str(stream["batch"]),
+            str(stream["version"] or "?"),
+            "?" if stream["rows"] is None else str(stream["rows"]),
+            stream["digest"] or "?",
+        ]
+        for stream in streams
+    ]
+
+
+command.add_command(list_all)
+command.add_command(forget)
