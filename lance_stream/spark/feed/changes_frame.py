@@ -31,7 +31,7 @@ from lance_stream.spark.feed.planning import (
     schema_of_changes,
     tasks_of,
 )
-from lance_stream.spark.jobs.arrow_jobs import driver_is_alone, map_in_arrow
+from lance_stream.spark.jobs.arrow_jobs import create_frame, driver_is_alone, map_in_arrow
 from lance_stream.spark.jobs.eager_rows import rows_of
 from lance_stream.spark.jobs.task_input import TaskInput
 from lance_stream.spark.session.column_names import resolve_columns, resolve_filter
@@ -99,9 +99,9 @@ def read_changes(
     if driver_is_alone(spark):
         rows = rows_of([as_one_task(units, reader_options, carried)], MOST_BYTES_AT_ONCE)
         if rows is not None:
-            # Spark's conversion of a table without a row fails
-            data = pa.Table.from_batches(rows, carried) if rows else []
-            return spark.createDataFrame(data, spark_schema(carried))
+            if not rows:  # Spark's conversion of a table without a row fails
+                return spark.createDataFrame([], spark_schema(carried))
+            return create_frame(spark, pa.Table.from_batches(rows, carried), spark_schema(carried))
     return _by_tasks(spark, tasks_of(units, reader_options, carried), carried)
 
 

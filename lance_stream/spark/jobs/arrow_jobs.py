@@ -34,6 +34,12 @@ RECORDS_PER_BATCH: Final = {
 """Rows per Arrow batch sent to Python: fewer and larger batches than Spark's default of 10,000; and
 fewer of wide rows. Spark's workers heed both, and `DataFrame.toArrow` the first only."""
 
+MAX_BYTES_IN_PLAN: Final = 4 << 20
+"""The most Arrow bytes of rows that `create_frame` lets Spark copy into its plan."""
+
+MIN_PARTITION_BYTES: Final = 1 << 20
+"""Above that, a partition of `create_frame` has at least about so many bytes."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -65,6 +71,31 @@ def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType) -> 
         return DataFrame(java.mapInArrow(expression._jc, False, None), df.sparkSession)
     except (ImportError, AttributeError):
         return df.mapInArrow(function, schema)
+
+
+def create_frame(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
+    """Return a DataFrame of Arrow rows in memory; their order is kept.
+
+    Spark copies a few rows into its plan: it then knows their size, so that a join can broadcast
+    them, and it answers small actions without a job. It decodes them here, though, and encodes them
+    again for every job, which takes several times as long as passing on Arrow data. So more than
+    `MAX_BYTES_IN_PLAN` stay Arrow data, which the JVM's tasks decode: one partition per slot, and
+    more only for very many rows.
+
+    Args:
+        spark: The session.
+        rows: At least one.
+        schema: The columns.
+    """
+    if rows.nbytes <= MAX_BYTES_IN_PLAN:
+        return spark.createDataFrame(rows, schema)
+    num_partitions = min(slots_of(spark) or 1, -(-rows.nbytes // MIN_PARTITION_BYTES))
+    batches = rows.combine_chunks().to_batches(-(-rows.num_rows // num_partitions))
+    with settings(spark, {**RECORDS_PER_BATCH, _LOCAL_RELATION_BYTES: "0"}):
+        return spark.createDataFrame(pa.Table.from_batches(batches), schema)
+
+
+_LOCAL_RELATION_BYTES: Final = "spark.sql.execution.arrow.localRelationThreshold"
 
 
 class Size(NamedTuple):

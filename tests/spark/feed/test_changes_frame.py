@@ -13,6 +13,7 @@ import lance_stream
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.spark import read_changes, register
 from lance_stream.spark.feed import changes_frame
+from lance_stream.spark.jobs import arrow_jobs
 from lance_stream.spark.jobs.arrow_jobs import settings
 
 pytestmark = pytest.mark.spark
@@ -64,11 +65,14 @@ def by_format(spark: SparkSession, uri: str, options: Mapping[str, Any]) -> Data
     return spark.read.format("lance").option("readChangeFeed", True).options(**options).load(uri)
 
 
-@pytest.fixture(params=["the driver", "tasks"])
+@pytest.fixture(params=["the driver", "the driver as Arrow data", "tasks"])
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What reads the rows."""
+    """What reads the rows, and how they reach Spark."""
     if request.param == "tasks":
         monkeypatch.setattr(changes_frame, "MOST_BYTES_AT_ONCE", -1)
+    if request.param == "the driver as Arrow data":
+        monkeypatch.setattr(arrow_jobs, "MAX_BYTES_IN_PLAN", 0)
+        monkeypatch.setattr(arrow_jobs, "MIN_PARTITION_BYTES", 64)
     return str(request.param)
 
 

@@ -3,12 +3,21 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from lance_stream.spark.jobs.arrow_jobs import Size, collect_arrow, map_in_arrow, measure
+from lance_stream.spark.jobs.arrow_jobs import (
+    Size,
+    collect_arrow,
+    create_frame,
+    map_in_arrow,
+    measure,
+    settings,
+    slots_of,
+)
 
 COLUMNS = StructType([StructField("pid", LongType()), StructField("archives", StringType())])
 
@@ -121,3 +130,44 @@ def test_batches_are_measured_without_private_calls(
     assert rows is not None
     assert rows.num_rows == 10
     assert collect_arrow(df, Size(9, 80)) is None
+
+
+TWO_COLUMNS = StructType([StructField("id", LongType()), StructField("text", StringType())])
+
+
+def numbered(num_rows: int) -> pa.Table:
+    return pa.table({"id": np.arange(num_rows), "text": ["x" * 200] * num_rows})
+
+
+def plan_of(frame: Any) -> str:
+    return str(frame._jdf.queryExecution().optimizedPlan().toString())
+
+
+@pytest.mark.spark
+def test_large_frames_stay_arrow_data(spark: Any) -> None:
+    """Spark would encode rows of its plan again for every job; a partition per slot uses all cores,
+    and more partitions only cost time.
+    """
+    rows = numbered(30_000)  # 6.4 MB: neither few rows nor a whole partition per 10,000 rows
+    frame = create_frame(spark, rows, TWO_COLUMNS)
+    assert "RDD" in plan_of(frame)
+    assert frame.rdd.getNumPartitions() == slots_of(spark)
+    assert frame.toArrow() == rows
+
+
+@pytest.mark.spark
+def test_small_frames_are_part_of_plans(spark: Any) -> None:
+    """Spark must know that a few rows are few, so that a join broadcasts them."""
+    assert "LocalRelation" in plan_of(create_frame(spark, numbered(10), TWO_COLUMNS))
+
+
+@pytest.mark.spark
+def test_frames_of_arrow_data_leave_settings_alone(spark: Any) -> None:
+    """A user's own frames must be created as the user has set it."""
+    name = "spark.sql.execution.arrow.localRelationThreshold"
+    before = spark.conf.get(name)
+    create_frame(spark, numbered(30_000), TWO_COLUMNS)
+    assert spark.conf.get(name) == before
+    with settings(spark, {name: "7b"}):
+        create_frame(spark, numbered(30_000), TWO_COLUMNS)
+        assert spark.conf.get(name) == "7b"
