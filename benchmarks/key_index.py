@@ -1,4 +1,4 @@
-"""The cost of upserts of random keys as the table grows: with the index of keys, in turns.
+"""The cost of upserts of random keys as the table grows: with the key index, in turns.
 
     python -m benchmarks.key_index [--millions 2 20] [--rounds 7] [--keys 50000]
     python -m benchmarks.key_index --millions 5 100 --tables PATH       with tables that are kept

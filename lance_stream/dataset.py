@@ -1139,7 +1139,10 @@ def open_dataset(
     """Open a table.
 
     Args:
-        uri: Its directory: a path, or a URI (file://, memory://).
+        uri: Its directory: a path, or a URI of a local disk (file://), S3 (s3://, s3+ddb://),
+            Google Cloud Storage (gs://), Azure (abfss://, az://), this process (memory://), or, to
+            read only, of any filesystem registered with fsspec. docs/operations/stores.md lists
+            all forms.
         version: A version number, a tag, a timestamp (in UTC if it has no zone; the newest version
             committed at or before it), or None for the newest version; or a branch and one of its
             versions, `("dev", 3)`, or `("dev", None)` for its newest.

@@ -666,7 +666,7 @@ def _list_files(table: TableVersion, work: FileWork) -> Iterator[tuple[Nameable,
 
 
 def _is_useless(table: TableVersion, file: StoredFile, data_files: Container[bytes | None]) -> bool:
-    """Return whether a run of the index of keys helps no upsert; False if unknown."""
+    """Return whether a run of the key index helps no upsert; False if unknown."""
     if table.manifest.base_paths:
         return False  # it may be of files that are elsewhere
     return is_useless(table.store, file.path, data_files)

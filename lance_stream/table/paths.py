@@ -367,7 +367,7 @@ def key_bounds_path(field_id: int) -> str:
 
 
 def key_index_path(field_id: int, random: bytes) -> str:
-    """Return the path of a new run of the index of keys.
+    """Return the path of a new run of the key index.
 
     Args:
         field_id: The first key column.
@@ -377,7 +377,7 @@ def key_index_path(field_id: int, random: bytes) -> str:
 
 
 def parse_key_index_name(name: str) -> int | None:
-    """Return the first key column of a run of the index of keys; None if the name is of none."""
+    """Return the first key column of a run of the key index; None if the name is of none."""
     match = _KEY_INDEX_NAME.fullmatch(name)
     return None if match is None else int(match[1])
 

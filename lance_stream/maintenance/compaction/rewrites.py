@@ -87,7 +87,7 @@ class PreparedGroup:
 
     @property
     def rewritten_files(self) -> RewrittenFiles:
-        """Which rows are now where, for the index of keys."""
+        """Which rows are now where, for the key index."""
         return RewrittenFiles(self.old, self.rows, self.new, self.order)
 
 

@@ -31,13 +31,15 @@ class SinkCommit:
         rows_in: Rows of the batch; 0 if it was skipped.
         rows_inserted: Rows that were inserted.
         rows_updated: Rows that were updated and kept their row ids.
-        rows_deleted: Rows that were deleted.
+        rows_deleted: Rows of the table that were deleted. A delete of a key that the table lacks
+            is not counted here, nor in any other count except `deletes_remembered`.
         rows_unchanged: Rows with unchanged values that were not rewritten (`skip_unchanged`).
-        rows_late: Rows that were ignored because of a newer one in the batch or the table
-            (`sequence_by`), or because of a remembered delete.
-        rows_ignored: Updates and inserts that the rules left out (`when_matched`,
+        rows_late: Rows that were ignored because of `sequence_by`: superseded by a newer row of
+            their key in the same batch, older than the stored row, or no newer than a remembered
+            delete.
+        rows_ignored: Updates and inserts that the rules excluded (`when_matched`,
             `when_not_matched`).
-        rows_quarantined: Rows that were set aside (`bad_rows`), by reason: the name of the check,
+        rows_quarantined: Rows that were quarantined (`bad_rows`), by reason: the name of the check,
             "null key", "null" or "type".
         deletes_remembered: Deletes of the batch that became tombstones (`tombstones`).
         num_files: Number of data files written.
@@ -46,8 +48,8 @@ class SinkCommit:
         seconds: Duration of each phase: "plan" (the ledger, the schema), "collect" (an upsert's
             rows to the driver), "scan" (their keys in the table), "write", "commit".
         table: The table's location.
-        indices: What the work on indices since the last batch came to (`keep_indices_fresh`), by
-            name: "fresh", or why the index is not up to date. Usually empty.
+        indices: The results of index updates since the last batch (`keep_indices_fresh`), by
+            name of the index: "fresh", or the reason why it is not up to date. Usually empty.
     """
 
     batch_id: int

@@ -2,7 +2,7 @@
 
 The choices say what each thread does; the order comes from the threads. So a life with this step
 may end otherwise when it is replayed. Each writer notes its versions, and the model plays them in
-their order. At each look-up in the index of keys, the files that it knows have to have all their
+their order. At each look-up in the key index, the files that it knows have to have all their
 keys.
 """
 

@@ -1,4 +1,4 @@
-"""An index of keys for small tables: runs of a few rows, in chunks of 16 keys."""
+"""A key index for small tables: runs of a few rows, in chunks of 16 keys."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Compaction carries the index of keys over: its new files are known before a key is read."""
+"""Compaction carries the key index over: its new files are known before a key is read."""
 
 import pickle
 import random

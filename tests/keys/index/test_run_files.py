@@ -1,4 +1,4 @@
-"""The index of keys in files: shared by processes, checked before use, harmless if it is gone."""
+"""The key index in files: shared by processes, checked before use, harmless if it is gone."""
 
 import json
 import random
