@@ -32,6 +32,7 @@ WITHOUT_SPARK = [
     "docs/guides/slowly-changing.md",
     "docs/guides/branches.md",
     "docs/operations/report.md",
+    "docs/operations/troubleshooting.md",
 ]
 DOCUMENTS = [
     "README.md",

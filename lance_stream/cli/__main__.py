@@ -1,4 +1,4 @@
-"""`python -m lance_stream.cli`, where no script is installed."""
+"""`python -m lance_stream.cli`, for environments without the installed script."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Replaces the Python calls in error messages by commands.
+"""Replaces Python calls in error messages with commands.
 
-An error message names its remedy as a call in Python. On the command line, the remedy is a command.
+Error messages state their remedy as a Python call. On the command line, the remedy is a command.
 """
 
 import re
@@ -26,7 +26,7 @@ _COMMANDS: Final[tuple[tuple[str, str], ...]] = (
 
 
 def as_commands(message: str) -> str:
-    """Return a message with commands in place of calls."""
-    for pattern, words in _COMMANDS:
-        message = re.sub(pattern, words, message)
+    """Return a message with commands in place of Python calls."""
+    for pattern, replacement in _COMMANDS:
+        message = re.sub(pattern, replacement, message)
     return message

@@ -19,15 +19,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class WholeNumber(IntParamType):
-    """A whole number from 1."""
+    """A positive whole number."""
 
     name = "whole number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number that a text names."""
+        """Parse a number."""
         number = super().convert(value, param, ctx)
         if number < 1:
-            self.fail(f"{number} is not a whole number from 1.", param, ctx)
+            self.fail(f"{number} is not a positive whole number.", param, ctx)
         return int(number)
 
 
@@ -35,7 +35,7 @@ WHOLE_NUMBER: Final = WholeNumber()
 
 
 class Location(StringParamType):
-    """A path, or a URI; the shell completes folders."""
+    """A path or a URI; the shell completes folder names."""
 
     name = "URI"
 
@@ -45,7 +45,7 @@ class Location(StringParamType):
         param: click.Parameter,  # noqa: ARG002  # click's signature
         incomplete: str,
     ) -> list[Any]:
-        """Return a request for the shell's own folders."""
+        """Let the shell complete the name of a folder."""
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(incomplete, type="dir")]
@@ -58,7 +58,7 @@ class TableArgument:
     Attributes:
         uri: Its directory: a path, or a URI.
         storage_options: Options of its store.
-        branch: One of its branches; None for the one that the URI names.
+        branch: The name of a branch; None for the branch that the URI identifies.
     """
 
     uri: str
@@ -66,7 +66,7 @@ class TableArgument:
     branch: str | None = None
 
     def open(self, version: str | None = None) -> "Dataset":
-        """Return the table at a version; at its newest one if none was named.
+        """Open the table at a version; None for the newest one.
 
         Raises:
             NotFoundError: There is no table, or no such version.
@@ -80,26 +80,26 @@ class TableArgument:
 
 
 def takes_table(function: Function) -> Function:
-    """Add the arguments for a table to a command, which is called with a `TableArgument` first."""
+    """Add the arguments for a table to a command; its first argument becomes a `TableArgument`."""
 
     @wraps(function)
-    def called(table: TableArgument, *, branch: str | None, **others: Any) -> Any:
+    def wrapper(table: TableArgument, *, branch: str | None, **others: Any) -> Any:
         return function(replace(table, branch=branch), **others)
 
     option = click.option("--branch", metavar="NAME", help="A branch of the table.")
     return click.argument("uri", metavar="URI", type=Location())(  # type: ignore[return-value]  # a decorator keeps the type
-        takes_store(option(called))
+        takes_store(option(wrapper))
     )
 
 
 def takes_store(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for a table's store; the command is called with a `TableArgument` first.
+    """Add the options for a table's store; the first argument becomes a `TableArgument`.
 
-    `-o` is short for `--storage-option`, unless the command has an `-o` of its own.
+    `-o` is short for `--storage-option`, unless the command defines another `-o`.
     """
 
     @wraps(function)
-    def called(
+    def wrapper(
         uri: str | None,
         storage_option: tuple[str, ...],
         trusted_location: tuple[str, ...],
@@ -126,15 +126,15 @@ def takes_store(function: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             help="A location below which the table may name files on other services or in other "
             "accounts. Can be repeated.",
-        )(called)
+        )(wrapper)
     )
 
 
 def parse_storage_options(pairs: tuple[str, ...], trusted: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return a command's options of the table's store.
+    """Return the storage options of a command.
 
     Raises:
-        InvalidInputError: One is not a key and a value.
+        InvalidInputError: An option is not KEY=VALUE.
     """
     from lance_stream.errors import InvalidInputError
     from lance_stream.storage.trust import with_trusted
@@ -148,18 +148,18 @@ def parse_storage_options(pairs: tuple[str, ...], trusted: tuple[str, ...]) -> M
 
 
 def format_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the choice of output for rows; the command is called with `format_name`."""
+    """Add the options for the output format of rows, which the command gets as `format_name`."""
 
     @wraps(function)
-    def called(*arguments: Any, format_name: str | None, as_json: bool, **others: Any) -> Any:
+    def wrapper(*arguments: Any, format_name: str | None, as_json: bool, **others: Any) -> Any:
         if as_json and format_name not in (None, "json"):
             from lance_stream.errors import InvalidInputError
 
             raise InvalidInputError(
-                f"--json asks for JSON, and --format for {format_name}: leave out one of them"
+                f"--json and --format {format_name} contradict each other: omit one of them"
             )
-        chosen = "json" if as_json else format_name or "table"
-        return function(*arguments, format_name=chosen, **others)
+        name = "json" if as_json else format_name or "table"
+        return function(*arguments, format_name=name, **others)
 
     return click.option(
         "--format",
@@ -167,7 +167,7 @@ def format_options(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Choice(["arrow", "json", "table"]),
         show_default="table",
         help="table: for people; json: one object per line; arrow: an IPC stream.",
-    )(click.option("--json", "as_json", is_flag=True, help="The same as --format json.")(called))
+    )(click.option("--json", "as_json", is_flag=True, help="The same as --format json.")(wrapper))
 
 
 version_option = click.option(
@@ -176,22 +176,22 @@ version_option = click.option(
     help="A number, a tag, or a time (in UTC if it has no zone); tag:NAME for a tag that looks "
     "like a number or a time.  [default: the newest]",
 )
-"""Adds the version to read."""
+"""The option for the version to read."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-"""Adds the choice of output for programs."""
+"""The option for output that programs can read."""
 
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-"""Adds an option that answers the confirmation question."""
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+"""The option that confirms in advance."""
 
 
 def names_option(what: str) -> Callable[[Function], Function]:
-    """Return the option for names of columns."""
+    """Return the option for column names, with its help."""
     return click.option("--columns", metavar="NAME[,NAME...]", help=what)
 
 
 def checkout(ds: "Dataset", version: str | None) -> "Dataset":
-    """Return a table at a version that a user has named; at its own one if none was.
+    """Return a table at the version that the user named; None for the version that is open.
 
     Raises:
         NotFoundError: There is no such version.
@@ -212,7 +212,7 @@ _TAG: Final = "tag:"
 
 
 def parse_version(text: str | None) -> "VersionSpec":
-    """Parse a version argument: a number, a time, or a tag, which can be marked as one."""
+    """Parse a version argument: a number, a time, or a tag, with or without the prefix "tag:"."""
     if text is None:
         return None
     if text.startswith(_TAG):
@@ -227,5 +227,5 @@ def parse_version(text: str | None) -> "VersionSpec":
 
 
 def split_names(text: str | None) -> list[str] | None:
-    """Return the names of a list with commas; None for none."""
+    """Split a list of names at its commas; None for an empty list."""
     return [name.strip() for name in text.split(",")] if text else None

@@ -1,4 +1,4 @@
-"""The table of commands, and the program that looks up commands in it."""
+"""The table of commands, and the program that dispatches to them."""
 
 from importlib import import_module
 from typing import Final, NamedTuple
@@ -16,7 +16,7 @@ class Section(NamedTuple):
 
     Attributes:
         title: The heading.
-        package: The package of its commands' modules.
+        package: The package that contains the modules of its commands.
     """
 
     title: str
@@ -35,35 +35,35 @@ class Entry(NamedTuple):
     help: str
 
 
-_LOOK = Section("Look at a table", "look")
+_INSPECT = Section("Inspect a table", "inspect")
 _READ = Section("Read rows", "read")
 _MAINTAIN = Section("Maintain a table", "maintain")
-_REFERENCES = Section("Tags, branches, readers, streams", "references")
+_REFERENCES = Section("Tags, branches, consumers, streams", "references")
 _SETUP = Section("This machine", "setup")
 
 COMMANDS: Final[dict[str, Entry]] = {
-    "show": Entry(_LOOK, "show columns, sizes, streams and recommended maintenance"),
-    "log": Entry(_LOOK, "list the versions, the newest first"),
-    "report": Entry(_LOOK, "write a page about history, size and readers"),
-    "verify": Entry(_LOOK, "check every rule of the format, or compare rows"),
+    "show": Entry(_INSPECT, "show columns, sizes, streams and recommended maintenance"),
+    "log": Entry(_INSPECT, "list the versions, the newest first"),
+    "report": Entry(_INSPECT, "write an HTML report of history, size and readers"),
+    "verify": Entry(_INSPECT, "check the rules of the format, or compare rows"),
     "head": Entry(_READ, "print the first rows"),
-    "query": Entry(_READ, "print the rows that a condition selects; sort or count them"),
+    "query": Entry(_READ, "select, sort or count rows, and print them"),
     "changes": Entry(_READ, "print inserted, updated and deleted rows"),
     "compact": Entry(_MAINTAIN, "merge small fragments and drop deleted rows"),
     "cleanup": Entry(_MAINTAIN, "remove old versions and unneeded files"),
-    "indices": Entry(_MAINTAIN, "list the coverage of indices, or update them"),
-    "restore": Entry(_MAINTAIN, "make the content of an older version the newest"),
-    "quarantine": Entry(_MAINTAIN, "list the rows in quarantine, or write them to the table"),
-    "migrate": Entry(_MAINTAIN, "migrate a table to a newer feature of the format"),
+    "indices": Entry(_MAINTAIN, "show how many rows indices cover, or update them"),
+    "restore": Entry(_MAINTAIN, "restore an older version as the newest"),
+    "quarantine": Entry(_MAINTAIN, "list quarantined rows, or write them to the table"),
+    "migrate": Entry(_MAINTAIN, "enable a newer feature of the format"),
     "tags": Entry(_REFERENCES, "list, create, move and delete names for versions"),
     "branches": Entry(_REFERENCES, "list, create and delete separate histories"),
     "clone": Entry(_REFERENCES, "create a table that starts with the files of another"),
-    "consumers": Entry(_REFERENCES, "list the consumers of the changes, or drop one"),
+    "consumers": Entry(_REFERENCES, "list the consumers of the change feed, or drop one"),
     "streams": Entry(_REFERENCES, "list the streams into a table, or forget one"),
     "doctor": Entry(_SETUP, "check whether this machine and a store are ready"),
     "completion": Entry(_SETUP, "print the completion script of a shell"),
 }
-"""Each command by its name: `command` in the module of this name in its section's package."""
+"""Commands by name. Each is `command` in the module of that name, in its section's package."""
 
 ALIASES: Final = {
     "history": "log",
@@ -76,7 +76,7 @@ ALIASES: Final = {
 _EXIT_CODES: Final = [
     ("0", "success"),
     ("1", "verify or doctor has findings; or a system error, such as a full disk"),
-    ("2", "the command is invalid: the message says why"),
+    ("2", "the command is invalid; the message states the reason"),
     ("3", "the table, version, column or name does not exist"),
     ("4", "the table is damaged, or has a feature that is not supported"),
     ("5", "the commit failed"),
@@ -85,14 +85,14 @@ _EXIT_CODES: Final = [
 
 
 class Program(Group):
-    """The program; it imports a command when it is called."""
+    """The program; it imports the module of a command when it needs it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """Return the names of the commands, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
-        """Return the command of a name or alias; None if it does not exist."""
+        """Return the command with a name or alias; None if there is none."""
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         entry = COMMANDS.get(cmd_name)
         if entry is None:

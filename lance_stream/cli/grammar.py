@@ -1,4 +1,4 @@
-"""What all commands have in common: abbreviated options, suggestions, `--debug`."""
+"""Features of all commands: abbreviated options, suggestions, `--debug`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ SETTINGS: Final[dict[str, Any]] = {
 
 @dataclass
 class Session:
-    """One call of the program.
+    """One run of the program.
 
     Attributes:
         replacement: Clock and sleep for tests; None for the machine's.
-        is_debug: Whether an error shows its traceback.
-        command: The command that runs, with its program's name.
+        is_debug: Whether to print the traceback of an error.
+        command: The program's name and the running command.
     """
 
     replacement: "Environment | None" = None
@@ -33,17 +33,17 @@ class Session:
 
     @property
     def environment(self) -> "Environment":
-        """The clock, and what sleeps."""
+        """The clock and the sleep function."""
         from lance_stream.environment import MACHINE
 
         return self.replacement or MACHINE
 
 
 class MissingCommandError(click.UsageError):
-    """A command that only has subcommands was called without one."""
+    """A command that requires a subcommand was called without one."""
 
 
-_WHOLE: Final = 1000  # letters
+_UNLIMITED: Final = 1000  # characters
 
 ARGUMENTS: Final = {
     "URI": "The table's directory: a path, or a URI such as s3://bucket/table.",
@@ -58,7 +58,7 @@ class StoreOption(click.Option):
 
 
 class Command(click.Command):
-    """A command whose options may be abbreviated, unless that is ambiguous."""
+    """A command that accepts abbreviated options, unless they are ambiguous."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments, the options, and those for the table's store."""
@@ -66,11 +66,12 @@ class Command(click.Command):
         arguments = [param for param in params if isinstance(param, click.Argument)]
         names = [(argument.metavar or "").strip("[]") for argument in arguments]
         options = [param for param in params if isinstance(param, click.Option)]
-        of_store = [option for option in options if isinstance(option, StoreOption)]
+        store_options = [option for option in options if isinstance(option, StoreOption)]
+        other_options = [option for option in options if option not in store_options]
         for title, records in (
             ("Arguments", [(name, ARGUMENTS[name]) for name in names if name in ARGUMENTS]),
-            ("Options", _records([option for option in options if option not in of_store], ctx)),
-            ("The table's store", _records(of_store, ctx)),
+            ("Options", _records(other_options, ctx)),
+            ("The table's store", _records(store_options, ctx)),
         ):
             if records:
                 with formatter.section(title):
@@ -97,14 +98,14 @@ class Group(click.Group):
     command_class = Command
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        """Return the names of the subcommands, as they were added."""
+        """Return the names of the subcommands, in the order of their registration."""
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the subcommands, each with the whole of its first sentence."""
+        """Write the subcommands with their whole first sentences."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         records = [
-            (name, command.get_short_help_str(_WHOLE)) for name, command in commands if command
+            (name, command.get_short_help_str(_UNLIMITED)) for name, command in commands if command
         ]
         if records:
             with formatter.section("Commands"):
@@ -119,22 +120,22 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the subcommand that a word names."""
+        """Return the subcommand that the first word names."""
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             if name.startswith("-"):
                 raise click.NoSuchOption(name, ctx=ctx)
             names = self.list_commands(ctx)
             raise click.UsageError(
-                f"there is no command {name!r}{suggestion(name, names)}\nThe commands are "
-                f"{', '.join(names)}.",
+                f"there is no command {name!r}{suggestion(name, names)}\n"
+                f"The commands are {', '.join(names)}.",
                 ctx,
             )
         return super().resolve_command(ctx, args)
 
 
 def suggestion(word: str, candidates: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown word, with the closest known ones."""
+    """Return the end of a sentence about an unknown word, with the closest candidates."""
     close = get_close_matches(word, list(candidates), n=3, cutoff=0.5)
     if not close:
         return "."
@@ -142,9 +143,9 @@ def suggestion(word: str, candidates: Iterable[str]) -> str:
 
 
 def expand(words: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
-    """Return words with abbreviated options in full.
+    """Expand abbreviated options.
 
-    An abbreviation of several options stays as it is, and so do words after `--`.
+    Ambiguous abbreviations and words after `--` are not expanded.
     """
     names = {
         name
@@ -197,7 +198,7 @@ def new_command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Co
 
     Args:
         name: The command's name.
-        **settings: As `click.command` has them.
+        **settings: Keyword arguments of `click.command`.
     """
 
     def make(function: Callable[..., Any]) -> Command:

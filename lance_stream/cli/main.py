@@ -1,15 +1,15 @@
-"""Runs a command, and turns its outcome into an exit code.
+"""Runs a command and returns its exit code.
 
     0    success
     1    `verify` or `doctor` has findings; or a system error (disk full, permission denied)
-    2    invalid command: see the message
+    2    the command is invalid; the message states the reason
     3    the table, version, column, tag or consumer does not exist
     4    the table is damaged, or has an unsupported feature
     5    the commit failed
     130  interrupted
 
-An error is one paragraph on stderr: the message, followed by its notes about the location. With
-`--debug` its traceback comes first.
+An error is one paragraph on stderr: the message, followed by notes about the location. With
+`--debug`, the traceback comes first.
 """
 
 import io
@@ -51,7 +51,7 @@ EXIT_CODES: Final[dict[type[Exception], int]] = {
 """The exit codes of errors; the first matching class applies."""
 
 COMPLETION: Final = "_LANCE_STREAM_COMPLETE"
-"""The environment variable by which a shell asks for completions."""
+"""The environment variable with which a shell requests completions."""
 
 _INVALID: Final = 2
 _INTERRUPTED: Final = 130
@@ -62,8 +62,7 @@ def main(arguments: Sequence[str] | None = None, environment: "Environment | Non
 
     Args:
         arguments: The arguments after the program's name; None for those of this process.
-        environment: Sleeps while `changes --follow` waits for a new version, and tells the time;
-            None for the machine's.
+        environment: The clock, and the sleep of `changes --follow`; None for the machine's.
     """
     if arguments is None and COMPLETION in os.environ:
         return _complete(os.environ[COMPLETION])
@@ -133,7 +132,7 @@ def _complete(instruction: str) -> int:
 
 
 def _check_output() -> None:
-    """Make any content printable in any encoding, also if a stream is closed."""
+    """Make any text printable in any encoding, even if a stream is closed."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the calling program
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # open until the process ends
@@ -142,7 +141,7 @@ def _check_output() -> None:
 
 
 class _OneLine(logging.Handler):
-    """Prints warnings of the package as one line each."""
+    """Prints each warning of the package on one line."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
@@ -151,7 +150,7 @@ class _OneLine(logging.Handler):
 
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Print warnings on stderr like errors: one line, without control characters."""
+    """Print warnings on stderr in the form of errors: one line, without control characters."""
     handler, logger = _OneLine(logging.WARNING), logging.getLogger("lance_stream")
     show: Callable[..., Any] = warnings.showwarning
     if not logger.handlers:

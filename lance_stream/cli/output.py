@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 from lance_stream.sizes import size_text
 
 MAX_WIDTH: Final = 40
-"""Values that are wider than this many columns of a terminal are truncated in a table."""
+"""Tables truncate values that are wider than this number of terminal columns."""
 
 size: Final = size_text
 """Returns a size with three or four digits and a unit."""
@@ -20,9 +20,9 @@ size: Final = size_text
 class Printable:
     """A text stream that writes terminal control characters as JSON escapes.
 
-    Names of columns, tags and properties come from the table, which may not be trusted: an escape
-    sequence could move the cursor, set a title, or hide text. Within JSON, the escapes
-    mean the same as the characters.
+    Names of columns, tags and properties come from the table, which is not trusted: an escape
+    sequence could move the cursor, set a title, or hide text. Within JSON, the escapes have the
+    same meaning as the characters.
 
     Args:
         stream: The stream to write to.
@@ -32,11 +32,11 @@ class Printable:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text; line breaks are kept."""
+        """Write a text, with its line breaks."""
         return self._stream.write("\n".join(map(escaped, text.split("\n"))))
 
     def write_drawn(self, text: str) -> int:
-        """Write a text whose parts are already escaped, and which may contain our styles."""
+        """Write a text that is already escaped and can contain our styles."""
         return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -44,18 +44,19 @@ class Printable:
 
 
 def escaped(text: str) -> str:
-    """Return a text with JSON escapes for what is not printable, line breaks included."""
+    """Replace unprintable characters, including line breaks, with JSON escapes."""
     return text if text.isprintable() else "".join(map(_as_printable, text))
 
 
-def _as_printable(letter: str) -> str:
-    if letter.isprintable():
-        return letter
-    return f"\\u{ord(letter):04x}" if ord(letter) < 1 << 16 else json.dumps(letter)[1:-1]
+def _as_printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    is_short = ord(character) < 1 << 16
+    return f"\\u{ord(character):04x}" if is_short else json.dumps(character)[1:-1]
 
 
 def print_drawn(text: str) -> None:
-    """Print a text whose parts are already escaped, and which may contain our styles."""
+    """Print a text that is already escaped and can contain our styles."""
     stream = sys.stdout
     if isinstance(stream, Printable):
         stream.write_drawn(text)
@@ -64,7 +65,7 @@ def print_drawn(text: str) -> None:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number of things: "1 version", "2 versions"."""
+    """Return a number with its noun: "1 version", "2 versions"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -95,7 +96,7 @@ def cell(value: object, max_width: int = MAX_WIDTH) -> str:
 
 
 def num_columns(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -107,7 +108,7 @@ def to_json(value: object) -> str:
     """Return a value as JSON on one line.
 
     Bytes are in base64; decimals, timestamps and numbers that JSON lacks are strings. If the output
-    is not in UTF-8, characters beyond ASCII are written as JSON escapes.
+    is not UTF-8, characters outside ASCII become JSON escapes.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     is_utf8 = encoding.lower().replace("-", "") == "utf8"

@@ -1,4 +1,4 @@
-"""Progress of long-running work, on stderr, if stderr is a terminal."""
+"""Shows the progress of long operations on stderr, if it is a terminal."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from lance_stream.cli.output import escaped
 
 Advance: TypeAlias = Callable[[float], object]
-"""Shows which share of the work is done, from 0 to 1."""
+"""Updates the progress bar; its argument is the fraction of the work that is done, 0 to 1."""
 
 
 @contextmanager
@@ -17,14 +17,14 @@ def progress(task: str, *, is_counted: bool = True) -> Iterator[Advance]:
     """Show that a task is in progress while the block runs, and clear the line afterwards.
 
     Args:
-        task: A few words about it.
-        is_counted: Whether the block reports its progress: a bar is drawn.
+        task: A short description of the task.
+        is_counted: Whether to draw a bar, because the block reports its progress.
 
     Yields:
-        A function to call with the share that is done.
+        A function to call with the fraction that is done.
     """
     if not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
-        yield lambda _share: None
+        yield lambda _fraction: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -42,4 +42,4 @@ def progress(task: str, *, is_counted: bool = True) -> Iterator[Advance]:
         redirect_stderr=False,
     ) as bars:
         task_id = bars.add_task(escaped(task), total=1.0 if is_counted else None)
-        yield lambda share: bars.update(task_id, completed=min(share, 1.0))
+        yield lambda fraction: bars.update(task_id, completed=min(fraction, 1.0))

@@ -1,4 +1,4 @@
-"""Asks for confirmation of irreversible actions, if the terminal is interactive."""
+"""Asks for confirmation before irreversible actions, on an interactive terminal."""
 
 import sys
 
@@ -6,11 +6,11 @@ from lance_stream.cli.output import Printable
 
 
 def confirm(question: str, *, is_sure: bool) -> bool:
-    """Return whether to continue: a person at a terminal is asked, a script is not.
+    """Return whether to continue. Scripts are not asked.
 
     Args:
         question: The action, as a question.
-        is_sure: Whether the answer was given on the command line.
+        is_sure: Whether the user confirmed on the command line.
     """
     if is_sure or not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
         return True

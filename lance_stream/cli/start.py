@@ -1,6 +1,6 @@
-"""The entry point of the installed script: an interruption of its imports is not an error.
+"""The entry point of the installed script.
 
-Ctrl-C while the program is imported would otherwise print a traceback.
+Ctrl-C during the program's imports exits without a traceback.
 """
 
 

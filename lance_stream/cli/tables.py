@@ -1,7 +1,7 @@
-"""Tables for people: as wide as the terminal, or as wide as they need in a pipe.
+"""Tables for people: they fit the terminal; in a pipe they have their full width.
 
-Cells are escaped before they are drawn, so that only the styles of a header are escape sequences,
-and these only on a terminal that wants them (`NO_COLOR`, `TERM=dumb`).
+Cells are escaped before they are drawn, so the only escape sequences are the styles of a header.
+`NO_COLOR` and `TERM=dumb` disable these.
 """
 
 import io
@@ -16,11 +16,11 @@ from lance_stream.cli.output import escaped, num_columns, print_drawn
 _GAP: Final = 2
 _NARROWEST: Final = 20
 _SHORT: Final = 20
-"""Cells of up to this many columns are not folded."""
+"""Cells of at most this width are not folded."""
 
 
 def width_of_terminal() -> int | None:
-    """Return how many columns stdout has; None if it is not a terminal."""
+    """Return the number of columns of stdout; None if it is not a terminal."""
     if not sys.stdout.isatty():
         return None
     return max(shutil.get_terminal_size().columns, _NARROWEST)
@@ -44,8 +44,8 @@ def print_table(
     Args:
         header: The names of the columns.
         rows: The cells; any text.
-        title: A line above it; the table is then indented.
-        numbers: The columns whose cells are aligned to the right.
+        title: A line above the table, which is then indented.
+        numbers: The right-aligned columns.
     """
     cells = [[escaped(cell) for cell in row] for row in rows]
     if title is not None:
@@ -73,22 +73,22 @@ def lines_of(
 
 
 def aligned(cell: str, width: int, is_right: bool) -> str:
-    """Return a cell with spaces to a width in columns of the terminal."""
+    """Pad a cell with spaces to a width in terminal columns."""
     spaces = " " * (width - num_columns(cell))
     return spaces + cell if is_right else cell + spaces
 
 
 def bold(text: str) -> str:
-    """Return a text in bold, on a terminal that shows it."""
+    """Return a text in bold if the terminal shows styles."""
     return f"\x1b[1m{text}\x1b[0m" if is_styled() else text
 
 
 def _drawn(
     header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str], width: int
 ) -> list[str]:
-    """Return the lines of a table for a terminal: columns with long cells are folded.
+    """Return the lines of a table for a terminal, with long cells folded.
 
-    If the other columns leave no space for them, the lines are longer than the terminal.
+    If the other columns leave too little space, lines are longer than the terminal.
     """
     from rich.console import Console
     from rich.table import Table
@@ -102,14 +102,14 @@ def _drawn(
     for name, is_folded in zip(header, is_long, strict=True):
         justify: Literal["left", "right"] = "right" if name in numbers else "left"
         table.add_column(Text(name), justify=justify, overflow="fold", no_wrap=not is_folded)
-    least = [min(column, _SHORT) + _GAP for column in widths]
+    min_widths = [min(column, _SHORT) + _GAP for column in widths]
     for row in rows:
         table.add_row(*map(Text, row))
     drawn = io.StringIO()
     styled = is_styled()
     Console(
         file=drawn,
-        width=max(width, sum(least) - _GAP),
+        width=max(width, sum(min_widths) - _GAP),
         force_terminal=styled,
         color_system="standard" if styled else None,
         legacy_windows=False,

@@ -123,7 +123,7 @@ def test_limited_sorts_keep_few_rows(
         (["--columns", "nope"], 3, "nope"),
         (["--columns", "idd"], 3, "(did you mean 'id'?)"),
         (["--limit", "x"], 2, "'x' is not a valid whole number"),
-        (["--limit", "-3"], 2, "not a whole number from 1"),
+        (["--limit", "-3"], 2, "not a positive whole number"),
     ],
 )
 def test_invalid_queries_are_explained(

@@ -18,7 +18,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.cli import main as program
 from lance_stream.cli import output
-from lance_stream.cli.look import maintenance_advice
+from lance_stream.cli.inspect import maintenance_advice
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table.config import lineage_limits
@@ -122,11 +122,11 @@ def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset)
 @pytest.mark.parametrize("width", [30, 80, 200])
 @pytest.mark.parametrize("words", [["head", "URI"], ["changes", "URI"]], ids=" ".join)
 def test_rows_fit_the_terminal(width: int, words: list[str], ds: Dataset) -> None:
-    """Wrapped lines destroy a table, so columns that do not fit are left out with a note."""
+    """Wrapped lines destroy a table, so columns that do not fit are omitted with a note."""
     screen = on_terminal(*given(ds, words), width=width)
     note, *lines = screen.lines
     assert all(columns_of(line) <= width for line in lines)
-    assert ("left out" in note) == (width < 200 or words[0] == "changes")
+    assert ("omitted" in note) == (width < 200 or words[0] == "changes")
     header = next(line for line in screen.lines if line.startswith(("id", "_change", "city")))
     assert width < 80 or header.split()[:2] == ["id", "city"]
 

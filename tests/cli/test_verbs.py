@@ -511,7 +511,7 @@ def test_streams_can_be_listed_and_forgotten(run: Run, ds: Dataset) -> None:
     assert line.split()[:4] == ["orders", "3", "6", "?"]
     assert json.loads(answer(run, "streams", "list", uri, "--json"))["query"] == "a query"
     assert answer(run, "streams", "forget", uri, "orders") == (
-        "committed version 7, which has no stream orders\n"
+        "committed version 7: forgot the stream orders\n"
     )
     assert len(answer(run, "streams", "list", uri).splitlines()) == 1
     assert lance_stream.open_dataset(uri).count_rows() == 6
@@ -526,11 +526,11 @@ def test_streams_can_be_listed_and_forgotten(run: Run, ds: Dataset) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["changes", "URI", "--after", "9"], 2, "changes after version 9"),
+        (["changes", "URI", "--after", "9"], 2, "after version 9"),
         (["changes", "URI", "--filter", "id ="], 2, "is not a SQL expression"),
         (["changes", "URI", "--interval", "0"], 2, "--interval must be greater than 0"),
         (["cleanup", "URI", "--older-than", "soon"], 2, "'soon' is not an age"),
-        (["cleanup", "URI", "--retain-versions", "0"], 2, "0 is not a whole number from 1"),
+        (["cleanup", "URI", "--retain-versions", "0"], 2, "0 is not a positive whole number"),
         (["show", "URI", "-o", "durable"], 2, "a storage option must be KEY=VALUE"),
         (["show", "URI", "--version", "2020-01-01"], 3, "at 2020-01-01T00:00:00+00:00"),
         (["consumers", "drop", "URI", "a b"], 2, "cannot be the name of a consumer"),
@@ -539,7 +539,7 @@ def test_streams_can_be_listed_and_forgotten(run: Run, ds: Dataset) -> None:
         (["show", "memory://nobody/nothing"], 3, "there is no dataset at"),
         (["show", "URI", "--version", "99"], 3, "has no version 99"),
         (["show", "URI", "--version", "2026-13-01"], 3, "nor is this a time"),
-        (["head", "URI", "--json", "--format", "arrow"], 2, "leave out one of them"),
+        (["head", "URI", "--json", "--format", "arrow"], 2, "omit one of them"),
         (["changes", "URI", "--after", "silver"], 3, "there is no tag 'silver'"),
         (["changes", "URI", "--columns", "nope"], 3, "nope"),
         (["indices", "optimize", "URI"], 4, "pylance cannot read memory://"),
@@ -818,7 +818,7 @@ def test_following_needs_a_future_end(run: Run, ds: Dataset) -> None:
     """An end in the past would wait forever."""
     code, out, problem = run("changes", ds.uri, "--follow", "--through", "3", "--net")
     assert (code, out) == (2, "")
-    assert "give --after" in problem
+    assert "add --after" in problem
     assert run("changes", ds.uri, "--follow", "--through", "3", "--after", "0", "--net")[0] == 0
 
 

@@ -532,7 +532,7 @@ def test_the_command_line_lists_and_replays(uri: str, capsys: pytest.CaptureFixt
     assert program.main(["quarantine", "list", uri, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["num_rows"] == 2
     assert program.main(["quarantine", "replay", uri, "--set", "x=x + 8"]) == 0
-    assert capsys.readouterr().out == "replayed 1 row\nleft 1 row: large\n"
+    assert capsys.readouterr().out == "replayed 1 row\n1 row remaining: large\n"
     replay = ["quarantine", "replay", uri, "--json", "--where", "reason = 'large'", "--no-checks"]
     assert program.main(replay) == 0
     assert json.loads(capsys.readouterr().out)["rows_replayed"] == 1

@@ -1,8 +1,4 @@
-"""Removes old versions, and the files that no remaining version needs.
-
-It keeps the newest version, versions with a tag, and for each consumer the last version it has
-finished and all later ones.
-"""
+"""Removes old versions, and the files that no remaining version needs."""
 
 from typing import TYPE_CHECKING
 
@@ -29,26 +25,26 @@ if TYPE_CHECKING:
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="Remove versions of at least this age: 7d, 12h.  [default: 14d, or any age with "
-    "--retain-versions]",
+    help="Remove versions of at least this age, such as 7d or 12h.  [default: 14d; with "
+    "--retain-versions, any age]",
 )
 @click.option(
     "--retain-versions",
     metavar="N",
     type=WHOLE_NUMBER,
-    help="Number of newest versions to keep, whatever their age.",
+    help="The number of newest versions to keep, regardless of their age.",
 )
 @click.option("--dry-run", is_flag=True, help="Only report; remove nothing.")
 @click.option(
     "--delete-unverified",
     is_flag=True,
-    help="Remove files that no version ever referenced, whatever their age: only safe if no "
+    help="Remove files that no version ever referenced, regardless of their age. Only safe if no "
     "program is writing to the table.",
 )
 @click.option(
     "--expire-consumers",
     metavar="AGE",
-    help="Drop consumers that leave versions unread for this long.",
+    help="Drop consumers that have left a version unread for this long.",
 )
 @yes_option
 @json_option
@@ -64,18 +60,18 @@ def command(
 ) -> int:
     """Remove old versions, and the files that no remaining version needs.
 
-    It keeps the newest version, versions with a tag, and for each consumer the last version it has
-    finished and all later ones.
+    Keeps the newest version, versions that a tag or branch needs, and, for each consumer, the last
+    version that it has finished and all later ones.
     """
     ds = table.open()
     question = (
-        f"Delete files of {ds.uri} that no version references, whatever their age? Programs that "
-        "are writing to it now would lose their rows."
+        f"Delete files of {ds.uri} that no version references, regardless of their age? Programs "
+        "that are writing to it now would lose their rows."
     )
     if delete_unverified and not confirm(question, is_sure=yes or dry_run):
         print("nothing was removed")
         return 1
-    with progress("looking for unneeded files", is_counted=False):
+    with progress("searching for unneeded files", is_counted=False):
         report = ds.cleanup(
             older_than,
             retain_versions,

@@ -1,4 +1,4 @@
-"""Rewrites small fragments, and those with many deleted rows, without changes in the feed."""
+"""Rewrites small fragments, and fragments with many deleted rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -28,9 +28,9 @@ _TARGET_ROWS = 1 << 20  # as in maintenance.compaction.plan, which loads Arrow
 )
 @json_option
 def command(table: TableArgument, target_rows: int, as_json: bool) -> int:
-    """Rewrite small fragments, and those with many deleted rows.
+    """Rewrite small fragments, and fragments with many deleted rows.
 
-    The change feed shows no changes. Other programs may write at the same time.
+    A compaction does not appear in the change feed. Other programs can write at the same time.
     """
     from lance_stream.maintenance.compaction.compact import compact
     from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_task
@@ -46,13 +46,13 @@ def command(table: TableArgument, target_rows: int, as_json: bool) -> int:
         after = compact(before.table, target_rows, write).table
     counts = [len(version_table.manifest.fragments) for version_table in (before.table, after)]
     if as_json:
-        answer = {
+        result = {
             "is_committed": after.version != before.version,
             "version": after.version,
             "num_fragments_before": counts[0],
             "num_fragments": counts[1],
         }
-        print(output.to_json(answer))
+        print(output.to_json(result))
     elif after.version == before.version:
         print(f"nothing to compact at version {before.version}")
     else:

@@ -13,7 +13,7 @@ from lance_stream.cli.tables import print_table
 def command() -> None:
     """List the coverage of a table's indices, or update them.
 
-    An index lacks rows that were added or changed since its last update: every search scans them.
+    An index lacks rows that were added or changed since its last update. Every search scans them.
     """
 
 
@@ -22,11 +22,11 @@ def command() -> None:
 @version_option
 @json_option
 def list_all(table: TableArgument, version: str | None, as_json: bool) -> int:
-    """List the indices, and how many rows each covers."""
+    """List the indices, and the number of rows that each covers."""
     indices = table.open(version).index_coverage()
     if as_json:
         for index in indices:
-            answer = {
+            result = {
                 "name": index.name,
                 "kind": index.kind,
                 "columns": list(index.columns),
@@ -37,7 +37,7 @@ def list_all(table: TableArgument, version: str | None, as_json: bool) -> int:
                 "built_at": index.built_at,
                 "bytes": index.size_bytes,
             }
-            print(output.to_json(answer))
+            print(output.to_json(result))
         return 0
     rows = [
         [
@@ -64,13 +64,13 @@ def list_all(table: TableArgument, version: str | None, as_json: bool) -> int:
     multiple=True,
     help="The index to update. Can be repeated.  [default: all that need it]",
 )
-@click.option("--retrain", is_flag=True, help="Train vector indices anew from all rows.")
+@click.option("--retrain", is_flag=True, help="Train vector indices again on all rows.")
 @json_option
 def optimize(table: TableArgument, names: tuple[str, ...], retrain: bool, as_json: bool) -> int:
     """Update indices to the newest version.
 
-    The change feed shows no changes. Other programs may write at the same time. Requires pylance:
-    pip install 'lance-stream[index]'.
+    An update does not appear in the change feed. Other programs can write at the same time.
+    Requires pylance: pip install 'lance-stream[index]'.
     """
     from lance_stream.maintenance.indices.update_indices import update_indices
 
@@ -78,12 +78,12 @@ def optimize(table: TableArgument, names: tuple[str, ...], retrain: bool, as_jso
     with progress(f"updating the indices of {before.uri}"):
         update = update_indices(before.table, names or None, retrain=retrain)
     if as_json:
-        answer = {
+        result = {
             "is_committed": bool(update.names),
             "version": update.table.version,
             "indices": list(update.names),
         }
-        print(output.to_json(answer))
+        print(output.to_json(result))
     elif update.names:
         print(f"committed version {update.table.version}: {', '.join(update.names)}")
     else:

@@ -21,12 +21,12 @@ def _stable_row_ids(table: TableArgument) -> dict[str, Any]:
 
 
 def _manifest_names(table: TableArgument) -> dict[str, Any]:
-    """A migration that was interrupted leaves names of both kinds, which cannot be opened."""
+    """Rename manifests; the table need not be openable, as after an interrupted migration."""
     from lance_stream.maintenance.migrations.manifest_paths import migrate_manifest_paths
 
     if table.branch is not None:
         raise InvalidInputError(
-            "the manifests of a branch always have names of the new kind: leave out --branch"
+            "the manifests of a branch always have names of the new scheme: omit --branch"
         )
     renamed = migrate_manifest_paths(table.uri, table.storage_options)
     return {"num_renamed": renamed, "is_changed": bool(renamed)}
@@ -38,13 +38,13 @@ def _lineage_files(table: TableArgument) -> dict[str, Any]:
     before = table.open()
     if not before.has_stable_row_ids:
         raise InvalidInputError(
-            "rows have no stable ids, so there is no lineage: migrate to stable-row-ids first"
+            "the table has no stable row ids, and therefore no lineage: migrate to stable-row-ids "
+            "first"
         )
     if before.table.file_version.data_file_numbers < (2, 0):
         raise InvalidInputError(
-            f"data files of version {before.file_version} cannot store lineage: copy the table to "
-            "a "
-            "new one, whose files have version 2.2"
+            f"data files of version {before.file_version} cannot store lineage: copy the rows to a "
+            "new table, whose files have version 2.2"
         )
     if inline_limit(before.config) is not None:
         return {"version": before.version, "is_changed": False}
@@ -66,27 +66,27 @@ _MIGRATIONS: Final[dict[str, Callable[[TableArgument], dict[str, Any]]]] = {
 def command(table: TableArgument, feature: str, yes: bool, as_json: bool) -> int:
     """Migrate a table to a newer feature of the format.
 
-    stable-row-ids: every row gets an id that it keeps when it is updated or moved. The change feed
-    requires it. No data file is changed. Drop indices first, and create them again afterwards.
+    stable-row-ids: assigns to every row an id that updates and compactions do not change. The
+    change feed requires it. No data file changes. Drop indices first, and re-create them
+    afterwards.
 
-    manifest-names: renames the manifests of an old table, so that finding its newest version takes
-    one short listing. Stop writers and cleanups first.
+    manifest-names: renames the manifests of an old table, so that one short listing finds its
+    newest version. Stop writers and cleanups first.
 
-    lineage-files: the next compaction moves the ids and versions of scattered updated rows from the
-    manifests into data files. Releases of Lance that do not support this can then no longer read
-    the table.
+    lineage-files: lets compactions move the ids and versions of scattered updated rows from the
+    manifests into data files. Releases of Lance before 14 can then no longer read the table.
     """
     question = f"Rename the manifests of {table.uri}? Its writers and cleanups must be stopped."
     if feature == "manifest-names" and not confirm(question, is_sure=yes):
         print("nothing was renamed")
         return 1
-    answer = _MIGRATIONS[feature](table)
+    result = _MIGRATIONS[feature](table)
     if as_json:
-        print(output.to_json({"feature": feature, **answer}))
-    elif not answer["is_changed"]:
-        print(f"nothing to migrate: {table.uri} has {feature}")
-    elif "version" in answer:
-        print(f"committed version {answer['version']}: migrated to {feature}")
+        print(output.to_json({"feature": feature, **result}))
+    elif not result["is_changed"]:
+        print(f"nothing to migrate: {table.uri} already has {feature}")
+    elif "version" in result:
+        print(f"committed version {result['version']}: migrated to {feature}")
     else:
-        print(f"renamed {output.count(answer['num_renamed'], 'manifest')}")
+        print(f"renamed {output.count(result['num_renamed'], 'manifest')}")
     return 0

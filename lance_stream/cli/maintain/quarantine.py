@@ -1,4 +1,4 @@
-"""Lists the rows in a table's quarantine, or writes them to the table."""
+"""Lists the quarantined rows of a table, or writes them to it."""
 
 from dataclasses import asdict
 
@@ -10,15 +10,15 @@ from lance_stream.cli.grammar import new_command, new_group
 from lance_stream.cli.tables import print_table
 
 _at_option = click.option(
-    "--quarantine", metavar="URI", help="The quarantine.  [default: next to the table]"
+    "--quarantine", metavar="URI", help="The quarantine table.  [default: next to the table]"
 )
 
 
 @new_group("quarantine")
 def command() -> None:
-    """List the rows in quarantine, or write them to the table.
+    """List quarantined rows, or write them to the table.
 
-    A sink with bad_rows="quarantine" puts rows there that do not fit the table or fail a check.
+    A sink with bad_rows="quarantine" quarantines rows that do not fit the table or fail a check.
     """
 
 
@@ -27,7 +27,7 @@ def command() -> None:
 @_at_option
 @json_option
 def list_all(table: TableArgument, quarantine: str | None, as_json: bool) -> int:
-    """List the rows in quarantine by batch and reason, each with an example."""
+    """List the quarantined rows by batch and reason, with an example of each."""
     from lance_stream.quarantine.replay import list_quarantine
 
     table.open()
@@ -61,25 +61,25 @@ def list_all(table: TableArgument, quarantine: str | None, as_json: bool) -> int
 @new_command("replay")
 @takes_table
 @_at_option
-@click.option("--where", metavar="CONDITION", help="Select rows of the quarantine.")
+@click.option("--where", metavar="CONDITION", help="Replay only rows that meet this condition.")
 @click.option(
     "--set",
     "values",
     metavar="COLUMN=EXPRESSION",
     multiple=True,
-    help="Set a column of the rows to a SQL expression first. Can be repeated.",
+    help="First set a column to the value of a SQL expression. Can be repeated.",
 )
 @click.option(
     "--expect",
     metavar="CONDITION",
     multiple=True,
-    help="A check to apply instead of the sink's checks. Can be repeated.",
+    help="A check that replaces the sink's checks. Can be repeated.",
 )
 @click.option("--no-checks", is_flag=True, help="Do not apply the sink's checks.")
 @click.option(
     "--replace-existing",
     is_flag=True,
-    help="Let upserted rows without sequence_by replace rows of the table, which may be newer.",
+    help="Let upserted rows without sequence_by replace stored rows, even if those are newer.",
 )
 @json_option
 def replay(
@@ -92,17 +92,15 @@ def replay(
     replace_existing: bool,
     as_json: bool,
 ) -> int:
-    """Write the rows that fit now to the table, each exactly once; other rows stay.
+    """Write the rows that fit now to the table, each exactly once. Other rows stay quarantined.
 
-    A replay that was interrupted can be repeated.
+    An interrupted replay can be repeated.
     """
     from lance_stream.errors import InvalidInputError
     from lance_stream.quarantine.replay import replay_quarantine
 
     if expect and no_checks:
-        raise InvalidInputError(
-            "--expect and --no-checks contradict each other: leave one of them out"
-        )
+        raise InvalidInputError("--expect and --no-checks contradict each other: omit one of them")
     fix = dict(_parse_value(value) for value in values)
     checks: object = {} if no_checks else list(expect) if expect else None
     report = replay_quarantine(
@@ -120,10 +118,10 @@ def replay(
         return 0
     print(f"replayed {output.count(report.rows_replayed, 'row')}")
     for reason, num_rows in report.rows_remaining.items():
-        print(f"left {output.count(num_rows, 'row')}: {reason}")
+        print(f"{output.count(num_rows, 'row')} remaining: {reason}")
     if report.rows_uncommitted:
         rows = output.count(report.rows_uncommitted, "row")
-        print(f"left {rows}: their batch is not committed yet")
+        print(f"{rows} remaining: the batch is not committed yet")
     return 0
 
 

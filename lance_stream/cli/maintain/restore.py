@@ -16,9 +16,9 @@ from lance_stream.errors import InvalidInputError
 def command(table: TableArgument, version: str, dry_run: bool, as_json: bool) -> int:
     """Make the content of an older version the newest version.
 
-    VERSION is a number, a tag or a time. Nothing is lost: later versions stay, and can be restored,
-    too. The change feed shows what the restore changed. Streams continue, and write no committed
-    batch again.
+    VERSION is a number, a tag or a time. Nothing is lost: later versions stay, and can themselves
+    be restored. The change feed shows the rows that the restore changed. Streams continue, and do
+    not write committed batches again.
     """
     ds, restored = table.open(), table.open(version)
     if restored.branch != ds.branch:
@@ -29,14 +29,14 @@ def command(table: TableArgument, version: str, dry_run: bool, as_json: bool) ->
     after = ds if dry_run else ds.restore(restored.version)
     counts = ds.count_rows(), restored.count_rows()
     if as_json:
-        answer = {
+        result = {
             "version": after.version,
             "restored_version": restored.version,
             "num_rows_before": counts[0],
             "num_rows": counts[1],
             "is_dry_run": dry_run,
         }
-        print(output.to_json(answer))
+        print(output.to_json(result))
         return 0
     action = "would restore" if dry_run else f"committed version {after.version}: restored"
     rows = f"{output.count(counts[1], 'row')} instead of {counts[0]}"

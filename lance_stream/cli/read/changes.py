@@ -1,7 +1,4 @@
-"""Prints the inserted, updated and deleted rows, version by version.
-
-With --follow it continues with new versions until it is interrupted or has reached --through.
-"""
+"""Prints the inserted, updated and deleted rows, version by version."""
 
 import click
 
@@ -20,8 +17,8 @@ from lance_stream.cli.grammar import Session, new_command
 @click.option(
     "--after",
     metavar="VERSION",
-    help="Start after this version or tag; 0 is before the first.  [default: 0, or the newest "
-    "with --follow]",
+    help="Start after this version or tag; 0 starts with the first version.  [default: 0; with "
+    "--follow, the newest]",
 )
 @click.option(
     "--through", metavar="VERSION", help="The last version, or a tag.  [default: the newest]"
@@ -42,7 +39,7 @@ from lance_stream.cli.grammar import Session, new_command
 @click.option(
     "--net",
     is_flag=True,
-    help="One change per row over all versions; with --follow, over those of each poll.",
+    help="Print one change per row over the whole range; with --follow, over each poll.",
 )
 @click.option("--no-pre-images", is_flag=True, help="Omit the pre-images of updates.")
 @format_options
@@ -62,7 +59,7 @@ def command(
 ) -> int:
     """Print inserted, updated and deleted rows, version by version.
 
-    With --follow it continues with new versions until it is interrupted or has reached --through.
+    With --follow, continue with new versions until interrupted or until --through is reached.
     """
     from lance_stream.cli.read.changes_printed import Request, print_changes
     from lance_stream.cli.read.writers import WRITERS

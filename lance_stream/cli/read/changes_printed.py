@@ -1,4 +1,4 @@
-"""Prints the change feed: version by version; when following, as versions arrive."""
+"""Prints the change feed, version by version."""
 
 import sys
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def print_changes(
         ds: The newest version.
         request: What to print.
         writer: How to print it.
-        sleep: Waits for some seconds while there is no new version.
+        sleep: Waits between two polls, for a number of seconds.
     """
     if not 0 < request.interval <= _LONGEST_WAIT:
         raise InvalidInputError(
@@ -65,8 +65,8 @@ def print_changes(
     through = ds.version if last is None else last
     if request.is_followed and request.after is None and last is not None and last <= after:
         raise InvalidInputError(
-            f"--follow starts after the newest version, {after}, which is not before --through "
-            f"{last}: give --after, too"
+            f"--follow starts after the newest version, {after}, but --through {last} is not "
+            "later: add --after"
         )
     if not request.is_followed:
         _write(ds, request, after, through, writer, _selection(ds.checkout(through), request))
@@ -99,7 +99,7 @@ def _newest(ds: Dataset, printed: Dataset | None) -> Dataset:
 
     Args:
         ds: Any version.
-        printed: The version up to which changes have been printed; None for none yet.
+        printed: The last version whose changes were printed; None before the first one.
 
     Raises:
         NotFoundError: The table was deleted or replaced.
@@ -110,9 +110,9 @@ def _newest(ds: Dataset, printed: Dataset | None) -> Dataset:
         return Dataset(newest_of_same(printed.table))
     except TableReplacedError as error:
         raise NotFoundError(
-            f"version {printed.version} of {ds.uri}, up to which changes have been printed, has "
-            "been replaced: the table was deleted and recreated, or restored from a copy. To print "
-            "the new table, start over with --after 0"
+            f"version {printed.version} of {ds.uri}, the last one whose changes were printed, was "
+            "replaced: the table was deleted and re-created, or restored from a copy. To print the "
+            "changes of the new table, start over with --after 0"
         ) from error
 
 

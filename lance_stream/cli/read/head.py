@@ -25,7 +25,7 @@ from lance_stream.cli.grammar import new_command
     show_default=True,
     help="The number of rows.",
 )
-@names_option("Columns, or paths into structs.  [default: all]")
+@names_option("Columns, or paths of struct fields.  [default: all]")
 @version_option
 @format_options
 def command(

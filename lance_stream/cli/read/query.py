@@ -1,4 +1,4 @@
-"""Prints rows of a table: some columns, rows that a condition selects, in an order."""
+"""Prints rows of a table, optionally selected, sorted, limited or counted."""
 
 import click
 
@@ -16,13 +16,13 @@ from lance_stream.cli.grammar import new_command
 
 @new_command("query")
 @takes_table
-@names_option("Columns, or paths into structs.  [default: all]")
-@click.option("--where", metavar="SQL", help="A condition; rows for which it is true are printed.")
+@names_option("Columns, or paths of struct fields.  [default: all]")
+@click.option("--where", metavar="SQL", help="Print only rows that meet this condition.")
 @click.option(
     "--order-by",
     metavar="NAME [desc][,...]",
-    help="Columns to sort by; nulls are last. Keeps the rows in memory, or the first of them with "
-    "--limit.",
+    help="Columns to sort by; nulls are last. Keeps all rows in memory, or with --limit only the "
+    "rows to print.",
 )
 @click.option("-n", "--limit", metavar="N", type=WHOLE_NUMBER, help="Print at most this many rows.")
 @click.option("--count", is_flag=True, help="Print only the number of rows.")
@@ -42,11 +42,11 @@ def command(
 ) -> int:
     """Print rows of a table.
 
-    Conditions are SQL expressions as in filters: comparisons, AND, OR, NOT, IN, LIKE, BETWEEN,
-    IS NULL, functions. For joins and aggregates, use Spark SQL (`lance_table`) or another engine:
-    a Dataset has Arrow's stream interface.
+    Conditions are SQL expressions: comparisons, AND, OR, NOT, IN, LIKE, BETWEEN, IS NULL,
+    functions. For joins and aggregates, use Spark SQL (`lance_table`), or another engine that reads
+    Arrow streams.
 
-    Blobs are printed as descriptors: where their bytes are, and how many.
+    Blobs are printed as descriptors: location and size.
     """
     from lance_stream.cli.read.rows_printed import Query, print_count, print_rows
     from lance_stream.cli.read.writers import WRITERS

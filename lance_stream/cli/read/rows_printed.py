@@ -20,14 +20,14 @@ _DIRECTIONS: Final = {"asc": "ascending", "desc": "descending"}
 
 @dataclass(frozen=True)
 class Query:
-    """Which rows to print.
+    """The rows to print.
 
     Attributes:
-        columns: Names, or paths into structs; None for all.
+        columns: Names of columns, or paths of struct fields; None for all.
         where: A condition that selects rows; None for all.
-        order_by: Columns to sort by, as in SQL; None for the order in which rows are stored.
-        limit: How many rows at most; None for all.
-        with_row_id: Whether to add their row ids.
+        order_by: Columns to sort by, as in SQL; None for the stored order.
+        limit: The maximum number of rows; None for all.
+        with_row_id: Whether to add the row ids.
     """
 
     columns: list[str] | None = None
@@ -78,7 +78,7 @@ def print_count(ds: Dataset, query: Query, *, as_json: bool) -> None:
 
 
 def _joined(batches: Iterator[pa.RecordBatch], limit: int) -> list[pa.RecordBatch]:
-    """Return few rows as one batch, so that a table of them has one width."""
+    """Return a few rows as one batch, so that their table has one width."""
     parts = list(_limited(batches, limit))
     joined: list[pa.RecordBatch] = (
         pa.Table.from_batches(parts).combine_chunks().to_batches() if parts else []
@@ -97,10 +97,10 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[p
 
 
 def _parse_order(text: str | None) -> list[tuple[str, str]]:
-    """Return the columns of an ORDER BY, and the direction of each.
+    """Parse the columns and directions of an ORDER BY clause.
 
     Raises:
-        InvalidInputError: It is invalid.
+        InvalidInputError: The clause is invalid.
     """
     keys = []
     for part in text.split(",") if text else ():
@@ -115,7 +115,7 @@ def _parse_order(text: str | None) -> list[tuple[str, str]]:
 
 
 def _unselected(keys: list[tuple[str, str]], columns: list[str] | None) -> list[str]:
-    """Return the columns that are read only to sort by them."""
+    """Return the sort columns that are not printed."""
     names = dict.fromkeys(name for name, _ in keys)
     return [] if columns is None else [name for name in names if name not in columns]
 
@@ -123,17 +123,16 @@ def _unselected(keys: list[tuple[str, str]], columns: list[str] | None) -> list[
 def _sorted(
     reader: pa.RecordBatchReader, keys: list[tuple[str, str]], limit: int | None
 ) -> pa.Table:
-    """Return the rows in order: all, or the first ones; no more than these are kept in memory.
+    """Sort the rows, and return all of them or the first ones; only these are kept in memory.
 
     Raises:
-        InvalidInputError: A column cannot be sorted by.
+        InvalidInputError: The rows cannot be sorted by one of the columns.
     """
     missing = next((name for name, _ in keys if name not in reader.schema.names), None)
     if missing is not None:
         raise InvalidInputError(
-            f"--order-by sorts by columns of the result, which has no column {missing!r}: its "
-            "columns "
-            f"are {', '.join(reader.schema.names)}"
+            f"--order-by sorts by columns of the result, which has no column {missing!r}; its "
+            f"columns are {', '.join(reader.schema.names)}"
         )
     if limit is None:
         return _in_order(reader.read_all(), keys)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the rows of a batch as Python values; values that Python lacks are strings."""
+    """Return the rows of a batch as Python values; values that Python cannot hold are strings."""
     values = [_values_of(column) for column in batch.columns]
     return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*values, strict=True)]
 
@@ -21,13 +21,13 @@ def _values_of(column: pa.Array) -> list[Any]:
         column = _as_iso(pc.cast(column, pa.string()))
     try:
         values: list[Any] = column.to_pylist()
-    except (OverflowError, ValueError):  # dates and times that Python lacks
+    except (OverflowError, ValueError):  # dates and times that Python cannot hold
         values = [_value_of(value) for value in column]
     return values
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose timestamps are in UTC: a table may name unknown time zones."""
+    """Return the type with all timestamps in UTC, since a table can name unknown time zones."""
     if pa.types.is_timestamp(kind):
         return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):
@@ -45,7 +45,7 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 def _as_iso(texts: pa.Array) -> pa.Array:
-    """Return times as Arrow prints them in the form in which Python does."""
+    """Convert times from Arrow's text form to ISO 8601."""
     texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
     return pc.replace_substring_regex(texts, "Z$", "+00:00")
 
@@ -66,7 +66,7 @@ def _value_of(scalar: pa.Scalar) -> Any:
 
 
 _ARROW_LIMITS: Final = {"days": 10**7, "s": 8 * 10**11, "ms": 8 * 10**14, "us": 8 * 10**17}
-"""Dates and times that Arrow prints correctly: up to the year 27,000, and some beyond."""
+"""Limits of the dates and times that Arrow prints correctly: about the year 27,000."""
 
 
 def _has_nanoseconds(arrow_type: pa.DataType) -> bool:

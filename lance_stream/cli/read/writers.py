@@ -1,4 +1,4 @@
-"""Prints rows as they are read: as a table for people, as JSON lines, or as an Arrow stream."""
+"""Prints rows while they are read: as a table for people, as JSON lines, or as an Arrow stream."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ from lance_stream.errors import InvalidInputError
 _ROWS_AT_ONCE: Final = 1000
 
 _WIDTHS: Final = {"_change_type": len("update_postimage")}
-"""Minimum widths of columns, whatever the first rows contain."""
+"""Minimum widths of columns, so that later rows fit."""
 
 _FIRST: Final = ("_change_type", "_commit_version")
 _LAST: Final = ("_commit_timestamp", "_row_created_at_version", "_row_last_updated_at_version")
-"""The columns that are kept or left out first if a terminal is too narrow for all."""
+"""If a terminal is too narrow, columns of `_FIRST` are omitted last, and those of `_LAST` first."""
 
 _GAP: Final = 2
 _LONGEST: Final = 400
@@ -28,7 +28,7 @@ class Writer:
     """Prints rows."""
 
     def begin(self, schema: pa.Schema) -> None:
-        """Set the columns of the rows that follow."""
+        """Set the schema of the following rows."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Print rows."""
@@ -49,9 +49,9 @@ class JsonWriter(Writer):
 
 
 class TableWriter(Writer):
-    """A table for people: columns as wide as the first rows need, and one header.
+    """A table for people, with one header; the first rows determine the column widths.
 
-    A terminal shows as many columns as fit, and names the others.
+    On a terminal, columns that do not fit are omitted and named.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class TableWriter(Writer):
     def _widths_for(
         self, schema: pa.Schema, rows: Sequence[Sequence[object]], terminal: int | None
     ) -> list[int]:
-        """Return the width of each column: what its cells need, and no less than so far."""
+        """Return the width that each column needs, at least its width so far."""
         columns = list(zip(*rows, strict=True))
         widths_so_far = self._all if self._names == schema.names else [0] * len(schema.names)
         for longest in (_LONGEST, output.MAX_WIDTH) if terminal else (output.MAX_WIDTH,):
@@ -104,14 +104,14 @@ class TableWriter(Writer):
         return widths
 
     def _start(self, schema: pa.Schema, widths: list[int], terminal: int | None) -> None:
-        """Choose the columns that are shown, and print the header."""
+        """Choose the visible columns, and print the header."""
         header = [output.cell(name) for name in schema.names]
         visible = _fitting(schema.names, widths, terminal)
         omitted = [title for index, title in enumerate(header) if index not in visible]
         if omitted and (schema.names, visible) != (self._names, self._visible):
             names = f"{', '.join(omitted[:5])}{', …' if len(omitted) > 5 else ''}"
             number = output.count(len(omitted), "column")
-            print(f"({number} left out: {names}; --columns chooses, --json prints all)")
+            print(f"({number} omitted: {names}; select with --columns, or print all with --json)")
         self._names, self._all, self._visible = schema.names, widths, visible
         self._widths = [min(widths[index], terminal or widths[index]) for index in visible]
         self._right = [_is_number(schema.field(index).type) for index in visible]
@@ -146,14 +146,14 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 class ArrowWriter(Writer):
-    """An IPC stream. Its columns cannot change."""
+    """An Arrow IPC stream. Its columns cannot change."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
         self._stream: pa.RecordBatchStreamWriter | None = None
 
     def begin(self, schema: pa.Schema) -> None:
-        """Start the stream, which has columns even without rows."""
+        """Start the stream; even without rows it has a schema."""
         if self._stream is None:
             if sys.stdout.isatty():
                 raise InvalidInputError(
@@ -164,8 +164,7 @@ class ArrowWriter(Writer):
             self._stream = pa.ipc.new_stream(sys.stdout.buffer, schema)
         elif schema != self._schema:
             raise InvalidInputError(
-                "the columns of the table changed, but those of an Arrow stream cannot change: "
-                "start "
+                "the columns of the table changed, but those of an Arrow stream cannot: start "
                 "another stream after the last version that was printed"
             )
 

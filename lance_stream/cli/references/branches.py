@@ -26,11 +26,11 @@ def command() -> None:
 @takes_table
 @json_option
 def list_all(table: TableArgument, as_json: bool) -> int:
-    """List the branches, and the version that each started from."""
+    """List the branches, and the version from which each was created."""
     branches = table.open().branches.list().values()
     if as_json:
         for branch in branches:
-            print(output.to_json(_described(branch)))
+            print(output.to_json(_as_values(branch)))
         return 0
     rows = [
         [
@@ -51,13 +51,13 @@ def list_all(table: TableArgument, as_json: bool) -> int:
 @click.argument("version", metavar="[VERSION]", required=False)
 @json_option
 def create(table: TableArgument, name: str, version: str | None, as_json: bool) -> int:
-    """Create a branch from a version; from the newest one by default.
+    """Create a branch from a version, by default the newest.
 
     No rows are copied: the branch starts with the files of that version.
     """
     branch = table.open(version).branches.create(name)
     if as_json:
-        print(output.to_json(_described(branch)))
+        print(output.to_json(_as_values(branch)))
     else:
         start = f"version {branch.parent_version} of {branch.parent or 'main'}"
         print(f"created the branch {branch.name} from {start}")
@@ -76,7 +76,8 @@ def delete(table: TableArgument, name: str, yes: bool, as_json: bool) -> int:
     """
     ds = table.open()
     question = f"Delete the branch {name} of {ds.uri}, with all rows that were written to it?"
-    exists = name in ds.branches.list()  # otherwise it is an error, or only remains are deleted
+    # Without the branch, `delete` raises an error, or removes what an earlier one left.
+    exists = name in ds.branches.list()
     if exists and not confirm(question, is_sure=yes):
         print("nothing was deleted")
         return 1
@@ -85,7 +86,7 @@ def delete(table: TableArgument, name: str, yes: bool, as_json: bool) -> int:
     return 0
 
 
-def _described(branch: "Branch") -> dict[str, Any]:
+def _as_values(branch: "Branch") -> dict[str, Any]:
     return {
         "name": branch.name,
         "parent": branch.parent,

@@ -1,4 +1,4 @@
-"""Lists the consumers of a table's changes, or drops one."""
+"""Lists the consumers of a table's change feed, or drops one."""
 
 import click
 
@@ -10,9 +10,9 @@ from lance_stream.cli.tables import print_table
 
 @new_group("consumers")
 def command() -> None:
-    """List the consumers of a table's changes, or drop one.
+    """List the consumers of a table's change feed, or drop one.
 
-    Cleanup keeps the last version that a consumer has finished, and all later ones: drop consumers
+    Cleanup keeps the last version that a consumer has finished, and all later ones. Drop consumers
     that are no longer used.
     """
 
@@ -21,7 +21,7 @@ def command() -> None:
 @takes_table
 @json_option
 def list_all(table: TableArgument, as_json: bool) -> int:
-    """List the consumers, and how many versions each is behind."""
+    """List the consumers, and the number of versions that each has yet to read."""
     from lance_stream.maintenance.consumers import list_consumers
 
     ds = table.open()
@@ -30,14 +30,14 @@ def list_all(table: TableArgument, as_json: bool) -> int:
     lags = [sum(version > consumer.version for version in versions) for consumer in consumers]
     if as_json:
         for consumer, number in zip(consumers, lags, strict=True):
-            answer = {
+            result = {
                 "name": consumer.name,
                 "version": consumer.version,
                 "is_beginning": consumer.is_beginning,
                 "versions_behind": number,
                 "updated_at": consumer.updated_at,
             }
-            print(output.to_json(answer))
+            print(output.to_json(result))
         return 0
     rows = [
         [consumer.name, str(consumer.version), str(number), output.moment(consumer.updated_at)]

@@ -17,8 +17,7 @@ HEADER: Final = ["APP ID", "BATCH", "IN VERSION", "ROWS", "DIGEST"]
 def command() -> None:
     """List the streams that write to a table, or make the table forget one.
 
-    The table stores the newest batch of each stream, by which it recognizes a batch that arrives
-    again.
+    The table stores the newest batch of each stream, to recognize batches that Spark repeats.
     """
 
 
@@ -26,8 +25,8 @@ def command() -> None:
 @takes_table
 @json_option
 def list_all(table: TableArgument, as_json: bool) -> int:
-    """List the streams, each with its newest batch."""
-    from lance_stream.cli.look.description import describe_streams
+    """List the streams and the newest batch of each."""
+    from lance_stream.cli.inspect.description import describe_streams
 
     streams = describe_streams(table.open().config)
     if as_json:
@@ -43,10 +42,10 @@ def list_all(table: TableArgument, as_json: bool) -> int:
 @click.argument("app_id", metavar="APP_ID")
 @json_option
 def forget(table: TableArgument, app_id: str, as_json: bool) -> int:
-    """Make the table forget the stream APP_ID: its next batch is written, whatever its number.
+    """Make the table forget the stream APP_ID, so that its next batch is written in any case.
 
-    The stream's rows stay. Use it where an error advises it: rows that are in the table and arrive
-    again are then written again.
+    The stream's rows stay. Use this only if an error message recommends it: rows that are in the
+    table and arrive again are then written twice.
     """
     from lance_stream.errors import NotFoundError
     from lance_stream.table.config.ledger_entries import config_key, read_entries
@@ -58,11 +57,11 @@ def forget(table: TableArgument, app_id: str, as_json: bool) -> int:
             f"{ds.uri} has no stream {app_id!r}; its streams are {', '.join(streams) or 'none'}"
         )
     version = ds.update_config({config_key(app_id): None}).version
-    answer = {"forgotten": app_id, "version": version}
+    result = {"forgotten": app_id, "version": version}
     print(
-        output.to_json(answer)
+        output.to_json(result)
         if as_json
-        else f"committed version {version}, which has no stream {app_id}"
+        else f"committed version {version}: forgot the stream {app_id}"
     )
     return 0
 

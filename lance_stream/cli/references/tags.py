@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def command() -> None:
     """List, create, move and delete tags: names for versions, which cleanup keeps.
 
-    A tag is accepted wherever a version is: `lance-stream show URI --version gold`.
+    A tag can be used in place of a version: `lance-stream show URI --version gold`.
     """
 
 
@@ -35,7 +35,7 @@ def list_all(table: TableArgument, with_reserved: bool, as_json: bool) -> int:
     selected = [tag for tag in tags if with_reserved or not tag.name.startswith(RESERVED_PREFIX)]
     if as_json:
         for tag in selected:
-            print(output.to_json(_described(tag)))
+            print(output.to_json(_as_values(tag)))
         return 0
     rows = [
         [tag.name, tag.branch or "", str(tag.version), output.moment(tag.updated_at)]
@@ -51,7 +51,7 @@ def list_all(table: TableArgument, with_reserved: bool, as_json: bool) -> int:
 @click.argument("version", metavar="[VERSION]", required=False)
 @json_option
 def create(table: TableArgument, name: str, version: str | None, as_json: bool) -> int:
-    """Create a tag on a version; on the newest one by default."""
+    """Create a tag on a version, by default the newest."""
     _report("created", table.open(version).tags.create(name), as_json=as_json)
     return 0
 
@@ -62,7 +62,7 @@ def create(table: TableArgument, name: str, version: str | None, as_json: bool) 
 @click.argument("version", metavar="[VERSION]", required=False)
 @json_option
 def update(table: TableArgument, name: str, version: str | None, as_json: bool) -> int:
-    """Move a tag to a version; to the newest one by default."""
+    """Move a tag to a version, by default the newest."""
     _report("moved", table.open(version).tags.update(name), as_json=as_json)
     return 0
 
@@ -72,7 +72,7 @@ def update(table: TableArgument, name: str, version: str | None, as_json: bool) 
 @click.argument("name", metavar="NAME")
 @json_option
 def delete(table: TableArgument, name: str, as_json: bool) -> int:
-    """Delete a tag; its version stays until a cleanup."""
+    """Delete a tag. Its version stays until a cleanup removes it."""
     table.open().tags.delete(name)
     print(output.to_json({"deleted": name}) if as_json else f"deleted the tag {name}")
     return 0
@@ -81,12 +81,12 @@ def delete(table: TableArgument, name: str, as_json: bool) -> int:
 def _report(action: str, tag: "Tag", *, as_json: bool) -> None:
     where = "" if tag.branch is None else f" of the branch {tag.branch}"
     if as_json:
-        print(output.to_json(_described(tag)))
+        print(output.to_json(_as_values(tag)))
     else:
         print(f"{action} the tag {tag.name}: version {tag.version}{where}")
 
 
-def _described(tag: "Tag") -> dict[str, Any]:
+def _as_values(tag: "Tag") -> dict[str, Any]:
     return {
         "name": tag.name,
         "branch": tag.branch,

@@ -1,4 +1,4 @@
-"""The checks of `doctor`: whether this machine and a store are ready for a stream."""
+"""The checks of `doctor`: does this machine and a store meet the requirements of a stream?"""
 
 import importlib
 import importlib.metadata
@@ -23,7 +23,7 @@ from lance_stream.storage.store import Store
 
 _OLDEST_PYTHON: Final = (3, 11)
 _SPARK: Final = ((4, 1), (4, 4))
-"""The versions of PySpark that are tested: from the first to before the second."""
+"""The tested versions of PySpark: from the first up to, but excluding, the second."""
 
 _CHECKPOINT_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -53,9 +53,9 @@ def run_checks(
     """Yield the outcome of each check.
 
     Args:
-        table: Where a table is, or will be; None to check this machine only.
+        table: The location of an existing or future table; None to check this machine only.
         environment: The clock.
-        is_probing: Whether a small file may be written to the table's store.
+        is_probing: Whether to write a small file to the table's store.
     """
     yield check_python()
     yield check_spark()
@@ -68,7 +68,7 @@ def run_checks(
 
 
 def check_python() -> Check:
-    """Check this program's Python."""
+    """Check the version of this Python."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < _OLDEST_PYTHON:
         return Check("Python", FAILURE, f"{version}; lance-stream requires 3.11 or newer")
@@ -91,7 +91,7 @@ def check_spark() -> Check:
 
 
 def _version_of_spark() -> str | None:
-    """Return the version of PySpark; a download of Spark and its client have other metadata."""
+    """Return the version of PySpark, which may be installed without package metadata."""
     try:
         return importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
@@ -103,7 +103,7 @@ def _version_of_spark() -> str | None:
 
 
 def check_java() -> Check:
-    """Check the Java that Spark would start."""
+    """Check the Java installation that Spark would use."""
     problem = java.find_problem()
     if problem is not None:
         return Check("Java", FAILURE, f"{problem}. {java.HOW_TO_GET_IT}")
@@ -111,9 +111,9 @@ def check_java() -> Check:
 
 
 def check_workers() -> Check:
-    """Check the Python that Spark would start workers with on this machine.
+    """Check the Python with which Spark would start workers on this machine.
 
-    An unfit default is a warning, because a program may set `PYSPARK_PYTHON` itself.
+    An unsuitable default is a warning, because a program can set `PYSPARK_PYTHON` itself.
     """
     setting = os.environ.get("PYSPARK_PYTHON")
     executable = setting or "python3"
@@ -132,21 +132,21 @@ def check_workers() -> Check:
 
 
 def check_checkpoints() -> Check:
-    """State the cost of Spark's default manager of checkpoint files, unless one is configured."""
-    chosen = _spark_defaults().get(_CHECKPOINT_MANAGER)
-    if chosen is not None:
-        return Check("checkpoints", OK, f"{chosen.rpartition('.')[2]} (spark-defaults.conf)")
+    """Report the cost of Spark's default checkpoint file manager, unless one is configured."""
+    manager = _spark_defaults().get(_CHECKPOINT_MANAGER)
+    if manager is not None:
+        return Check("checkpoints", OK, f"{manager.rpartition('.')[2]} (spark-defaults.conf)")
     return Check(
         "checkpoints",
         OK,
-        "the default of Spark, which starts about 32 processes for each micro-batch if the "
-        "checkpoint is on a local disk. Where batches are small and rows have to be fresh, set "
-        f"{_CHECKPOINT_MANAGER}, at a price: docs/operations/tuning.md, Small batches, soon",
+        "Spark's default, which starts about 32 processes per micro-batch if the checkpoint is on "
+        f"a local disk. If low latency matters, consider setting {_CHECKPOINT_MANAGER}: see "
+        '"Low latency" in docs/operations/tuning.md',
     )
 
 
 def _spark_defaults() -> dict[str, str]:
-    """Return the settings that every Spark program on this machine starts with."""
+    """Return the settings of spark-defaults.conf."""
     home = os.environ.get("SPARK_HOME")
     folder = os.environ.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
     if not folder:
@@ -194,7 +194,7 @@ def check_location(
 
 
 def probe(store: Store, environment: Environment) -> Iterator[Check]:
-    """Write a file to a store twice under the condition that it does not exist, and delete it."""
+    """Create a file twice, which must succeed once only; compare the clocks; delete the file."""
     path = f"{_PROBES}/doctor-{uuid.uuid4()}"
     try:
         created = store.create_once(path, b"first"), store.create_once(path, b"second")
@@ -209,9 +209,8 @@ def probe(store: Store, environment: Environment) -> Iterator[Check]:
         yield Check(
             "create once",
             FAILURE,
-            "two creates of one name both succeeded: this store does not observe the condition "
-            "that "
-            "commits depend on. Publish versions in DynamoDB, PostgreSQL or SQLite: "
+            "both of two creates of one name succeeded: this store ignores the condition that "
+            "commits depend on. Publish versions in DynamoDB, PostgreSQL or SQLite: see "
             "docs/operations/stores.md",
         )
         return
@@ -222,7 +221,7 @@ def probe(store: Store, environment: Environment) -> Iterator[Check]:
         yield Check(
             "clocks",
             WARNING,
-            f"{message}: set it by NTP, because cleanup depends on the ages of files",
+            f"{message}: synchronize it with NTP, because cleanup depends on the ages of files",
         )
     else:
         yield Check("clocks", OK, message)

@@ -28,6 +28,6 @@ def command(shell: str) -> int:
 
     kind = get_completion_class(shell)
     assert kind is not None  # one of the choices
-    # that of click's bash class would start a bash to ask for its version
+    # `source` of click's bash class would start bash to get its version.
     print(ShellComplete.source(kind(command, {}, _NAME, _VARIABLE)))
     return 0

@@ -1,12 +1,4 @@
-"""Checks whether a stream could run here: one line for each check, with the remedy.
-
-Without a location it checks this machine: Python, Spark, Java, the Python of Spark's workers, and
-which extras are installed. With one it also checks whether its store can be reached. With --probe
-it writes a small file there and deletes it, to check the create that commits depend on, and the
-clocks.
-
-The exit code is 1 if a check failed.
-"""
+"""Checks whether a stream can run on this machine, and whether a store is reachable."""
 
 import click
 
@@ -19,14 +11,18 @@ from lance_stream.errors import InvalidInputError
 @new_command("doctor")
 @click.argument("uri", metavar="[URI]", type=Location(), required=False)
 @takes_store
-@click.option("--probe", is_flag=True, help="Write a small file below the location, and delete it.")
+@click.option(
+    "--probe",
+    is_flag=True,
+    help="Write and delete a small file below the location, to check creates and clocks.",
+)
 @json_option
 @click.pass_obj
 def command(session: Session, table: TableArgument | None, probe: bool, as_json: bool) -> int:
-    """Check whether a stream could run here: one line for each check, with the remedy.
+    """Check whether a stream can run here, and print one line per check, with remedies.
 
-    Without a location it checks this machine: Python, Spark, Java, the Python of Spark's workers,
-    and which extras are installed. With one it also checks whether its store can be reached.
+    Without a location, check this machine: Python, Spark, Java, the Python of Spark's workers, and
+    the installed extras. With a location, also check whether its store is reachable.
 
     The exit code is 1 if a check failed.
     """

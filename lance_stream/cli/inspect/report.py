@@ -1,4 +1,4 @@
-"""Writes a page about a table: its history, size and readers."""
+"""Writes an HTML report of a table: its history, size and readers."""
 
 from pathlib import Path
 
@@ -25,20 +25,20 @@ from lance_stream.cli.grammar import new_command
     "--limit",
     metavar="N",
     type=WHOLE_NUMBER,
-    help="Show only this many of the newest versions.  [default: 2000]",
+    help="Show only the N newest versions.  [default: 2000]",
 )
 @click.option(
     "--sink-log",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help='A file with lines of the log "lance_stream.sink": shows how long commits took.',
+    help='A file with lines of the log "lance_stream.sink", to show the duration of commits.',
 )
 def command(
     table: TableArgument, output_file: str, limit: int | None, sink_log: Path | None
 ) -> int:
-    """Write a page about a table: its history, size and readers, in one HTML file.
+    """Write a report of a table's history, size and readers, as one HTML file.
 
-    The page loads nothing from a network. Needs the extra "report".
+    The page loads nothing from the network. Requires the extra "report".
     """
     from lance_stream.errors import InvalidInputError
     from lance_stream.monitoring.report import DEFAULT_VERSIONS
@@ -48,9 +48,8 @@ def command(
     key, equals, _ = str(output_file).partition("=")
     if equals and is_option(key.lower()):
         raise InvalidInputError(
-            f"-o names the file to write, but {key!r} is an option of the table's "
-            f"store: give it as --storage-option {key}=VALUE. To write a file of that name, use "
-            f"-o ./{key}=VALUE"
+            f"-o is the file to write, but {key!r} is an option of the table's store: use "
+            f"--storage-option {key}=VALUE. To write to a file of that name, use -o ./{key}=VALUE"
         )
     ds = table.open()
     commits = []

@@ -1,10 +1,4 @@
-"""Checks a version against every rule of the format: one line for each violation.
-
-With --against it compares the rows instead, by their digest, with those of another table, another
-version, or parquet files.
-
-The exit code is 1 if a rule is violated, or the rows differ.
-"""
+"""Checks a version against the rules of the format, or compares its rows with others."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,10 +30,10 @@ class _Other:
     """The rows to compare with.
 
     Attributes:
-        table: Where they are: a table, or parquet files.
+        table: The table, or Parquet files.
         version: The table's version.
         columns: The columns to compare; None for all.
-        filter: A condition on the rows that are compared.
+        filter: A condition that selects the rows to compare.
     """
 
     table: TableArgument
@@ -55,11 +49,11 @@ class _Other:
 @click.option(
     "--against",
     metavar="OTHER",
-    help="Compare the rows with those of this table, or of parquet files on local disk.",
+    help="Compare the rows with those of this table, or of Parquet files on a local disk.",
 )
 @click.option("--against-version", metavar="VERSION", help="The other table's version.")
 @names_option("Compare these columns.")
-@click.option("--filter", metavar="SQL", help="Compare rows for which this is true.")
+@click.option("--filter", metavar="SQL", help="Compare only rows that meet this condition.")
 @json_option
 def command(
     table: TableArgument,
@@ -71,19 +65,19 @@ def command(
     filter: str | None,
     as_json: bool,
 ) -> int:
-    """Check a version against every rule of the format: one line for each violation.
+    """Check a version against the rules of the format, and print one line for each violation.
 
-    With --against it compares the rows instead, by their digest, with those of another table,
-    another version, or parquet files.
+    With --against, compare the rows by their digest with those of another table, another version,
+    or Parquet files.
 
-    The exit code is 1 if a rule is violated, or the rows differ.
+    The exit code is 1 if a rule is violated or the rows differ.
     """
     ds = table.open(version)
     if against is not None:
         if deep:
-            raise InvalidInputError("--deep checks one table: leave out --against or --deep")
-        there = TableArgument(against, table.storage_options)
-        other = _Other(there, against_version, split_names(columns), filter)
+            raise InvalidInputError("--deep checks one table: omit --against or --deep")
+        other_table = TableArgument(against, table.storage_options)
+        other = _Other(other_table, against_version, split_names(columns), filter)
         return _compare(ds, other, as_json=as_json)
     for option, value in (
         ("--against-version", against_version),
@@ -92,12 +86,12 @@ def command(
     ):
         if value is not None:
             raise InvalidInputError(
-                f"{option} is for comparisons with another table: give --against"
+                f"{option} is for comparisons with another table: add --against"
             )
     findings = _findings(ds, deep=deep)
     for finding in findings:
-        answer = {"rule": finding.rule, "where": finding.where, "message": finding.message}
-        print(output.to_json(answer) if as_json else finding)
+        result = {"rule": finding.rule, "where": finding.where, "message": finding.message}
+        print(output.to_json(result) if as_json else finding)
     if not findings and not as_json:
         print(f"{ds.uri} is valid at version {ds.version}")
     return 1 if findings else 0
@@ -118,10 +112,10 @@ def _compare(ds: "Dataset", other: _Other, *, as_json: bool) -> int:
         comparison = compare(lambda: ds.scan(other.columns, other.filter), theirs)
     if as_json:
         sides = (("rows", comparison.ours), ("against", comparison.theirs))
-        answer = {name: {"count": side.num_rows, "digest": side.text} for name, side in sides}
+        digests = {name: {"count": side.num_rows, "digest": side.text} for name, side in sides}
         print(
             output.to_json(
-                {"same": comparison.is_same, **answer, "columns": list(comparison.columns)}
+                {"same": comparison.is_same, **digests, "columns": list(comparison.columns)}
             )
         )
         return 0 if comparison.is_same else 1
@@ -141,11 +135,11 @@ def _rows_of(other: _Other) -> "Rows":
         if other.version is not None or "://" in uri:
             raise
     else:
-        there = checkout(newest, other.version)
-        return lambda: there.scan(other.columns, other.filter)
+        ds = checkout(newest, other.version)
+        return lambda: ds.scan(other.columns, other.filter)
     if other.filter is not None:
         raise InvalidInputError(
-            "--filter is for tables: parquet files are compared as a whole, so leave it out"
+            "--filter is for tables; Parquet files are compared as a whole: omit it"
         )
     return lambda: read_parquet(uri, other.columns)
 

@@ -1,4 +1,4 @@
-"""Shows a table's columns, rows, files, the streams that write to it and its consumers."""
+"""Shows the columns, rows and files of a table, its consumers, and the streams that write it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,19 +19,23 @@ from lance_stream.cli.tables import bold, print_table
 @json_option
 @click.pass_obj
 def command(session: Session, table: TableArgument, version: str | None, as_json: bool) -> int:
-    """Show a table's columns, rows and files, the streams that write to it, and its consumers.
+    """Show the columns, rows and files of a table, its consumers, and the streams that write it.
 
     The last part recommends maintenance, with the commands to run.
     """
-    from lance_stream.cli.look.description import describe, read_surroundings
-    from lance_stream.cli.look.maintenance_advice import as_values, now_of, recommendations_for
+    from lance_stream.cli.inspect.description import describe, read_context
+    from lance_stream.cli.inspect.maintenance_advice import (
+        as_values,
+        current_time,
+        recommendations_for,
+    )
 
     ds = table.open(version)
-    surroundings = read_surroundings(ds.table)
-    info = describe(ds, surroundings)
-    now = now_of(session.environment.now_nanos)
+    context = read_context(ds.table)
+    info = describe(ds, context)
+    now = current_time(session.environment.now_nanos)
     info["recommendations"] = as_values(
-        recommendations_for(ds, surroundings, now) if version is None else []
+        recommendations_for(ds, context, now) if version is None else []
     )
     if as_json:
         print(output.to_json(info))
@@ -55,23 +59,22 @@ def _print_recommendations(recommendations: Sequence[Mapping[str, Any]]) -> None
 
 
 def _lines(info: Mapping[str, Any]) -> Iterator[str]:
-    there = info["versions"]
+    versions = info["versions"]
     has_ids = "with" if info["stable_row_ids"] else "without"
     branch = "" if info["branch"] is None else f", the branch {info['branch']},"
     yield (
         f"{info['uri']}{branch} at version {info['version']} of {output.moment(info['timestamp'])}"
     )
     yield (
-        f"{output.count(there['count'], 'version')}, {there['oldest']} to {there['newest']}; file "
-        f"version {info['file_version']}, {has_ids} stable row ids"
+        f"{output.count(versions['count'], 'version')}, {versions['oldest']} to "
+        f"{versions['newest']}; file version {info['file_version']}, {has_ids} stable row ids"
     )
     num_bytes = info["data_bytes"]
     size = "unknown size" if num_bytes is None else output.size(num_bytes)
     yield (
         f"{output.count(info['num_rows'], 'row')} and {info['num_deleted_rows']} deleted in "
         f"{output.count(info['num_fragments'], 'fragment')}; "
-        f"{output.count(info['num_data_files'], 'data file')} of "
-        f"{size}, "
+        f"{output.count(info['num_data_files'], 'data file')} of {size}, "
         f"{output.count(info['num_deletion_files'], 'deletion file')}"
     )
     deletes = info["remembered_deletes"]
@@ -85,7 +88,7 @@ def _lines(info: Mapping[str, Any]) -> Iterator[str]:
         yield (
             "written by a write-ahead log (MemWAL) with "
             f"{output.count(log['num_files'], 'file')} of {output.size(log['bytes'])}: "
-            "unmerged rows are not part of any version"
+            "unmerged rows belong to no version"
         )
 
 

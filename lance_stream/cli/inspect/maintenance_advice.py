@@ -1,17 +1,17 @@
-"""Recommends maintenance for a table: a line for each recommendation, with the command to run.
+"""Recommends maintenance for a table, with the commands to run.
 
-The recommendations follow from what `describe` reads anyway, and from one more listing if there are
-many versions.
+The recommendations are based on what `describe` reads, and on one more listing if there are many
+versions.
 
     compact          small fragments could be merged, or many rows are deleted
-    indices          an index lacks many rows, so that searches scan them
+    indices          an index lacks many rows, so searches scan them
     cleanup          old versions could be removed
-    consumers        a consumer that makes no progress holds many versions
-    stable row ids   the table has none, and therefore no change feed
+    consumers        a consumer that makes no progress retains many versions
+    stable row ids   the table has no stable row ids, and therefore no change feed
     ledger           every version stores the ledger entries of many streams
     lineage          every version lists the ids and versions of many rows individually
-    manifest names   the early naming scheme: finding the newest version lists all of them
-    file version     new files are written in an early file version
+    manifest names   with the old naming scheme, finding the newest version lists all of them
+    file version     new files are written in an old file version
 """
 
 import shlex
@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from lance_stream.cli import output
-from lance_stream.cli.look.description import Surroundings
+from lance_stream.cli.inspect.description import TableContext
 from lance_stream.dataset import Dataset
 from lance_stream.maintenance.cleanup import DEFAULT_AGE
 from lance_stream.maintenance.compaction.plan import MAX_DELETED_FRACTION, CompactionRules, plan
@@ -34,40 +34,40 @@ from lance_stream.table.paths import VERSIONS_DIRECTORY, NamingScheme, parse_man
 from lance_stream.write.lineage_files import limit_of
 
 FEWER_FRAGMENTS: Final = 10
-"""Recommend a compaction that saves at least this many fragments."""
+"""Recommend a compaction that saves at least this number of fragments."""
 
 MANY_DELETED_ROWS: Final = 1000
-"""Or one that drops this many deleted rows, if they are a tenth of the rows to rewrite."""
+"""Or one that drops this number of deleted rows, if they are a tenth of the rows to rewrite."""
 
 UNINDEXED_ROWS: Final = 1000
 UNINDEXED_SHARE: Final = 0.1
-"""Recommend updating an index that lacks this many rows and this fraction of all rows."""
+"""Recommend updating an index that lacks this number of rows and this fraction of all rows."""
 
 OLD_VERSIONS: Final = 10
 MANY_VERSIONS: Final = 1000
-"""Recommend a cleanup from this many removable old versions, or versions of any age, on."""
+"""Recommend a cleanup of this number of removable old versions, or of versions of any age."""
 
 LARGE_LAG: Final = 100
-LONG_SILENT: Final = timedelta(days=7)
-"""Mention a consumer that is this many versions behind, or has been silent for this long."""
+LONG_SILENCE: Final = timedelta(days=7)
+"""Mention a consumer with this lag in versions, or without progress for this long."""
 
 LARGE_LEDGER: Final = 1 << 18
-"""Mention a ledger of at least this many bytes: every version stores it again."""
+"""Mention a ledger of at least this number of bytes: every version stores it again."""
 
 LARGE_LINEAGE: Final = 4 << 20
-"""Mention lineage of at least this many bytes, for the same reason."""
+"""Mention lineage of at least this number of bytes, for the same reason."""
 
-_EARLY_FILE_VERSIONS: Final = ("0.1", "legacy", "2.0")
+_OLD_FILE_VERSIONS: Final = ("0.1", "legacy", "2.0")
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Something to do for the table.
+    """Recommended maintenance.
 
     Attributes:
-        name: The subject; see above.
+        name: The subject, as listed above.
         message: The observation.
-        command: The command to run; None if no command does it.
+        command: The command to run; None if there is no command for it.
     """
 
     name: str
@@ -75,31 +75,27 @@ class Recommendation:
     command: str | None
 
 
-def recommendations_for(
-    ds: Dataset, surroundings: Surroundings, now: datetime
-) -> list[Recommendation]:
+def recommendations_for(ds: Dataset, context: TableContext, now: datetime) -> list[Recommendation]:
     """Return the recommendations for a table.
 
     Args:
         ds: The newest version.
-        surroundings: Its tags, branches, consumers and versions.
-        now: The time.
+        context: Its tags, branches, consumers and versions.
+        now: The current time.
     """
     recommendations: list[Recommendation] = []
     for rule in _RULES:
-        recommendations += rule(ds, surroundings, now)
+        recommendations += rule(ds, context, now)
     return recommendations
 
 
-def _run(ds: Dataset, words: str) -> str:
+def _command(ds: Dataset, arguments: str) -> str:
     """Return a command for the table, with the URI quoted for a shell."""
-    verb, _, options = words.partition(" ")
+    verb, _, options = arguments.partition(" ")
     return " ".join(filter(None, ["lance-stream", verb, shlex.quote(ds.uri), options]))
 
 
-def _compaction(
-    ds: Dataset, _surroundings: Surroundings, _now: datetime
-) -> Iterator[Recommendation]:
+def _compaction(ds: Dataset, _context: TableContext, _now: datetime) -> Iterator[Recommendation]:
     groups = plan(ds.table, CompactionRules())
     if not groups:
         return
@@ -114,10 +110,10 @@ def _compaction(
     message = f"{output.count(len(chosen), 'fragment')} could be {len(groups)}"
     if many_deleted:
         message += f", without {output.count(deleted, 'deleted row')} ({deleted / physical:.0%})"
-    yield Recommendation("compact", message, _run(ds, "compact"))
+    yield Recommendation("compact", message, _command(ds, "compact"))
 
 
-def _indices(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterator[Recommendation]:
+def _indices(ds: Dataset, _context: TableContext, _now: datetime) -> Iterator[Recommendation]:
     stale = [
         index
         for index in ds.index_coverage()
@@ -136,16 +132,14 @@ def _indices(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterat
         yield Recommendation("indices", message, command)
 
 
-def _old_versions(
-    ds: Dataset, surroundings: Surroundings, now: datetime
-) -> Iterator[Recommendation]:
-    versions = surroundings.versions
+def _old_versions(ds: Dataset, context: TableContext, now: datetime) -> Iterator[Recommendation]:
+    versions = context.versions
     if len(versions) < OLD_VERSIONS:
         return
     limit = (now - DEFAULT_AGE).timestamp()
     modified = {file.path: file.modified for file in ds.table.store.list(VERSIONS_DIRECTORY)}
     path = ds.table.log.manifest_path
-    is_protected = _protection_test(surroundings, ds.branch)
+    is_protected = _protection_test(context, ds.branch)
     old = [
         version
         for version in versions[:-1]
@@ -153,34 +147,34 @@ def _old_versions(
     ]
     if len(old) >= OLD_VERSIONS:
         message = f"{len(old)} unreferenced versions are older than {DEFAULT_AGE.days} days"
-        yield Recommendation("cleanup", message, _run(ds, "cleanup"))
+        yield Recommendation("cleanup", message, _command(ds, "cleanup"))
     elif len(versions) >= MANY_VERSIONS:
-        message = f"there are {len(versions)} versions, none of them old"
-        yield Recommendation("cleanup", message, _run(ds, "cleanup --older-than 1d"))
+        message = f"there are {len(versions)} versions, few older than {DEFAULT_AGE.days} days"
+        yield Recommendation("cleanup", message, _command(ds, "cleanup --older-than 1d"))
 
 
-def _protection_test(surroundings: Surroundings, branch: str | None) -> Callable[[int], bool]:
+def _protection_test(context: TableContext, branch: str | None) -> Callable[[int], bool]:
     """Return a test for versions that a tag, a branch or a consumer needs."""
-    tags = [tag for tag in surroundings.tags.tags if tag.branch == branch]
-    single = {tag.version for tag in tags if not is_consumers(tag.name)} | {
+    tags = [tag for tag in context.tags.tags if tag.branch == branch]
+    referenced = {tag.version for tag in tags if not is_consumers(tag.name)} | {
         child.parent_version
-        for child in surroundings.branches.values()
+        for child in context.branches.values()
         if isinstance(child, Branch) and child.parent == branch
     }
-    first = min((consumer.version for consumer in surroundings.consumers), default=None)
-    return lambda version: version in single or (first is not None and version >= first)
+    first = min((consumer.version for consumer in context.consumers), default=None)
+    return lambda version: version in referenced or (first is not None and version >= first)
 
 
-def _consumers(ds: Dataset, surroundings: Surroundings, now: datetime) -> Iterator[Recommendation]:
-    for consumer in surroundings.consumers:
-        lag = sum(version > consumer.version for version in surroundings.versions)
-        silent = _silence(consumer, now)
-        if lag >= LARGE_LAG or (lag and silent is not None and silent >= LONG_SILENT):
-            since = "" if silent is None else f", and has been silent for {_as_text(silent)}"
+def _consumers(ds: Dataset, context: TableContext, now: datetime) -> Iterator[Recommendation]:
+    for consumer in context.consumers:
+        lag = sum(version > consumer.version for version in context.versions)
+        silence = _silence(consumer, now)
+        if lag >= LARGE_LAG or (lag and silence is not None and silence >= LONG_SILENCE):
+            since = "" if silence is None else f", and has been silent for {_as_text(silence)}"
             yield Recommendation(
                 "consumers",
                 f"the consumer {consumer.name} is {output.count(lag, 'version')} behind{since}: "
-                "cleanup keeps them for it. Drop it if it is no longer used",
+                "cleanup keeps these versions. Drop the consumer if it is no longer used",
                 f"lance-stream consumers drop {shlex.quote(ds.uri)} {shlex.quote(consumer.name)}",
             )
 
@@ -196,16 +190,16 @@ def _as_text(age: timedelta) -> str:
     return output.count(max(age // timedelta(minutes=1), 0), "minute")
 
 
-def _row_ids(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterator[Recommendation]:
+def _row_ids(ds: Dataset, _context: TableContext, _now: datetime) -> Iterator[Recommendation]:
     if not ds.has_stable_row_ids:
         yield Recommendation(
             "stable row ids",
-            "rows have no stable ids, so there is no change feed",
-            _run(ds, "migrate stable-row-ids"),
+            "the table has no stable row ids, and therefore no change feed",
+            _command(ds, "migrate stable-row-ids"),
         )
 
 
-def _ledger(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterator[Recommendation]:
+def _ledger(ds: Dataset, _context: TableContext, _now: datetime) -> Iterator[Recommendation]:
     entries = {key: value for key, value in ds.config.items() if key.startswith(PREFIX)}
     num_bytes = sum(len(key) + len(value) for key, value in entries.items())
     if num_bytes >= LARGE_LEDGER:
@@ -218,7 +212,7 @@ def _ledger(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterato
         )
 
 
-def _lineage(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterator[Recommendation]:
+def _lineage(ds: Dataset, _context: TableContext, _now: datetime) -> Iterator[Recommendation]:
     fragments = ds.table.manifest.fragments
     if sum(map(len, fragments.raws)) < LARGE_LINEAGE:
         return  # without decoding a fragment
@@ -232,43 +226,39 @@ def _lineage(ds: Dataset, _surroundings: Surroundings, _now: datetime) -> Iterat
         return
     message = f"every version stores {output.size(num_bytes)} of row ids and row versions"
     if limit is None:
-        message += ". Data files can hold them, if all readers support this feature of Lance"
-        yield Recommendation("lineage", message, _run(ds, "migrate lineage-files"))
+        message += ". Data files can store them, if all readers support this feature of Lance"
+        yield Recommendation("lineage", message, _command(ds, "migrate lineage-files"))
     else:
-        message += ", which a compaction moves into data files"
-        yield Recommendation("lineage", message, _run(ds, "compact"))
+        message += ". A compaction moves them into data files"
+        yield Recommendation("lineage", message, _command(ds, "compact"))
 
 
-def _manifest_names(
-    ds: Dataset, surroundings: Surroundings, _now: datetime
-) -> Iterator[Recommendation]:
+def _manifest_names(ds: Dataset, context: TableContext, _now: datetime) -> Iterator[Recommendation]:
     name = ds.table.log.manifest_path(ds.version).rpartition("/")[2]
     parsed = parse_manifest_name(name)
     if (
         parsed is not None
         and parsed.scheme is NamingScheme.V1
-        and len(surroundings.versions) >= LARGE_LAG
+        and len(context.versions) >= LARGE_LAG
     ):
         yield Recommendation(
             "manifest names",
-            f"manifests have early names: every poll lists all {len(surroundings.versions)}",
-            _run(ds, "migrate manifest-names"),
+            f"manifests have names of the old scheme: every poll lists all {len(context.versions)}",
+            _command(ds, "migrate manifest-names"),
         )
 
 
-def _file_version(
-    ds: Dataset, _surroundings: Surroundings, _now: datetime
-) -> Iterator[Recommendation]:
-    if ds.file_version in _EARLY_FILE_VERSIONS:
+def _file_version(ds: Dataset, _context: TableContext, _now: datetime) -> Iterator[Recommendation]:
+    if ds.file_version in _OLD_FILE_VERSIONS:
         yield Recommendation(
             "file version",
-            f"new files are written in the early version {ds.file_version}. To change it, copy the "
-            "rows to a new table: lance_stream.create_dataset(uri, ds)",
+            f"new files are written in the old file version {ds.file_version}. To change it, copy "
+            "the rows to a new table: lance_stream.create_dataset(uri, ds)",
             None,
         )
 
 
-_RULES: Final[tuple[Callable[[Dataset, Surroundings, datetime], Iterator[Recommendation]], ...]] = (
+_RULES: Final[tuple[Callable[[Dataset, TableContext, datetime], Iterator[Recommendation]], ...]] = (
     _compaction,
     _indices,
     _old_versions,
@@ -293,6 +283,6 @@ def as_values(recommendations: Sequence[Recommendation]) -> list[dict[str, Any]]
     ]
 
 
-def now_of(now_nanos: Callable[[], int]) -> datetime:
+def current_time(now_nanos: Callable[[], int]) -> datetime:
     """Return the time of a clock."""
     return moment_at(now_nanos() // 1000)

@@ -17,17 +17,17 @@ from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.table.manifest import Manifest
 
 _EXTENSION = "ARROW:extension:"
-"""Metadata that repeat the type of a column."""
+"""The prefix of metadata that repeat a column's type."""
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a table has besides the rows of a version; reading it takes one listing each.
+class TableContext:
+    """The versions of a table and the references to them; each takes one listing to read.
 
     Attributes:
         versions: The existing versions, ascending.
         tags: The tags of the table and its branches.
-        branches: The branches by their files' paths; an error for each damaged one.
+        branches: The branches by the paths of their files; an error for each damaged file.
         consumers: The consumers of the branch.
     """
 
@@ -37,22 +37,22 @@ class Surroundings:
     consumers: Sequence[Consumer]
 
 
-def read_surroundings(table: TableVersion) -> Surroundings:
+def read_context(table: TableVersion) -> TableContext:
     """Read the versions, tags, branches and consumers of a table."""
     refs = table.refs
     tags = read_tags(refs)
-    return Surroundings(
+    return TableContext(
         table.log.versions(), tags, read_branches(refs), consumers_among(tags.tags, refs.branch)
     )
 
 
-def describe(ds: Dataset, surroundings: Surroundings) -> dict[str, Any]:
+def describe(ds: Dataset, context: TableContext) -> dict[str, Any]:
     """Return a description of a table at a version.
 
-    A data or deletion file is opened only if the manifest does not state its number of rows.
+    It opens a data or deletion file only if the manifest does not state its number of rows.
     """
     table, manifest = ds.table, ds.table.manifest
-    versions, tags, branches = surroundings.versions, surroundings.tags, surroundings.branches
+    versions, tags, branches = context.versions, context.tags, context.branches
     fragments = manifest.fragments
     physical, live = (int(row_count.sum()) for row_count in table.row_counts)
     return {
@@ -105,7 +105,7 @@ def describe(ds: Dataset, surroundings: Surroundings) -> dict[str, Any]:
                 "versions_behind": sum(version > consumer.version for version in versions),
                 "updated_at": consumer.updated_at,
             }
-            for consumer in surroundings.consumers
+            for consumer in context.consumers
         ],
     }
 
@@ -126,17 +126,17 @@ def describe_streams(config: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _metadata(ds: Dataset) -> list[dict[str, Any]]:
-    """Return the metadata of the table, its schema and its columns; those of parts by path."""
+    """Return the metadata of the table, its schema and its columns, which are named by path."""
     schema = ds.table.schema
     field_ids = {field_id: path for path, field_id in ids_by_path(schema.fields).items()}
-    maps: list[tuple[str, str | None, Mapping[str, bytes]]] = [
+    metadata_maps: list[tuple[str, str | None, Mapping[str, bytes]]] = [
         ("table", None, {key: value.encode() for key, value in ds.metadata.items()}),
         ("schema", None, schema.metadata),
         *(("column", ".".join(field_ids[field.id]), field.metadata) for field in schema.walk()),
     ]
     return [
         {"of": of, "column": column, "key": key, "value": value.decode(errors="replace")}
-        for of, column, entries in maps
+        for of, column, entries in metadata_maps
         for key, value in sorted(entries.items())
         if not key.startswith(_EXTENSION)
     ]

@@ -24,7 +24,7 @@ _NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED", "BATCH")
     "--limit",
     metavar="N",
     type=WHOLE_NUMBER,
-    help="List only this many of the newest versions.",
+    help="List only the N newest versions.",
 )
 @click.option(
     "--count-rows",
@@ -36,13 +36,13 @@ _NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED", "BATCH")
 def command(table: TableArgument, limit: int | None, count_rows: bool, as_json: bool) -> int:
     """List the versions of a table, one per line, the newest first.
 
-    A question mark stands for a number that the manifests do not state. --json shows all
+    A question mark stands for a number that the manifests do not state. --json prints all
     properties of a version's transaction.
     """
     versions = table.open().versions(limit, count_rows=count_rows)[::-1]
     if as_json:
         for version in versions:
-            print(output.to_json(_described(version)))
+            print(output.to_json(_as_values(version)))
         return 0
     rows = [
         [
@@ -76,11 +76,11 @@ def _number(number: int | None) -> str:
 
 
 def _origin(properties: Mapping[str, str]) -> tuple[str, str]:
-    """Return the stream and the batch that a version is of; empty for one of no stream."""
+    """Return the stream and the batch that wrote a version; empty if no stream did."""
     return properties.get(APP_ID, ""), properties.get(BATCH_ID, "")
 
 
-def _described(version: "VersionInfo") -> dict[str, Any]:
+def _as_values(version: "VersionInfo") -> dict[str, Any]:
     return {
         "version": version.version,
         "timestamp": version.timestamp,
