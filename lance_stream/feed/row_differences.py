@@ -66,7 +66,7 @@ class RowDifferences:
     ) -> tuple[TableChanges, Sequences]:
         plan = plan_diff(older.manifest if older else None, newer.manifest)
         changed, sequences = _diff(plan, newer, None, column_backfills=column_backfills)
-        if older is None or (column_backfills and not changed.has_doubts):
+        if older is None or (column_backfills and not changed.is_ambiguous):
             return changed, sequences
         history = self._history_of(older, newer, column_backfills=column_backfills)
         if history is None:

@@ -1,17 +1,17 @@
-"""The first version of a branch or shallow clone: another version, with its files where they are.
+"""The first version of a branch or shallow clone: a version of another table, without its files.
 
     of the source                           in the clone
     --------------------------------------  ----------------------------------------------------
     number, rows, columns, metadata, ids    the same
     data files, deletion files, indices     below a base path that names the source's directory;
                                             those below a base path already stay there
-    config: ledger, remembered deletes      the same: the clone has the rows of these batches, and
-                                            a late row is as late there
-    config: all other entries               none, as in the reference: they ask programs to treat
-                                            the source in some way, such as to clean it up
+    config: ledger, tombstones              the same: the clone has the rows of these batches, and
+                                            a late row is also late there
+    config: all other entries               none, as in the reference: they are settings of the
+                                            source, such as its cleanup
 
 Source:  the reference's Clone operation, measured.
-Differs: The reference drops the ledger and the remembered deletes, which are not its own.
+Differs: The reference drops the ledger and the tombstones, which are entries of this library.
 """
 
 from collections.abc import Iterable
@@ -32,13 +32,13 @@ def clone_of(
     location: str,
     branch: str | None,
 ) -> Manifest:
-    """Return the first version of a clone, without time, writer, transaction and mark.
+    """Return the first version of a clone, without timestamp, writer, transaction and version mark.
 
     Args:
         source: The version to clone.
-        fragments: Its fragments, with sequences and numbers of rows in the manifest.
-        base_paths: Its base paths, which must be absolute.
-        location: Its directory, as a path or URI.
+        fragments: The source's fragments; row counts and lineage must be in the manifest.
+        base_paths: The source's base paths, made absolute.
+        location: The source's directory, as a path or URI.
         branch: The branch that is created; None for a clone.
     """
     base_id = max((base_path.id for base_path in base_paths), default=-1) + 1

@@ -41,7 +41,7 @@ class FileKind(StrEnum):
     BLOBS = "blob files"
     DELETIONS = "deletion files"
     INDEX = "index files"
-    REMEMBERED_DELETES = "files of remembered deletes"
+    TOMBSTONES = "tombstone files"
     KEY_BOUNDS = "key bounds"
     KEY_INDEX = "indices of keys"
     STAGED_MANIFEST = "staged manifests"
@@ -212,7 +212,7 @@ _FOLDERS: Final[Mapping[str, Callable[[str], Nameable | None]]] = {
     paths.DELETIONS_DIRECTORY: _deletions,
     paths.TRANSACTIONS_DIRECTORY: _transaction,
     paths.INDICES_DIRECTORY: _index,
-    paths.TOMBSTONES_DIRECTORY: _parser_of(FileKind.REMEMBERED_DELETES),
+    paths.TOMBSTONES_DIRECTORY: _parser_of(FileKind.TOMBSTONES),
     paths.KEY_BOUNDS_DIRECTORY: _parser_of(FileKind.KEY_BOUNDS),
     paths.KEY_INDEX_DIRECTORY: _key_index,
     paths.STAGED_ROWS_DIRECTORY: _staged_rows,

@@ -1,7 +1,7 @@
 """Appends rows as new fragments.
 
-Rows from a stream carry the batch id of their micro-batch, and are in the table exactly once or not
-at all (see `ledger`).
+Rows from a stream carry the batch id of their micro-batch, so that each batch is committed at most
+once (see `ledger`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ from lance_stream.write.row_checks import Check, refuse_bad_rows
 from lance_stream.write.uploads import Uploads
 
 MAX_VERSION_LAG: Final = 8
-"""How many versions others may have committed since the one that rows are written for."""
+"""How far the planned version may lag behind the newest one without being planned again."""
 
 
 def append(
@@ -50,16 +50,16 @@ def append(
 ) -> Outcome:
     """Write rows into new data files and append them; see `Dataset.append`.
 
-    The commit checks once whether the version is still the newest. If it is not, and the newest has
-    other columns, rows that can be read twice are written again; for other rows this is checked
-    first.
+    Rows that can be read twice are written for `table` without opening the newest version first. If
+    the commit then finds that the newest version has other columns, it writes the rows again. For
+    rows that can be read only once, the newest version is opened first.
 
     Args:
         table: Any version; the rows are appended to the newest one.
         data: The rows.
         micro_batch: Their micro-batch, if they come from a stream.
         environment: The clock and randomness; sleeps between two attempts.
-        checks: Conditions that each row has to meet.
+        checks: Conditions that every row must meet.
     """
     if micro_batch is None and can_be_read_twice(data):
         try:
@@ -82,11 +82,11 @@ def append(
 def _append_as_if_newest(
     table: TableVersion, data: ArrowInput, environment: Environment, checks: Sequence[Check]
 ) -> Outcome:
-    """Append rows, planned on a version that may no longer be the newest.
+    """Append rows on the assumption that a version is still the newest.
 
     Args:
         table: The version.
-        data: The rows; they are read again if it is not and the newest has other columns.
+        data: The rows; they are read again if the newest version has other columns.
         environment: See `append`.
         checks: See `append`.
     """
@@ -111,7 +111,7 @@ def _append_as_if_newest(
             newest = newest_of_same(table)
             uploads.wait()
         except BaseException as error:
-            # Without its files nothing was published; the same holds if the table was deleted.
+            # If an upload failed, or the table was deleted, no version references the files.
             if not uploads.wait_for_all() or isinstance(error, NotFoundError):
                 delete_files(table.store, fragments)
             raise
@@ -130,7 +130,7 @@ def write_input(
     """Write a user's rows into new data files of a table; no version names them yet.
 
     Raises:
-        InvalidInputError: They do not fit its columns, or a check; no file is left behind.
+        InvalidInputError: The rows do not fit the columns, or fail a check. No file is left behind.
     """
     rows: Iterable[pa.RecordBatch] = (reader := read_input(data))
     check_rows_fit(reader.schema, table.arrow_schema)
@@ -140,7 +140,7 @@ def write_input(
 
 
 def _is_like(table: TableVersion, newest: Manifest) -> bool:
-    """Return whether files written for one version suit another."""
+    """Return whether files written for one version can be added to another."""
     return newest.schema == table.schema and newest.data_format == table.manifest.data_format
 
 
@@ -153,25 +153,25 @@ def append_fragments(
     even_without_rows: bool = False,
     check: Callable[[Manifest], None] | None = None,
 ) -> Outcome:
-    """Append fragments that `write_fragments` has written on any worker.
+    """Append fragments that `write_fragments` wrote, on any worker.
 
     Args:
-        table: The version whose schema they were written with.
-        fragments: What `write_fragments` returned; nothing is committed if there are none.
+        table: The version whose schema the fragments were written with.
+        fragments: What `write_fragments` returned. Without any, nothing is committed.
         micro_batch: Their micro-batch, if they come from a stream. If the table already has it,
             no version is committed.
         environment: The clock and randomness; sleeps between two attempts.
-        even_without_rows: Whether a version is committed even if there are no fragments, for its
-            ledger entry.
-        check: Looks at the newest version before each attempt, and raises if the rows must not be
+        even_without_rows: Whether to commit a version, for its ledger entry, even without
+            fragments.
+        check: Called with the newest manifest before each attempt; raises if the rows must not be
             added to it.
 
-    The files are deleted if it is known that no version references them: the table already had the
-    batch, or the commit was rejected.
+    The files are deleted if certainly no version references them: the table already had the batch,
+    or the commit was rejected.
 
     Raises:
-        InvalidInputError: The batch id belongs to another query's batch, or the table's
-            columns have changed so that the files no longer fit.
+        InvalidInputError: The batch id belongs to another query's batch, or the table's columns
+            have changed and the files no longer fit.
         CommitError: The fragments were not committed, or the outcome is unknown.
     """
     if not fragments and not even_without_rows:
@@ -203,62 +203,62 @@ def append_fragments(
         except TableReplacedError:
             raise
         except IncompatibleConflictError:
-            if micro_batch is not None:  # it is applied after the conflicting commit
+            if micro_batch is not None:  # the batch will be applied after the conflicting commit
                 planned_on = newest_of_same(planned_on)
                 if fragments:
                     _check_is_like(table, planned_on)
             raise
 
     try:
-        done = planning_again(attempt, micro_batch, environment)
+        outcome = planning_again(attempt, micro_batch, environment)
     except (CommitAbortedError, CommitConflictError, InvalidInputError):
         _delete_files_of_no_version(table, fragments)
         raise
-    if not done.is_new:
+    if not outcome.is_new:
         _delete_files_of_no_version(table, fragments)
-    return done
+    return outcome
 
 
 def _delete_files_of_no_version(table: TableVersion, fragments: Sequence[Fragment]) -> None:
-    """Delete files that were written after a version was read, unless a later one references them.
+    """Delete files of an uncommitted append, unless a version after `table` references them.
 
     An earlier call with an unknown outcome may have committed the same fragments. If that cannot be
     ruled out because a version was removed or cannot be read, nothing is deleted.
     """
-    written = {file.path for fragment in fragments for file in fragment.files}
+    new_paths = {file.path for fragment in fragments for file in fragment.files}
     try:
         for version in range(table.version + 1, table.log.latest() + 1):
-            named = table.log.read(version).fragments
-            if any(file.path in written for fragment in named for file in fragment.files):
+            later = table.log.read(version).fragments
+            if any(file.path in new_paths for fragment in later for file in fragment.files):
                 return
     except (NotFoundError, BadDataError, OSError):
         return
     delete_files(table.store, fragments)
 
 
-def check_same_names(written: Schema, now: Schema) -> None:
-    """Raise if another column of the same name replaced one: its values would be lost silently.
+def check_same_names(written: Schema, current: Schema) -> None:
+    """Raise if a column was replaced by another one of the same name; its values would be lost.
 
-    That is also a column that was cast, and a part of a column.
+    A column that was cast counts as replaced. Parts of columns are checked, too.
 
     Args:
         written: The columns that data files were written with.
-        now: The columns of the table to which they are to be added.
+        current: The columns of the table to which the files are to be added.
 
     Raises:
-        ColumnsChangedError: One was replaced.
+        ColumnsChangedError: A column was replaced.
     """
-    if now == written:
+    if current == written:
         return
     ids = ids_by_path(written.fields)
-    for path, field_id in ids_by_path(now.fields).items():
+    for path, field_id in ids_by_path(current.fields).items():
         if ids.get(path, field_id) != field_id:
             raise ColumnsChangedError(
                 f"the column {'.'.join(path)!r} was replaced by another, or cast, while the rows "
                 "were written; write the rows again"
             )
     types = {field.id: field.logical_type for field in written.walk()}
-    for field in now.walk():  # other programs restart the numbers of columns when they overwrite
+    for field in current.walk():  # other programs reuse field ids when they overwrite
         if types.get(field.id, field.logical_type) != field.logical_type:
             raise ColumnsChangedError(
                 f"the column {field.name!r} ({field.logical_type}) took the field id of one "
@@ -270,12 +270,12 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
     """Raise unless data files still fit a table whose columns have been changed since.
 
     Args:
-        fragments: What was written.
-        written: The columns it was written with.
-        newest: The version to which it is to be added.
+        fragments: The fragments that were written.
+        written: The columns that they were written with.
+        newest: The version to which they are to be added.
 
     Raises:
-        ColumnsChangedError: They do not.
+        ColumnsChangedError: The data files no longer fit.
     """
     stored = {
         field_id for fragment in fragments for file in fragment.files for field_id in file.field_ids
@@ -293,7 +293,9 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
         )
     check_same_names(written, newest.schema)
     nullable = {field.id for field in written.walk() if field.nullable}
-    tightened = [e.name for e in newest.schema.walk() if not e.nullable and e.id in nullable]
+    tightened = [
+        field.name for field in newest.schema.walk() if not field.nullable and field.id in nullable
+    ]
     if tightened:
         raise ColumnsChangedError(
             f"the column {tightened[0]!r} became non-nullable while the rows were written; write "
@@ -306,14 +308,14 @@ def check_still_fits(fragments: Sequence[Fragment], written: Schema, newest: Tab
 
 
 def check_is_compatible(table: TableVersion, newest: TableVersion) -> None:
-    """Raise unless a table created by another writer suits the files that were written.
+    """Raise unless the written files can be added to a table that another writer created.
 
     Args:
         table: Version 0 of the table that was to be created.
         newest: A version of the existing table.
 
     Raises:
-        TableReplacedError: It has other columns or another file version.
+        TableReplacedError: The table has other columns or another file version.
     """
     if newest.schema != table.schema or newest.file_version is not table.file_version:
         raise TableReplacedError(
@@ -324,13 +326,12 @@ def check_is_compatible(table: TableVersion, newest: TableVersion) -> None:
 
 
 def _check_is_like(table: TableVersion, newest: TableVersion) -> None:
-    """Raise unless a table that was overwritten or restored suits the files that were written.
+    """Raise unless the written files can be added to a table that was overwritten or restored.
 
-    Other programs restart the numbering of columns when they overwrite, so the same id can mean
-    another column.
+    Other programs reuse field ids when they overwrite, so the same id can mean another column.
 
     Raises:
-        ColumnsChangedError: It has other columns or another file version.
+        ColumnsChangedError: The table has other columns or another file version.
     """
     if newest.schema != table.schema or newest.file_version is not table.file_version:
         raise ColumnsChangedError(

@@ -4,12 +4,12 @@
       ^                                              |
       +------------------- files --------------------+
 
-The first table keeps these files as long as a version with them has a tag there. The tag of the
-first clone does that until someone deletes it, because the first clone is gone: so each later clone
-has a tag of its own in every table that it needs.
+The first table keeps these files while one of its versions that names them is tagged. The first
+clone's tag does that, but someone may delete it once that clone has been removed. So every later
+clone creates its own tag in each table whose files it needs.
 
-Which version is needed there tells the tag of the clone in between; or, if it has none, the
-transaction by which it was cloned.
+Which version to tag is read from the tag of the clone in between or, without one, from the
+transaction that created that clone.
 """
 
 from collections.abc import Iterator
@@ -33,11 +33,11 @@ from lance_stream.table.paths import CLONED_FROM, branch_directory
 
 @dataclass(frozen=True)
 class Origin:
-    """A version of another table whose files are needed.
+    """A version of another table whose files a clone needs.
 
     Attributes:
-        refs: The references of its branch.
-        version: Its number.
+        refs: The tags and branches of the table, as seen from the version's branch.
+        version: The number of the version.
     """
 
     refs: Refs
@@ -53,18 +53,20 @@ def origins_of(table: TableVersion) -> list[Origin]:
     """
     root_of_table = _root_of(location_of_files(table.location), table.branch)
     origins: dict[tuple[str, str | None, int], Origin] = {}
-    for base in _needed(table):
+    for base in _needed_base_paths(table):
         root = _root_of(location_of_files(base.path), base.name)
         if root == root_of_table:  # a branch names the files of its table
             continue
-        open_named(table.store, root, table.storage_options)  # refuses what is not trusted
+        open_named(table.store, root, table.storage_options)  # raises for an untrusted location
         refs = Refs(open_log(root, table.storage_options))
-        references = list(_tagged_versions(refs, root_of_table)) or list(_cloned(refs, table, root))
+        references = list(_tagged_versions(refs, root_of_table)) or list(
+            _cloned_version(refs, table, root)
+        )
         if not references:
             raise InvalidInputError(
-                f"{table.uri} is a clone with files in {root}, and it is unknown which version "
-                "there has them, so no tag can protect them for another clone. Clone that table "
-                "itself, or copy the rows into a new table; or clone without a tag "
+                f"{table.uri} is a clone with files in {root}, and it is unknown which version of "
+                "that table names them, so no tag can protect them for another clone. Clone that "
+                "table itself, or copy the rows into a new table; or clone without a tag "
                 "(tag_source=False), and never clean up versions of that table"
             )
         for branch, version in references:
@@ -72,8 +74,8 @@ def origins_of(table: TableVersion) -> list[Origin]:
     return list(origins.values())
 
 
-def _needed(table: TableVersion) -> Iterator[BasePath]:
-    """Yield the base paths below which a version has files, if they are tables."""
+def _needed_base_paths(table: TableVersion) -> Iterator[BasePath]:
+    """Yield the base paths of other tables that a version's files use."""
     used: set[int | None] = set()
     for fragment in table.manifest.fragments:
         used.update(file.base_id for file in fragment.files)
@@ -87,15 +89,15 @@ def _needed(table: TableVersion) -> Iterator[BasePath]:
 
 
 def _tagged_versions(refs: Refs, clone: str) -> Iterator[tuple[str | None, int]]:
-    """Yield the versions of a table that are tagged for a clone: their branches and numbers."""
+    """Yield the branch and number of each version of a table that is tagged for a clone."""
     for tag in list_tags(refs).values():
         if location_of_files(tag.metadata.get("clone", "")).rstrip("/") == clone:
             yield tag.branch, tag.version
 
 
-def _cloned(refs: Refs, clone: TableVersion, root: str) -> Iterator[tuple[str | None, int]]:
-    """Yield the version of a table that a clone was made of, if its first transaction is there."""
-    for operation in _clonings(clone):
+def _cloned_version(refs: Refs, clone: TableVersion, root: str) -> Iterator[tuple[str | None, int]]:
+    """Yield the version that a table was cloned from, if its first transaction still exists."""
+    for operation in _clone_operations(clone):
         if _root_of(location_of_files(operation.ref_path), operation.ref_name) == root:
             version, branch = operation.ref_version, operation.ref_name
             if refs.of(branch).log.has(version):
@@ -103,7 +105,7 @@ def _cloned(refs: Refs, clone: TableVersion, root: str) -> Iterator[tuple[str | 
                 return
 
 
-def _clonings(table: TableVersion) -> Iterator[Clone]:
+def _clone_operations(table: TableVersion) -> Iterator[Clone]:
     main = table.refs.of(None)
     with suppress(NotFoundError, BadDataError):
         operation = decode_transaction(main.store.read(CLONED_FROM)).operation
@@ -117,6 +119,6 @@ def _clonings(table: TableVersion) -> Iterator[Clone]:
 
 
 def _root_of(location: str, branch: str | None) -> str:
-    """Return the directory of the table that a table's or branch's directory belongs to."""
+    """Return the directory of a table, given its own directory or that of one of its branches."""
     ending = "" if branch is None else f"/{branch_directory(branch)}"
     return location.rstrip("/").removesuffix(ending)

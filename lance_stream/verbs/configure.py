@@ -1,12 +1,12 @@
 """Changes a table's config, and the metadata of the table, its schema and its columns.
 
-All of them are maps from text to text that later versions inherit. One UpdateConfig states which
-entries are set and removed, or that a map is replaced as a whole; no data file is touched.
+All of them map strings to strings, and later versions inherit them. One UpdateConfig lists the
+entries to set and remove, or replaces a map as a whole; no data file is touched.
 
 Source:  facts of the format, section 4; observed in the reference.
-Differs: The reference lets a user change the metadata that tell how the values of a column are
-         stored, and then misreads the column or cannot read it. It commits a version that changes
-         nothing.
+Differs: The reference lets a user change the metadata that determines how the values of a column
+         are stored, and then misreads the column or cannot read it. It commits a version even if
+         nothing changes.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ from lance_stream.table.config.lineage_limits import check_entries
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 from lance_stream.write.planning import commit_planned, planning_again
 
-_HOW_STORED: Final = (BLOB_KEY, EXTENSION_NAME_KEY, EXTENSION_METADATA_KEY, *PACKED_KEYS)
+_STORAGE_KEYS: Final = (BLOB_KEY, EXTENSION_NAME_KEY, EXTENSION_METADATA_KEY, *PACKED_KEYS)
 
 
 def update_config(table: TableVersion, entries: Mapping[str, str | None]) -> TableVersion:
@@ -74,7 +74,7 @@ def update_metadata(
         for path, update in by_path.items():
             field = find(newest.schema, path)[-1]
             if field.id in by_id:
-                raise InvalidInputError(f"the metadata of the column {path!r} are given twice")
+                raise InvalidInputError(f"the metadata of the column {path!r} is given twice")
             by_id[field.id] = update
         return UpdateConfig(
             table_metadata=of_table, schema_metadata=of_schema, field_metadata=by_id
@@ -114,18 +114,19 @@ def _check_fields(before: Schema, after: Schema) -> None:
     """Raise unless the values of all columns can be read and written as before.
 
     Raises:
-        InvalidInputError: Metadata that tell how values are stored would change, name an unknown
-            encoding, or make a nullable column part of the primary key.
+        InvalidInputError: The metadata that determines how values are stored would change, the new
+            metadata names an unknown encoding, or makes a nullable column part of the primary key.
     """
     for old, new in zip(before.walk(), after.walk(), strict=True):
-        for key in _HOW_STORED:
+        for key in _STORAGE_KEYS:
             value = old.metadata.get(key)
             if value != new.metadata.get(key):
-                stated = "none" if value is None else repr(value.decode(errors="replace"))
+                current = "none" if value is None else repr(value.decode(errors="replace"))
                 raise InvalidInputError(
-                    f"the metadata {key!r} of the column {new.name!r} ({stated}) cannot change: "
-                    "they tell how its values are stored. State the same value if you replace all "
-                    "entries; for another representation add a column, or overwrite the table"
+                    f"the metadata {key!r} of the column {new.name!r} ({current}) cannot change: "
+                    "it determines how the values are stored. Pass the current value if you "
+                    "replace all entries. For another representation add a column, or overwrite "
+                    "the table"
                 )
     for old, new in zip(before.fields, after.fields, strict=True):
         if old != new:

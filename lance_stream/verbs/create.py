@@ -49,10 +49,11 @@ def create_table(
     Args:
         planned: Version 0 of the table.
         data: The rows of its first version; None for an empty table.
-        checks: Conditions that each row has to meet.
+        checks: Conditions that every row must meet.
 
     Raises:
-        InvalidInputError: The table already exists, or the rows do not fit it. Nothing is left.
+        InvalidInputError: The table already exists, or the rows do not fit it. No file is left
+            behind.
         CommitUncertainError: It is unknown whether the table was created.
     """
     log = planned.log
@@ -61,7 +62,7 @@ def create_table(
     except NotFoundError:
         pass
     else:
-        raise _already_there(log.store.uri, existing)
+        raise _exists_error(log.store.uri, existing)
     fragments = [] if data is None else write_input(planned, data, checks=checks)
     table = create_with_fragments(
         planned.uri,
@@ -73,7 +74,7 @@ def create_table(
     )
     if table is None:
         delete_files(planned.store, fragments)
-        raise _already_there(log.store.uri, None)
+        raise _exists_error(log.store.uri, None)
     return table
 
 
@@ -87,11 +88,11 @@ def plan_table(
     config: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TableVersion:
-    """Return version 0 of a table that does not exist yet: columns without rows.
+    """Return version 0 of a table that does not exist yet: its columns, without rows.
 
-    Nothing is written. Verbs plan on it as on any version, and commit version 1 (see
+    Nothing is written. A verb plans on it as on any version, and commits version 1 (see
     `write.planning.commit_planned`), so that a table is created together with its first rows, or
-    not at all. If another writer creates the table first, they plan again on that table.
+    not at all. If another writer creates the table first, the verb plans again on that table.
 
     Raises:
         InvalidInputError: Such a table cannot be created.
@@ -133,9 +134,9 @@ def check_column_types(columns: Iterable[pa.Field]) -> None:
     for column in columns:
         if _is_void(column.type):
             raise InvalidInputError(
-                f"the column {column.name!r} has the type of nulls, or contains it "
-                f"({column.type}), which a new table cannot have; cast it to the "
-                "type that its values will have, or omit it"
+                f"the column {column.name!r} has or contains the type null ({column.type}), which "
+                "a new table cannot have; cast it to the type that its values will have, or omit "
+                "it"
             )
 
 
@@ -154,12 +155,12 @@ def create_with_fragments(
     storage_options: Mapping[str, Any] | None = None,
     micro_batch: PendingBatch | None = None,
 ) -> TableVersion | None:
-    """Create a table whose first version has rows; None if the table already exists.
+    """Create a table whose first version has rows; return None if the table already exists.
 
     Args:
-        uri: The location, as the user wrote it.
-        log: The history that the table will have.
-        first: The columns, numbered; and the fragments, written by `write_fragments`.
+        uri: The location, as the user gave it.
+        log: The version log of the table.
+        first: The columns, with field ids; and the fragments, written by `write_fragments`.
         version: The version of the data files.
         stable_row_ids: Whether a row keeps its id for its whole life.
         storage_options: The settings for opening the store.
@@ -195,11 +196,11 @@ def create_with_fragments(
 
 
 def new_schema(schema: pa.Schema, version: FileVersion, first_id: int = 0) -> Schema:
-    """Return the tree of a new table's columns, numbered from `first_id` on.
+    """Return the schema of a new table, with field ids from `first_id` on.
 
     Raises:
         InvalidInputError: There is no column, two have the same name, one has an invalid name, a
-            type cannot be stored, or metadata request an unknown encoding.
+            type cannot be stored, or the metadata requests an unknown encoding.
         UnsupportedFeatureError: A type is not supported yet.
     """
     if not len(schema):
@@ -210,10 +211,10 @@ def new_schema(schema: pa.Schema, version: FileVersion, first_id: int = 0) -> Sc
 
 
 def numbered_schema(fields: Schema, version: FileVersion, first_id: int = 0) -> Schema:
-    """Return columns as a table of a file version stores them, those without ids numbered.
+    """Return columns as a table of a file version stores them; those without a field id get one.
 
     Raises:
-        InvalidInputError: A type cannot be stored, metadata request an unknown encoding, or a
+        InvalidInputError: A type cannot be stored, the metadata requests an unknown encoding, or a
             column cannot be part of the primary key.
         UnsupportedFeatureError: A type is not supported yet.
     """
@@ -222,12 +223,12 @@ def numbered_schema(fields: Schema, version: FileVersion, first_id: int = 0) -> 
     check_declarations_hold(None, fields)
     tree = assign_ids(with_blobs_of(fields, version), first_id)
     check_primary_key(tree.fields)
-    to_arrow(tree)  # rejects what cannot be read back
+    to_arrow(tree)  # raises if the columns could not be read back
     return tree
 
 
 def with_primary_key(schema: pa.Schema, primary_key: str | Sequence[str]) -> pa.Schema:
-    """Return the schema with an (unenforced) primary key declared, whose columns are not null.
+    """Return the schema with an (unenforced) primary key, whose columns become non-nullable.
 
     Raises:
         InvalidInputError: A column of the key does not exist, or is named twice.
@@ -251,10 +252,10 @@ def with_primary_key(schema: pa.Schema, primary_key: str | Sequence[str]) -> pa.
 
 
 def check_config(config: Mapping[str, str]) -> dict[str, str]:
-    """Return config entries, after checking that they are text.
+    """Return config entries, after checking them.
 
     Raises:
-        InvalidInputError: One is not.
+        InvalidInputError: A key or value is not a string, or a value is not valid for its key.
     """
     as_mapping(config, "config must be a mapping from text to text, {'key': 'value'}")
     for key, value in config.items():
@@ -267,9 +268,9 @@ def check_config(config: Mapping[str, str]) -> dict[str, str]:
     return dict(config)
 
 
-def _already_there(uri: str, version: int | None) -> InvalidInputError:
-    at = "" if version is None else f", at version {version}"
+def _exists_error(uri: str, version: int | None) -> InvalidInputError:
+    suffix = "" if version is None else f", at version {version}"
     return InvalidInputError(
-        f"a dataset already exists at {uri}{at}; open it with open_dataset, and replace its rows "
-        "with overwrite if that is what you want"
+        f"a dataset already exists at {uri}{suffix}; open it with open_dataset, and use overwrite "
+        "if you want to replace its rows"
     )

@@ -1,7 +1,7 @@
-"""Deletes the rows that match a condition with new deletion files; no data file is touched.
+"""Deletes the rows that match a condition by writing deletion files; no data file is touched.
 
-Only the columns of the condition are read. A deletion file is complete: it includes rows that were
-already deleted. A fragment whose rows are all deleted leaves the table.
+Only the columns of the condition are read. A new deletion file also contains the rows that were
+already deleted. A fragment whose rows are all deleted is removed from the table.
 """
 
 from lance_stream.environment import MACHINE, Environment

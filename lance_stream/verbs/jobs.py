@@ -1,12 +1,12 @@
 """Distributed writes: planned once, written by many workers, committed once.
 
-    plan_job        one process     reads the table; decides how and where files are written
+    plan_job        one process     reads the table, and decides how and where to write files
     write_fragments each worker     with `WriteJob.target`; no version references the files yet
-    commit_job      one process     one version with all the fragments
+    commit_job      one process     commits one version with all fragments
     discard         one process     deletes the files of a job that was never committed
 
-The processes need not share memory: a job and its fragments are plain values. The commit resolves
-what happened to the table since the plan, as for every verb.
+The processes need not share memory: a job and its fragments can be pickled. As for every verb, the
+commit handles what has happened to the table since the plan.
 
 A table that does not exist is created by the commit, with the rows in its first version: a job that
 fails leaves no table behind.
@@ -63,19 +63,19 @@ NameRule: TypeAlias = Callable[[Sequence[str], Sequence[str]], Sequence[str]]
 
 @dataclass(frozen=True)
 class WriteJob:
-    """How rows are written into a table; picklable.
+    """A plan of how rows are written into a table; picklable.
 
     Attributes:
-        uri: The table's location, as the user wrote it.
+        uri: The table's location, as the user gave it.
         storage_options: The settings for opening its store.
         target: Where and how its new files are written.
-        version: The version that was planned on; 0 if there was no table.
+        version: The version on which the job was planned; 0 if there was no table.
         overwrite: Whether the rows replace all rows of the table.
         config: The ledger's entries at that version.
         mark: That version's mark (`table.version_marks`); empty if there was no table.
         names: The table's names for the columns of each batch, in order; None if batches use
-            the table's own names.
-        excluded: Columns of each batch, under these names, that are not stored.
+            the table's names.
+        excluded: The columns of each batch that are not stored, by these names.
         rules: A fingerprint of the rules by which the rows are applied; empty for the default of
             an append or an overwrite.
     """
@@ -97,7 +97,7 @@ class WriteJob:
         return not self.version
 
     def has_committed(self, micro_batch: MicroBatch) -> bool:
-        """Return whether the table had a micro-batch when the job was planned; sends no request.
+        """Return whether the ledger had a micro-batch when the job was planned; sends no request.
 
         Raises:
             InvalidInputError: The batch id belongs to another query's batch.
@@ -119,21 +119,20 @@ def plan_job(
     case_sensitive: bool = False,
     may_create: bool = True,
 ) -> WriteJob:
-    """Plan how rows are written into the table at a location, and check that they can be.
+    """Plan how rows are written into the table at a location, and check that they fit it.
 
     Args:
-        uri: The location of the table, which may not exist.
+        uri: The location of the table, which need not exist.
         incoming: The rows' schema.
-        overwrite: Whether they replace all rows of the table.
+        overwrite: Whether the rows replace all rows of the table.
         add_columns: Whether columns that the table lacks are added to it now.
-        widen_types: Whether its columns are widened now, where the rows' types need it.
-        file_version: The file version of a table to be created; the expected one of a table that
-            exists.
-        primary_key: The same for the columns of the primary key.
+        widen_types: Whether columns are widened now where the rows' types need it.
+        file_version: The file version of a new table; the expected one of an existing table.
+        primary_key: The primary key of a new table; the expected one of an existing table.
         storage_options: Settings of the store.
-        name_rule: Gives the table's names of the incoming columns; None if they are the same.
-        case_sensitive: Whether an added column's name may differ from another's only in case.
-        may_create: Whether a table that does not exist is created; a branch is not.
+        name_rule: Returns the table's names of the incoming columns; None if they are the same.
+        case_sensitive: Whether a new name may differ from an existing one only in case.
+        may_create: Whether to create a table that does not exist. False for a branch.
 
     Raises:
         NotFoundError: The table does not exist, and may not be created.
@@ -186,22 +185,22 @@ def commit_job(
     *,
     even_without_rows: bool = False,
 ) -> Outcome:
-    """Commit what the workers of a job have written as one version; create the table if needed.
+    """Commit the fragments of all workers as one version; create the table if needed.
 
     Args:
         job: The job.
-        fragments: What `write_fragments` returned to each worker whose work counts. Without any,
-            an append commits no version, unless it creates the table.
+        fragments: What `write_fragments` returned on the workers. Without any, an append commits no
+            version, unless it creates the table.
         micro_batch: The rows' micro-batch, if they come from a stream. If the table already has
             it, no version is committed.
         even_without_rows: Whether a version is committed even without fragments, for its ledger
             entry.
 
-    The files are deleted if it is known that no version references them.
+    The files are deleted if certainly no version references them.
 
     Raises:
         InvalidInputError: The batch id belongs to another query's batch, or the table's columns
-            have changed since the plan so that the files no longer fit.
+            have changed since the plan and the files no longer fit.
         CommitError: The fragments were not committed, or the outcome is unknown.
     """
     if not job.version:
@@ -225,8 +224,8 @@ def commit_job(
     return append_fragments(table, fragments, micro_batch, even_without_rows=even_without_rows)
 
 
-class WithTableUri(Protocol):
-    """Something that knows where its table is."""
+class TablePlan(Protocol):
+    """A plan that names its table."""
 
     @property
     def uri(self) -> str: ...  # noqa: D102  # as in `WriteJob`
@@ -234,8 +233,8 @@ class WithTableUri(Protocol):
     def storage_options(self) -> Mapping[str, Any]: ...  # noqa: D102  # as in the class it stands for
 
 
-def check_is_in(job: WithTableUri, micro_batch: PendingBatch) -> ledger_entries.LedgerEntry:
-    """Return the ledger's entry of a micro-batch whose batch id was in it at the plan.
+def require_ledger_entry(job: TablePlan, micro_batch: PendingBatch) -> ledger_entries.LedgerEntry:
+    """Return the ledger's entry of a micro-batch whose batch id was in the ledger at the plan.
 
     Args:
         job: The job.
@@ -258,13 +257,13 @@ def discard(job: WriteJob, fragments: Iterable[Fragment]) -> None:
 
 
 def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
-    """Return the version that the files were written for, as far as the commit needs it."""
+    """Return the version that the files were written for, or the newest one if that is gone."""
     try:
         newest = open_newest(job.uri, storage_options=job.storage_options)
     except NotFoundError as error:
         raise TableReplacedError(
-            f"the rows were written for version {job.version} of {job.uri}, but the table was "
-            "deleted since. Write them again to re-create it",
+            f"the rows were written for version {job.version} of {job.uri}, but the table has been "
+            "deleted since. Write the rows again to re-create it",
             job.version,
         ) from error
     if not job.version:
@@ -278,7 +277,7 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
         raise replaced(job.uri, job.version, newest.version)
     try:
         planned_on = checkout(newest, job.version)
-    except NotFoundError:  # cleaned up: later changes are unknown
+    except NotFoundError:  # cleaned up: the changes since then are unknown
         if fragments and newest.file_version is not job.target.file_version:
             raise ColumnsChangedError(
                 f"the table {job.uri} was overwritten with another file version while the rows "
@@ -295,31 +294,31 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
 def check_is_as_requested(
     table: TableVersion, file_version: str | None, primary_key: Sequence[str] | None
 ) -> None:
-    """Raise if an existing table is not as the user requested."""
+    """Raise if an existing table does not have the requested file version and primary key."""
     if file_version is not None:
         requested = FileVersion.parse(file_version)
         if requested is not table.file_version:
             raise InvalidInputError(
                 f"the table {table.uri} has files of version {table.file_version}, not "
-                f"{requested}, and that cannot be changed; omit the file version, or write a new "
-                "table"
+                f"{requested}, and a table's file version cannot change. Omit the file version, or "
+                "write a new table"
             )
     key = _primary_key_of(table)
     if primary_key is not None and list(primary_key) != key:
         declared = f"the primary key {', '.join(key)}" if key else "no primary key"
         raise InvalidInputError(
-            f"the table {table.uri} has {declared}, not {', '.join(primary_key)}; the key is "
-            "declared when a table is created. Omit it, or write a new table"
+            f"the table {table.uri} has {declared}, not {', '.join(primary_key)}; the primary key "
+            "is declared when a table is created. Omit it, or write a new table"
         )
 
 
 def _primary_key_of(table: TableVersion) -> list[str]:
-    members = [
+    positions = [
         (field.primary_key_position, field.name)
         for field in table.schema.fields
         if field.primary_key_position is not None
     ]
-    return [name for _, name in sorted(members)]
+    return [name for _, name in sorted(positions)]
 
 
 def _columns_after(
@@ -327,8 +326,8 @@ def _columns_after(
 ) -> Schema:
     """Return the columns of a table whose rows are replaced.
 
-    The columns are kept if the rows have the same ones, in any order, and can be cast to them: this
-    preserves what the rows' producer does not know (a list's fixed size, a sign, a key).
+    The columns are kept if the rows have the same ones, in any order, and can be cast to them. This
+    preserves properties that Spark's types do not have, such as a list's fixed size, and the key.
     """
     check_not_computed(incoming.names, table.arrow_schema)
     if sorted(incoming.names) == sorted(table.arrow_schema.names):

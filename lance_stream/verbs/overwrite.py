@@ -1,9 +1,9 @@
 """Overwrites: replaces all rows of a table, and possibly its schema.
 
-Row ids and fragment ids continue counting; the change feed shows all old rows as deleted and all
-new ones as inserted. Config, base paths and the file version are kept. So are the columns, with
-their ids and the primary key, if the new rows have the same ones of the same types; what the new
-rows declare about them is added (`schema.declarations`).
+New rows get new row ids, and fragments new fragment ids; the change feed shows all old rows as
+deleted and all new ones as inserted. Config, base paths and the file version are kept. If the new
+rows have columns of the same names and types, the columns keep their ids and the primary key, and
+declarations of the new rows are added to them (`schema.declarations`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -52,7 +52,7 @@ def overwrite(
         data: The rows.
         micro_batch: Their micro-batch, if they come from a stream.
         environment: The clock and randomness; sleeps between two attempts.
-        checks: Conditions that each row has to meet.
+        checks: Conditions that every row must meet.
     """
     table = newest_of_same(table)
     if micro_batch is not None:
@@ -78,24 +78,24 @@ def overwrite_fragments(
     micro_batch: PendingBatch | None = None,
     environment: Environment = MACHINE,
 ) -> Outcome:
-    """Replace all fragments of a table by new ones, already written on any worker.
+    """Replace all fragments of a table by new ones, which any worker may have written.
 
     Args:
-        table: The version that was planned on.
-        fragments: What `write_fragments` returned; none empties the table.
-        schema: The columns that they were written with, which replace the table's. None: its own
-            columns, which are kept.
+        table: The version on which the overwrite was planned.
+        fragments: What `write_fragments` returned. Without any, the table becomes empty.
+        schema: The columns that they were written with, which replace the table's; None to keep the
+            table's columns.
         micro_batch: Their micro-batch, if they come from a stream. If the table already has it,
             no version is committed.
         environment: The clock and randomness; sleeps between two attempts.
 
-    The files are deleted if it is known that no version references them.
+    The files are deleted if certainly no version references them.
 
     Raises:
         InvalidInputError: The batch id belongs to another query's batch.
-        ColumnsChangedError: The table's columns are to be kept, or what it declares about them, but
-            others have changed that.
-        CommitError: They were not committed, or the outcome is unknown.
+        ColumnsChangedError: The table's columns or their declarations are to be kept, but another
+            writer has changed them.
+        CommitError: The fragments were not committed, or the outcome is unknown.
     """
     operation = Overwrite(tuple(fragments), table.schema if schema is None else schema)
 
@@ -117,13 +117,13 @@ def overwrite_fragments(
 
     staged = StagedFiles(tuple(fragments))
     try:
-        done = planning_again(attempt, micro_batch, environment)
-    except (CommitAbortedError, CommitConflictError, InvalidInputError):  # known to have failed
+        outcome = planning_again(attempt, micro_batch, environment)
+    except (CommitAbortedError, CommitConflictError, InvalidInputError):  # certainly not committed
         staged.delete(table.store)
         raise
-    if not done.is_new:
+    if not outcome.is_new:
         staged.delete(table.store)
-    return done
+    return outcome
 
 
 def _schema_for(table: TableVersion, rows: pa.Schema) -> Schema:

@@ -1,7 +1,7 @@
 """Restores an older version's rows, columns and config as the newest version.
 
-Until the new version exists, a tag protects the older one: its files must not be cleaned up between
-reading its manifest and publishing the new one.
+Until the new version exists, a tag protects the older one from a cleanup, which could otherwise
+delete its files between reading its manifest and publishing the new one.
 """
 
 from lance_stream.arguments import as_number
@@ -24,8 +24,8 @@ def restore(table: TableVersion, version: VersionSpec) -> TableVersion:
         version: The older one.
 
     Raises:
-        NotFoundError: The version does not exist (any more).
-        InvalidInputError: It is not a version of this branch.
+        NotFoundError: The version does not exist, or no longer exists.
+        InvalidInputError: The version belongs to another branch.
         CommitError: Every attempt conflicted with other commits.
     """
     number = _number_of(table, version)
@@ -42,7 +42,7 @@ def restore(table: TableVersion, version: VersionSpec) -> TableVersion:
 
 
 def _number_of(table: TableVersion, version: VersionSpec) -> int:
-    """Return the number of a version of the table's own branch."""
+    """Return the number of a version, which must be on the table's branch."""
     number = as_number(version)
     if version is None or (number is not None and number < 1):
         raise InvalidInputError(
@@ -54,13 +54,13 @@ def _number_of(table: TableVersion, version: VersionSpec) -> int:
     source = checkout(table, version)
     if source.branch != table.branch:
         raise InvalidInputError(
-            f"{version!r} is version {source.version} of "
-            f"{_called(source.branch)}, and this is {_called(table.branch)}: a restore can only "
-            "bring back a version of the same branch. To copy the rows of another branch, use "
-            "overwrite(ds.checkout(...).scan()) or upsert"
+            f"{version!r} is version {source.version} of {_branch_name(source.branch)}, and this "
+            f"is {_branch_name(table.branch)}: a restore can only bring back a version of the same "
+            "branch. To copy the rows of another branch, use overwrite(ds.checkout(...).scan()) "
+            "or upsert"
         )
     return source.version
 
 
-def _called(branch: str | None) -> str:
+def _branch_name(branch: str | None) -> str:
     return "the main branch" if branch is None else f"the branch {branch!r}"

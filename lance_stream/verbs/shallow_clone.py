@@ -1,14 +1,14 @@
 """Clones a version as a separate table, whose rows stay in the files of the cloned table.
 
     1  check that the clone's readers may open the cloned table's files, and find them there
-    2  begin the clone: a location that cannot be written to fails here
-    3  tag the version in the cloned table, so that a cleanup there keeps its files; and in each
-       table whose files that one names, being a clone itself
+    2  begin the clone; this fails if the location cannot be written to
+    3  tag the version in the cloned table, so that a cleanup there keeps its files; if that table
+       is itself a clone, also tag the versions whose files it names, in their tables
     4  publish the clone's first version (see `commit.cloning`)
 
-Killed after any step, it can be repeated. If a step fails, the clone is begun no longer. The tag is
-`lance_stream.clone.{digest}`, and its metadata name the clone's location. Nothing deletes it: a
-table does not learn that a clone of it was deleted, or has rewritten all its rows.
+A clone that was killed after any step can be repeated. If a step fails, step 2 is undone. The tag
+is `lance_stream.clone.{digest}`, and its metadata has the clone's location. Nothing deletes it: a
+table is not told when a clone of it is deleted, or has rewritten all its rows.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ def shallow_clone(
     """Clone a version; see `Dataset.shallow_clone`."""
     start = table if version is None else checkout(table, version)
     if not start.version:
-        raise NotFoundError(f"there is no table at {table.uri} that could be cloned")
+        raise NotFoundError(f"there is no table at {table.uri} to clone")
     options = as_options(table.storage_options if storage_options is None else storage_options)
     log = open_log(target_uri, options)
     target = TableVersion(os.fspath(target_uri), options, log.store, log, start.manifest)
@@ -60,13 +60,13 @@ def shallow_clone(
         pass
     else:
         raise InvalidInputError(
-            f"a dataset already exists at {log.store.uri}, at version {existing}: clone to a "
-            "location without one"
+            f"a dataset already exists at {log.store.uri}, at version {existing}. Clone to another "
+            "location"
         )
     if any(notes_on_missing_branch(log)):
         raise InvalidInputError(
-            f"{log.store.uri} is a location for a branch of another table, whose cleanup would "
-            "treat a clone there as its branch. Clone to another location; or create a branch: "
+            f"{log.store.uri} is within the branches of another table, whose cleanup would treat a "
+            "clone there as one of its branches. Clone to another location; or create a branch: "
             "ds.branches.create(name, version)"
         )
     check_may_write(source.manifest)
@@ -81,7 +81,7 @@ def shallow_clone(
     except CommitUncertainError:
         raise
     except (LanceStreamError, OSError):
-        if is_new:  # another clone can be made there
+        if is_new:  # so that the location can be used for another clone
             with suppress(LanceStreamError, OSError):
                 log.store.delete(CLONED_FROM)
         raise
@@ -89,8 +89,9 @@ def shallow_clone(
         log.store.delete(log.manifest_path(manifest.version))
         log.store.delete(CLONED_FROM)
         raise NotFoundError(
-            f"version {start.version} of {start.uri} was cleaned up while it was cloned, and the "
-            "clone was removed. Clone another version, or let the clone tag it (tag_source=True)"
+            f"version {start.version} of {start.uri} was cleaned up while it was being cloned, and "
+            "the clone was removed. Clone another version, or protect this one with a tag "
+            "(tag_source=True)"
         )
     return target.at(manifest)
 
@@ -99,8 +100,8 @@ def _check_can_be_read(source: Source, target: TableVersion) -> None:
     """Raise unless the readers of a clone can open the files that it will name.
 
     Raises:
-        UntrustedLocationError: They may not, without `trusted_locations`.
-        InvalidInputError: With their storage options they look elsewhere.
+        UntrustedLocationError: The files are outside of `trusted_locations`.
+        InvalidInputError: Their storage options lead to another location.
     """
     for base in source.base_paths:
         open_named(target.store, location_of_files(base.path), target.storage_options)
@@ -110,10 +111,10 @@ def _check_can_be_read(source: Source, target: TableVersion) -> None:
         manifest_size(named, source.manifest.version)
     except NotFoundError as error:
         raise InvalidInputError(
-            f"a clone at {target.uri} would look for the files of {source.location} with its own "
-            f"storage options, and with these there is no version {source.manifest.version} at "
-            f"{named.uri}. Give storage options that are valid for both, such as the endpoint of "
-            "the source"
+            f"readers of a clone at {target.uri} would open the files of {source.location} with "
+            "the clone's storage options, and with these there is no version "
+            f"{source.manifest.version} at {named.uri}. Pass storage options that are valid for "
+            "both, such as the endpoint of the source"
         ) from error
 
 
@@ -122,7 +123,7 @@ def _tag(refs: Refs, version: int, target: TableVersion) -> None:
 
     Raises:
         NotFoundError: The version has been cleaned up.
-        StoreRefusedError: Its table is read-only for us.
+        StoreRefusedError: The credentials do not allow writing to its table.
     """
     identity = "\n".join([target.location, refs.branch or "", str(version)])
     name = f"{CLONE_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"

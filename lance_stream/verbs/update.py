@@ -1,8 +1,8 @@
 """Updates: sets columns of the rows that match a condition to the values of SQL expressions.
 
-The rows are rewritten with all their columns, keep their row ids, and are deleted at their old
-position; or stay in place, and only the columns that are set are written again, where that costs
-less (`row_updates.in_place`). Every expression sees the row before the update.
+A row keeps its row id. It is either written to a new fragment with all its columns, and deleted
+from its old one; or, where that costs less, it stays in place and only the columns that are set are
+written again (`row_updates.in_place`). All expressions see the row as it was before the update.
 
 Source: facts of the format, section 4; observed in the reference.
 """
@@ -61,9 +61,9 @@ def update(
 
     Raises:
         NotFoundError: A column does not exist.
-        InvalidInputError: An expression is invalid, or its value does not fit its column;
-            nothing is changed.
-        CommitError: It was not committed, or the outcome is unknown.
+        InvalidInputError: An expression is invalid, or its value does not fit its column. Nothing
+            is changed.
+        CommitError: The update was not committed, or the outcome is unknown.
     """
     as_mapping(values, "new values must be a mapping from text to text, {'price': 'price * 2'}")
     if not values:
@@ -137,7 +137,7 @@ def _jobs(
     expressions: Mapping[str, Expression],
     target: WriteTarget,
 ) -> list[ColumnsJob]:
-    """Return what has to be written for rows that stay in place, one job for each fragment."""
+    """Return one job per fragment that writes the new columns of rows that stay in place."""
     schema = table.arrow_schema
 
     def new(stored: pa.RecordBatch, _which: slice) -> pa.RecordBatch:
@@ -157,14 +157,14 @@ def _jobs(
 
 
 def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
-    """Return values in a column's type, if each fits exactly; floats become the nearest ones.
+    """Return values in a column's type. They must fit exactly, except that floats are rounded.
 
-    A time without a zone is in UTC, so a column without one takes times with one.
+    Times without a time zone are in UTC, so a column without a time zone takes times with one.
     """
     values = _as_stored(values, field.type)
     batch = pa.RecordBatch.from_arrays([values], [name])
     if pa.types.is_integer(values.type) and pa.types.is_integer(field.type):
-        # Arithmetic widens types: what matters is whether the values fit.
+        # Arithmetic widens types, so check the values rather than the type.
         try:
             batch = pa.RecordBatch.from_arrays([values.cast(field.type)], [name])
         except pa.ArrowInvalid as error:
@@ -175,20 +175,21 @@ def _fitting(values: pa.Array, field: pa.Field, name: str) -> pa.Array:
 
 
 def _as_stored(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return values in the types of literals, such as the decimals of `array(0.5, 1)`."""
+    """Convert values that SQL computes in another type than the column has, such as decimals."""
     from lance_stream.expressions.evaluation.numbers import to_float
 
     source = values.type
     is_number = pa.types.is_decimal(source) or pa.types.is_floating(source)
     if is_number and pa.types.is_floating(target):
-        # as Spark's UPDATE stores them: `price * 2` of a float is a double
+        # as Spark's UPDATE does: `price * 2` is a double if `price` is a float
         return to_float(values, pa.float32() if pa.types.is_float16(target) else target)
     if pa.types.is_timestamp(source) and pa.types.is_timestamp(target) and source.tz != target.tz:
         return values.cast(pa.timestamp(source.unit)).cast(pa.timestamp(source.unit, target.tz))
     has_items = pa.types.is_list(target) or pa.types.is_fixed_size_list(target)
     if pa.types.is_list(source) and has_items:
         items = _as_stored(values.values, target.value_type)
-        offsets = pa.array(values.offsets.to_numpy())  # a slice takes no mask
+        # A copy, since `from_arrays` takes no mask with sliced offsets.
+        offsets = pa.array(values.offsets.to_numpy())
         return pa.ListArray.from_arrays(offsets, items, mask=_null_mask(values))
     return values
 

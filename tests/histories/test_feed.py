@@ -45,5 +45,5 @@ def test_a_feed_that_trusts_row_versions_fails(monkeypatch: pytest.MonkeyPatch) 
     def stamped_only(_: Any, unstamped: np.ndarray, stamped: np.ndarray, *__: Any) -> np.ndarray:
         return stamped
 
-    monkeypatch.setattr(diff._Judge, "_noted", stamped_only)
+    monkeypatch.setattr(diff._UpdateRules, "_updated", stamped_only)
     assert isinstance(life_with_a_rewritten_column().error, AssertionError)

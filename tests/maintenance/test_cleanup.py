@@ -327,7 +327,7 @@ def test_our_unneeded_files_are_removed() -> None:
     ds = ds.update_config({"lance_stream.tombstones": None})
     ds.table.store.write("_lance_stream/key_bounds/0.arrow", b"a cache")
     ds.tags.create("late", 3)
-    assert ds.cleanup(retain_versions=1).num_files["files of remembered deletes"] == 1
+    assert ds.cleanup(retain_versions=1).num_files["tombstone files"] == 1
     remaining = [text for text in paths_of(ds) if text.startswith("_lance_stream")]
     assert len(remaining) == 3
     assert remaining[0] == "_lance_stream/key_bounds/0.arrow"

@@ -168,7 +168,7 @@ def test_structs_around_a_key_stay_non_nullable(tmp_path: Path) -> None:
     rows = table_of(pa.field("x", pa.struct([part]), False), {"y": 1})
     ds = lance_stream.create_dataset(str(tmp_path / "t"), rows)
     assert lance.dataset(tmp_path / "t").to_table().equals(rows)
-    with pytest.raises(InvalidInputError, match="a part of it, is part of the table's primary key"):
+    with pytest.raises(InvalidInputError, match="a part of it, is in the table's primary key"):
         ds.alter_columns({"path": "x", "nullable": True})
 
 

@@ -171,7 +171,7 @@ def test_clones_of_unknown_origin_need_no_tag(uri: str, tmp_path: Path) -> None:
     one = tmp_path / "one"
     lance.dataset(uri).shallow_clone(str(one), 3)
     open_dataset(one).append(rows(8)).cleanup(retain_versions=1)
-    with pytest.raises(InvalidInputError, match="it is unknown which version there has them"):
+    with pytest.raises(InvalidInputError, match="unknown which version of that table names them"):
         open_dataset(one).shallow_clone(tmp_path / "two")
     assert not (tmp_path / "two").exists()
     made = open_dataset(one).shallow_clone(tmp_path / "two", tag_source=False)

@@ -175,7 +175,7 @@ def test_rows_for_a_deleted_table_are_refused(uri: str) -> None:
     for file in store.list():
         if not file.path.startswith("data/"):
             store.delete(file.path)
-    with pytest.raises(TableReplacedError, match="the table was deleted since"):
+    with pytest.raises(TableReplacedError, match="the table has been deleted since"):
         commit_job(job, fragments)
     assert len(files_of(uri)) == 1  # that of the first rows, which no job deletes
 

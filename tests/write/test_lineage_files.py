@@ -79,18 +79,18 @@ def test_tables_without_the_setting_keep_lineage(ds: Dataset) -> None:
 def test_lineage_limits_must_be_numbers(ds: Dataset) -> None:
     """A limit that cannot be parsed must fail when it is set, not at the next commit."""
     for limit in ("many", "-1", "1e3", ""):
-        with pytest.raises(InvalidInputError, match="should be a number of bytes"):
+        with pytest.raises(InvalidInputError, match="must be a number of bytes"):
             ds.update_config({LIMIT: limit})
-    with pytest.raises(InvalidInputError, match="should be a number of bytes"):
+    with pytest.raises(InvalidInputError, match="must be a number of bytes"):
         lance_stream.create_dataset("memory://limits/t", SCHEMA, config={LIMIT: "1 MB"})
 
 
 def test_the_switch_is_true_or_false(ds: Dataset) -> None:
     """Any other value would be ignored silently."""
     for switch in ("yes", "1", "on", ""):
-        with pytest.raises(InvalidInputError, match="should be 'true' or 'false'"):
+        with pytest.raises(InvalidInputError, match="must be 'true' or 'false'"):
             ds.update_config({SPILL: switch})
-        with pytest.raises(InvalidInputError, match="should be 'true' or 'false'"):
+        with pytest.raises(InvalidInputError, match="must be 'true' or 'false'"):
             lance_stream.create_dataset("memory://switch/t", SCHEMA, config={SPILL: switch})
 
 

@@ -56,7 +56,7 @@ from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import max_fragment_id
-from lance_stream.table.conflicts.carried_rows import RewrittenRows, by_new_fragment, killed_since
+from lance_stream.table.conflicts.carried_rows import RewrittenRows, by_new_fragment, deleted_since
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations.moved_rows import Rewrite, RewriteGroup
@@ -274,11 +274,11 @@ def _still_there(
         now = newest.manifest.fragments.by_id(planned.id)
         same = now is not None and replace(now, deletion_file=planned.deletion_file) == planned
         killed = (
-            killed_since(rows, _deleted_now(newest, now, planned, rows)) if now and same else None
+            deleted_since(rows, _deleted_now(newest, now, planned, rows)) if now and same else None
         )
         if now is not None and killed is not None:
             old.append(_without_lineage(now))
-        positions.append(killed_since(rows, None) if killed is None else killed)
+        positions.append(deleted_since(rows, None) if killed is None else killed)
     deleted = by_new_fragment(
         [position for position in positions if position is not None],
         [row.num_written for row in group.rows],

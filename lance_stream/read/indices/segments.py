@@ -34,7 +34,7 @@ from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
 from lance_stream.schema.types.logical_types import STRUCT
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.apply.index_coverage import FRAGMENT_REUSE, says_addresses
+from lance_stream.table.apply.index_coverage import FRAGMENT_REUSE, refers_by_address
 from lance_stream.table.fragments.deletion_vectors import which_in_bitmap
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.index_kinds import kind_of
@@ -224,7 +224,7 @@ class Plan:
     @property
     def has_addresses(self) -> bool:
         """Whether its ids are row addresses, also in a table with stable row ids."""
-        return says_addresses(self.segment.metadata)
+        return refers_by_address(self.segment.metadata)
 
     def search(self, most: int) -> RowIds | None:
         """Return the ids of rows for which the condition may be true; None if more than `most`.

@@ -63,7 +63,7 @@ from lance_stream.spark.writer.upsert_writer import UpsertJob, commit_upsert, pl
 from lance_stream.spark.writer.upsert_writer import discard as discard_staged
 from lance_stream.table.fragments.fragment import Fragment, decode_fragment, encode_fragment
 from lance_stream.upsert.large.staged_rows import StagedRows
-from lance_stream.verbs.jobs import WriteJob, check_is_in, commit_job, discard, plan_job
+from lance_stream.verbs.jobs import WriteJob, commit_job, discard, plan_job, require_ledger_entry
 from lance_stream.write.fragments import write_fragments
 from lance_stream.write.row_checks import BadRows
 
@@ -370,7 +370,7 @@ def _commit(
         identity = replace(batch.batch, rules=_rules_of(job))
         batch = replace(batch, batch=identity, digest=add_up(part.digest for part in parts))
         if any(part.is_in for part in parts):
-            entry = check_is_in(job, batch)
+            entry = require_ledger_entry(job, batch)
             _log.info(
                 "%s: %s is already committed, as version %s", job.uri, batch.batch, entry.version
             )

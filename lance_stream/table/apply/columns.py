@@ -4,7 +4,8 @@
     Project            replaces the schema; data files without a remaining column are dropped
     DataReplacement    replaces a data file by another with the same columns
 
-A row whose values were replaced counts as updated in this version; so does a row with a new column.
+A row whose values were replaced, or that got values in a new column, counts as updated in this
+version.
 
 Source:  facts of the format, section 4; measured on the reference.
 """
@@ -32,7 +33,7 @@ def merge(start: Manifest, operation: Merge) -> Manifest:
     """Return the version with the fragments and columns of a merge.
 
     Raises:
-        InvalidInputError: A fragment of the table is missing among them, or has other rows.
+        InvalidInputError: A fragment of the table is missing, or has another number of rows.
     """
     before = {fragment.id: fragment for fragment in start.fragments}
     merged: list[Fragment] = []
@@ -43,7 +44,7 @@ def merge(start: Manifest, operation: Merge) -> Manifest:
         if old is None:
             new.append(replace(planned, id=0))
             continue
-        # old writers did not state the number of rows, and neither does the plan
+        # A plan made from a fragment of an old writer has no row count either.
         if planned.physical_rows and old.physical_rows != planned.physical_rows:
             raise InvalidInputError(
                 f"fragment {old.id} has {old.physical_rows} rows, but {planned.physical_rows} "
@@ -52,15 +53,17 @@ def merge(start: Manifest, operation: Merge) -> Manifest:
         for file in planned.files:
             if file not in old.files:
                 check_file_version(start, file)
-        now = replace(old, files=planned.files)
-        if now.files != old.files:
-            rewritten[old.id] = _refiled(old, now)
+        fragment = replace(old, files=planned.files)
+        if fragment.files != old.files:
+            rewritten[old.id] = _moved_fields(old, fragment)
             if has_stable_row_ids(start):
-                now = replace(now, last_updated_at_versions=uniform_stamps(now, start.version))
-        merged.append(now)
+                fragment = replace(
+                    fragment, last_updated_at_versions=uniform_stamps(fragment, start.version)
+                )
+        merged.append(fragment)
     if before:
         raise InvalidInputError(
-            f"a merge states every fragment of the table, but {sorted(before)} are missing"
+            f"a merge must list every fragment of the table, but {sorted(before)} are missing"
         )
     manifest = with_new_fragments(
         replace(start, schema=operation.schema), FragmentList.of(merged), new
@@ -75,12 +78,12 @@ def project(start: Manifest, operation: Project) -> Manifest:
     fragments = start.fragments
     if not field_ids.issuperset(field.id for field in start.schema.walk()):
         changes: dict[int, Fragment | None] = {}
-        for at, fragment in enumerate(fragments):
+        for index, fragment in enumerate(fragments):
             files = tuple(
                 file for file in fragment.files if not field_ids.isdisjoint(file.field_ids)
             )
             if files != fragment.files:
-                changes[at] = replace(fragment, files=files)
+                changes[index] = replace(fragment, files=files)
         fragments = fragments.replaced(changes)
     manifest = replace(
         start, schema=schema, fragments=fragments, max_fragment_id=max_fragment_id(start)
@@ -106,12 +109,14 @@ def data_replacement(start: Manifest, operation: DataReplacement) -> Manifest:
                 f"{start.version - 1} has no such fragment"
             )
         check_file_version(start, file)
-        at = positions[fragment_id]
-        old = changes.get(at) or start.fragments[at]
-        now = replace(old, files=_replaced(old, file, start.schema))
+        index = positions[fragment_id]
+        old = changes.get(index) or start.fragments[index]
+        fragment = replace(old, files=_replaced(old, file, start.schema))
         if has_stable_row_ids(start):
-            now = replace(now, last_updated_at_versions=uniform_stamps(now, start.version))
-        changes[at] = now
+            fragment = replace(
+                fragment, last_updated_at_versions=uniform_stamps(fragment, start.version)
+            )
+        changes[index] = fragment
         rewritten[fragment_id] = {*rewritten[fragment_id], *file.field_ids}
     manifest = replace(start, fragments=start.fragments.replaced(changes))
     return _with_indices(manifest, rewritten)
@@ -119,16 +124,16 @@ def data_replacement(start: Manifest, operation: DataReplacement) -> Manifest:
 
 def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataFile, ...]:
     """Return the files of a fragment, with a new one that replaces its columns."""
-    for at, old in enumerate(fragment.files):
+    for index, old in enumerate(fragment.files):
         if old.field_ids == file.field_ids and old.file_version == file.file_version:
-            return (*fragment.files[:at], file, *fragment.files[at + 1 :])
+            return (*fragment.files[:index], file, *fragment.files[index + 1 :])
     stored_ids = {field_id for old in fragment.files for field_id in old.field_ids}
     if stored_ids.isdisjoint(file.field_ids):
         return (*fragment.files, file)
     if not stored_ids.issuperset(file.field_ids):
         raise InvalidInputError(
-            f"the data file {file.path!r} holds columns of fragment {fragment.id} together with "
-            "others that it does not have; replace them by two files"
+            f"the data file {file.path!r} holds columns that fragment {fragment.id} stores "
+            "together with columns that it does not; write two files"
         )
     new_ids = set(file.field_ids)
     if any(file.file_version[0] < 2 and new_ids & set(file.field_ids) for file in fragment.files):
@@ -136,9 +141,12 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
             f"columns of fragment {fragment.id} are stored in a file of version 0.1, which can "
             "only be replaced as a whole"
         )
-    live = schema.ids_in_files()
+    used_ids = schema.ids_in_files()
     old_files = [_without(old, file.field_ids) for old in fragment.files]
-    return (*(old_file for old_file in old_files if not live.isdisjoint(old_file.field_ids)), file)
+    return (
+        *(old_file for old_file in old_files if not used_ids.isdisjoint(old_file.field_ids)),
+        file,
+    )
 
 
 def _without(file: DataFile, field_ids: Collection[int]) -> DataFile:
@@ -150,13 +158,13 @@ def _without(file: DataFile, field_ids: Collection[int]) -> DataFile:
     return replace(file, field_ids=remaining_ids)
 
 
-def _refiled(old: Fragment, now: Fragment) -> set[int]:
-    """Return the fields that are in another file than before."""
+def _moved_fields(old: Fragment, new: Fragment) -> set[int]:
+    """Return the ids of the fields that are in another file than before."""
     before = {
         field_id: file.path for file in old.files for field_id in file.field_ids if field_id >= 0
     }
     after = {
-        field_id: file.path for file in now.files for field_id in file.field_ids if field_id >= 0
+        field_id: file.path for file in new.files for field_id in file.field_ids if field_id >= 0
     }
     return {key for key, path in after.items() if before.get(key, path) != path}
 

@@ -1,9 +1,9 @@
-"""Config and metadata: entries are set, removed, or replaced as a whole.
+"""Config and metadata: entries are set or removed, or a map is replaced as a whole.
 
-Differs: Replacing the whole config keeps our own entries: without the ledger a stream would write
-         its last batches twice, without the tombstones a late row would undo a delete, without
-         the manifest store's mark others would publish elsewhere. An entry can still be removed
-         by its name.
+Differs: Replacing the whole config keeps our entries. Without the ledger, a stream would write its
+         last batches twice; without the tombstones, a late row would undo a delete; without the
+         mark of a manifest store, other writers would publish elsewhere. An entry can still be
+         removed by its name.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from lance_stream.table.config import ledger_entries, manifest_store_mark, tombs
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 
-_OURS = (ledger_entries.PREFIX, tombstones.CONFIG_KEY, manifest_store_mark.CONFIG_KEY)
+_PROTECTED_PREFIXES = (ledger_entries.PREFIX, tombstones.CONFIG_KEY, manifest_store_mark.CONFIG_KEY)
 _PRIMARY_KEY = (
     "lance-schema:unenforced-primary-key",
     "lance-schema:unenforced-primary-key:position",
@@ -34,9 +34,11 @@ def update_config(start: Manifest, operation: UpdateConfig) -> Manifest:
     for key in operation.old_delete_keys:
         config.pop(key, None)
     if operation.config is not None:
-        ledger = {key: value for key, value in config.items() if key.startswith(_OURS)}
+        protected = {
+            key: value for key, value in config.items() if key.startswith(_PROTECTED_PREFIXES)
+        }
         if operation.config.replace:
-            config = ledger
+            config = protected
         config = _updated(config, replace(operation.config, replace=False), str)
     return replace(
         start,
@@ -62,8 +64,10 @@ def _with_metadata(schema: Schema, operation: UpdateConfig) -> Schema:
         if schema.field_by_id(field_id) is None:
             raise InvalidInputError(f"the table has no field with the id {field_id}")
     if any(field.primary_key_position is not None for field in schema.walk()):
-        named = {key for update in updates.values() for key, _ in update.entries}
-        if not named.isdisjoint(_PRIMARY_KEY) or any(update.replace for update in updates.values()):
+        changed_keys = {key for update in updates.values() for key, _ in update.entries}
+        if not changed_keys.isdisjoint(_PRIMARY_KEY) or any(
+            update.replace for update in updates.values()
+        ):
             raise InvalidInputError("the primary key of a table cannot be changed once it is set")
     return Schema(tuple(_field_with_metadata(field, updates) for field in schema.fields), metadata)
 
@@ -74,8 +78,8 @@ def _field_with_metadata(field: Field, updates: Mapping[int, MapUpdate]) -> Fiel
     if update is None:
         return field if children == field.children else replace(field, children=children)
     metadata = _updated(field.metadata, update, str.encode)
-    named = {key for key, _ in update.entries}
-    if named.isdisjoint(_PRIMARY_KEY):
+    changed_keys = {key for key, _ in update.entries}
+    if changed_keys.isdisjoint(_PRIMARY_KEY):
         return replace(field, children=children, metadata=metadata)
     return replace(
         field,
@@ -92,8 +96,8 @@ def _primary_key_position(metadata: Mapping[str, bytes]) -> int | None:
     if flag.lower() in ("true", "1", "yes", "on"):
         return 0
     raise InvalidInputError(
-        f"{flag or position!r} does not make a field part of the primary key: "
-        f"{_PRIMARY_KEY[0]} is 'true', or {_PRIMARY_KEY[1]} a number"
+        f"{flag or position!r} does not make a field part of the primary key: {_PRIMARY_KEY[0]} "
+        f"must be 'true', or {_PRIMARY_KEY[1]} a number"
     )
 
 

@@ -1,16 +1,17 @@
-"""Fields that are in two data files of a fragment, as Lance 0.10 left them.
+"""Repairs fields that are in two data files of a fragment, as Lance 0.10 wrote them.
 
-The new values of a replaced column were written to another file under its old id, and the old file
-kept the id. The last file is read (`table.fragments.fragment.columns_of_files`). The next version
-marks the column in the old files as no longer used, so that no reader mistakes the old values for
-the new ones; a file without any used column is dropped.
+Lance 0.10 wrote the new values of a replaced column to another file under the same field id,
+without removing the id from the old file. Readers use the last file
+(`table.fragments.fragment.columns_of_files`). The next version marks the column as unused in the
+older files, so that no reader mistakes the old values for the new ones, and drops files without any
+used column.
 
-In a file of version 0.1, whose columns are counted from the first field's id, the first field
+In a file of version 0.1, whose columns are numbered from the first field's id, the first field
 cannot be marked: such a fragment is left unchanged.
 
 Source:  the reference's crate lance, io/commit, fix_schema.
-Differs: The reference gives the column a new id, in the schema and in the last files. A file of
-         0.1 that the same commit appends then has its columns in other places.
+Differs: The reference gives the column a new id, in the schema and in the last files. Then the
+         columns of a 0.1 file that the same commit appends are at the wrong positions.
 """
 
 from collections.abc import Container, Sequence
@@ -24,8 +25,8 @@ _LAST_RELEASE = (0, 10)
 
 
 def may_have_field_twice(manifest: Manifest | None) -> bool:
-    """Return whether a version is by a writer that may have left a field in two files."""
-    # writers before 0.8 stated no writer version, and added no columns to files
+    """Return whether the writer of a version may have stored a field in two files."""
+    # Writers before 0.8 recorded no writer version, and did not add columns.
     return (
         manifest is not None
         and manifest.writer_version is not None
@@ -43,7 +44,7 @@ def _is_old(writer: WriterVersion) -> bool:
 
 def with_fields_once(manifest: Manifest) -> Manifest:
     """Return a version in which no field is in two data files of a fragment."""
-    # the parts of a struct may be in several files, which name the struct, too
+    # The parts of a struct may be in several files, all of which name the struct.
     structs = {field.id for field in manifest.schema.walk() if not field.is_leaf}
     changes: dict[int, Fragment | None] = {}
     for index, fragment in enumerate(manifest.fragments):
@@ -56,14 +57,14 @@ def with_fields_once(manifest: Manifest) -> Manifest:
 
 
 def _with_last_only(files: Sequence[DataFile], structs: Container[int]) -> tuple[DataFile, ...]:
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     data_files: list[DataFile] = []
     for file in reversed(files):
         ids = tuple(
-            TOMBSTONED_ID if field_id in seen and field_id not in structs else field_id
+            TOMBSTONED_ID if field_id in seen_ids and field_id not in structs else field_id
             for field_id in file.field_ids
         )
-        seen.update(file.field_ids)
+        seen_ids.update(file.field_ids)
         if all(field_id == TOMBSTONED_ID for field_id in ids):
             continue
         if ids[0] == TOMBSTONED_ID and not file.column_indices:

@@ -1,24 +1,26 @@
 """The coverage of indices after an operation.
 
 An index lists the fragments that it covers. A query takes the rows of these from the index and
-scans the others, so a missing fragment costs time, and one too many gives wrong results. Most
-indices refer to rows by row id, which moved rows keep; some by row address, which they do not.
+scans the others. So a missing fragment costs time, and one too many gives wrong results. Most
+indices refer to rows by row id, which stays the same when a row moves; some by row address, which
+does not.
 
-    a column is rewritten in place   the fragments leave the coverage of indices on the column
-    rows move to a new fragment      it enters the coverage of indices by row id that are on no
-                                     changed column and covered every fragment the rows came from
-    fragments are rewritten          indices by row id follow; the old fragments leave the coverage
-                                     of others. Old fragments with deleted rows stay covered beside
-                                     the new ones: a covered fragment that no longer exists tells
-                                     readers that the index has deleted rows
+    a column is rewritten in place   indices on the column no longer cover the fragments
+    rows move to a new fragment      an index covers it if it refers to rows by row id, is on no
+                                     changed column, and covered all fragments the rows came from
+    fragments are rewritten          an index by row id covers the new fragments, any other index
+                                     neither the new nor the old ones. Old fragments with deleted
+                                     rows stay covered as well: a covered fragment that no longer
+                                     exists tells readers that the index has deleted rows
     a column is dropped              indices on it are dropped
-    an index covers nothing          the last segment of its name is kept, as a definition to
-                                     rebuild; others are dropped
+    an index covers nothing          the oldest segment of its name is kept, as a definition to
+                                     rebuild the index from; others are dropped
 
 Source:  table.proto, IndexMetadata; measured on the reference.
 Differs: Indices on parts of a rewritten struct lose the coverage, too. After a rewrite that drops
-         deleted rows, the reference removes the old fragments from the coverage, and its nearest
-         vector search returns fewer rows than requested: deleted rows take their places.
+         deleted rows, the reference removes the old fragments from the coverage. Then its nearest
+         vector search returns fewer rows than requested, because deleted rows are among the
+         nearest.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -35,12 +37,12 @@ from lance_stream.table.operations.moved_rows import RewriteGroup, RewrittenInde
 from lance_stream.table.write_ahead_logs import WRITE_AHEAD_LOG
 
 FRAGMENT_REUSE = "__lance_frag_reuse"
-"""The name of the index that says where compactions have moved rows."""
+"""The name of the index that records where compactions have moved rows."""
 
 Indices = tuple[IndexMetadata, ...]
 
-_MOST_FRAGMENTS = 1 << 26
-_HAS_ZONES = ("ZoneMapIndexDetails", "BloomFilterIndexDetails")
+_MAX_FRAGMENTS = 1 << 26
+_ZONE_DETAILS = ("ZoneMapIndexDetails", "BloomFilterIndexDetails")
 _BTREE = "BTreeIndexDetails"
 _FM = "lance.index.pb.FMIndexDetails"
 
@@ -61,14 +63,15 @@ def with_indices(manifest: Manifest, change: Callable[[Indices], Indices]) -> Ma
 
 
 def keep_old_values(manifest: Manifest, field_ids: Collection[int]) -> bool:
-    """Return whether indices may answer with the old values of columns that are changed in place.
+    """Return whether indices may return old values of columns that are changed in place.
 
-    After a compaction with deferred remapping, indices may name removed fragments. Queries
-    follow the history of moved rows in the fragment reuse index, and what is changed in place in
-    one of the new fragments cannot leave the coverage of such indices.
+    After a compaction with deferred remapping, indices may cover removed fragments. Queries find
+    their rows through the fragment reuse index, so a new fragment cannot be removed from the
+    coverage when its values change in place.
 
-    When the reference updates a zone map or a Bloom filter, it keeps the zones of fragments that
-    had left its coverage, beside the new ones. So rows that were null are found as nulls.
+    When the reference updates a zone map or a Bloom filter, it adds the new zones and keeps those
+    of fragments that the index no longer covered. So a query for nulls returns rows that are not
+    null any more.
 
     Args:
         manifest: The version.
@@ -88,12 +91,12 @@ def keep_old_values(manifest: Manifest, field_ids: Collection[int]) -> bool:
 def has_zones(index: IndexMetadata) -> bool:
     """Return whether an index is a zone map or a Bloom filter.
 
-    They say of zones of a fragment which values may be in them.
+    These store which values may occur in each zone of a fragment.
     """
-    return index.details is not None and index.details[0].endswith(_HAS_ZONES)
+    return index.details is not None and index.details[0].endswith(_ZONE_DETAILS)
 
 
-def says_addresses(index: IndexMetadata) -> bool:
+def refers_by_address(index: IndexMetadata) -> bool:
     """Return whether an index refers to rows by address, so that it cannot follow moved rows."""
     if index.details is None:
         return False
@@ -108,11 +111,11 @@ def says_addresses(index: IndexMetadata) -> bool:
 def without_rewritten_columns(
     indices: Indices, rewritten: Mapping[int, Collection[int]], schema: Schema
 ) -> Indices:
-    """Return indices that no longer cover fragments whose columns have new values.
+    """Return indices without the fragments whose indexed columns have new values.
 
     Args:
         indices: The indices before.
-        rewritten: By fragment id, the ids of the fields that were rewritten in it.
+        rewritten: Maps fragment ids to the ids of the fields that were rewritten.
         schema: The table's columns.
     """
     by_fields: dict[frozenset[int], BitMap] = {}
@@ -125,7 +128,7 @@ def without_rewritten_columns(
         for field_ids, fragment_ids in by_fields.items():
             if not field_ids.isdisjoint(index.field_ids):
                 rewritten_ids |= fragment_ids
-        return _less(index, rewritten_ids)
+        return _without_fragments(index, rewritten_ids)
 
     return tuple(index if is_system_index(index) else change(index) for index in indices)
 
@@ -136,18 +139,18 @@ def with_moved_rows(
     source_ids: Iterable[int],
     changed_fields: Collection[int],
 ) -> Indices:
-    """Return indices that cover new fragments if they have all of their rows.
+    """Return indices that also cover new fragments, where they have all of their rows.
 
     Args:
         indices: The indices before.
-        new_ids: Fragments whose rows were all in the table before.
+        new_ids: The new fragments whose rows were all in the table before.
         source_ids: All fragments from which rows were moved.
         changed_fields: The fields that have new values in the moved rows.
     """
     added, sources = BitMap(new_ids), BitMap(source_ids)
 
     def change(index: IndexMetadata) -> IndexMetadata:
-        if says_addresses(index) or not index.fragment_bitmap:
+        if refers_by_address(index) or not index.fragment_bitmap:
             return index
         if not set(changed_fields).isdisjoint(index.field_ids):
             return index
@@ -170,9 +173,9 @@ def with_rewritten_fragments(
 
     Args:
         indices: The indices before.
-        groups: Which fragments replaced which; the new ones have their ids.
-        rewritten: The indices that were rewritten with them.
-        stable_row_ids: Whether rows keep their ids as they move.
+        groups: Old fragments and those that replace them, which have their final ids.
+        rewritten: The indices that were rewritten together with the fragments.
+        stable_row_ids: Whether the table has stable row ids.
 
     Raises:
         UnsupportedFeatureError: The table keeps a history of moved rows for its indices.
@@ -193,13 +196,13 @@ def with_rewritten_fragments(
             )
         replacement = replacements.get(index.uuid)
         if replacement is not None:
-            following = _following(index, groups, has_deleted_rows=False)
-            return replace(following, uuid=replacement.new_id, files=replacement.new_files)
+            covering = _with_new_fragments(index, groups, has_deleted_rows=False)
+            return replace(covering, uuid=replacement.new_id, files=replacement.new_files)
         if is_system_index(index) or not index.fragment_bitmap:
             return index
-        if not stable_row_ids or says_addresses(index):
-            return _less(index, old)
-        return _following(index, groups, has_deleted_rows=True)
+        if not stable_row_ids or refers_by_address(index):
+            return _without_fragments(index, old)
+        return _with_new_fragments(index, groups, has_deleted_rows=True)
 
     return tuple(map(change, indices))
 
@@ -219,27 +222,27 @@ def relevant(indices: Indices, schema: Schema, fragment_ids: Iterable[int]) -> I
         if is_system_index(index) or field_ids.issuperset(index.field_ids)
     ]
     if any(index.name == FRAGMENT_REUSE and index.index_version for index in survivors):
-        # Their coverage is followed through the history: it may look empty without being so.
+        # The coverage is mapped through the history, so it is not empty although it looks so.
         return tuple(survivors)
-    living = BitMap(fragment_ids)
-    serving: dict[str, int] = {}
-    first: dict[str, IndexMetadata] = {}
+    current_ids = BitMap(fragment_ids)
+    num_serving: dict[str, int] = {}
+    oldest: dict[str, IndexMetadata] = {}
     for index in survivors:
         if index.fragment_bitmap:
-            serving.setdefault(index.name, 0)
-            serving[index.name] += bool(coverage(index) & living)
-            best = first.get(index.name)
-            if best is None or _age(index) < _age(best):
-                first[index.name] = index
+            num_serving.setdefault(index.name, 0)
+            num_serving[index.name] += bool(coverage(index) & current_ids)
+            previous = oldest.get(index.name)
+            if previous is None or _age(index) < _age(previous):
+                oldest[index.name] = index
 
     def keeps(index: IndexMetadata) -> bool:
-        # Without a bitmap the coverage is unknown, which is not the same as empty.
+        # Without a bitmap the coverage is unknown, not empty.
         if index.name == FRAGMENT_REUSE or not index.fragment_bitmap:
             return True
-        if serving[index.name]:
-            alone = sum(other.name == index.name for other in survivors) == 1
-            return alone or bool(coverage(index) & living)
-        return index is first[index.name]
+        if num_serving[index.name]:
+            is_only_segment = sum(other.name == index.name for other in survivors) == 1
+            return is_only_segment or bool(coverage(index) & current_ids)
+        return index is oldest[index.name]
 
     return tuple(filter(keeps, survivors))
 
@@ -256,18 +259,18 @@ def coverage(index: IndexMetadata) -> BitMap:
         CorruptDataError: Its bitmap is damaged.
     """
     try:
-        return BitMap(decode_bitmap(index.fragment_bitmap, _MOST_FRAGMENTS))
+        return BitMap(decode_bitmap(index.fragment_bitmap, _MAX_FRAGMENTS))
     except CorruptDataError as error:
         error.add_note(f"the fragment bitmap of the index {index.name!r}")
         raise
 
 
 def _age(index: IndexMetadata) -> tuple[bool, int, int]:
-    # The version that an index was built from is not its age: rewriting the index raises it.
+    # The dataset version of an index is not its age: it increases when the index is rewritten.
     return index.created_at is None, index.created_at or 0, index.dataset_version
 
 
-def _less(index: IndexMetadata, removed_ids: BitMap) -> IndexMetadata:
+def _without_fragments(index: IndexMetadata, removed_ids: BitMap) -> IndexMetadata:
     if not index.fragment_bitmap or not removed_ids:
         return index
     covered = coverage(index)
@@ -276,26 +279,26 @@ def _less(index: IndexMetadata, removed_ids: BitMap) -> IndexMetadata:
     return replace(index, fragment_bitmap=(covered - removed_ids).serialize())
 
 
-def _following(
+def _with_new_fragments(
     index: IndexMetadata, groups: Sequence[RewriteGroup], *, has_deleted_rows: bool
 ) -> IndexMetadata:
-    """Return an index that covers the new fragments of a group if it covered all old ones.
+    """Return an index that covers the new fragments of all groups that it covered completely.
 
     Args:
         index: The index before.
-        groups: Which fragments replaced which.
-        has_deleted_rows: Whether the index still has the deleted rows that the groups drop.
+        groups: Old fragments and those that replace them.
+        has_deleted_rows: Whether the index still has the deleted rows that the rewrite dropped.
     """
     before = covered = coverage(index)
     for group in groups:
         old = BitMap(fragment.id for fragment in group.old_fragments)
         if not old & before:
             continue
-        follows = old.issubset(before)
+        covers_all = old.issubset(before)
         has_deletions = any(fragment.deletion_file is not None for fragment in group.old_fragments)
-        if not (follows and has_deletions and has_deleted_rows):
+        if not (covers_all and has_deletions and has_deleted_rows):
             covered = covered - old
-        if follows:
+        if covers_all:
             covered |= BitMap(fragment.id for fragment in group.new_fragments)
     return replace(index, fragment_bitmap=covered.serialize())
 

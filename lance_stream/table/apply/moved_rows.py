@@ -23,15 +23,17 @@ from lance_stream.table.operations.moved_rows import ReserveFragments, Rewrite, 
 
 
 def reserve_fragments(start: Manifest, operation: ReserveFragments) -> Manifest:
-    """Return the version in which some fragment ids count as used.
+    """Return the version in which more fragment ids are reserved.
 
     Raises:
-        InvalidInputError: There are too few ids left.
+        InvalidInputError: There are not enough ids left.
     """
     highest = max_fragment_id(start)
     reserved = (-1 if highest is None else highest) + operation.num_fragments
     if reserved > MAX_FRAGMENT_ID:
-        raise InvalidInputError(f"{operation.num_fragments} fragment ids are not left")
+        raise InvalidInputError(
+            f"the table has fewer than {operation.num_fragments} unused fragment ids"
+        )
     return replace(start, max_fragment_id=reserved if reserved >= 0 else None)
 
 
@@ -40,9 +42,9 @@ def rewrite(start: Manifest, operation: Rewrite) -> Manifest:
 
     Raises:
         IncompatibleConflictError: A replaced fragment does not exist.
-        RetryableConflictError: The id that a new fragment states is taken.
-        InvalidInputError: A fragment is replaced twice, a new one does not state an id of its own,
-            or lacks its row ids and row versions, or a group does not have as many rows as before.
+        RetryableConflictError: The id of a new fragment is in use.
+        InvalidInputError: A fragment is replaced twice; a new one has no unique id, or lacks its
+            row ids and row versions; or a group does not have as many live rows as before.
     """
     groups = operation.groups or _one_group(operation)
     positions = start.fragments.index_by_id
@@ -85,28 +87,28 @@ def _one_group(operation: Rewrite) -> tuple[RewriteGroup, ...]:
 
 
 def _check_ids(start: Manifest, new: Sequence[Fragment]) -> None:
-    """Raise unless every new fragment states a distinct id that is not in use."""
+    """Raise unless every new fragment has a distinct id that is not in use."""
     ids = [fragment.id for fragment in new]
     if len(set(ids)) < len(ids) or not all(0 < id_ <= MAX_FRAGMENT_ID for id_ in ids):
         raise InvalidInputError(f"rewritten fragments cannot have the ids {ids}")
     used_ids = sorted(set(ids).intersection(start.fragments.ids))
     if used_ids:
         raise RetryableConflictError(
-            f"another writer has taken the fragment ids {used_ids}, which a rewrite states for its "
-            "new fragments. Plan it again",
+            f"another writer has used the fragment ids {used_ids} of a rewrite's new fragments. "
+            "Plan the rewrite again",
             start.version - 1,
         )
 
 
 def _check_group(start: Manifest, group: RewriteGroup) -> None:
-    # Rows that were deleted while they were rewritten are deleted in the new fragments.
-    alive = [replace(fragment, deletion_file=None) for fragment in group.new_fragments]
-    check_new_fragments(start, alive)
+    # A new fragment has a deletion file if rows were deleted while they were rewritten.
+    without_deletions = [replace(fragment, deletion_file=None) for fragment in group.new_fragments]
+    check_new_fragments(start, without_deletions)
     if not all(fragment.num_live_rows > 0 for fragment in group.new_fragments):
         raise InvalidInputError("a rewritten fragment has no live row")
     stable = has_stable_row_ids(start)
     if any(fragment.row_ids is None for fragment in group.new_fragments) and stable:
-        raise InvalidInputError("a rewritten fragment does not state the row ids of its rows")
+        raise InvalidInputError("a rewritten fragment has no row ids")
     old = sum(
         start.fragments[start.fragments.index_by_id[fragment.id]].num_live_rows
         for fragment in group.old_fragments
@@ -115,5 +117,5 @@ def _check_group(start: Manifest, group: RewriteGroup) -> None:
     if old != new:
         ids = [fragment.id for fragment in group.old_fragments]
         raise InvalidInputError(
-            f"{old} rows of the fragments {ids} would be {new} rows after they are rewritten"
+            f"the fragments {ids} have {old} live rows, but {new} after the rewrite"
         )

@@ -1,14 +1,14 @@
-"""Assigns what depends on the newest version to new fragments: ids, row ids, row versions.
+"""Assigns ids, row ids and row versions to new fragments.
 
     fragment id     one after the largest ever used
-    row ids         from next_row_id on; moved rows keep theirs, and come first
+    row ids         from next_row_id on; moved rows come first, and keep theirs
     created at      this version; moved rows keep theirs
     last updated    this version
 
 Source:  facts of the format, section 4.
-Differs: The created-at version of a moved row is looked up in the fragments from which the
-         operation moves rows, and in the others only if it is not found there: an upsert into a
-         table of 20,000 fragments decodes only the few that it changes.
+Differs: The created-at version of a moved row is looked up first in the fragments from which the
+         operation moves rows, and only then in the others: an upsert into a table of 20,000
+         fragments decodes only the few that it changes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,11 +35,11 @@ MAX_ROW_ID = (1 << 64) - 1
 def with_new_fragments(
     start: Manifest, carried: FragmentList, fragments: Sequence[Fragment]
 ) -> Manifest:
-    """Return the version with new fragments, of new rows only, after those carried over.
+    """Return the version with more fragments, whose rows are all new.
 
     Raises:
-        InvalidInputError: A fragment is not new, or of another file version; or the table has used
-            up its ids.
+        InvalidInputError: A fragment has row ids or deletions, or is of another file version; or
+            the table has used up its ids.
     """
     for fragment in fragments:
         if fragment.row_ids is not None:
@@ -53,18 +53,18 @@ def with_moved_rows(
     fragments: Sequence[Fragment],
     sources: Sequence[Fragment],
 ) -> Manifest:
-    """Return the version with new fragments, which may begin with changed rows.
+    """Return the version with more fragments, which may begin with moved rows.
 
     Args:
         start: The version being created.
-        carried: Its other fragments.
-        fragments: The new ones. If their first rows were in the table before, they state the row
-            ids of these, and of no others.
-        sources: The fragments that had these rows, as they were.
+        carried: The fragments that the version keeps.
+        fragments: The new fragments. If their first rows were in the table before, they have the
+            row ids of these rows, and of no others.
+        sources: The fragments from which these rows were moved, as they were before.
 
     Raises:
-        CorruptDataError: A fragment states ids or versions that no row of the table can have.
-        InvalidInputError: It states more ids than it has rows; and as in `with_new_fragments`.
+        CorruptDataError: A fragment has row ids or versions that no row of the table can have.
+        InvalidInputError: A fragment has more ids than rows; and as in `with_new_fragments`.
     """
     if not fragments:
         return replace(start, fragments=carried, max_fragment_id=max_fragment_id(start))
@@ -89,7 +89,7 @@ def with_ids(start: Manifest, fragments: Iterable[Fragment]) -> list[Fragment]:
     """
     highest = max_fragment_id(start)
     next_id = 0 if highest is None else highest + 1
-    numbered = [replace(fragment, id=next_id + at) for at, fragment in enumerate(fragments)]
+    numbered = [replace(fragment, id=id_) for id_, fragment in enumerate(fragments, next_id)]
     if numbered and numbered[-1].id > MAX_FRAGMENT_ID:
         raise InvalidInputError(f"the table has used up its fragment ids: the last was {highest}")
     return numbered
@@ -99,7 +99,7 @@ def check_new_fragments(start: Manifest, fragments: Iterable[Fragment]) -> None:
     """Raise unless fragments have rows, all live, in files of the table's file version.
 
     Raises:
-        InvalidInputError: They do not.
+        InvalidInputError: A fragment has no rows, or deleted rows, or other files.
     """
     for fragment in fragments:
         if fragment.physical_rows < 1 or not fragment.files:
@@ -114,7 +114,7 @@ def check_file_version(start: Manifest, file: DataFile) -> None:
     """Raise unless a data file has the file version of the table's files.
 
     Raises:
-        InvalidInputError: It does not, and the table does not allow several.
+        InvalidInputError: The file has another version, and the table does not allow several.
     """
     major, minor = file.file_version
     version = start.data_format.version
@@ -130,23 +130,23 @@ def check_file_version(start: Manifest, file: DataFile) -> None:
 def max_fragment_id(manifest: Manifest) -> int | None:
     """Return the largest fragment id ever used; None if none was.
 
-    Old writers did not state it. A stated one that is less than an id in use is ignored, because
-    new fragments would get ids that others have; the next version states the right one.
+    Old writers did not record it. A recorded id below an id in use is ignored, since new fragments
+    would get ids that others have; the next version records the right one.
 
     Raises:
-        CorruptDataError: It is larger than an id can be.
+        CorruptDataError: It is larger than the format allows.
     """
     ids = manifest.fragments.numbers.ids
     in_use = int(ids.max()) if len(ids) else -1
-    stated = -1 if manifest.max_fragment_id is None else manifest.max_fragment_id
-    highest = max(in_use, stated)
+    recorded = -1 if manifest.max_fragment_id is None else manifest.max_fragment_id
+    highest = max(in_use, recorded)
     if highest > MAX_FRAGMENT_ID:
         raise CorruptDataError(f"the largest fragment id is {highest}")
     return highest if highest >= 0 else None
 
 
 def has_only_moved_rows(planned: Fragment) -> bool:
-    """Return whether a new fragment states an id for each row: all were in the table before."""
+    """Return whether all rows of a new fragment have a row id, so were in the table before."""
     return isinstance(planned.row_ids, LineageColumn) or (
         isinstance(planned.row_ids, bytes)
         and len(decode_row_ids(planned.row_ids)) == planned.physical_rows
@@ -154,7 +154,7 @@ def has_only_moved_rows(planned: Fragment) -> bool:
 
 
 def uniform_stamps(fragment: Fragment, version: int) -> bytes:
-    """Return the row versions of a fragment whose rows all have the same one."""
+    """Return the encoded row versions of a fragment whose rows all have the same version."""
     return encode_row_versions(RowVersionSequence.uniform(fragment.physical_rows, version))
 
 
@@ -201,7 +201,7 @@ def _is_hidden(planned: Fragment) -> bool:
 def _with_hidden_lineage(start: Manifest, fragment: Fragment) -> Fragment:
     """Return a fragment of rows that were all in the table before, with their new row versions.
 
-    The columns are not read: their writer checked the rows.
+    The hidden columns are not read: their writer has checked them.
     """
     if fragment.created_at_versions is None or not has_only_moved_rows(fragment):
         raise InvalidInputError(

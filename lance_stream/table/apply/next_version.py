@@ -1,7 +1,7 @@
 """Applies a transaction to a version, giving the next version.
 
-What depends on the newest version is assigned here, again on each commit attempt: the ids of new
-fragments, the row ids of new rows, row versions, config entries.
+Whatever depends on the newest version is assigned here, anew in each commit attempt: the ids of new
+fragments, the row ids of new rows, row versions and config entries.
 
 `APPLY` is the table of operations; the other modules of this package apply them.
 
@@ -59,10 +59,10 @@ class Creation:
     """Properties of a new table that cannot be changed later.
 
     Attributes:
-        data_format: The format of its data files.
-        stable_row_ids: Whether its rows have stable row ids; only this can be changed later (see
-            `stable_row_ids`).
-        table_metadata: Its metadata.
+        data_format: The format of the data files.
+        stable_row_ids: Whether the rows have stable row ids; the only property that can be changed
+            later (see `stable_row_ids`).
+        table_metadata: The table's metadata.
     """
 
     data_format: DataFormat
@@ -75,11 +75,11 @@ class Commit:
     """How the next version is created.
 
     Attributes:
-        timestamp_nanos: The time, in nanoseconds since 1970-01-01 UTC. A version gets a later one
-            than the previous version, even if the clock is behind.
+        timestamp_nanos: The time, in nanoseconds since 1970-01-01 UTC. The version's timestamp is
+            at least 1 ns after that of the previous version, even if the clock was set back.
         transaction_file: Name of the transaction's file; empty for none.
         inline_transaction: The transaction's bytes; None if there are too many.
-        writer_version: The program that creates it.
+        writer_version: The program that creates the version.
         config_entries: Config entries to set in addition to the operation's.
     """
 
@@ -103,21 +103,20 @@ def apply(
         manifest: The newest version; None if there is no table yet.
         operation: The operation, checked for conflicts with this version, or rebased on it.
         commit: How the next version is created.
-        creation: Properties of a new table; required if there is none yet. On an existing table,
-            an Overwrite uses its data format, a Merge whether to add stable row ids, and nothing
-            else is used.
+        creation: Properties of a new table; required if there is no table yet. On an existing
+            table, an Overwrite uses `data_format`, and a Merge uses `stable_row_ids`.
         restored: The older version that a Restore brings back.
 
     Raises:
-        UnsupportedFeatureError: The operation is not supported yet, or the table uses a feature
-            that we may not write.
+        UnsupportedFeatureError: The operation is not supported, or the table uses a feature that
+            this library cannot write.
         InvalidInputError: The operation does not fit the version.
         NotFoundError: There is no table, and the operation does not create one.
     """
     if isinstance(operation, UnknownOperation) or type(operation) not in APPLY:
         raise UnsupportedFeatureError(
             f"a transaction with the operation {operation_name(operation)} cannot be committed by "
-            "this version of lance-stream; it supports "
+            "this version of lance-stream, which supports "
             f"{', '.join(operation_type.__name__ for operation_type in APPLY)}"
         )
     if manifest is None:
@@ -125,22 +124,24 @@ def apply(
     else:
         check_may_write(manifest)
         start = manifest.successor()
-    following = APPLY[type(operation)](start, operation, _Inputs(creation, restored))
+    next_version = APPLY[type(operation)](start, operation, _Inputs(creation, restored))
     if any(map(field_twice.may_have_field_twice, (manifest, restored))):
-        following = field_twice.with_fields_once(following)
-    _check_rows_in_log(manifest, following)
+        next_version = field_twice.with_fields_once(next_version)
+    _check_rows_in_log(manifest, next_version)
     if not isinstance(operation, Overwrite | Restore):
-        check_declarations_hold(start.schema, following.schema)
-    following = replace(
-        following,
-        timestamp_nanos=_later(commit.timestamp_nanos, manifest),
+        check_declarations_hold(start.schema, next_version.schema)
+    next_version = replace(
+        next_version,
+        timestamp_nanos=_timestamp_after(commit.timestamp_nanos, manifest),
         transaction_file=commit.transaction_file,
         inline_transaction=commit.inline_transaction,
         writer_version=commit.writer_version,
-        config={**following.config, **commit.config_entries},
+        config={**next_version.config, **commit.config_entries},
     )
-    reader_flags, writer_flags = flags_for(following)
-    return replace(following, reader_feature_flags=reader_flags, writer_feature_flags=writer_flags)
+    reader_flags, writer_flags = flags_for(next_version)
+    return replace(
+        next_version, reader_feature_flags=reader_flags, writer_feature_flags=writer_flags
+    )
 
 
 def check_may_write(manifest: Manifest, schema: Schema | None = None) -> None:
@@ -148,10 +149,10 @@ def check_may_write(manifest: Manifest, schema: Schema | None = None) -> None:
 
     Args:
         manifest: The version.
-        schema: The columns of the next one, if new ones get values, or types change.
+        schema: The columns of the next version, if new columns get values or types change.
 
     Raises:
-        UnsupportedFeatureError: The table uses a feature that we may not write.
+        UnsupportedFeatureError: The table uses a feature that this library cannot write.
         CorruptDataError: New rows would get row ids that others have.
         InvalidInputError: The version is detached; or the table has a write-ahead log whose rows
             do not fit the columns, or a column that LanceDB could no longer compute.
@@ -175,7 +176,7 @@ def _check_rows_in_log(before: Manifest | None, after: Manifest) -> None:
 
 
 def _is_ours(manifest: Manifest) -> bool:
-    """Return whether a version was created by this code, which keeps next_row_id correct."""
+    """Return whether this library created a version; it keeps next_row_id correct."""
     writer = manifest.writer_version
     return writer is not None and writer.library == WRITER_LIBRARY
 
@@ -197,7 +198,7 @@ def _first_version(operation: Operation, creation: Creation | None) -> Manifest:
     )
 
 
-def _later(timestamp_nanos: int, before: Manifest | None) -> int:
+def _timestamp_after(timestamp_nanos: int, before: Manifest | None) -> int:
     if before is None or before.timestamp_nanos is None:
         return timestamp_nanos
     return max(timestamp_nanos, before.timestamp_nanos + 1)
@@ -229,29 +230,29 @@ def _restore(start: Manifest, operation: Restore, inputs: _Inputs) -> Manifest:
     return versions.restore(start, operation, inputs.restored)
 
 
-def _plain(applier: Callable[[Manifest, Any], Manifest]) -> Applier:
+def _without_inputs(applier: Callable[[Manifest, Any], Manifest]) -> Applier:
     return lambda start, operation, _: applier(start, operation)
 
 
 APPLY: Mapping[type[SupportedOperation], Applier] = MappingProxyType(
     {
-        Append: _plain(rows.append),
-        Delete: _plain(rows.delete),
-        Update: _plain(rows.update),
+        Append: _without_inputs(rows.append),
+        Delete: _without_inputs(rows.delete),
+        Update: _without_inputs(rows.update),
         Overwrite: _overwrite,
-        ReserveFragments: _plain(moved_rows.reserve_fragments),
-        Rewrite: _plain(moved_rows.rewrite),
+        ReserveFragments: _without_inputs(moved_rows.reserve_fragments),
+        Rewrite: _without_inputs(moved_rows.rewrite),
         Merge: _merge,
-        Project: _plain(columns.project),
-        DataReplacement: _plain(columns.data_replacement),
+        Project: _without_inputs(columns.project),
+        DataReplacement: _without_inputs(columns.data_replacement),
         Restore: _restore,
-        CreateIndex: _plain(versions.create_index),
-        UpdateConfig: _plain(config.update_config),
-        UpdateBases: _plain(versions.update_bases),
+        CreateIndex: _without_inputs(versions.create_index),
+        UpdateConfig: _without_inputs(config.update_config),
+        UpdateBases: _without_inputs(versions.update_bases),
     }
 )
 """How each operation is applied.
 
-Left out and refused: Clone (it creates another table), UpdateMemWalState and DataOverlay (their
-data is not supported).
+Not in the table, and refused: Clone (it creates another table), UpdateMemWalState and DataOverlay
+(their data is not supported).
 """

@@ -1,6 +1,6 @@
 """Operations on rows: inserting, deleting, updating and replacing them.
 
-    Append       new fragments after the old ones, which are carried over as bytes
+    Append       new fragments after the old ones, whose bytes are copied unchanged
     Delete       new deletion files; a fragment without live rows is dropped
     Update       changed rows are deleted in their fragments and written to new ones, with their
                  row ids; or changed columns are written to new files of the same fragments
@@ -53,7 +53,7 @@ def overwrite(start: Manifest, operation: Overwrite, data_format: DataFormat | N
         start,
         schema=operation.schema,
         index_section=None,
-        # Kept for its fragment ids: new ids continue after the largest one ever used.
+        # New fragment ids continue after the largest one ever used.
         max_fragment_id=max_fragment_id(start),
         fragments=FragmentList(),
         data_format=data_format or start.data_format,
@@ -64,7 +64,7 @@ def overwrite(start: Manifest, operation: Overwrite, data_format: DataFormat | N
 
 
 def delete(start: Manifest, operation: Delete) -> Manifest:
-    """Return the version without some rows.
+    """Return the version in which more rows are deleted.
 
     Raises:
         InvalidInputError: A fragment with rows to delete does not exist.
@@ -73,8 +73,8 @@ def delete(start: Manifest, operation: Delete) -> Manifest:
         start,
         operation.updated_fragments,
         operation.deleted_fragment_ids,
-        # Only the deletion file is new: the rest was planned on an older version.
-        lambda now, planned: replace(now, deletion_file=planned.deletion_file),
+        # Take only the deletion file: the rest may be from an older version.
+        _with_deletion_file,
     )
     manifest = replace(
         start,
@@ -85,12 +85,12 @@ def delete(start: Manifest, operation: Delete) -> Manifest:
 
 
 def update(start: Manifest, operation: Update) -> Manifest:
-    """Return the version with changed rows, and the new ones of an upsert.
+    """Return the version with updated rows, and the inserted ones of an upsert.
 
     Raises:
         UnsupportedFeatureError: The operation moves rows out of the write-ahead log.
-        InvalidInputError: A fragment with rows to change does not exist; new fragments are not
-            new, or state row ids that do not exist.
+        InvalidInputError: A fragment with rows to change does not exist, or a new fragment is
+            invalid.
     """
     if operation.compacted_sstables:
         raise UnsupportedFeatureError("rows cannot be moved out of a write-ahead log")
@@ -105,7 +105,7 @@ def update(start: Manifest, operation: Update) -> Manifest:
         else _with_deletion_file,
     )
     if in_place:
-        changes.update(_stamped(start, operation, changes))
+        changes.update(_with_new_row_versions(start, operation, changes))
     manifest = with_moved_rows(
         start, start.fragments.replaced(changes), operation.new_fragments, sources
     )
@@ -115,7 +115,7 @@ def update(start: Manifest, operation: Update) -> Manifest:
 
 
 def _sources(start: Manifest, operation: Update) -> list[Fragment]:
-    """Return the fragments from which rows are moved, as they are."""
+    """Return the fragments from which rows are moved, as they are in the newest version."""
     touched = {fragment.id for fragment in operation.updated_fragments}
     touched.update(operation.removed_fragment_ids)
     positions = start.fragments.index_by_id if touched else {}
@@ -126,14 +126,14 @@ def _sources(start: Manifest, operation: Update) -> list[Fragment]:
     ]
 
 
-def _with_deletion_file(now: Fragment, planned: Fragment) -> Fragment:
-    return replace(now, deletion_file=planned.deletion_file)
+def _with_deletion_file(current: Fragment, planned: Fragment) -> Fragment:
+    return replace(current, deletion_file=planned.deletion_file)
 
 
-def _with_new_columns(columns: set[int], now: Fragment, planned: Fragment) -> Fragment:
-    # A file is dropped once newer ones have all of its columns that are still in use.
+def _with_new_columns(columns: set[int], current: Fragment, planned: Fragment) -> Fragment:
+    # A file is dropped once newer files have all of its columns that are still used.
     files = tuple(file for file in planned.files if not columns.isdisjoint(file.field_ids))
-    return replace(now, files=files, deletion_file=planned.deletion_file)
+    return replace(current, files=files, deletion_file=planned.deletion_file)
 
 
 def _changes(
@@ -142,7 +142,7 @@ def _changes(
     removed: Iterable[int],
     change: Callable[[Fragment, Fragment], Fragment],
 ) -> dict[int, Fragment | None]:
-    """Return the new fragments by their positions in the list of fragments."""
+    """Return changed fragments by their index in the list of fragments; None for removed ones."""
     positions = start.fragments.index_by_id
 
     def index_of(fragment_id: int) -> int:
@@ -155,24 +155,24 @@ def _changes(
 
     changes: dict[int, Fragment | None] = {}
     for planned in updated:
-        at = index_of(planned.id)
-        fragment = change(start.fragments[at], planned)
-        changes[at] = fragment if fragment.num_live_rows else None
+        index = index_of(planned.id)
+        fragment = change(start.fragments[index], planned)
+        changes[index] = fragment if fragment.num_live_rows else None
     changes.update((index_of(fragment_id), None) for fragment_id in removed)
     return changes
 
 
-def _stamped(
+def _with_new_row_versions(
     start: Manifest, operation: Update, changes: dict[int, Fragment | None]
 ) -> dict[int, Fragment]:
-    """Return the fragments that were changed in place, with new row versions of the changed rows.
+    """Return the fragments that were changed in place, with new versions of the changed rows.
 
-    If the operation does not state the rows, no row version is set, as in the reference.
+    If the operation does not list the rows, no row version is set, as in the reference.
     """
     stamped: dict[int, Fragment] = {}
     if not has_stable_row_ids(start):
         return stamped
-    for at, fragment in changes.items():
+    for index, fragment in changes.items():
         if fragment is None:
             continue
         offsets = _changed_offsets(operation, fragment)
@@ -185,7 +185,7 @@ def _stamped(
             )
         versions = decode_row_versions(stored, fragment.physical_rows).to_array().copy()
         versions[offsets] = start.version
-        stamped[at] = replace(
+        stamped[index] = replace(
             fragment,
             last_updated_at_versions=encode_row_versions(RowVersionSequence.from_array(versions)),
         )
@@ -229,12 +229,12 @@ def _with_indices_after_update(
         )
     if operation.update_mode is UpdateMode.REWRITE_ROWS and has_stable_row_ids(manifest):
         new = manifest.fragments[len(manifest.fragments) - len(operation.new_fragments) :]
-        planned = map(has_only_moved_rows, operation.new_fragments)
-        pure = [fragment.id for fragment, is_pure in zip(new, planned, strict=True) if is_pure]
+        only_moved = map(has_only_moved_rows, operation.new_fragments)
+        moved_ids = [fragment.id for fragment, moved in zip(new, only_moved, strict=True) if moved]
         manifest = index_coverage.with_indices(
             manifest,
             lambda indices: index_coverage.with_moved_rows(
-                indices, pure, source_ids, operation.fields_for_preserving_frag_bitmap
+                indices, moved_ids, source_ids, operation.fields_for_preserving_frag_bitmap
             ),
         )
     return _with_relevant_indices(manifest)

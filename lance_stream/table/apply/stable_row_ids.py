@@ -2,21 +2,21 @@
 
     row ids          of every physical row, including deleted ones: consecutive, fragment by
                      fragment, from the first unused one
-    created at       version 1: when a row was really inserted is unknown, and every reader
-    last updated       reported 1 before
+    created at       version 1, which readers reported before: the real version is unknown
+    last updated     likewise
     next row id      one past the last
 
-As in the reference, this is a Merge that states the table's fragments unchanged except for row ids.
-A Merge conflicts with every concurrent operation that moves rows; appends are fine, as their rows
-get their ids from the version on which they are committed.
+As in the reference, this is a Merge that lists the table's fragments, unchanged except for row ids.
+A Merge conflicts with every concurrent operation that moves rows. Appends do not conflict, since
+their rows get ids from the version on which they are committed.
 
 Ids start with the first unused one. That is 0 unless ids were assigned and removed again, which no
 known program does: an id is never reused.
 
 Source:  row ids and lineage, "Row ID Assignment"; facts of the format, sections 1.5 and 4;
          measured on the reference.
-Differs: According to the specification, ids cannot be enabled later. The reference omits the row
-         versions; then it does not set those of rows whose columns are rewritten in place.
+Differs: According to the specification, row ids cannot be enabled later. The reference omits the
+         row versions, and later does not set those of rows whose columns are rewritten in place.
 """
 
 from collections.abc import Iterable
@@ -38,11 +38,11 @@ def with_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[list[
     """Return fragments with stable row ids and row versions, and the next unused id.
 
     Args:
-        fragments: Each with its number of physical rows.
+        fragments: The fragments, with their numbers of physical rows.
         next_row_id: The first id to assign.
 
     Raises:
-        InvalidInputError: Not enough ids are left.
+        InvalidInputError: There are not enough ids left.
     """
     numbered = []
     for fragment in fragments:
@@ -65,7 +65,7 @@ def with_row_ids(fragments: Iterable[Fragment], next_row_id: int) -> tuple[list[
 def check_can_have_row_ids(manifest: Manifest) -> None:
     """Raise if rows cannot get stable ids because indices refer to them by address.
 
-    An index with the rows moved by compactions does not prevent it, and is dropped.
+    A fragment reuse index without a history does not prevent it, and is dropped.
 
     Raises:
         InvalidInputError: There are indices.
@@ -76,14 +76,14 @@ def check_can_have_row_ids(manifest: Manifest) -> None:
     names.discard(index_coverage.FRAGMENT_REUSE)
     if names:
         raise InvalidInputError(
-            "rows cannot be given stable ids while there are indices, which refer to rows by their "
-            f"addresses: {', '.join(map(repr, sorted(names)))}. Drop them with the program that "
-            "created them, and create them again afterwards"
+            "rows cannot get stable ids while there are indices, which refer to rows by address: "
+            "{', '.join(map(repr, sorted(names)))}. Drop them with the program that created them, "
+            "and create them again afterwards"
         )
     if manifest.writer_feature_flags & FRAGMENT_REUSE_INDEX:
         raise UnsupportedFeatureError(
-            "rows cannot be given stable ids in a table with an index of the rows that "
-            "compactions have moved; write the rows into a new table"
+            "rows cannot get stable ids in a table whose fragment reuse index keeps a history of "
+            "moved rows; write the rows into a new table"
         )
 
 
@@ -92,25 +92,25 @@ def activate(start: Manifest, operation: Merge) -> Manifest:
 
     Args:
         start: The version being created, of a table without stable row ids.
-        operation: States its fragments with row ids, and its schema.
+        operation: Lists the fragments with their row ids, and the schema.
 
     Raises:
-        InvalidInputError: The operation states other ids or fragments; or there are indices.
+        InvalidInputError: The operation lists other ids or fragments; or there are indices.
     """
     check_can_have_row_ids(start)
     physical_rows = {fragment.id: fragment.physical_rows for fragment in operation.fragments}
     sized = [
         replace(fragment, physical_rows=fragment.physical_rows or physical_rows.get(fragment.id, 0))
-        for fragment in start.fragments  # old writers left the number of rows out
+        for fragment in start.fragments  # old writers omitted the row count
     ]
     fragments, next_row_id = with_row_ids(sized, start.next_row_id)
-    stated = [(fragment.id, fragment.row_ids) for fragment in operation.fragments]
+    planned = [(fragment.id, fragment.row_ids) for fragment in operation.fragments]
     if (
-        stated != [(fragment.id, fragment.row_ids) for fragment in fragments]
+        planned != [(fragment.id, fragment.row_ids) for fragment in fragments]
         or operation.schema != start.schema
     ):
         raise InvalidInputError(
-            "stable row ids are given to the rows of a table as it is, but the merge states other "
+            "a merge that adds stable row ids must change nothing else, but this one has other "
             "fragments, ids or columns"
         )
     return replace(

@@ -2,7 +2,7 @@
 
     Restore        an older version's rows, columns and config; ids are still never reused
     CreateIndex    more indices, or other segments of them
-    UpdateBases    more places outside the table's directory
+    UpdateBases    more base paths: directories outside of the table's
 
 Source:  facts of the format, section 4; measured on the reference.
 """
@@ -29,23 +29,23 @@ _STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_INDEX
 def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> Manifest:
     """Return the version with the contents of an older one.
 
-    Differs: The newest version's ledger is kept: committed batches are not written again. So is
-             its mark of an external manifest store.
+    Differs: The ledger of the newest version is kept, so that committed batches are not written
+             again; and its mark of an external manifest store.
 
     Raises:
-        InvalidInputError: The older version is not given, or has no stable row ids although the
+        InvalidInputError: The older version is missing, or has no stable row ids although the
             newest has.
-        UnsupportedFeatureError: The older version uses a feature that we may not write.
+        UnsupportedFeatureError: The older version uses a feature that this library cannot write.
     """
     if restored is None or restored.version != operation.version:
         raise InvalidInputError(f"version {operation.version} is needed to restore it")
     check_writable(restored)
     if has_stable_row_ids(start) and not has_stable_row_ids(restored):
         raise InvalidInputError(
-            f"version {operation.version} has no stable row ids; restoring it would remove those "
-            "of the table. Overwrite the table with its rows instead"
+            f"version {operation.version} has no stable row ids; restoring it would remove the "
+            "table's. Overwrite the table with its rows instead"
         )
-    used = [
+    max_ids = [
         fragment_id
         for fragment_id in map(max_fragment_id, (start, restored))
         if fragment_id is not None
@@ -53,7 +53,7 @@ def restore(start: Manifest, operation: Restore, restored: Manifest | None) -> M
     return replace(
         restored.successor(),
         version=start.version,
-        max_fragment_id=max(used, default=None),
+        max_fragment_id=max(max_ids, default=None),
         next_row_id=max(start.next_row_id, restored.next_row_id),
         config={
             **manifest_store_mark.carried(restored.config, start.config),
@@ -87,9 +87,9 @@ def update_bases(start: Manifest, operation: UpdateBases) -> Manifest:
                     f"the base path {new.path!r} ({new.name!r}) already exists: {old.path!r} "
                     f"({old.name!r})"
                 )
-        bases.append(replace(new, id=new.id or _unused(bases)))
+        bases.append(replace(new, id=new.id or _next_id(bases)))
     return replace(start, base_paths=tuple(bases))
 
 
-def _unused(bases: Iterable[BasePath]) -> int:
+def _next_id(bases: Iterable[BasePath]) -> int:
     return max((base.id for base in bases), default=0) + 1

@@ -1,21 +1,21 @@
-"""The rows appended between two adjacent versions, found by whole fragments.
+"""Finds the rows appended between two adjacent versions, by whole fragments.
 
 Without stable row ids, rows cannot be followed from version to version, but fragments can. Their
 ids are never reused, so there are five cases:
 
-    a fragment that is the same in both           no change
-    one that is new, with a new id                its rows are appended
-    one that is new, by a Rewrite                 no change: a compaction moved its rows there
-    one that reappears, by a Restore              rows of the previous version count as changed
-    one that is gone, or has other deleted        rows of the previous version were deleted or
+    a fragment is the same in both                no change
+    it is new, with a new id                      its rows are appended
+    it is new, by a Rewrite                       no change: a compaction moved its rows there
+    it reappears, by a Restore                    rows of the previous version count as changed
+    it was removed, or has other deleted          rows of the previous version were deleted or
       rows, or other values                         updated
 
-A version with one of the last two cases is not an append: rows that it also appends cannot be
-distinguished from updated rows, which are in new fragments, too. For it, the reason is returned
-and no rows.
+A version with one of the last two cases is not an append: its new rows cannot be distinguished from
+updated rows, which are in new fragments, too. For such a version the reason is returned, and no
+rows.
 
-A column added with values (an expression, a join) changes all existing rows, as it does with stable
-row ids.
+A column added with values (an expression, a join) changes all existing rows, as in tables with
+stable row ids.
 
 This is pure: two manifests, and the operation of the newer one.
 
@@ -35,13 +35,13 @@ from lance_stream.table.operations.versions import Restore
 
 @dataclass(frozen=True, slots=True)
 class AppendedFragments:
-    """What one version appended.
+    """The fragments that one version appended.
 
     Attributes:
         version: The version.
         fragments: The fragments whose live rows are new, in scan order.
-        changes: Why the version is not an append, as text that continues "it ..."; None if it is
-            one. If it is not, there are no fragments.
+        changes: Why the version is not an append, as a text that completes "it ..."; None if it is
+            an append. If it is not, there are no fragments.
     """
 
     version: int
@@ -61,8 +61,8 @@ def appended_fragments(
     Args:
         older: The older version; None for the state before the first one.
         newer: The newer version.
-        operation: Its operation; None if unknown. Then a compaction is taken for a version that
-            changes rows, because it looks like one.
+        operation: Its operation; None if unknown. Then a compaction counts as a change of rows,
+            since the manifests look the same.
         column_backfills: Whether a column added with values changes the existing rows.
 
     Raises:
@@ -102,20 +102,20 @@ def _reasons(
     *,
     column_backfills: bool,
 ) -> Iterator[str]:
-    """Yield why a version is not an append, according to its fragments."""
+    """Yield the reasons why a version is not an append."""
     by = f" (by {operation_name(operation)})" if operation is not None else ""
     fields = {field.id for field in newer.schema.walk()}
     if not column_backfills:
         fields &= {field.id for field in older.schema.walk()}
-    for fragment_id, was in before.items():
-        now = after.get(fragment_id)
-        if now is None:
-            has_rows = was.num_live_rows > 0 or not was.physical_rows  # missing from old writers
+    for fragment_id, old in before.items():
+        new = after.get(fragment_id)
+        if new is None:
+            has_rows = old.num_live_rows > 0 or not old.physical_rows  # 0 from old writers
             if has_rows and not isinstance(operation, Rewrite):
                 yield f"removes the rows of fragment {fragment_id}{by}"
-        elif _without_count(was.deletion_file) != _without_count(now.deletion_file):
+        elif _without_count(old.deletion_file) != _without_count(new.deletion_file):
             yield f"changes or deletes rows of fragment {fragment_id}{by}"
-        elif not _have_same_values(was, now, fields):
+        elif not _have_same_values(old, new, fields):
             yield f"gives rows of fragment {fragment_id} other values{by}"
     highest = max_fragment_id(older)
     for fragment_id in after.keys() - before.keys():
@@ -126,22 +126,26 @@ def _reasons(
 
 
 def _without_count(file: DeletionFile | None) -> DeletionFile | None:
-    """Return a deletion file as old writers stated it, without its number of offsets."""
+    """Return a deletion file without its row count, which old writers omitted."""
     return None if file is None else replace(file, num_deleted_rows=0)
 
 
-def _have_same_values(was: Fragment, now: Fragment, fields: set[int]) -> bool:
-    """Return whether the values of some fields are stored where they were."""
-    if was.files == now.files:
+def _have_same_values(old: Fragment, new: Fragment, fields: set[int]) -> bool:
+    """Return whether the values of some fields are stored in the same files and columns."""
+    if old.files == new.files:
         return True
-    locations = _locations(was), _locations(now)
+    locations = _locations(old), _locations(new)
     return all(locations[0].get(field) == locations[1].get(field) for field in fields)
 
 
 def _locations(fragment: Fragment) -> dict[int, tuple[str, int | None, int]]:
     """Return the file and column of each field. Files of version 0.1 have no columns."""
     return {
-        field_id: (file.path, file.base_id, file.column_indices[at] if file.column_indices else -1)
+        field_id: (
+            file.path,
+            file.base_id,
+            file.column_indices[index] if file.column_indices else -1,
+        )
         for file in fragment.files
-        for at, field_id in enumerate(file.field_ids)
+        for index, field_id in enumerate(file.field_ids)
     }

@@ -1,32 +1,32 @@
-"""The rows in which two adjacent versions differ: the core of the change feed.
+"""Finds the rows in which two adjacent versions differ: the core of the change feed.
 
-A row is followed by its stable row id. There are four cases ("updated" is its last-updated-at
+A row is identified by its stable row id. There are four cases ("updated" is its last-updated-at
 version):
 
     live in the newer version only          insert
     live in the older version only          delete
-    live in both, updated differs           update; a restore can also set it back
-    live in both, updated is the same       no change, wherever it is stored: it was only moved
+    live in both, updated differs           update; a restore can also decrease "updated"
+    live in both, updated is the same       no change: if its address differs, it was only moved
 
-A fragment with the same bytes in both manifests is never decoded: its rows are live in both, in the
-same place. If a fragment kept its id and its row ids, and only has other deleted rows, only those
-rows are examined. So the cost follows what changed.
+A fragment with the same bytes in both manifests is never decoded: its rows are the same, at the
+same addresses. If a fragment kept its id and its row ids, and only has other deleted rows, only
+those rows are examined. So the cost is proportional to the changes.
 
-Two kinds of change leave the row versions as they were. Some writers replaced a column's data file
-in place without setting them: if a field of the newer schema comes from another file than before,
-and no row version of the fragment's live rows differs, all of them count as updated. And a restore
-can bring back a dropped column: rows that have it in their files count as updated, too.
+Two kinds of change do not set row versions. Some writers replace a column's data file in place
+without setting them: if a field of the newer schema is in another file than before, and no live row
+of the fragment has another row version, all of its rows count as updated. And a restore can bring
+back a dropped column: rows that have it in their files count as updated, too.
 
-This holds for a version and the previous one. Between versions further apart, and for a restore,
-which joins such versions, a row with its old row version in another place may have been moved or
-changed. Then `has_doubts` is set, and `diff` is called again with a `History`.
+This is exact for adjacent versions. If versions are further apart, or a restore is between them, a
+row with the same row version at another address may have been moved or changed. Then `is_ambiguous`
+is set, and `diff` is called again with a `History`.
 
-This is pure: `plan_diff` returns which deletion files and external sequences are needed, and `diff`
-is given them.
+This is pure: `plan_diff` returns which deletion files and external sequences the caller has to read
+and pass to `diff`.
 
 Source:  row ids and lineage, "Change Data Feed"; facts of the format, section 4.
-Differs: The reference derives changes from the row versions of one version's rows alone, and so
-         misses the changes of a restore or of a writer that does not set them.
+Differs: The reference derives changes only from the row versions in one version, so it misses the
+         changes of a restore, or of a writer that does not set them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -58,11 +58,11 @@ DeletedRows: TypeAlias = Mapping[tuple[int, DeletionFile], RowOffsets]
 
 
 class Hidden(Protocol):
-    """The values of a hidden column; see `snapshot.files.hidden_columns`."""
+    """The values of a hidden column; implemented by `snapshot.files.hidden_columns`."""
 
     @property
     def num_ids(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         ...
 
     def to_array(self) -> U64s:
@@ -91,7 +91,7 @@ class RowsOfFragment(NamedTuple):
 
 
 class UpdatedRows(NamedTuple):
-    """Some updated rows of one fragment, and where they were before.
+    """Some updated rows of one fragment, and their addresses before.
 
     Attributes:
         fragment: The fragment in the newer version.
@@ -111,10 +111,11 @@ class TableChanges:
     Attributes:
         version: The newer version.
         deletes: Rows to read in the older version.
-        updates: Rows to read in the newer version; their pre-images in the older one.
+        updates: Rows to read in the newer version; their pre-images are in the older one.
         inserts: Rows to read in the newer version.
-        unstamped: (n,) u64, ids of the updated rows that kept their row versions.
-        has_doubts: Whether rows with their old row versions are in other positions than before.
+        unstamped: (n,) u64, ids of the updated rows whose row versions were not set.
+        is_ambiguous: Whether rows with unchanged row versions have other addresses or files than
+            before.
     """
 
     version: int
@@ -122,7 +123,7 @@ class TableChanges:
     updates: tuple[UpdatedRows, ...] = ()
     inserts: tuple[RowsOfFragment, ...] = ()
     unstamped: U64s = field(default_factory=lambda: np.empty(0, np.uint64), compare=False)
-    has_doubts: bool = field(default=False, compare=False)
+    is_ambiguous: bool = field(default=False, compare=False)
 
     @property
     def num_changes(self) -> int:
@@ -137,13 +138,14 @@ class TableChanges:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class History:
-    """What happened in the versions between two others that comparing these two does not show.
+    """Changes in the versions between two others that a comparison of these two does not show.
 
     Attributes:
-        unstamped: (n,) u64, ids of rows that may have changed but kept their row versions.
+        unstamped: (n,) u64, ids of rows that may have changed although their row versions were not
+            set.
         touched: (n,) u64, ids of rows inserted, deleted, or changed by more than values in a new
-            column; None if those values count, too.
-        has_old_columns: Whether a restore among them brought back dropped columns with values.
+            column; None if such values count as changes.
+        has_old_columns: Whether a restore between them brought back dropped columns with values.
     """
 
     unstamped: U64s
@@ -153,19 +155,19 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class DiffPlan:
-    """What two versions' manifests show, and what has to be read to find the rest.
+    """What two versions' manifests show, and the files to read to find the rest.
 
     Attributes:
         older: The older version; 0 for the state before the first one.
         version: The newer version.
-        common: Fragments that kept their id and their row ids, before and after.
-        removed: Fragments that only the older version has, in this form.
-        added: Fragments that only the newer version has, in this form.
+        common: Pairs of the fragments that kept their id and their row ids, before and after.
+        removed: The other fragments that differ, in the older version.
+        added: The other fragments that differ, in the newer version.
         field_ids: The fields of the newer schema.
-        new_field_ids: Those of them that the older schema does not have.
+        new_field_ids: The fields of the newer schema that the older one does not have.
         is_cast: Whether a column has another id than the column of its name had before.
-        deletion_files_of: The fragments whose deletion files have to be read.
-        sequences: The parts of files, or hidden columns, that have to be read.
+        deletion_files_of: The fragments whose deletion files must be read.
+        sequences: The parts of files, or hidden columns, that must be read.
     """
 
     older: int
@@ -183,7 +185,7 @@ class DiffPlan:
 def plan_diff(
     older: Manifest | None, newer: Manifest, new_field_ids: Set[int] | None = None
 ) -> DiffPlan:
-    """Return what has to be read to find the rows in which two versions differ.
+    """Plan what to read to find the rows in which two versions differ.
 
     Args:
         older: The older version; None for the state before the first one.
@@ -270,28 +272,28 @@ def diff(
 
     Args:
         plan: The plan for the two versions.
-        deleted_rows: The offsets in the deletion file of each fragment in `plan.deletion_files_of`,
-            ascending, by the fragment's id and file.
+        deleted_rows: For each fragment of `plan.deletion_files_of`, the offsets in its deletion
+            file, ascending; by the fragment's id and file.
         sequences: The bytes of each of `plan.sequences`, or the hidden column.
-        history: What happened between them; None for adjacent versions, and if unknown.
-        column_backfills: Whether a row that only got a value in a new column counts as updated.
+        history: The changes between them; None for adjacent versions, and if unknown.
+        column_backfills: Whether a row counts as updated if only new columns have values in it.
 
     Raises:
         CorruptDataError: Two live rows of a version have one row id, or a sequence is damaged.
     """
     read = _Reader(deleted_rows or {}, sequences or {})
-    judge = _Judge(plan, history, column_backfills=column_backfills)
+    rules = _UpdateRules(plan, history, column_backfills=column_backfills)
     removed = [_Rows(fragment, read.live(fragment)) for fragment in plan.removed]
     added = [_Rows(fragment, read.live(fragment)) for fragment in plan.added]
     updated: dict[int, list[UpdatedRows]] = {}
     for before, after in plan.common:
-        killed, revived, changed = _compare(before, after, judge, read)
-        removed.append(_Rows(before, killed))
-        added.append(_Rows(after, revived))
+        deleted, restored, changed = _compare(before, after, rules, read)
+        removed.append(_Rows(before, deleted))
+        added.append(_Rows(after, restored))
         if len(changed):
             addresses = pack_addresses(before.id, changed)
             updated.setdefault(after.id, []).append(UpdatedRows(after, changed, addresses))
-    deletes, updates, inserts = _match(removed, added, judge, read)
+    deletes, updates, inserts = _match(removed, added, rules, read)
     for update in updates:
         updated.setdefault(update.fragment.id, []).append(update)
     return TableChanges(
@@ -299,8 +301,8 @@ def diff(
         deletes=tuple(sorted(deletes, key=lambda rows: rows.fragment.id)),
         updates=tuple(_joined(updated[fragment_id]) for fragment_id in sorted(updated)),
         inserts=tuple(sorted(inserts, key=lambda rows: rows.fragment.id)),
-        unstamped=np.concatenate([np.empty(0, np.uint64), *judge.unstamped]),
-        has_doubts=judge.has_doubts,
+        unstamped=np.concatenate([np.empty(0, np.uint64), *rules.unstamped]),
+        is_ambiguous=rules.is_ambiguous,
     )
 
 
@@ -308,8 +310,8 @@ def changed_row_ids(changed: TableChanges, sequences: Sequences | None = None) -
     """Return the ids of all rows in which two versions differ.
 
     Args:
-        changed: The rows.
-        sequences: As `diff` was given them.
+        changed: The changes.
+        sequences: As passed to `diff`.
     """
     read = _Reader({}, sequences or {})
     parts = [_Rows(*part[:2]) for part in (*changed.deletes, *changed.inserts)]
@@ -328,10 +330,11 @@ def _checked(hidden: Hidden, fragment: Fragment) -> Hidden:
 
 def _without_row_ids(manifest: Manifest) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"version {manifest.version} has no stable row ids, without which rows cannot be followed "
-        "from version to version. Create the table with stable row ids (as "
+        f"version {manifest.version} has no stable row ids, without which rows cannot be "
+        "identified in other versions. Create the table with stable row ids (as "
         "lance_stream.create_dataset does), or migrate it with "
-        "lance_stream.migrate_to_stable_row_ids, and read changes from the first version after that"
+        "lance_stream.migrate_to_stable_row_ids, and read changes from the first version after "
+        "that"
     )
 
 
@@ -363,7 +366,7 @@ class _Rows(NamedTuple):
 
 
 class _Reader:
-    """What `diff` was given, looked up by fragment."""
+    """Looks up the inputs of `diff` by fragment."""
 
     def __init__(self, deleted_rows: DeletedRows, sequences: Sequences) -> None:
         self._deleted_rows = deleted_rows
@@ -421,15 +424,17 @@ def _only_in_one(
 ) -> tuple[dict[int, Fragment], dict[int, Fragment]]:
     """Return the fragments of each version that the other does not have with the same bytes.
 
-    Most fragments are in both, in the same place: those are not even hashed.
+    Most fragments are in both, at the same index: these are not even hashed.
     """
     if older is None:
         return {}, {fragment.id: fragment for fragment in newer.fragments}
     before, after = older.fragments.raws, newer.fragments.raws
-    num_both = min(len(before), len(after))
-    differ = [*compress(range(num_both), map(ne, before, after))]
-    indices_before = [*differ, *range(num_both, len(before))]
-    indices_after = [*differ, *range(num_both, len(after))]
+    num_common = min(len(before), len(after))
+    # Compare the fragments at the same index.
+    differing = [*compress(range(num_common), map(ne, before, after))]
+    indices_before = [*differing, *range(num_common, len(before))]
+    indices_after = [*differing, *range(num_common, len(after))]
+    # Match those that moved in the list by their first bytes, then by all bytes.
     by_start = {after[index][:_START_BYTES]: index for index in indices_after}
     moved = {
         old_index: other
@@ -445,8 +450,10 @@ def _only_in_one(
 
 
 _START_BYTES: Final = 128
-"""Of a fragment's message: its id and the first file's name, which is random. Hashing all of the
-bytes would take longer than comparing them with those that begin alike."""
+"""How many bytes of a fragment's message to hash: its id and the first file's name, which is
+random. Hashing all bytes would take longer than comparing the messages that begin with the same
+ones.
+"""
 
 
 def _fragments_at(manifest: Manifest, positions: Sequence[int]) -> dict[int, Fragment]:
@@ -457,13 +464,13 @@ def _fragments_at(manifest: Manifest, positions: Sequence[int]) -> dict[int, Fra
     }
 
 
-class _Judge:
-    """Decides which rows that are live in both versions were updated, and collects its doubts.
+class _UpdateRules:
+    """Decides which rows that are live in both versions were updated.
 
     Args:
         plan: The plan for the two versions.
-        history: What happened between them, if known.
-        column_backfills: Whether values in a new column count.
+        history: The changes between them, if known.
+        column_backfills: Whether values in a new column count as updates.
     """
 
     def __init__(self, plan: DiffPlan, history: History | None, *, column_backfills: bool) -> None:
@@ -475,71 +482,76 @@ class _Judge:
         self._column_backfills = column_backfills
         self._knows_touched = history is not None and history.touched is not None
         self.unstamped: list[U64s] = []
-        self.has_doubts = False
+        self.is_ambiguous = False
 
     def replaced(self, before: Fragment, after: Fragment) -> set[int]:
-        """Return the fields whose values come from another place than before."""
+        """Return the fields whose values are in another file or column than before."""
         if before.files == after.files and self._plan.new_field_ids.isdisjoint(
             field_id for file in after.files for field_id in file.field_ids
         ):
             return set()
-        then, now = _sources(before), _sources(after)
+        sources_before, sources_after = _sources(before), _sources(after)
         for field_id in self._plan.new_field_ids:
-            then.pop(field_id, None)
+            sources_before.pop(field_id, None)
         return {
-            field_id for field_id in self._plan.field_ids if then.get(field_id) != now.get(field_id)
+            field_id
+            for field_id in self._plan.field_ids
+            if sources_before.get(field_id) != sources_after.get(field_id)
         }
 
     def updated_in_place(
-        self, replaced: Set[int], silent: Mask, stamped: Mask, row_ids: Callable[[], U64s]
+        self, replaced: Set[int], unstamped: Mask, stamped: Mask, row_ids: Callable[[], U64s]
     ) -> Mask:
         """Return which rows of a fragment that kept its id and its rows were updated.
 
         Args:
-            replaced: The fields whose values come from another place than before.
-            silent: Rows live in both versions with the same last-updated-at version.
-            stamped: Rows live in both with a different one.
-            row_ids: Returns the ids of all of its rows.
+            replaced: The fields whose values are in another file or column than before.
+            unstamped: (n,) Whether a row is live in both versions, with the same last-updated-at
+                version.
+            stamped: (n,) Whether it is live in both, with different ones.
+            row_ids: Returns the ids of all n rows of the fragment.
         """
         is_backfill = replaced <= self._plan.new_field_ids and not self._plan.is_cast
         if is_backfill and not (self._column_backfills or self._knows_touched):
-            return np.zeros(len(silent), np.bool_)
-        changed = np.zeros(len(silent), np.bool_)
-        if replaced and silent.any():
-            self.has_doubts = True
+            return np.zeros(len(unstamped), np.bool_)
+        changed = np.zeros(len(unstamped), np.bool_)
+        if replaced and unstamped.any():
+            self.is_ambiguous = True
             if self._counts_new_fields and not replaced.isdisjoint(self._plan.new_field_ids):
-                changed = silent
+                changed = unstamped
             elif self._history is not None:
-                changed = silent & np.isin(row_ids(), self._history.unstamped)
+                changed = unstamped & np.isin(row_ids(), self._history.unstamped)
             elif not stamped.any():
-                changed = silent
-        return self._noted(changed, stamped, row_ids)
+                changed = unstamped
+        return self._updated(changed, stamped, row_ids)
 
-    def moved(self, added: Sequence["_Rows"], silent: Mask, stamped: Mask, row_ids: U64s) -> Mask:
+    def moved(
+        self, added: Sequence["_Rows"], unstamped: Mask, stamped: Mask, row_ids: U64s
+    ) -> Mask:
         """Return which rows that are now in another fragment were updated.
 
         Args:
-            added: Where they are.
-            silent: Which of them, in order, have the same last-updated-at version as before.
-            stamped: Which have a different one.
-            row_ids: (n,) u64, their ids.
+            added: The fragments and offsets at which the rows are now, n rows in total.
+            unstamped: (n,) Whether a row has the same last-updated-at version as before.
+            stamped: (n,) Whether it has a different one.
+            row_ids: (n,) u64, the ids of the rows.
         """
-        changed = np.zeros(len(silent), np.bool_)
-        if silent.any():
-            self.has_doubts = True
+        changed = np.zeros(len(unstamped), np.bool_)
+        if unstamped.any():
+            self.is_ambiguous = True
             if self._history is not None:
-                changed = silent & np.isin(row_ids, self._history.unstamped)
+                changed = unstamped & np.isin(row_ids, self._history.unstamped)
             if self._counts_new_fields and self._plan.new_field_ids:
-                changed |= silent & np.repeat(
+                changed |= unstamped & np.repeat(
                     [self._has_new_fields(rows.fragment) for rows in added],
                     [len(rows.offsets) for rows in added],
                 )
-        return self._noted(changed, stamped, lambda: row_ids)
+        return self._updated(changed, stamped, lambda: row_ids)
 
     def _has_new_fields(self, fragment: Fragment) -> bool:
         return not self._plan.new_field_ids.isdisjoint(_sources(fragment))
 
-    def _noted(self, unstamped: Mask, stamped: Mask, row_ids: Callable[[], U64s]) -> Mask:
+    def _updated(self, unstamped: Mask, stamped: Mask, row_ids: Callable[[], U64s]) -> Mask:
         if self._history is None and unstamped.any():
             self.unstamped.append(row_ids()[unstamped])
         changed = unstamped | stamped
@@ -549,27 +561,27 @@ class _Judge:
 
 
 def _compare(
-    before: Fragment, after: Fragment, judge: _Judge, read: _Reader
+    before: Fragment, after: Fragment, rules: _UpdateRules, read: _Reader
 ) -> tuple[RowOffsets, RowOffsets, RowOffsets]:
     """Return the offsets of rows that were deleted, restored, and changed in place."""
     none = np.empty(0, np.uint32)
-    killed = revived = none
+    deleted = restored = none
     if before.deletion_file != after.deletion_file:
         deleted_before, deleted_after = read.deleted_offsets(before), read.deleted_offsets(after)
-        killed = difference(deleted_after, deleted_before).astype(np.uint32, copy=False)
-        revived = difference(deleted_before, deleted_after).astype(np.uint32, copy=False)
+        deleted = difference(deleted_after, deleted_before).astype(np.uint32, copy=False)
+        restored = difference(deleted_before, deleted_after).astype(np.uint32, copy=False)
     same_stamps = before.last_updated_at_versions == after.last_updated_at_versions
-    replaced = judge.replaced(before, after)
+    replaced = rules.replaced(before, after)
     if same_stamps and not replaced:
-        return killed, revived, none
+        return deleted, restored, none
     in_both = read.is_live(before) & read.is_live(after)
     stamped = np.zeros(len(in_both), np.bool_)
     if not same_stamps:
         stamped = in_both & (read.stamps(before).to_array() != read.stamps(after).to_array())
-    changed = judge.updated_in_place(
+    changed = rules.updated_in_place(
         replaced, in_both & ~stamped, stamped, lambda: read.row_ids(after).to_array()
     )
-    return killed, revived, np.flatnonzero(changed).astype(np.uint32)
+    return deleted, restored, np.flatnonzero(changed).astype(np.uint32)
 
 
 def _sources(fragment: Fragment) -> dict[int, tuple[str, int]]:
@@ -582,9 +594,9 @@ def _sources(fragment: Fragment) -> dict[int, tuple[str, int]]:
 
 
 def _match(
-    removed: Sequence[_Rows], added: Sequence[_Rows], judge: _Judge, read: _Reader
+    removed: Sequence[_Rows], added: Sequence[_Rows], rules: _UpdateRules, read: _Reader
 ) -> tuple[list[RowsOfFragment], list[UpdatedRows], list[RowsOfFragment]]:
-    """Match rows by their ids: those that disappeared in one place with those in a new place."""
+    """Match removed and added rows by their ids: a match was moved or updated."""
     removed = [rows for rows in removed if len(rows.offsets)]
     added = [rows for rows in added if len(rows.offsets)]
     removed_ids, added_ids = _row_ids_of(removed, read), _row_ids_of(added, read)
@@ -606,7 +618,7 @@ def _match(
     stamps_before = np.zeros(len(added_ids), np.uint64)
     stamps_before[is_match] = _stamps_of(removed, read)[positions[is_match]]
     is_stamped = is_match & (stamps_before != _stamps_of(added, read))
-    is_updated = judge.moved(added, is_match & ~is_stamped, is_stamped, added_ids)
+    is_updated = rules.moved(added, is_match & ~is_stamped, is_stamped, added_ids)
     addresses = np.zeros(len(added_ids), np.uint64)
     addresses[is_match] = _addresses_of(removed)[positions[is_match]]
     updates = [
@@ -620,7 +632,7 @@ def _match(
 
 
 def _find(row_ids: U64s, targets: U64s) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Return where each wanted row id is among the known ones, and whether it is."""
+    """Return the position of each target among the row ids, and whether it is there."""
     order, sorted_ids = _sorted(row_ids)
     if np.array_equal(row_ids, targets):  # a compaction leaves all rows in their order
         return np.arange(len(row_ids)), np.ones(len(row_ids), np.bool_)

@@ -1,18 +1,18 @@
-"""How many rows a version inserted, updated and deleted, from two manifests and nothing else.
+"""Counts the rows that a version inserted, updated and deleted, from two manifests alone.
 
-The change feed finds the rows themselves and may have to read deletion files for it. Their numbers
-usually follow without them:
+The change feed finds the rows themselves, and may have to read deletion files. The counts usually
+follow from the manifests:
 
     inserted    rows of new fragments whose row id was never used before the version
     updated     rows of new fragments with an earlier row id and a row version of this version
     deleted     live rows before + inserted - live rows after
 
-The last line holds for every version; the first two hold unless rows come back (a restore), values
-are replaced in place, or a new fragment has deleted rows already. For those versions, and wherever
-a manifest does not state a number, the result is None: not known without reading files.
+The last line holds for every version. The first two hold unless rows are brought back (by a
+restore), values are replaced in place, or a new fragment already has deleted rows. For such
+versions, and if a manifest lacks a count, the result is None: unknown without reading files.
 
-Without stable row ids, rows cannot be followed: then the numbers are known for versions that only
-append, only delete, or change no rows.
+Without stable row ids, only versions that only append, only delete, or change no rows can be
+counted.
 
 This is pure: two adjacent manifests, and the operation of the newer one.
 """
@@ -38,19 +38,19 @@ from lance_stream.table.operations.operation import Operation
 from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update
 
 MAX_ROWS: Final = 1 << 24
-"""Up to this number of rows, changed rows are searched for individually."""
+"""Changes of at most this many rows are counted by finding the rows."""
 
 _NEVER_BRING_BACK_ROWS: Final = (Append, Delete, Overwrite, Rewrite, Update)
 
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """How many rows a version changed.
+    """The numbers of rows that a version changed.
 
     Attributes:
-        inserted: Rows that are live in this version only.
-        updated: Rows that are live in both, and were written by this version.
-        deleted: Rows that are live in the previous version only.
+        inserted: The number of rows that are live only in this version.
+        updated: The number of rows that are live in both and that this version changed.
+        deleted: The number of rows that are live only in the previous version.
     """
 
     inserted: int = 0
@@ -59,7 +59,7 @@ class RowCounts:
 
     @property
     def total(self) -> int:
-        """How many rows differ."""
+        """The number of rows that differ."""
         return self.inserted + self.updated + self.deleted
 
     @classmethod
@@ -75,7 +75,7 @@ class RowCounts:
 def count_changed_rows(
     older: Manifest | None, newer: Manifest, operation: Operation | None
 ) -> RowCounts | None:
-    """Return how many rows a version changed; None if the manifests do not tell.
+    """Return how many rows a version changed; None if the manifests do not show it.
 
     Args:
         older: The previous version; None for the state before the first one.
@@ -115,7 +115,7 @@ def _by_row_ids(plan: DiffPlan, older: Manifest, operation: Operation | None) ->
     never_revives = isinstance(operation, _NEVER_BRING_BACK_ROWS)
     if not plan.sequences and not plan.deletion_files_of and _physical_rows(plan) <= MAX_ROWS:
         changed = diff(plan)
-        return RowCounts.of(changed) if never_revives or not changed.has_doubts else None
+        return RowCounts.of(changed) if never_revives or not changed.is_ambiguous else None
     before = _live_rows([*plan.removed, *(older for older, _ in plan.common)])
     if before is None or after is None or not never_revives or not _is_countable(plan):
         return None
@@ -155,15 +155,15 @@ class _Written(NamedTuple):
 
 
 def _is_usual(written: _Written, operation: Operation | None) -> bool:
-    """Return whether an operation writes such rows; if not, its row ids or versions mislead."""
+    """Return whether an operation can write such rows; otherwise the counts are wrong."""
     may_move, may_update = isinstance(operation, Rewrite), isinstance(operation, Update)
     return (may_move or not written.moved) and (may_update or not written.updated)
 
 
 def _written_rows(fragment: Fragment, version: int, next_row_id: int) -> _Written | None:
-    """Return what the rows of a new fragment are.
+    """Count the inserted, updated and moved rows of a new fragment.
 
-    None if finding out takes too much memory, or a file has to be read.
+    Returns None if this would take too much memory, or requires reading a file.
     """
     stored = fragment.last_updated_at_versions
     if not isinstance(fragment.row_ids, bytes) or not isinstance(stored, bytes | None):
@@ -186,12 +186,12 @@ def _written_rows(fragment: Fragment, version: int, next_row_id: int) -> _Writte
 
 
 def _num_ids_from(first: int, ids: RowIdSequence) -> int | None:
-    """Return how many row ids are `first` or larger; None if that takes too much memory."""
+    """Count the row ids from `first` on; return None if this would take too much memory."""
     num_ids = 0
     for segment in ids.segments:
         if isinstance(segment, Ranges):
-            inside = np.maximum(segment.starts, np.uint64(first))
-            num_ids += int((segment.stops - np.minimum(inside, segment.stops)).sum())
+            starts = np.maximum(segment.starts, np.uint64(first))
+            num_ids += int((segment.stops - np.minimum(starts, segment.stops)).sum())
         elif len(segment) > MAX_ROWS:
             return None
         else:
@@ -200,7 +200,7 @@ def _num_ids_from(first: int, ids: RowIdSequence) -> int | None:
 
 
 def _live_rows(fragments: Iterable[Fragment]) -> int | None:
-    """Return the number of live rows; None if a manifest of an old writer does not state it."""
+    """Return the number of live rows; None if an old writer omitted it from the manifest."""
     rows = 0
     for fragment in fragments:
         file = fragment.deletion_file

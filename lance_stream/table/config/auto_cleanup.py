@@ -1,18 +1,18 @@
-"""The config entries by which a table asks every writer to remove its old versions.
+"""The config entries by which a table asks its writers to clean up old versions.
 
-    lance.auto_cleanup.interval          a cleanup follows each commit whose version is a multiple
-                                         of this number; 0: each commit. Absent: none
+    lance.auto_cleanup.interval          a cleanup follows every commit whose version is a multiple
+                                         of this number; 0: every commit; absent: never
     lance.auto_cleanup.older_than        the minimum age of a version to remove, `14d`, `1h 30m`;
                                          absent: any age
-    lance.auto_cleanup.retain_versions   how many of the newest versions stay, from 1; absent: any
+    lance.auto_cleanup.retain_versions   how many of the newest versions to keep, from 1; absent: 1
 
 The age is a sum of numbers with units, from nanoseconds to years: `M` is a month of 30.44 days, `m`
 a minute. Units are case-sensitive.
 
 Source:  the reference's auto_cleanup_hook; observed in pylance 14.
-Differs: `referenced_branch`, which has the branches of the table cleaned up, too, is ignored: each
-         branch is cleaned up by its own commits. So are `delete_rate_limit` and
-         `delete_concurrency`: requests are limited by the settings of the store.
+Differs: `referenced_branch`, which cleans up the table's branches, too, is ignored: each branch is
+         cleaned up by its own commits. `delete_rate_limit` and `delete_concurrency` are ignored,
+         too: the settings of the store limit requests.
 """
 
 import re
@@ -49,11 +49,11 @@ _SECONDS: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class AutoCleanup:
-    """What a table's config asks for.
+    """A cleanup that a table's config asks for.
 
     Attributes:
         older_than: The minimum age of a version to remove; None for any age.
-        retain_versions: How many of the newest versions stay, at least 1.
+        retain_versions: How many of the newest versions to keep, at least 1.
     """
 
     older_than: timedelta | None = None
@@ -61,10 +61,10 @@ class AutoCleanup:
 
 
 def due_cleanup(config: Mapping[str, str], version: int) -> AutoCleanup | None:
-    """Return the cleanup that follows the commit of a version; None if none does.
+    """Return the cleanup that should follow the commit of a version, or None.
 
     Raises:
-        InvalidInputError: An entry has no valid value.
+        InvalidInputError: An entry has an invalid value.
     """
     if INTERVAL not in config:
         return None
@@ -80,10 +80,10 @@ def due_cleanup(config: Mapping[str, str], version: int) -> AutoCleanup | None:
 
 
 def check_auto_cleanup(entries: Mapping[str, str | None]) -> None:
-    """Check the entries that a user sets: no commit would fail because of an invalid one.
+    """Check the entries that a user sets, because commits ignore invalid ones.
 
     Raises:
-        InvalidInputError: One has no valid value.
+        InvalidInputError: An entry has an invalid value.
     """
     settings = {key: value for key, value in entries.items() if value is not None}
     due_cleanup({INTERVAL: "1", **settings}, 0)
@@ -93,8 +93,8 @@ def _parse_retained(text: str) -> int:
     number = _parse_number(RETAIN_VERSIONS, text)
     if not number:
         raise InvalidInputError(
-            f"the config entry {RETAIN_VERSIONS} is 0, but the newest version always stays: give a "
-            "number from 1; set it with update_config, or remove it"
+            f"the config entry {RETAIN_VERSIONS} is 0, but the newest version is always kept. Set "
+            "it to a number from 1 with update_config, or remove it"
         )
     return number
 
@@ -102,7 +102,7 @@ def _parse_retained(text: str) -> int:
 def _parse_number(key: str, text: str) -> int:
     if not _NUMBER.fullmatch(text) or int(text) > _MAX_U64:
         raise InvalidInputError(
-            f"the config entry {key} is {text!r:.100}, but should be a whole number; set it with "
+            f"the config entry {key} is {text!r:.100}, but must be a whole number; set it with "
             "update_config, or remove it"
         )
     return int(text)
@@ -118,7 +118,7 @@ def _parse_age(text: str) -> timedelta:
         seconds, end = seconds + float(part[1]) * _SECONDS[part[2]], part.end()
     if not end or text[end:].strip():
         raise InvalidInputError(
-            f"the config entry {OLDER_THAN} is {text!r:.100}, but should be an age with units, "
-            "such as '14d' or '1h 30m'; set it with update_config, or remove it"
+            f"the config entry {OLDER_THAN} is {text!r:.100}, but must be an age with units, such "
+            "as '14d' or '1h 30m'; set it with update_config, or remove it"
         )
     return timedelta(seconds=min(seconds, timedelta.max // timedelta(seconds=1)))

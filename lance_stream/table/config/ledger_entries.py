@@ -1,8 +1,8 @@
 """The ledger: which micro-batches of which streams a table contains.
 
-A streaming query numbers its micro-batches from 0 and repeats one under its number if it does not
-know whether the sink has committed it. For each stream (*app id*), the table's config has an entry
-for the newest committed batch:
+A streaming query numbers its micro-batches from 0, and repeats a batch under the same number if it
+does not know whether the sink has committed it. For each stream (*app id*), the table's config has
+an entry for the newest committed batch:
 
     key      lance_stream.ledger.<app id, percent-encoded>
     value    {"batch": 41, "query": "<query id>", "version": 97,     JSON
@@ -10,23 +10,23 @@ for the newest committed batch:
               "quarantined": "<32 hex digits>", "last_quarantined": [38, "<32 hex digits>"],
               "recent": [[40, 96, 50000, "<digest>", ""], ...]}
 
-The entry is set in the same commit as the batch's rows, and carried from manifest to manifest:
-history is never searched for it, and may be cleaned up. It is checked before a batch is written,
-and again on every commit attempt.
+The entry is set in the same commit as the batch's rows, and copied from manifest to manifest: old
+versions are not needed to find it, and may be cleaned up. It is checked before a batch is written,
+and again in every commit attempt.
 
 `rows` and `digest` identify the batch's rows, and `rules` the rules by which they were applied, so
 that a replay is distinguished from other rows under the same batch id. `recent` has the same for
-earlier batches, newest first (`MAX_RECENT`); rules there are "" if they are the entry's own, and
-null if unknown. Entries of older versions have none of the four. `quarantined` is the digest of the
-newest batch's bad rows, if it had any that were set aside (see `quarantine.quarantine_writer`);
-`last_quarantined` is the newest batch before it that had any, and their digest.
+earlier batches, newest first (`MAX_RECENT`); its rules are "" if they are those of the entry, and
+null if unknown. Entries of early releases have none of the four. `quarantined` is the digest of the
+newest batch's bad rows, if any were quarantined (see `quarantine.quarantine_writer`);
+`last_quarantined` is the newest batch before it with quarantined rows, and their digest.
 
-If a stream has had no batch for long (`MAX_SILENT_VERSIONS`), its entry loses `recent`: a table may
-have thousands of streams, and each manifest has all of their entries.
+If a stream has had no batch for a long time (`MAX_SILENT_VERSIONS`), `recent` is removed from its
+entry: a table may have thousands of streams, and every manifest has all of their entries.
 
-Only one thing reverts an entry: a restore by another program, which also restores the older
-version's config. Versions with later batches are then between the entry's `version` and the newest
-one, and are searched for them: see `ledger.foreign_restores`.
+Only a restore by another program reverts an entry, since it also restores the older version's
+config. The versions between the entry's `version` and the newest one are then searched for later
+batches: see `ledger.foreign_restores`.
 """
 
 import json
@@ -40,20 +40,20 @@ from urllib.parse import quote, unquote
 from lance_stream.errors import CorruptDataError, InvalidInputError
 
 PREFIX = "lance_stream.ledger."
-"""What the config keys of all entries begin with."""
+"""The prefix of the config keys of all entries."""
 
 MAX_BATCH_ID = (1 << 63) - 1
 """The largest batch id."""
 
 _MAX_SHORTENED = 64
-# In the text of an entry, where a quote within a value is never bare.
+# Matches only the key of an entry: JSON escapes quotes within values.
 _VERSION = re.compile(r'"version": (\d+)')
 
 MAX_RECENT = 8
-"""The number of earlier batches in an entry; older manifests have older entries."""
+"""The number of earlier batches in an entry; older manifests have still earlier ones."""
 
 MAX_SILENT_VERSIONS = 1000
-"""After this many versions without a batch, an entry omits earlier batches."""
+"""After this many versions without a batch, an entry no longer lists earlier batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,17 @@ class LedgerEntry:
 
     Attributes:
         batch_id: The batch's number.
-        query_id: The streaming query's own id, which a new checkpoint changes; empty if the
-            batch came from none.
+        query_id: The streaming query's id, which a new checkpoint changes; empty if the batch did
+            not come from a query.
         version: The version that committed it; None if unknown.
-        num_rows: How many rows the batch had; None if unknown.
-        digest: Their digest, 32 hexadecimal digits; empty if unknown.
+        num_rows: The number of rows of the batch; None if unknown.
+        digest: The digest of its rows, 32 hexadecimal digits; empty if unknown.
         rules: A fingerprint of the rules by which they were applied; empty if unknown.
         recent: The batches of the stream before this one, newest first; at most `MAX_RECENT`.
-        quarantined: The digest of the batch's bad rows that were set aside; empty if there were
-            none, or if it is unknown.
-        last_quarantined: The newest batch before it with bad rows that were set aside, and their
-            digest; None if there is none.
+        quarantined: The digest of the batch's quarantined rows; empty if there were none, or if it
+            is unknown.
+        last_quarantined: The newest batch before it with quarantined rows, and their digest; None
+            if there is none.
     """
 
     batch_id: int
@@ -87,11 +87,11 @@ class LedgerEntry:
 
     @property
     def newest_quarantined(self) -> tuple[int, str] | None:
-        """The newest batch, this one included, with bad rows that were set aside."""
+        """The newest batch with quarantined rows, this one included, and their digest."""
         return (self.batch_id, self.quarantined) if self.quarantined else self.last_quarantined
 
     def before(self) -> tuple["LedgerEntry", ...]:
-        """Return the earlier batches for the entry of the next batch."""
+        """Return the `recent` batches for the entry of the next batch."""
         identity = replace(self, query_id="", recent=(), quarantined="", last_quarantined=None)
         return (identity, *self.recent)[:MAX_RECENT]
 
@@ -100,8 +100,8 @@ def read_entry(config: Mapping[str, str], app_id: str) -> LedgerEntry | None:
     """Return the entry of a stream, or None.
 
     Raises:
-        CorruptDataError: The config has an entry that is not one.
-        InvalidInputError: The app id is empty, or no text.
+        CorruptDataError: An entry is invalid.
+        InvalidInputError: The app id is empty, or not valid text.
     """
     key = config_key(app_id)
     return _parse_entry(key, config[key]) if key in config else None
@@ -111,7 +111,7 @@ def read_entries(config: Mapping[str, str]) -> dict[str, LedgerEntry]:
     """Return the entries of all streams, by app id.
 
     Raises:
-        CorruptDataError: The config has an entry that is not one.
+        CorruptDataError: An entry is invalid.
     """
     return {
         unquote(key.removeprefix(PREFIX)): _parse_entry(key, value)
@@ -123,11 +123,11 @@ def read_entries(config: Mapping[str, str]) -> dict[str, LedgerEntry]:
 def read_entries_of_query(config: Mapping[str, str], query_id: str) -> dict[str, LedgerEntry]:
     """Return the entries that a streaming query wrote, by app id.
 
-    Entries without the query's id in their text are not parsed: a table may have thousands, and a
-    damaged entry of another stream does not matter here.
+    Entries whose text does not contain the query's id are not parsed: a table may have thousands,
+    and a damaged entry of another stream must not fail this one.
 
     Raises:
-        CorruptDataError: An entry with the query's id is not one.
+        CorruptDataError: An entry with the query's id is invalid.
     """
     text = json.dumps(query_id)
     entries = {
@@ -163,25 +163,26 @@ def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
 
 
 def _rules_in(entry: LedgerEntry, recent: LedgerEntry) -> str | None:
-    """Return how an entry's text states the rules of an earlier batch."""
+    """Return the rules of an earlier batch as an entry's text has them."""
     return "" if recent.rules == entry.rules else recent.rules or None
 
 
 def silent_entries(config: Mapping[str, str], version: int) -> dict[str, str]:
-    """Return the entries of streams without a batch for long, shortened by their earlier batches.
+    """Return the entries of streams without a batch for a long time, without `recent`.
 
-    Only entries that would change are parsed, and few at a time; invalid entries are left alone.
+    Only entries that would change are parsed, and only a few per commit. Invalid entries are
+    skipped.
 
     Args:
         config: The config of the newest version.
-        version: The version that is created from it.
+        version: The version that is created.
     """
     shortened: dict[str, str] = {}
     for key, value in config.items():
         if not key.startswith(PREFIX) or '"recent"' not in value:
             continue
-        stated = _VERSION.search(value)
-        if stated is not None and _is_long_ago(int(stated[1]), version):
+        match = _VERSION.search(value)
+        if match is not None and _is_long_ago(int(match[1]), version):
             with suppress(CorruptDataError, InvalidInputError):
                 entry = replace(_parse_entry(key, value), recent=())
                 shortened |= config_entries(unquote(key.removeprefix(PREFIX)), entry)
@@ -191,34 +192,34 @@ def silent_entries(config: Mapping[str, str], version: int) -> dict[str, str]:
 
 
 def is_silent(entry: LedgerEntry, version: int) -> bool:
-    """Return whether a stream has had no batch for so long that its entry may be shortened."""
+    """Return whether a stream has had no batch for `MAX_SILENT_VERSIONS` versions."""
     return entry.version is not None and _is_long_ago(entry.version, version)
 
 
-def _is_long_ago(stated: int, version: int) -> bool:
-    return version - stated > MAX_SILENT_VERSIONS
+def _is_long_ago(entry_version: int, version: int) -> bool:
+    return version - entry_version > MAX_SILENT_VERSIONS
 
 
 def newest_entries(config: Mapping[str, str], newest: Mapping[str, str]) -> dict[str, str]:
-    """Return the ledger after a restore: the newer of two entries for each stream.
+    """Return the ledger after a restore: for each stream, the newer of two entries.
 
     Args:
         config: The config of the restored version.
         newest: The config of the newest version.
 
     Returns:
-        The config entries of the ledger, and nothing else.
+        The config entries of the ledger, without others.
 
     Raises:
-        CorruptDataError: One of them has an entry that is not one.
+        CorruptDataError: An entry is invalid.
     """
     merged = {key: value for key, value in newest.items() if key.startswith(PREFIX)}
     for key, value in config.items():
         if key.startswith(PREFIX):
-            stands = merged.get(key)
+            current = merged.get(key)
             if (
-                stands is None
-                or _parse_entry(key, stands).batch_id < _parse_entry(key, value).batch_id
+                current is None
+                or _parse_entry(key, current).batch_id < _parse_entry(key, value).batch_id
             ):
                 merged[key] = value
     return merged
@@ -259,15 +260,15 @@ def _parse_entry(key: str, value: str) -> LedgerEntry:
                     last_quarantined=last,
                 )
     raise CorruptDataError(
-        f"the config entry {key!r} is not a ledger entry: {value[:200]!r}. Remove it from the "
-        "table's config if another program put it there"
+        f"the config entry {key!r} is not a ledger entry: {value[:200]!r}. If another program set "
+        "it, remove it from the table's config"
     )
 
 
 def _entry_of(
     batch: object, query: object, version: object, rows: object, digest: object, rules: object
 ) -> LedgerEntry | None:
-    """Return an entry from JSON values; None if they are not one."""
+    """Return an entry from JSON values; None if they are invalid."""
     texts = [query or "", digest or "", rules or ""]
     numbers = [number for number in (version, rows) if number is not None]
     if not _is_number(batch) or not all(map(_is_number, numbers)):
@@ -285,7 +286,7 @@ def _entry_of(
 
 
 def _recent_of(values: object, rules: str) -> LedgerEntry | None:
-    """Return an earlier batch from JSON values; None if they are not one.
+    """Return an earlier batch from JSON values; None if they are invalid.
 
     Args:
         values: The values.
@@ -298,7 +299,7 @@ def _recent_of(values: object, rules: str) -> LedgerEntry | None:
 
 
 def _last_quarantined_of(values: object) -> tuple[int, str] | Literal[False] | None:
-    """Return a batch and the digest of its bad rows from JSON values; False if they are not."""
+    """Return a batch and the digest of its bad rows from JSON values; False if they are invalid."""
     if values is None:
         return None
     if not isinstance(values, list) or len(values) != 2:

@@ -1,11 +1,11 @@
-"""The limit of lineage in a manifest, as a table's config sets it.
+"""The config entries that limit the size of lineage in a manifest.
 
-    lance.row_lineage.spill               "true": longer sequences go into data files
-    lance.row_lineage.inline_max_bytes    up to how many bytes a sequence stays; default: 200 KB
+    lance.row_lineage.spill               "true": move longer sequences to data files
+    lance.row_lineage.inline_max_bytes    the limit in bytes per sequence; default: 200 KiB
 
-Without the first entry, each sequence of row ids or row versions stays in the manifest, however
-long. With it, a sequence above the limit that is written from then on becomes a hidden column of a
-data file, and the table has a feature flag that readers must know.
+Without the first entry, sequences of row ids and row versions are in the manifest, however long
+they are. With it, new sequences above the limit become hidden columns of data files, and the table
+has a feature flag that readers must support.
 
 Source:  measured on the reference, whose config entries these are.
 """
@@ -26,10 +26,10 @@ _NUMBER: Final = re.compile(r"\+?[0-9]{1,18}")
 
 
 def inline_limit(config: Mapping[str, str]) -> int | None:
-    """Return up to how many bytes a sequence stays in the manifest; None without a limit.
+    """Return the maximum size in bytes of a sequence in the manifest; None without a limit.
 
     Raises:
-        InvalidInputError: The config states a limit that is not a number of bytes.
+        InvalidInputError: The limit is not a number of bytes.
     """
     if config.get(SPILL_KEY, "").lower() != "true":
         return None
@@ -38,40 +38,40 @@ def inline_limit(config: Mapping[str, str]) -> int | None:
 
 
 def check_entries(entries: Mapping[str, str | None]) -> None:
-    """Check what a user sets: any other word than `true` would do nothing, without a word.
+    """Check the entries that a user sets: any value other than `true` would silently do nothing.
 
     Raises:
-        InvalidInputError: The switch is no truth value, or the limit not a number of bytes.
+        InvalidInputError: The switch is not true or false, or the limit is not a number of bytes.
     """
     switch = entries.get(SPILL_KEY)
     if switch is not None and switch.lower() not in ("true", "false"):
         raise InvalidInputError(
-            f"the config entry {SPILL_KEY} is {switch!r}, but should be 'true' or 'false'"
+            f"the config entry {SPILL_KEY} is {switch!r}, but must be 'true' or 'false'"
         )
     check_limit(entries)
 
 
 def check_limit(entries: Mapping[str, str | None]) -> None:
-    """Check the limit that entries of a config state, if they do.
+    """Check the limit in config entries, if there is one.
 
     Raises:
         InvalidInputError: It is not a number of bytes.
     """
-    stated = entries.get(INLINE_KEY)
-    if stated is not None and not _NUMBER.fullmatch(stated):
+    limit = entries.get(INLINE_KEY)
+    if limit is not None and not _NUMBER.fullmatch(limit):
         raise InvalidInputError(
-            f"the config entry {INLINE_KEY} is {stated!r}, but should be a number of bytes, such "
-            "as '65536'; set it with update_config, or remove it"
+            f"the config entry {INLINE_KEY} is {limit!r}, but must be a number of bytes, such as "
+            "'65536'; set it with update_config, or remove it"
         )
 
 
 def inline_bytes(fragment: Fragment) -> int:
-    """Return how many bytes of lineage the message of a fragment holds."""
+    """Return the number of bytes of lineage in a fragment's message."""
     return sum(len(sequence) for sequence in fragment.sequences if isinstance(sequence, bytes))
 
 
 def is_misplaced(fragment: Fragment, limit: int | None) -> bool:
-    """Return whether lineage is not where the config wants it.
+    """Return whether a fragment's lineage should be moved, according to the config.
 
     Args:
         fragment: The fragment.

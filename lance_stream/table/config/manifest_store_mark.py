@@ -3,11 +3,11 @@
     lance_stream.manifest_store     "{kind of store} {base uri}"     "postgresql s3://bucket/t"
 
 A writer that opens a table without its manifest store may be one version behind, and could publish
-a version number that the store has given to another writer. Each version that we publish through a
-store has the mark, so that our own writers without the store notice. It contains no secrets:
-neither the store's address nor a user name.
+a version number that another writer has published through the store. Every version that this
+library publishes through a store has the mark, so that its writers without the store refuse to
+write. The mark contains no secrets: neither the store's address nor a user name.
 
-A restore does not bring back an older version's mark: the newest version's is kept.
+A restore keeps the mark of the newest version.
 """
 
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ def mark_of(kind: str, base_uri: str) -> str:
 
 
 def is_of_one_table(mark: str, uri: str, branch: str) -> bool:
-    """Return whether the mark that a branch was created with belongs to the same table.
+    """Return whether a version's mark belongs to the table of a branch.
 
-    The first version of a branch has the mark of the version that it was created from, of the main
-    branch or another one: the store identifies each by its own directory.
+    The first version of a branch has the mark of the version from which it was created, which may
+    be on the main branch or another one; the store identifies each branch by its directory.
 
     Args:
         mark: The mark of a version.

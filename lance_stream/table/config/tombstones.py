@@ -1,21 +1,21 @@
-"""Tombstones: the deletes that a table remembers, so that a late row does not undo one.
+"""Tombstones: remembered deletes, so that a late row does not undo a delete.
 
-A deleted row leaves nothing that an older insert or update of its key could be compared with when
-it arrives late. So deletes are remembered for a while: key, sequence and time. They are stored in
-files beside the data, and an entry of the table's config names the files that are valid:
+Once a row is deleted, there is nothing left with which a late insert or update of its key could be
+compared. So the key, sequence and time of a delete are kept for a while. They are stored in files
+next to the data files, and an entry of the table's config names the valid files:
 
     key      lance_stream.tombstones
     value    {"on": ["id"], "sequence_by": "seq", "sequence_type": "int64",
               "files": [{"name": "0b1c….arrow", "ms": 1763740000000, "rows": 12,
                          "bytes": 1394, "digest": "5f2c…"}]}     JSON
 
-Where the table is a history of its keys (`upsert.histories`), the files also remember events that
-show in no row, with the values of some columns, which "values" lists.
+If the table is a history of its keys (`upsert.histories`), the files also store events that show in
+no row, with the values of the columns that "values" lists.
 
-The entry is set in the same commit as the deletes, carried from manifest to manifest, and reverted
-by a restore. Each of several writers adds its file to those of the newest version. A file never
-changes; if there are many small ones, the next one includes their rows (`files_to_join`), so there
-are at most `MAX_FILES_A_TIER` of each order of magnitude.
+The entry is set in the same commit as the deletes, copied from manifest to manifest, and reverted
+by a restore. A concurrent writer adds its file to those of the newest version. A file never
+changes. If there are many small files, the next one includes their rows (`files_to_join`), so there
+are at most `MAX_FILES_PER_TIER` of each order of magnitude.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 CONFIG_KEY: Final = "lance_stream.tombstones"
 """The config key of the entry."""
 
-MAX_FILES_A_TIER: Final = 7
+MAX_FILES_PER_TIER: Final = 7
 MAX_ROWS_TO_JOIN: Final = 1 << 20
 """A file with this many rows is not rewritten."""
 
@@ -41,11 +41,11 @@ _DIGEST_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """What the bytes of a file are, so that no other file passes for it.
+    """The size and digest of a file, by which a replaced file is detected.
 
     Attributes:
-        num_bytes: How many there are.
-        digest: BLAKE2b of them, 32 hexadecimal digits.
+        num_bytes: The number of bytes.
+        digest: The BLAKE2b digest of the bytes, 32 hexadecimal digits.
     """
 
     num_bytes: int
@@ -59,13 +59,13 @@ class FileContent:
 
 @dataclass(frozen=True, slots=True)
 class TombstoneFile:
-    """One file of remembered deletes.
+    """One file of tombstones.
 
     Attributes:
-        name: Its name (see `paths.tombstone_path`).
-        newest_ms: The time of the newest of them, in milliseconds since 1970-01-01 UTC.
-        num_rows: How many there are.
-        content: What the file's bytes are; None in tables of early releases.
+        name: The file's name (see `paths.tombstone_path`).
+        newest_ms: The time of the newest tombstone, in milliseconds since 1970-01-01 UTC.
+        num_rows: The number of tombstones.
+        content: The file's size and digest; None in tables of early releases.
     """
 
     name: str
@@ -76,15 +76,15 @@ class TombstoneFile:
 
 @dataclass(frozen=True, slots=True)
 class Tombstones:
-    """The deletes that a version remembers.
+    """The tombstones of a version.
 
     Attributes:
         on: The key columns.
         sequence_by: The column that orders rows of one key.
         sequence_type: The format's name of its type (see `schema.types.logical_types`).
-        files: Their files.
-        values: The columns whose values are remembered with the events of a history; None if only
-            deletes are remembered.
+        files: The files of tombstones.
+        values: The columns whose values are stored with the events of a history; None if there are
+            only deletes.
     """
 
     on: tuple[str, ...]
@@ -95,12 +95,12 @@ class Tombstones:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The table's columns that are remembered."""
+        """The table's columns in the tombstones."""
         return (*self.on, self.sequence_by, *(self.values or ()))
 
 
 def read_tombstones(config: Mapping[str, str]) -> Tombstones | None:
-    """Return the tombstones of a version; None if no delete was ever remembered.
+    """Return the tombstones of a version; None if it has none.
 
     Raises:
         CorruptDataError: The config's entry is invalid.
@@ -132,13 +132,13 @@ def config_entries(tombstones: Tombstones) -> dict[str, str]:
 def is_of(
     tombstones: Tombstones, on: Sequence[str], sequence_by: str | None, *, is_history: bool = False
 ) -> bool:
-    """Return whether deletes are remembered by these key columns and this order.
+    """Return whether tombstones have these key columns and this order.
 
     Args:
-        tombstones: What a version remembers.
+        tombstones: The tombstones of a version.
         on: The key columns.
         sequence_by: The column that orders rows of one key.
-        is_history: Whether events of a history are remembered, not only deletes.
+        is_history: Whether they store events of a history, not only deletes.
     """
     same_columns = set(tombstones.on) == set(on) and tombstones.sequence_by == sequence_by
     return same_columns and is_history == (tombstones.values is not None)
@@ -147,26 +147,26 @@ def is_of(
 def check_is_of(
     tombstones: Tombstones, on: Sequence[str], sequence_by: str, *, is_history: bool = False
 ) -> None:
-    """Raise unless deletes can be remembered by these key columns and this order; see `is_of`.
+    """Raise unless tombstones can be added with these key columns and this order; see `is_of`.
 
     Raises:
-        InvalidInputError: The table remembers deletes by others.
+        InvalidInputError: The table's tombstones have other columns.
     """
     if tombstones.files and not is_of(tombstones, on, sequence_by, is_history=is_history):
         if is_history != (tombstones.values is not None):
             origin = "scd2" if tombstones.values is not None else "an upsert or scd1"
             raise InvalidInputError(
-                f"the table remembers deletes of {origin}, which do not apply to these changes: a "
-                "table has either current rows or their history. Nothing was written. Write these "
-                "changes to a separate table; or forget the remembered deletes by removing the "
-                f"key {CONFIG_KEY!r} from the table's config"
+                f"the table has tombstones (remembered deletes) of {origin}, which do not apply to "
+                "these changes: a table has either current rows or their history. Nothing was "
+                "written. Write these changes to a separate table; or drop the tombstones by "
+                f"removing the key {CONFIG_KEY!r} from the table's config"
             )
         raise InvalidInputError(
-            f"the table remembers deletes by the key {_listed(tombstones.on)} in the order of "
-            f"{tombstones.sequence_by!r}, but this upsert is by {_listed(on)} in the order of "
-            f"{sequence_by!r}: it would not find those deletes. Nothing was written. Upsert by "
-            f"the same columns; or leave out `tombstones`; or forget the remembered deletes by "
-            f"removing the key {CONFIG_KEY!r} from the table's config"
+            f"the table has tombstones (remembered deletes) by the key {_listed(tombstones.on)} in "
+            f"the order of {tombstones.sequence_by!r}, but this upsert is by {_listed(on)} in the "
+            f"order of {sequence_by!r}: it would not find those deletes. Nothing was written. "
+            "Upsert by the same columns; or omit `tombstones`; or drop the tombstones by removing "
+            f"the key {CONFIG_KEY!r} from the table's config"
         )
 
 
@@ -183,11 +183,11 @@ def with_change(
     Args:
         newest: The tombstones of the newest version.
         added: The tombstones that the commit adds, and their columns.
-        joined: The names of files whose rows are also in the added ones.
-        oldest_ms: Files without a delete since then are dropped.
+        joined: The names of the files whose rows the added ones include.
+        oldest_ms: Files without a delete at or after this time are dropped.
 
     Raises:
-        InvalidInputError: The newest version remembers deletes by other columns.
+        InvalidInputError: The tombstones of the newest version have other columns.
     """
     if newest is None:
         return added
@@ -203,11 +203,11 @@ def with_change(
 
 
 def files_to_join(files: Iterable[TombstoneFile], num_rows: int) -> tuple[TombstoneFile, ...]:
-    """Return the files whose rows a new file should include, so that small files do not pile up.
+    """Return the files whose rows a new file should include, so that small files do not accumulate.
 
-    Files are grouped by the order of magnitude of their rows, to the base 8. If the new file would
-    be one too many of its order, it includes that order and all lower ones; so a delete is
-    rewritten once per order, not with each commit.
+    Files are grouped into tiers by the order of magnitude of their row count, to the base 8. If the
+    new file would be one too many in its tier, it includes that tier and all lower ones. So a
+    tombstone is rewritten once per tier, not with every commit.
 
     Args:
         files: The existing files.
@@ -218,7 +218,7 @@ def files_to_join(files: Iterable[TombstoneFile], num_rows: int) -> tuple[Tombst
     for tier in range(_tier(MAX_ROWS_TO_JOIN)):
         same_tier = [file for file in small if _tier(file.num_rows) == tier]
         total = num_rows + sum(file.num_rows for file in joined)
-        if len(same_tier) + (_tier(total) == tier) > MAX_FILES_A_TIER:
+        if len(same_tier) + (_tier(total) == tier) > MAX_FILES_PER_TIER:
             joined = [file for file in small if _tier(file.num_rows) <= tier]
     return tuple(joined)
 
@@ -258,8 +258,8 @@ def _parse(value: str) -> Tombstones:
                 None if values is None else tuple(values),
             )
     raise CorruptDataError(
-        f"the config entry {CONFIG_KEY!r} does not describe tombstones: {value[:200]!r}. Remove "
-        "it from the table's config if another program put it there"
+        f"the config entry {CONFIG_KEY!r} does not describe tombstones: {value[:200]!r}. If "
+        "another program set it, remove it from the table's config"
     )
 
 
@@ -284,8 +284,8 @@ def _is_file(value: Any) -> bool:
 
 
 def _file(value: dict[str, Any]) -> TombstoneFile:
-    stated = "bytes" in value and "digest" in value
-    content = FileContent(value["bytes"], value["digest"]) if stated else None
+    has_content = "bytes" in value and "digest" in value
+    content = FileContent(value["bytes"], value["digest"]) if has_content else None
     return TombstoneFile(value["name"], value["ms"], value["rows"], content)
 
 

@@ -1,6 +1,6 @@
-"""Tests used by conflict rules, on two operations: ours, to be committed, and theirs.
+"""The conditions of the conflict rules, on two operations: ours, to be committed, and theirs.
 
-Each test is given both, in this order; see `conflicts` for the rules.
+Each condition takes both, in this order; see `rules`.
 """
 
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ def _removed_fragments(operation: Delete | Update) -> frozenset[int]:
 
 
 def same_fragments(ours: Operation, theirs: Operation) -> bool:
-    """Whether both change or remove one of the same fragments."""
+    """Whether both change or remove the same fragment."""
     return not touched_fragments(ours).isdisjoint(touched_fragments(theirs))
 
 
@@ -67,8 +67,8 @@ def _moves_rows(update: Update) -> bool:
     return bool(update.new_fragments) and update.update_mode is UpdateMode.REWRITE_ROWS
 
 
-def more_than_rows_died(ours: Delete | Update, theirs: Delete | Update) -> bool:
-    """Whether a fragment of both was changed other than by further deleted rows."""
+def changes_more_than_deletions(ours: Delete | Update, theirs: Delete | Update) -> bool:
+    """Whether a fragment that both change differs in more than its deleted rows."""
     if not same_fragments(ours, theirs):
         return False
     files = {fragment.id: fragment.files for fragment in ours.updated_fragments}
@@ -83,7 +83,7 @@ def more_than_rows_died(ours: Delete | Update, theirs: Delete | Update) -> bool:
 
 
 def may_insert_same_keys(ours: Update, theirs: Update) -> bool:
-    """Whether ours keeps its keys unique, and theirs may have inserted one of them."""
+    """Whether ours requires unique keys, and theirs may have inserted one of them."""
     keys, others = ours.inserted_rows, theirs.inserted_rows
     if keys is None or keys.key_hashes == ():
         return False
@@ -97,12 +97,12 @@ def may_insert_same_keys(ours: Update, theirs: Update) -> bool:
     return (
         _inserts_rows(theirs)
         or _may_change_fields(theirs, keys.field_ids)
-        or _names_keys_alone(others)
+        or _may_list_deleted_keys(others)
     )
 
 
 def _may_change_fields(update: Update, field_ids: Iterable[int]) -> bool:
-    """Whether rows that were only changed may have other values in some columns."""
+    """Whether an update may have changed the values of existing rows in some columns."""
     targets = set(field_ids)
     if update.update_mode is UpdateMode.REWRITE_COLUMNS and update.updated_fragments:
         changed = update.fields_modified
@@ -113,19 +113,19 @@ def _may_change_fields(update: Update, field_ids: Iterable[int]) -> bool:
 
 
 def inserts_unique_keys(ours: Update, _theirs: Append) -> bool:
-    """Whether ours keeps its keys unique; an append may insert one of them."""
+    """Whether ours requires unique keys; an append may insert one of them."""
     return ours.inserted_rows is not None and ours.inserted_rows.key_hashes != ()
 
 
-def _names_keys_alone(keys: KeyExistenceFilter | None) -> bool:
-    """Whether some named keys may not be of new rows, but of remembered deletes."""
+def _may_list_deleted_keys(keys: KeyExistenceFilter | None) -> bool:
+    """Whether some listed keys may be those of tombstones instead of new rows."""
     if keys is None:
         return False
     return bool(keys.key_hashes) or (keys.bloom is not None and keys.bloom.holds_anything)
 
 
 def _inserts_rows(update: Update) -> bool:
-    """Whether some row of the new fragments may not have been in the table before."""
+    """Whether some row of the new fragments may be new in the table."""
     return not all(map(has_only_moved_rows, update.new_fragments))
 
 
@@ -145,7 +145,7 @@ def drops_indexed_field(ours: CreateIndex, theirs: Project) -> bool:
 
 
 def rewrites_uncertain_index(ours: CreateIndex, theirs: Update) -> bool:
-    """Whether theirs changes columns in place, but an index of ours does not state its coverage."""
+    """Whether theirs changes columns in place, and the coverage of an index of ours is unknown."""
     changed = set(theirs.fields_modified)
     return theirs.update_mode is UpdateMode.REWRITE_COLUMNS and any(
         not index.fragment_bitmap and not (changed and changed.isdisjoint(index.field_ids))
@@ -156,7 +156,7 @@ def rewrites_uncertain_index(ours: CreateIndex, theirs: Update) -> bool:
 def rewrites_indexed_fragments(ours: CreateIndex, theirs: Update) -> bool:
     """Whether theirs changes columns in place in fragments that an index of ours covers.
 
-    Rows that are moved instead are deleted in the fragments that ours covers.
+    Moved rows do not matter: they are deleted in the fragments that ours covers.
     """
     if theirs.update_mode is not UpdateMode.REWRITE_COLUMNS:
         return False
@@ -194,7 +194,7 @@ def replaces_same_field(ours: DataReplacement, theirs: DataReplacement) -> bool:
 
 
 def changes_same_index(ours: CreateIndex, theirs: CreateIndex) -> bool:
-    """Whether one creates what the other creates or drops; dropping the same twice is harmless."""
+    """Whether one creates what the other creates or drops. Both may drop the same index."""
     added = _names(ours.new_indices), _names(theirs.new_indices)
     dropped = _names(ours.removed_indices), _names(theirs.removed_indices)
     replaced = {index.uuid for index in ours.removed_indices} & {
@@ -223,10 +223,9 @@ def indexes_moved_rows(ours: CreateIndex, theirs: Rewrite) -> bool:
 
 
 def lacks_new_index(ours: Rewrite, theirs: CreateIndex) -> bool:
-    """Whether ours rewrites indices along with its rows, but lacks one that theirs created.
+    """Whether ours rewrites indices along with its rows, but not one that theirs created.
 
-    If ours rewrites no index, applying it handles the new index: it follows the rows, or no longer
-    covers them.
+    If ours rewrites no index, applying it adapts the coverage of the new index.
     """
     return any(
         is_system_index(index) or not index.fragment_bitmap for index in theirs.new_indices
@@ -234,7 +233,7 @@ def lacks_new_index(ours: Rewrite, theirs: CreateIndex) -> bool:
 
 
 def has_log_index(ours: Operation, theirs: Operation) -> bool:
-    """Whether one of them creates the index of a write-ahead log."""
+    """Whether one operation creates the index of a write-ahead log."""
     return any(
         index.name == WRITE_AHEAD_LOG
         for operation in (ours, theirs)
@@ -271,7 +270,7 @@ def same_config_or_metadata(ours: UpdateConfig, theirs: UpdateConfig) -> bool:
 
 
 def config_is_overwritten(ours: UpdateConfig, theirs: Overwrite) -> bool:
-    """Whether an overwrite sets what ours sets, or replaces the fields it is about."""
+    """Whether an overwrite sets the same config keys, or replaces the schema that ours changes."""
     return _sets_schema_or_field_metadata(ours) or same_config_keys(ours, theirs)
 
 
@@ -287,7 +286,7 @@ def same_bases(ours: UpdateBases, theirs: UpdateBases) -> bool:
 
 
 def compacts_the_log(ours: Operation, theirs: Operation) -> bool:
-    """Whether one of them merges rows out of a write-ahead log."""
+    """Whether one operation merges rows out of a write-ahead log."""
     return any(
         isinstance(operation, Update) and bool(operation.compacted_sstables)
         for operation in (ours, theirs)
@@ -295,7 +294,7 @@ def compacts_the_log(ours: Operation, theirs: Operation) -> bool:
 
 
 def falsifies_nullability(schema_change: Operation, values: Operation) -> bool:
-    """Whether the one may make a column less nullable, and the other may bring nulls into it."""
+    """Whether one operation may make a column non-nullable, and the other may add nulls to it."""
     return (
         isinstance(schema_change, Project | Merge)
         and not schema_change.preserves_nullability
@@ -304,12 +303,12 @@ def falsifies_nullability(schema_change: Operation, values: Operation) -> bool:
 
 
 def merges_over_metadata(merge: Operation, config: Operation) -> bool:
-    """Whether the one states a whole schema, and the other changes metadata within it."""
+    """Whether one operation replaces the whole schema, and the other changes metadata in it."""
     return isinstance(merge, Merge) and _sets_schema_or_field_metadata(config)
 
 
 def restores_over_metadata(restore: Operation, config: Operation) -> bool:
-    """Whether the one restores a schema, and the other changes metadata within it."""
+    """Whether one operation restores a schema, and the other changes metadata in it."""
     return isinstance(restore, Restore) and _sets_schema_or_field_metadata(config)
 
 

@@ -1,9 +1,9 @@
-"""Merges their changes into ours: deletes, in fragments in which both sides delete rows.
+"""Rebases our operation: merges deletes in fragments in which both writers delete rows.
 
 Our Delete (or Update) was planned on one version. For each fragment that it touches, it has a
-deletion file with the rows deleted by then and the rows that we delete. Others have published a
-newer version in which further rows of such a fragment are deleted. Both can be merged, unless both
-sides deleted the same row:
+deletion file with the rows that were deleted in that version and the rows that we delete.
+Meanwhile, another writer has published a version in which other rows of the fragment are deleted.
+Both can be merged, unless both deleted the same row:
 
     ours              deleted when we planned, and by us
     read              deleted when we planned
@@ -11,11 +11,11 @@ sides deleted the same row:
     ours - read       deleted by us; must not be in newest
     ours | newest     deleted after the rebase
 
-The caller reads and writes the deletion files: `plan_rebase` returns which, `unite` the merged
-contents, `rebased` the operation with the new files.
+The caller reads and writes the deletion files: `plan_rebase` returns the files to merge, `unite`
+the merged offsets, and `rebased` the operation with the new files.
 
-A new index no longer covers fragments whose indexed columns were changed in place
-(`rebased_indices`).
+A new index is rebased by removing fragments whose indexed columns were changed in place from its
+coverage (`rebased_indices`).
 
 Source:  facts of the format, section 5: different rows of one fragment merge, the same row
          conflicts.
@@ -42,11 +42,11 @@ _NUM_EXAMPLES = 5
 
 
 class DeletionFilesToUnite(NamedTuple):
-    """The deletion files of one fragment that have to be read and merged.
+    """The deletion files of one fragment that must be read and merged.
 
     Attributes:
         fragment_id: The fragment.
-        physical_rows: How many rows it has.
+        physical_rows: The number of rows of the fragment.
         ours: The file of our operation.
         read: The file of the version that we planned on; None if no row was deleted.
         newest: The file of the newest version; None if no row is deleted.
@@ -62,7 +62,7 @@ class DeletionFilesToUnite(NamedTuple):
 def plan_rebase(
     operation: Delete | Update, read: Manifest, newest: Manifest
 ) -> list[DeletionFilesToUnite]:
-    """Return which deletion files have to be merged to rebase ours on the newest version.
+    """Return the deletion files that must be merged to rebase ours on the newest version.
 
     Args:
         operation: Our operation.
@@ -74,21 +74,21 @@ def plan_rebase(
     """
     to_unite: list[DeletionFilesToUnite] = []
     for fragment in operation.updated_fragments:
-        before, now = read.fragments.by_id(fragment.id), newest.fragments.by_id(fragment.id)
-        if before is None or now is None:
+        planned, current = read.fragments.by_id(fragment.id), newest.fragments.by_id(fragment.id)
+        if planned is None or current is None:
             raise RetryableConflictError(
-                f"fragment {fragment.id}, in which rows were to be deleted, is no longer in "
-                f"version {newest.version}. Plan the operation again on that version",
+                f"rows were to be deleted from fragment {fragment.id}, which version "
+                f"{newest.version} no longer has. Plan the operation again on that version",
                 newest.version,
             )
-        if before.deletion_file != now.deletion_file and fragment.deletion_file is not None:
+        if planned.deletion_file != current.deletion_file and fragment.deletion_file is not None:
             to_unite.append(
                 DeletionFilesToUnite(
                     fragment.id,
-                    now.physical_rows,
+                    current.physical_rows,
                     fragment.deletion_file,
-                    before.deletion_file,
-                    now.deletion_file,
+                    planned.deletion_file,
+                    current.deletion_file,
                 )
             )
     return to_unite
@@ -120,9 +120,9 @@ def unite(
     twice = difference(new, difference(new, newest))
     if len(twice):
         raise RetryableConflictError(
-            f"{len(twice)} rows of fragment {files.fragment_id} were to be deleted or changed, "
-            f"but other writers have done so by version {version}, for example those at offsets "
-            f"{twice[:_NUM_EXAMPLES].tolist()}. Plan the operation again on that version",
+            f"{len(twice)} rows of fragment {files.fragment_id} were to be deleted or changed, but "
+            f"other writers deleted or changed them before version {version}, for example at the "
+            f"offsets {twice[:_NUM_EXAMPLES].tolist()}. Plan the operation again on that version",
             version,
         )
     return union(ours, newest).astype(np.uint32, copy=False)
@@ -157,9 +157,9 @@ def rebased(
 
 
 def rebased_indices(operation: CreateIndex, read: Manifest, newest: Manifest) -> CreateIndex:
-    """Return the operation without the fragments whose indexed columns have new values since.
+    """Return the operation without coverage of fragments whose indexed columns were changed since.
 
-    Rows that were deleted or moved since need nothing: readers skip what an index says of them.
+    Rows that were deleted or moved since do not matter: readers skip their index entries.
 
     Args:
         operation: Our operation.
@@ -185,18 +185,18 @@ def _rebased_index(index: IndexMetadata, read: Manifest, newest: Manifest) -> In
     covered = coverage(index)
     changed_ids = BitMap()
     for fragment_id in covered:
-        before, now = (manifest.fragments.by_id(fragment_id) for manifest in (read, newest))
+        planned, current = (manifest.fragments.by_id(fragment_id) for manifest in (read, newest))
         if (
-            before is not None
-            and now is not None
-            and _locations(before, parts) != _locations(now, parts)
+            planned is not None
+            and current is not None
+            and _locations(planned, parts) != _locations(current, parts)
         ):
             changed_ids.add(fragment_id)
     if changed_ids and has_zones(index):
         raise RetryableConflictError(
-            f"columns of the index {index.name!r} have new values in version {newest.version}. Its "
-            "zones of the old ones would be kept when it is brought up to date: make it again on "
-            "that version",
+            f"columns of the index {index.name!r} have new values in version {newest.version}. An "
+            "update of the index would keep the zones of the old values. Create the index again "
+            "on that version",
             newest.version,
         )
     return (
@@ -207,7 +207,7 @@ def _rebased_index(index: IndexMetadata, read: Manifest, newest: Manifest) -> In
 
 
 def _locations(fragment: Fragment, field_ids: Collection[int]) -> set[tuple[int, str, int | None]]:
-    """Return in which file of a fragment each of some columns is stored."""
+    """Return the files of a fragment in which some columns are stored."""
     return {
         (field_id, file.path, file.base_id)
         for file in fragment.files

@@ -28,6 +28,7 @@ from typing import Any, TypeAlias
 
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
 from lance_stream.table.conflicts.conflict_tests import (
+    changes_more_than_deletions,
     changes_same_index,
     compacts_the_log,
     config_is_overwritten,
@@ -42,7 +43,6 @@ from lance_stream.table.conflicts.conflict_tests import (
     lacks_new_index,
     may_insert_same_keys,
     merges_over_metadata,
-    more_than_rows_died,
     moves_rows_of_ours,
     removes_ours,
     replaces_indexed_field,
@@ -197,7 +197,7 @@ ABOVE: tuple[tuple[Test, Verdict], ...] = (
 """Rules that precede the table. Each is tested in both directions."""
 
 _deletes_rows = first(
-    (more_than_rows_died, Verdict.RETRY),
+    (changes_more_than_deletions, Verdict.RETRY),
     (same_fragments, Verdict.REBASE),
 )
 
@@ -308,7 +308,7 @@ RULES: Mapping[type[SupportedOperation], Mapping[type[SupportedOperation], Rule]
                     Restore: no,
                     Update: first(
                         (may_insert_same_keys, Verdict.RETRY),
-                        (more_than_rows_died, Verdict.RETRY),
+                        (changes_more_than_deletions, Verdict.RETRY),
                         (same_fragments, Verdict.REBASE),
                     ),
                     Project: retry_if(drops_modified_field),

@@ -5,17 +5,17 @@
                                                list, if `place` is one
     pa.field("place", struct with a city)      the same, as the reference spells it
 
-No data file is touched: a column that no file of a fragment has reads as null. One Merge states the
-unchanged fragments and the schema with the new columns, as the reference's does. So row ids, row
-versions and indices are kept, and the change feed is empty. Since a Merge states all fragments, any
-concurrent commit makes it be planned again.
+No data file is touched: a column that no file of a fragment has reads as null. As in the reference,
+one Merge lists the unchanged fragments and the schema with the new columns. So row ids, row
+versions and indices are kept, and the change feed is empty. Since a Merge lists all fragments, it
+is planned again after any concurrent commit.
 
-Adding a column that exists with the same type changes nothing: two writers that both need the same
-new column succeed, and a repeated batch finds its columns in place.
+Adding a column that exists with the same type changes nothing: two writers that need the same new
+column both succeed, and a repeated batch finds the columns that its first attempt added.
 
 Source:  facts of the format, sections 4 and 5; observed in the reference.
 Differs: The reference accepts names with a reserved prefix ("_rowid"), and an empty name. It adds
-         parts of structs only in tables of version 2.2; it reads them in those of 2.0 and 2.1, too.
+         parts of structs only to tables of file version 2.2, but also reads them in 2.0 and 2.1.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,9 +63,9 @@ class Addition:
     """A new column, or a new part of a struct.
 
     Attributes:
-        field: Its name and type.
+        field: The name and type.
         parent_id: The id of the struct; `UNASSIGNED_ID` for a column.
-        siblings: The names of the other fields on its level.
+        siblings: The names of the other fields at the same level.
     """
 
     field: pa.Field
@@ -84,15 +84,15 @@ def add_columns(
 
     Args:
         table: Any version; the columns are added to the newest one.
-        columns: The columns, or parts of structs. What the table has with the same type is skipped.
-            With them the schema's metadata are added, except for keys that the table has.
-        entries: Returns config entries that the commit sets, if one is made, given the new schema.
+        columns: The columns, or parts of structs. Those that the table has with the same type are
+            skipped. The metadata of this schema is added, too, except for keys that the table has.
+        entries: Returns the config entries that the commit sets, given the new schema.
 
     Returns:
         The committed version; the newest one if the table already has all columns.
 
     Raises:
-        NotFoundError: A struct within a struct, to which a part is added, does not exist.
+        NotFoundError: A nested struct to which a part is added does not exist.
         InvalidInputError: A column is not nullable, or is a key; its name is invalid, or taken by a
             column of another type; its type cannot be stored, or the table is of file version
             0.1; a part is added to something other than a struct.
@@ -115,22 +115,22 @@ def add_columns(
 def add_missing_columns(
     table: TableVersion, incoming: pa.Schema, *, case_sensitive: bool = False
 ) -> TableVersion:
-    """Add what incoming rows have and a table lacks, so that they can be stored.
+    """Add the columns and parts of structs that incoming rows have and a table lacks.
 
     Args:
         table: Any version; the columns are added to the newest one.
-        incoming: The rows' schema. Its new columns become nullable, since existing rows have no
-            values in them, and are not part of a key.
-        case_sensitive: Whether a new name may differ from another column's in case only.
+        incoming: The rows' schema. New columns become nullable, since they are null in existing
+            rows, and are not part of a key.
+        case_sensitive: Whether a new name may differ from an existing one only in case.
 
     Returns:
-        The committed version; the newest one if the table already has all columns. Each incoming
-        column can be cast to it (see `casting`), as far as its type shows.
+        The committed version; the newest one if the table already has all columns. The types of all
+        incoming columns can be cast to its types (see `casting`).
 
     Raises:
-        InvalidInputError: An existing column would have to change its type; a new one has only
-            nulls for a type, or a name that differs from another's only in case; or as for
-            `add_columns`. Nothing is changed.
+        InvalidInputError: An existing column would have to change its type; a new one has the type
+            null, or a name that differs from another one only in case; or as for `add_columns`.
+            Nothing is changed.
         CommitError: Every attempt conflicted with other commits.
     """
 
@@ -155,16 +155,16 @@ def add_missing_columns(
 
 
 def additions(table: TableVersion, target: pa.Field, check: Check) -> list[Addition]:
-    """Return what has to be added to a version so that it has a column, or a part of one.
+    """Return the additions that give a version a column, or a part of one.
 
     Args:
         table: The version.
         target: The column; or a part of a struct, whose name is its path.
-        check: Called with each column or part that exists; raises if it is not as wanted.
+        check: Called with each column or part that exists; raises if it has another type.
 
     Raises:
-        NotFoundError: A struct within a struct, to which a part is to be added, does not exist.
-        InvalidInputError: That is not a struct.
+        NotFoundError: A nested struct to which a part is to be added does not exist.
+        InvalidInputError: The part's parent is not a struct.
     """
     existing = {field.name: field for field in table.schema.fields}
     if target.name in existing:
@@ -179,16 +179,16 @@ def additions(table: TableVersion, target: pa.Field, check: Check) -> list[Addit
         parent = parent.children[0]
     if parent.logical_type != STRUCT:
         raise InvalidInputError(
-            f"{target.name!r} cannot be added because {column!r} has no parts: it is "
+            f"{target.name!r} cannot be added because {column!r} is not a struct: it is "
             f"{field_to_arrow(parent).type}"
         )
     part = target.with_name(path[-1])
-    around = pa.field(parent.name, pa.struct([part]))
-    return list(missing_parts(around, parent, check))
+    parent_with_part = pa.field(parent.name, pa.struct([part]))
+    return list(missing_parts(parent_with_part, parent, check))
 
 
 def _path_of_part(name: str) -> tuple[str, ...]:
-    """Return the path that a name denotes; the name alone if it is not a path."""
+    """Split a name into a path; a name that is not a valid path is one part."""
     try:
         return split_path(name) if "." in name else (name,)
     except InvalidInputError:
@@ -199,7 +199,7 @@ def missing_parts(target: pa.Field, existing: Field, check: Check) -> Iterator[A
     """Yield the parts of structs that a column lacks.
 
     Args:
-        target: The column with the parts; it may omit others.
+        target: The column with the parts; it may lack parts that exist.
         existing: The column.
         check: As for `additions`.
 
@@ -227,10 +227,10 @@ def missing_parts(target: pa.Field, existing: Field, check: Check) -> Iterator[A
 
 
 def _check_lengths_vary(existing: Field) -> None:
-    """Raise for a fixed-size list: the reference cannot read its structs if a part is not stored.
+    """Raise for a fixed-size list: the reference cannot read its structs if a part has no values.
 
     Raises:
-        InvalidInputError: It is one.
+        InvalidInputError: The field is a fixed-size list of structs.
     """
     if is_fixed_size_list_of_structs(existing.logical_type):
         raise InvalidInputError(
@@ -243,7 +243,7 @@ def as_schema(columns: pa.Field | Iterable[pa.Field]) -> pa.Schema:
     """Return the user's new columns as a schema.
 
     Raises:
-        InvalidInputError: It is neither a field nor several fields.
+        InvalidInputError: It is neither a field nor a sequence of fields.
     """
     if isinstance(columns, pa.Schema) and len(columns):
         return columns
@@ -274,12 +274,12 @@ def _add(
         schema = schema_with(newest, new)
         schema = replace(schema, metadata={**metadata, **schema.metadata})
         operation = Merge(fragments, schema, preserves_nullability=True)
-        stated = None if entries is None else entries(schema)
+        config_entries = None if entries is None else entries(schema)
         result = commit_operation(
             table.log,
             newest.manifest,
             operation,
-            config_entries=None if stated is None else lambda *_: stated,
+            config_entries=None if config_entries is None else lambda *_: config_entries,
         )
         if isinstance(result, NothingToCommit):
             raise InvalidInputError(f"no column was added: {result.reason}")
@@ -291,7 +291,7 @@ def _add(
 
 
 def schema_with(table: TableVersion, new: Sequence[Addition]) -> Schema:
-    """Return a version's columns with new ones, with ids that none of its data files has.
+    """Return a version's columns with new ones, whose ids occur in none of its data files.
 
     Raises:
         InvalidInputError: A column cannot be added: its name is invalid, its type cannot be
@@ -303,30 +303,33 @@ def schema_with(table: TableVersion, new: Sequence[Addition]) -> Schema:
             f"the column {new[0].field.name!r} cannot be added: files of version 0.1 must hold all "
             "columns of the table. Write the rows into a new table of version 2.2 first"
         )
-    below: dict[int, list[Field]] = {}
+    parts_by_parent: dict[int, list[Field]] = {}
     next_id = first_free_id(table)
     for addition in new:
         (numbered,) = new_schema(pa.schema([addition.field]), version, next_id).fields
         next_id += len(list(numbered.walk()))
-        siblings = below.setdefault(addition.parent_id, [])
+        siblings = parts_by_parent.setdefault(addition.parent_id, [])
         if numbered.name in (*addition.siblings, *(other.name for other in siblings)):
             raise InvalidInputError(
                 f"columns must have different names, but {numbered.name!r} occurs twice"
             )
         siblings.append(numbered)
-    fields = (*(_with_parts(top, below) for top in schema.fields), *below.get(UNASSIGNED_ID, ()))
+    fields = (
+        *(_with_parts(top, parts_by_parent) for top in schema.fields),
+        *parts_by_parent.get(UNASSIGNED_ID, ()),
+    )
     changed = [field for field in fields if field not in schema.fields]
     from_arrow(to_arrow(Schema(tuple(changed))))  # rejects what cannot be nested
     check_types(changed, version)
     return Schema(fields, schema.metadata)
 
 
-def _with_parts(field: Field, below: Mapping[int, Sequence[Field]]) -> Field:
-    """Return a field with new parts, by the ids of their parents."""
+def _with_parts(field: Field, parts_by_parent: Mapping[int, Sequence[Field]]) -> Field:
+    """Return a field with new parts, which are given by the id of their parent."""
     if not field.children:
         return field
-    children = tuple(_with_parts(child, below) for child in field.children)
-    return replace(field, children=(*children, *below.get(field.id, ())))
+    children = tuple(_with_parts(child, parts_by_parent) for child in field.children)
+    return replace(field, children=(*children, *parts_by_parent.get(field.id, ())))
 
 
 def _check_nullable(columns: Iterable[pa.Field]) -> None:
@@ -334,22 +337,22 @@ def _check_nullable(columns: Iterable[pa.Field]) -> None:
         if not column.nullable:
             raise InvalidInputError(
                 f"the column {column.name!r} is not nullable, but existing rows would have no "
-                "value in it; add it as a nullable column, and update it"
+                "value in it; add it as a nullable column, then update it"
             )
         if any(key in _KEY_METADATA for key in column.metadata or {}):
             raise InvalidInputError(
                 f"the column {column.name!r} is declared a primary key, but it would be null in "
-                "all existing rows; the key of a table is declared when the table is created"
+                "all existing rows; declare the primary key when you create the table"
             )
 
 
 def _check_same(target: pa.Field, existing: pa.Field, version: FileVersion) -> None:
-    (stored,) = to_arrow(new_schema(pa.schema([target]), version))  # as the table would store it
+    # The table may store the type as another one.
+    (stored,) = to_arrow(new_schema(pa.schema([target]), version))
     if stored.type != existing.type:
         raise InvalidInputError(
             f"the table already has a column {target.name!r} of type {existing.type}, not "
-            f"{target.type}; the type of a column cannot be changed. Give the new column another "
-            "name, or write the rows into a new table"
+            f"{target.type}. Give the new column another name, or write the rows into a new table"
         )
 
 

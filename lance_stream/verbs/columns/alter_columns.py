@@ -1,16 +1,16 @@
-"""Alters columns: their names, whether they may be null, and their types, which can only widen.
+"""Alters columns: their names, nullability and types. A type can only be widened.
 
-    name, nullable     one Project, which states the schema; no data file is touched
-    type               one Merge: next to its other files, each fragment gets a file with the cast
-                       values, under new field ids; every row counts as updated by that version
+    name, nullable     one Project with the new schema; no data file is touched
+    type               one Merge: each fragment gets an additional file with the cast values,
+                       under new field ids; every row counts as updated by that version
 
-A cast of a part of a struct writes that part alone. What is in a list or a map is written with all
-of the list or map, and in files of version 2.0 with the whole column: there the reference reads no
-column whose parts are in two files.
+A cast of a part of a struct writes only that part. A cast within a list or a map writes the whole
+list or map. In files of version 2.0 it writes the whole column, because the reference cannot read a
+column of that version whose parts are in two files.
 
 Readers of the change feed follow a column through a cast (`schema.identity`), and see its old
-values in the type of the version whose columns they have. Rows that other writers have written for
-the old type do not fit: they have to be written again.
+values in the type of the version whose columns they read. Rows that other writers have staged for
+the old type no longer fit and must be written again.
 
 Source:  facts of the format, section 4; observed in the reference.
 Differs: The reference casts to any type that the values happen to fit, and drops an index on the
@@ -65,13 +65,13 @@ _EXAMPLE: Final = "alter_columns({'path': 'price', 'data_type': pa.float64()})"
 
 @dataclass(frozen=True)
 class Change:
-    """What is to be altered of one column.
+    """An alteration of one column.
 
     Attributes:
-        path: Its name, or its path into structs and lists.
-        name: Its new name; None to keep it.
-        nullable: Whether it may be null; None to keep that.
-        data_type: Its new type; None to keep it.
+        path: The column's name, or its path into structs and lists.
+        name: The new name; None to keep it.
+        nullable: Whether it may be null; None to keep its nullability.
+        data_type: The new type; None to keep it.
     """
 
     path: str
@@ -84,10 +84,10 @@ def as_changes(alterations: Sequence[Mapping[str, Any]]) -> tuple[Change, ...]:
     """Return the user's alterations.
 
     Raises:
-        InvalidInputError: One is not a mapping with a path and something to alter.
+        InvalidInputError: An alteration is not a mapping with a path and at least one change.
     """
     if not alterations:
-        raise InvalidInputError(f"pass what to alter: {_EXAMPLE}")
+        raise InvalidInputError(f"pass at least one alteration: {_EXAMPLE}")
     return tuple(map(_as_change, alterations))
 
 
@@ -96,13 +96,13 @@ def _as_change(alteration: Mapping[str, Any]) -> Change:
     unknown = [key for key in alteration if key not in _KEYS]
     if unknown:
         raise InvalidInputError(
-            f"{unknown[0]!r} of a column cannot be altered, only {', '.join(_KEYS[1:])}: {_EXAMPLE}"
+            f"unknown property {unknown[0]!r}; columns have {', '.join(_KEYS[1:])}: {_EXAMPLE}"
         )
     change = Change(**alteration) if "path" in alteration else None
     if change is None or not isinstance(change.path, str) or len(alteration) == 1:
         raise InvalidInputError(
-            f"an alteration has the path of a column and what to alter, not {alteration!r:.200}: "
-            f"{_EXAMPLE}"
+            "an alteration needs the path of a column and at least one change, not "
+            f"{alteration!r:.200}: {_EXAMPLE}"
         )
     kinds = (("name", change.name, str), ("nullable", change.nullable, bool))
     for key, value, kind in (*kinds, ("data_type", change.data_type, pa.DataType)):
@@ -121,7 +121,7 @@ def alter_columns(
 
     Args:
         table: Any version; the columns of the newest one are altered.
-        changes: What to alter.
+        changes: The alterations.
         environment: The clock and randomness; sleeps between two attempts.
 
     Returns:
@@ -142,7 +142,7 @@ def alter_as_planned(
     plan: Callable[[TableVersion], Sequence[Change]],
     environment: Environment = MACHINE,
 ) -> TableVersion:
-    """Alter columns, given what to alter in the newest version; otherwise as `alter_columns`."""
+    """Alter columns as `plan` decides for the newest version; otherwise like `alter_columns`."""
 
     def attempt(newest: TableVersion, files: ColumnFiles) -> TableVersion:
         altered = AlteredColumns.of(newest, plan(newest))
@@ -161,8 +161,8 @@ def _operation(altered: "AlteredColumns", files: ColumnFiles) -> Merge | Project
     if altered.cast == altered.table.schema.fields:
         return Project(altered.fields, preserves_nullability=not altered.tightened)
     fragments = _merged(altered, files)
-    # Not preserving: an append of rows in the old type must not follow it.
     schema = replace(altered.table.schema, fields=altered.fields)
+    # False, so that an append of rows in the old type conflicts with this Merge.
     return Merge(fragments, schema, preserves_nullability=False)
 
 
@@ -171,9 +171,9 @@ class AlteredColumns:
     """The columns of a version, before and after they are altered.
 
     Attributes:
-        table: The version.
-        cast: Its columns with their new types and ids, but their old names and nullability.
-        fields: Its columns with all that is altered.
+        table: The version that is altered.
+        cast: The columns with new types and ids, but their old names and nullability.
+        fields: The columns with all alterations.
         tightened: The paths of columns that may no longer be null.
     """
 
@@ -184,7 +184,7 @@ class AlteredColumns:
 
     @classmethod
     def of(cls, table: TableVersion, changes: Sequence[Change]) -> "AlteredColumns":
-        """Return what changes give in a version.
+        """Apply alterations to the columns of a version.
 
         Raises:
             NotFoundError: A column does not exist.
@@ -195,23 +195,25 @@ class AlteredColumns:
             path = find(table.schema, change.path)
             if path[-1].id in by_id:
                 raise InvalidInputError(f"the column {change.path!r} is altered twice")
-            by_id[path[-1].id] = _check(table, change, path)
+            by_id[path[-1].id] = _check_change(table, change, path)
         cast = _cast(table, by_id)
         field_ids = {field.id for top in cast for field in top.walk()}
         for change in by_id.values():
             removed = {field.id for field in find(table.schema, change.path)[0].walk()} - field_ids
             check_no_index(table, change.path, removed, "cast")
-        new_id = same_fields(table.schema.fields, cast, ids_hold=True)
-        now = {old: new for new, old in new_id.items()}
-        names = {now[old]: change.name for old, change in by_id.items() if change.name is not None}
-        nullable = {now[old]: change.nullable for old, change in by_id.items()}
+        old_ids = same_fields(table.schema.fields, cast, ids_hold=True)
+        new_ids = {old: new for new, old in old_ids.items()}
+        names = {
+            new_ids[old]: change.name for old, change in by_id.items() if change.name is not None
+        }
+        nullable = {new_ids[old]: change.nullable for old, change in by_id.items()}
         named = with_names(cast, names)
         fields = _with_nullability(named, nullable)
-        _check_identified(table.schema.fields, fields, new_id)
+        _check_identified(table.schema.fields, fields, old_ids)
         tightened = tuple(
             change.path
             for old, change in by_id.items()
-            if change.nullable is False and table.schema.field_by_id(old).nullable  # type: ignore[union-attr]  # it was found by its path
+            if change.nullable is False and table.schema.field_by_id(old).nullable  # type: ignore[union-attr]  # it exists: `find` returned it
         )
         return cls(table, cast, fields, tightened)
 
@@ -219,7 +221,7 @@ class AlteredColumns:
         """Raise if a column that may no longer be null has nulls.
 
         Raises:
-            InvalidInputError: It has.
+            InvalidInputError: A column has nulls.
         """
         for column in self.tightened:
             path = find(self.table.schema, column)
@@ -234,16 +236,16 @@ class AlteredColumns:
                     cast_batch(batch, pa.schema([required]))
             except InvalidInputError as error:
                 raise InvalidInputError(
-                    f"the column {column!r} cannot become non-nullable because rows have nulls in "
-                    "it; give them another value (update), or delete them"
+                    f"the column {column!r} cannot become non-nullable because some rows are null "
+                    "in it; update or delete them first"
                 ) from error
 
 
 # --- the new columns
 
 
-def _check(table: TableVersion, change: Change, path: tuple[Field, ...]) -> Change:
-    """Return a change if it can be made to a column."""
+def _check_change(table: TableVersion, change: Change, path: tuple[Field, ...]) -> Change:
+    """Return a change, after checking that it can be applied to the column."""
     field = path[-1]
     if change.name is not None:
         check_new_name(change.name, is_part=len(path) > 1)
@@ -251,8 +253,8 @@ def _check(table: TableVersion, change: Change, path: tuple[Field, ...]) -> Chan
             check_not_remembered_by(table, [field.name] if len(path) == 1 else [], "renamed")
     if change.nullable and any(part.primary_key_position is not None for part in field.walk()):
         raise InvalidInputError(
-            f"the column {change.path!r} cannot become nullable because it, or a part of it, is "
-            "part of the table's primary key"
+            f"the column {change.path!r} cannot become nullable because it, or a part of it, is in "
+            "the table's primary key"
         )
     if change.data_type is not None:
         _check_type(table, change, change.data_type, path)
@@ -268,7 +270,7 @@ def _check_type(
         return
     if not is_wider(existing.type, target):
         raise InvalidInputError(
-            f"the column {change.path!r} is {existing.type}, and {target} cannot hold each of its "
+            f"the column {change.path!r} is {existing.type}, and {target} cannot hold all of its "
             "values unchanged. To convert the values nevertheless, compute another column "
             f"(add_columns({{'new': 'CAST({leaf.name} AS ...)'}})), drop this one and rename the "
             "new one"
@@ -287,7 +289,7 @@ def _check_type(
 
 
 def _recast(field: Field, target: pa.DataType) -> Iterator[Field]:
-    """Yield a field, or those of its parts, that have another type in a wider type of it."""
+    """Yield the fields, from `field` down, whose types differ in a wider type."""
 
     def differing(field: Field, other: Field) -> Iterator[Field]:
         if field.logical_type != other.logical_type:
@@ -299,7 +301,7 @@ def _recast(field: Field, target: pa.DataType) -> Iterator[Field]:
 
 
 def _cast(table: TableVersion, by_id: Mapping[int, Change]) -> tuple[Field, ...]:
-    """Return the columns with their new types, and new ids for what is written again."""
+    """Return the columns with new types, and with new ids where their values are written again."""
     types = {old: change.data_type for old, change in by_id.items() if change.data_type is not None}
     typed = tuple(_with_types(field, types) for field in table.schema.fields)
     if typed == table.schema.fields:
@@ -335,8 +337,8 @@ def _with_new_ids(
         return replace(after, children=tuple(children))
     if any(field.is_blob for field in before.walk()):
         raise InvalidInputError(
-            f"a part of the column {before.name!r} cannot be cast because its other parts, which "
-            "have to be written with it, have blobs"
+            f"a part of the column {before.name!r} cannot be cast because it would have to be "
+            "written together with blobs in other parts"
         )
     return _renumbered(after, numbers)
 
@@ -344,7 +346,7 @@ def _with_new_ids(
 def _renumbered(field: Field, numbers: Iterator[int]) -> Field:
     field_id = next(numbers)
     return replace(
-        field, id=field_id, children=tuple(_renumbered(e, numbers) for e in field.children)
+        field, id=field_id, children=tuple(_renumbered(child, numbers) for child in field.children)
     )
 
 
@@ -366,7 +368,7 @@ def _with_nullability(
 def _check_identified(
     before: Sequence[Field], after: Sequence[Field], expected: Mapping[int, int]
 ) -> None:
-    """Raise if readers of the table's history could not tell which column is which."""
+    """Raise if readers of the table's history could not match old and new columns."""
     new_ids = same_fields(before, after, ids_hold=True)
     names = [
         field.name
@@ -377,7 +379,7 @@ def _check_identified(
     if names:
         raise InvalidInputError(
             f"the column {names[0]!r} could not be identified in older versions if several columns "
-            "were cast and renamed at once; rename them in a second call"
+            "were cast and renamed in one call; rename them in a second call"
         )
 
 
@@ -385,7 +387,7 @@ def _check_identified(
 
 
 def _merged(altered: AlteredColumns, files: ColumnFiles) -> tuple[Fragment, ...]:
-    """Return the fragments of a version, each with its new file, written if necessary."""
+    """Return the fragments of a version with their files of cast values, written if needed."""
     table = altered.table
     field_ids = {field.id for field in table.schema.walk()}
     added = tuple(field for field in map(partial(_only_new, field_ids), altered.cast) if field)
@@ -399,7 +401,7 @@ def _merged(altered: AlteredColumns, files: ColumnFiles) -> tuple[Fragment, ...]
     with files.deleted_on_error():
         for index, fragment in enumerate(table.manifest.fragments):
             old_files = tuple(
-                e for e in fragment.files if not remaining_ids.isdisjoint(e.field_ids)
+                file for file in fragment.files if not remaining_ids.isdisjoint(file.field_ids)
             )
             if _holds(fragment, source, field_ids & remaining_ids):
                 write = partial(_write, table, index, source, added)
@@ -418,18 +420,18 @@ def _only_new(field_ids: set[int], field: Field) -> Field | None:
 
 
 def _only_sources(field: Field, added: Sequence[Field], same: Mapping[int, int]) -> Field | None:
-    """Return what to read of a column to get the values of its new parts."""
-    there = next((new for new in added if same[new.id] == field.id), None)
-    if there is None:
+    """Return the parts of a column from whose values its new parts are cast."""
+    target = next((new for new in added if same[new.id] == field.id), None)
+    if target is None:
         return None
-    if there.id != field.id:
+    if target.id != field.id:
         return field
-    parts = (_only_sources(child, there.children, same) for child in field.children)
+    parts = (_only_sources(child, target.children, same) for child in field.children)
     return replace(field, children=tuple(part for part in parts if part))
 
 
 def _holds(fragment: Fragment, source: Sequence[Field], field_ids: set[int]) -> bool:
-    """Return whether a fragment has values of the columns; otherwise they are null."""
+    """Return whether a fragment stores values of the columns; otherwise they are null."""
     source_ids = {field.id for top in source for field in top.walk()} - field_ids
     return any(not source_ids.isdisjoint(file.field_ids) for file in fragment.files)
 
@@ -445,8 +447,9 @@ def _write(
 def _cast_rows(
     target: pa.Schema, rows: pa.RecordBatch, is_live: npt.NDArray[np.bool_]
 ) -> pa.RecordBatch:
-    """Return cast rows; a deleted row gets the values of a live one, which are valid."""
+    """Cast rows. A deleted row gets the values of a live one, since its own may not be castable."""
     if is_live.all() or not is_live.any():
         return cast_batch(rows, target)
+    # For each row the position, among the live rows, of the last live one up to it.
     nearest = np.maximum(np.cumsum(is_live) - 1, 0)
     return cast_batch(rows.filter(pa.array(is_live)), target).take(pa.array(nearest))

@@ -1,9 +1,9 @@
-"""Data files of new columns, which several attempts at their commit share.
+"""Data files of new columns, shared by all attempts to commit them.
 
 The values of new columns are written before the commit. If another writer commits first, the next
-attempt uses the files again for fragments that have not changed since, and whose columns are still
-those that the values were made from; only the others are written. A file has no values for the rows
-that were deleted when it was written: if a restore has brought one back, it is written again.
+attempt reuses the files of those fragments whose files and source columns have not changed, and
+writes only the others. A file has no values for rows that were deleted when it was written. If a
+restore has brought one of them back, the file is written again.
 """
 
 import sys
@@ -39,13 +39,13 @@ _Key: TypeAlias = tuple[int, tuple[DataFile, ...], Hashable, tuple[Identity, ...
 
 @dataclass(frozen=True)
 class ColumnFiles:
-    """The written files, and the fragments and columns that they belong to.
+    """The files written so far, by fragment and columns.
 
     Attributes:
         store: The table's store.
-        written: Maps a fragment's id, its other files, the new columns and the fields that they are
-            made from to the new files, each as the only one of a fragment, with the offsets of the
-            rows that it has no values for.
+        written: Maps (fragment id, its other files, the new columns, their source fields) to the
+            new files: each as the only file of a fragment, with the offsets of the rows that have
+            no values in it.
     """
 
     store: Store
@@ -59,13 +59,13 @@ class ColumnFiles:
         deleted: npt.NDArray[np.uint32],
         write: Callable[[], Fragment],
     ) -> tuple[DataFile, ...]:
-        """Return the file of a fragment's new columns, written if necessary.
+        """Return the file of a fragment's new columns; write it if there is none yet.
 
         Args:
             fragment: The fragment.
-            columns: What tells the new columns from others.
-            source: The fields that they are made from.
-            deleted: The offsets of its deleted rows.
+            columns: Identifies the new columns.
+            source: The fields that they are computed from.
+            deleted: The offsets of the fragment's deleted rows.
             write: Writes the file.
         """
         key = fragment.id, fragment.files, columns, source
@@ -86,7 +86,7 @@ class ColumnFiles:
             raise
 
     def delete(self, survivors: tuple[Fragment, ...] = ()) -> None:
-        """Delete the files that none of the given fragments names."""
+        """Delete the files that none of the surviving fragments names."""
         named = {file.path for fragment in survivors for file in fragment.files}
         written = [fragment for files in self.written.values() for _, fragment in files]
         delete_files(
@@ -95,7 +95,7 @@ class ColumnFiles:
 
 
 Compute: TypeAlias = Callable[[pa.RecordBatch, npt.NDArray[np.bool_]], pa.RecordBatch]
-"""Returns new columns for rows, one row each; the mask is true for rows that are not deleted."""
+"""Returns the new columns of a batch, row for row; the mask is true for live rows."""
 
 _BATCH_ROWS: Final = 1 << 18
 
@@ -117,12 +117,12 @@ def write_columns(
         table: The version.
         index: The index of the fragment in the version.
         schema: The new columns.
-        compute: Computes them from the columns that are read.
-        columns: The columns to read.
-        fields: The same as fields.
+        compute: Computes them from the columns that were read.
+        columns: The columns to read, by name.
+        fields: The columns to read, as fields.
 
     Returns:
-        The file, as the only one of a fragment.
+        A fragment whose only file is the new one.
     """
     unit = unit_of(
         table,
@@ -168,16 +168,16 @@ def commit_columns(
     attempt: Callable[[TableVersion, ColumnFiles], TableVersion],
     environment: Environment,
 ) -> TableVersion:
-    """Commit new columns to the newest version, in as many attempts as that takes.
+    """Commit new columns to the newest version; retry after conflicts.
 
     Args:
         table: Any version.
-        attempt: Writes what is missing, and commits it, given the newest version.
+        attempt: Writes the missing files and commits, given the newest version.
         environment: The clock and randomness; sleeps between two attempts.
 
     Raises:
-        CommitError: Every attempt conflicted with other commits; no file is left behind if they
-            are known to have failed.
+        CommitError: Every attempt conflicted with other commits. The files are deleted unless the
+            outcome is unknown.
     """
     files = ColumnFiles(table.store)
     newest: TableVersion | None = None
@@ -189,7 +189,7 @@ def commit_columns(
 
     try:
         version = planning_again(next_attempt, environment=environment)
-    except (CommitConflictError, InvalidInputError):  # known to have failed
+    except (CommitConflictError, InvalidInputError):  # certainly not committed
         files.delete()
         raise
     files.delete(survivors=tuple(version.manifest.fragments))

@@ -1,17 +1,18 @@
 """Adds columns with values: SQL expressions over each row.
 
-    CAST(price AS decimal(9, 2)) * quantity         one new data file per fragment, next to its
-    others CAST(NULL AS double)                            no file: the same as a nullable column
+    CAST(price AS decimal(9, 2)) * quantity    one more data file per fragment
+    CAST(NULL AS double)                       no file: the same as a nullable column
 
 Only the columns that the expressions name are read, and only the new ones written. The new file has
-as many rows as the others, including deleted ones, which are null. One Merge states all fragments
-with their new files. Rows keep their ids; each counts as updated by that version.
+as many rows as the fragment's other files; deleted rows are null in it. One Merge lists all
+fragments with their new files. Rows keep their ids, and all count as updated by that version.
 
-A new part of a struct, "place.code", is written with the structs around it, which are null where
-they were. The reference cannot read a struct in two files of version 2.0.
+A new part of a struct, "place.code", is written together with the structs that enclose it, which
+keep their nulls. Files of version 2.0 are excluded: the reference cannot read a struct in two of
+them.
 
-A Merge cannot follow anything that touches rows, so any concurrent commit makes it be planned
-again. Files that have been written are reused for unchanged fragments.
+A Merge conflicts with every operation that changes rows, and is then planned again. Files that have
+been written are reused for unchanged fragments.
 
 Source:  facts of the format, section 4; observed in the reference.
 Differs: The reference makes a column non-nullable if its expression is never null; here every
@@ -96,12 +97,12 @@ def add_computed_columns(
 def _merged(
     table: TableVersion, new: "_ComputedColumns", files: ColumnFiles
 ) -> tuple[Fragment, ...]:
-    """Return the fragments of a version, each with its new file, written if necessary.
+    """Return the fragments of a version with their files of new columns, written if needed.
 
     Args:
         table: The version.
         new: The new columns that have values.
-        files: Their files.
+        files: The files that earlier attempts have written.
     """
     ids = tuple(new.expressions)
     named = {path[0] for expression in new.expressions.values() for path in expression.paths}
@@ -117,13 +118,13 @@ def _merged(
 
     with files.deleted_on_error():
         return tuple(
-            replace(fragment, files=(*fragment.files, *added(at, fragment)))
-            for at, fragment in enumerate(table.manifest.fragments)
+            replace(fragment, files=(*fragment.files, *added(index, fragment)))
+            for index, fragment in enumerate(table.manifest.fragments)
         )
 
 
 def _additions(table: TableVersion, expressions: Expressions) -> list[Addition]:
-    """Return the new columns, with the types that their expressions have for zero rows."""
+    """Return the new columns. An empty batch tells the types of their expressions."""
     no_rows = pa.RecordBatch.from_pylist([], schema=table.arrow_schema)
     new = []
     for name, expression in expressions.items():
@@ -146,15 +147,15 @@ def _additions(table: TableVersion, expressions: Expressions) -> list[Addition]:
 
 
 def _no_check(_target: pa.Field, _existing: Field) -> None:
-    """Accept a column that exists: there is nothing to add, which is an error later."""
+    """Accept an existing column: the caller raises because there is nothing to add."""
 
 
 def _check_parent(table: TableVersion, name: str) -> None:
     path = find(table.schema, quote_path(split_path(name)[:-1]))
     if any(step.logical_type != STRUCT for step in path):
         raise InvalidInputError(
-            f"{name!r} cannot be computed because it is part of a list, which has no row for each "
-            "of its items; add it without values (pass a pyarrow.Field)"
+            f"{name!r} cannot be computed because it is part of a list, and expressions are "
+            "evaluated per row, not per item; add it without values (pass a pyarrow.Field)"
         )
     if table.file_version is FileVersion.V2_0:
         raise InvalidInputError(
@@ -168,7 +169,7 @@ class _ComputedColumns:
     """New columns that have values.
 
     Attributes:
-        schema: The columns; and columns with new parts, without their other parts.
+        schema: The new columns, and columns with new parts, reduced to these parts.
         expressions: The expression of each new column or part, by its id.
     """
 
@@ -177,7 +178,7 @@ class _ComputedColumns:
 
 
 def _with_values(table: TableVersion, schema: Schema, expressions: Expressions) -> _ComputedColumns:
-    """Return the new columns that are not null in every row by definition."""
+    """Return the new columns, except those that are null in every row."""
     one_row = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
     field_ids = {field.id for field in table.schema.walk()}
     by_id = {}
@@ -190,7 +191,7 @@ def _with_values(table: TableVersion, schema: Schema, expressions: Expressions) 
 
 
 def _only(field: Field, target_ids: Set[int], existing_ids: Set[int]) -> Field | None:
-    """Return a column without the parts that are not computed; None if nothing is left."""
+    """Return a column with only its computed parts; None if it has none."""
     if field.id not in existing_ids:
         return field if field.id in target_ids else None
     parts = tuple(
@@ -201,8 +202,8 @@ def _only(field: Field, target_ids: Set[int], existing_ids: Set[int]) -> Field |
 
 def _write(table: TableVersion, index: int, new: _ComputedColumns) -> Fragment:
     named = (path[:1] for expression in new.expressions.values() for path in expression.paths)
-    around = ((e.name,) for e in new.schema.fields if e.id not in new.expressions)
-    columns = tuple(dict.fromkeys(map(quote_path, (*named, *around))))
+    enclosing = ((field.name,) for field in new.schema.fields if field.id not in new.expressions)
+    columns = tuple(dict.fromkeys(map(quote_path, (*named, *enclosing))))
     return write_columns(table, index, new.schema, partial(_compute, new), columns=columns)
 
 
@@ -213,6 +214,7 @@ def _compute(
     live, positions = rows, None
     if not is_live.all():
         live = rows.filter(pa.array(is_live))
+        # The position of each live row among the live rows; null for deleted rows.
         positions = pa.array(np.cumsum(is_live) - 1, mask=~is_live)
     values = {}
     for field_id, expression in new.expressions.items():
@@ -225,17 +227,19 @@ def _compute(
     return pa.RecordBatch.from_arrays(columns, names=new.schema.names)
 
 
-def _within(around: pa.StructArray, field: Field, values: Mapping[int, pa.Array]) -> pa.Array:
-    """Return structs of new parts that are null where existing structs are.
+def _within(existing: pa.StructArray, field: Field, values: Mapping[int, pa.Array]) -> pa.Array:
+    """Return structs of new parts, which are null where the existing structs are.
 
     Args:
-        around: The existing structs.
-        field: The struct, with its new parts, and the structs around them, only.
-        values: The values of the new parts, by their ids.
+        existing: The existing structs.
+        field: The struct, reduced to its new parts and the structs that enclose them.
+        values: The values of the new parts, by field id.
     """
     parts = [
-        values[child.id] if child.id in values else _within(around.field(child.name), child, values)
+        values[child.id]
+        if child.id in values
+        else _within(existing.field(child.name), child, values)
         for child in field.children
     ]
-    mask = around.is_null() if around.null_count else None
+    mask = existing.is_null() if existing.null_count else None
     return pa.StructArray.from_arrays(parts, [child.name for child in field.children], mask=mask)

@@ -1,16 +1,17 @@
-"""Drops columns: they leave the schema, and no row changes.
+"""Drops columns: only the schema changes, and no row.
 
-One Project states the remaining columns. Their values stay in the data files until a compaction
-rewrites the rows; a file without other columns is no longer referenced. So row ids and row versions
-are kept, and the change feed is empty.
+One Project lists the remaining columns. The values of the dropped ones stay in the data files until
+a compaction rewrites the rows; a file that has no other columns is no longer referenced. Row ids
+and row versions are kept, and the change feed is empty.
 
-A part of a struct can be dropped only while each fragment that stores it stores another part of the
-struct, too: the parts also tell which structs are null, and how long lists are.
+A part of a struct can be dropped only if every fragment that stores it also stores another part of
+the struct: the parts also store which structs are null, and how long lists are.
 
 Source:  facts of the format, section 4; observed in the reference.
 Differs: The reference drops a column of the primary key, and silently drops an index with it. It
-         drops a struct with its last part; here the struct must be named. After it has dropped the
-         last part that is stored, it reads the structs, and the lists around them, as null.
+         drops a struct together with its last part; here the struct must be named. After dropping
+         the last part that is stored, it reads the structs, and the lists that contain them, as
+         null.
 """
 
 from collections.abc import Sequence, Set
@@ -36,8 +37,8 @@ def drop_columns(table: TableVersion, columns: Sequence[str]) -> TableVersion:
 
     Raises:
         NotFoundError: A column does not exist.
-        InvalidInputError: A column is part of the primary key, has an index, or is used to
-            remember deletes; or the table, or a struct, would have no column left.
+        InvalidInputError: A column is in the primary key, has an index, or is needed for
+            tombstones; or the table, or a struct, would have no column left.
         CommitError: Every attempt conflicted with other commits.
     """
 
@@ -62,7 +63,7 @@ def _check_can_be_dropped(table: TableVersion, column: str, path: tuple[Field, .
         if step.is_packed:
             raise InvalidInputError(
                 f"{column!r} cannot be dropped because it is part of a packed struct, "
-                f"{step.name!r}, whose values can only be dropped as a whole"
+                f"{step.name!r}, which can only be dropped as a whole"
             )
     removed = list(path[-1].walk())
     if any(field.primary_key_position is not None for field in removed):
@@ -72,13 +73,13 @@ def _check_can_be_dropped(table: TableVersion, column: str, path: tuple[Field, .
     check_no_index(table, column, {field.id for field in removed})
 
 
-def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) -> tuple[Field, ...]:
+def _without(fields: Sequence[Field], dropped: set[int], parent: Field | None) -> tuple[Field, ...]:
     """Return fields without the dropped ones, at any depth.
 
     Args:
         fields: The table's columns, or the parts of a struct.
         dropped: The ids of the dropped fields.
-        whole: The struct that they are parts of.
+        parent: The struct that they are parts of; None for the table's columns.
     """
     remaining = tuple(
         replace(field, children=_without(field.children, dropped, field))
@@ -88,8 +89,8 @@ def _without(fields: Sequence[Field], dropped: set[int], whole: Field | None) ->
         if field.id not in dropped
     )
     if fields and not remaining:
-        what = "the table" if whole is None else f"the struct {whole.name!r}"
-        remedy = "keep one" if whole is None else "drop it as a whole"
+        what = "the table" if parent is None else f"the struct {parent.name!r}"
+        remedy = "keep one" if parent is None else "drop it as a whole"
         raise InvalidInputError(f"{what} would have no column left; {remedy}")
     return remaining
 
@@ -107,9 +108,9 @@ def _check_still_stored(table: TableVersion, remaining: Sequence[Field]) -> None
             for field in top.walk():
                 if _is_stored(before[field.id], stored_ids) and not _is_stored(field, stored_ids):
                     raise InvalidInputError(
-                        f"the struct {field.name!r} of {top.name!r} would have no part left that "
-                        "is stored in all of its rows, so they would become null. Compact the "
-                        "table first, which stores the parts that were added without values"
+                        f"the struct {field.name!r} of {top.name!r} would lose the only part that "
+                        "is stored in some of its rows, which would become null. Compact the "
+                        "table first: that stores the parts that were added without values"
                     )
 
 

@@ -1,7 +1,7 @@
-"""Fits the columns of a table to those of incoming rows, as far as the user lets them change.
+"""Evolves the columns of a table to fit incoming rows, as far as the user allows.
 
 widen_types     columns become wide enough for the rows' values
-add_columns     the table gets the columns, and parts of structs, that only the rows have
+add_columns     columns, and parts of structs, that only the rows have are added to the table
 """
 
 from collections.abc import Container
@@ -22,13 +22,13 @@ def fit_columns(
     case_sensitive: bool,
     is_partial: bool,
 ) -> TableVersion:
-    """Return the version that rows can be written for: the table's, or one with other columns.
+    """Return a version whose columns fit incoming rows, committed if the columns had to change.
 
     Args:
         table: The newest version.
         incoming: The rows' schema.
         schema_evolution: Which changes the user allows: "widen_types", "add_columns".
-        case_sensitive: Whether a new name may differ from another column's in case only.
+        case_sensitive: Whether a new name may differ from an existing one only in case.
         is_partial: Whether the rows may lack columns, which keep their values.
 
     Raises:

@@ -1,7 +1,7 @@
 """Renames columns: only the schema changes, and no row.
 
-One Project states the schema. A column keeps its field id, by which data files, indices and the
-change feed identify it; so it also keeps its index and its place in the primary key.
+One Project has the new schema. A column keeps its field id, by which data files, indices and the
+change feed identify it; so it also keeps its index and its position in the primary key.
 
 Source:  facts of the format, section 4; observed in the reference.
 Differs: The reference accepts empty names, names with a dot, and reserved prefixes.
@@ -27,13 +27,13 @@ def rename_columns(table: TableVersion, names: Mapping[str, str]) -> TableVersio
 
     Args:
         table: Any version; the columns of the newest one are renamed.
-        names: Maps a name, or a path into a struct, to the column's new name. All columns are
+        names: Maps a column's name, or its path into a struct, to its new name. All columns are
             renamed at once, so two columns can swap names.
 
     Raises:
         NotFoundError: A column does not exist.
         InvalidInputError: A new name is invalid, or taken by another column; or the column is
-            used to remember deletes.
+            needed for tombstones.
         CommitError: Every attempt conflicted with other commits.
     """
     as_mapping(names, "new names must be a mapping from text to text, {'old': 'new'}")

@@ -1,8 +1,8 @@
-"""The common part of dropping, renaming and altering columns.
+"""What dropping, renaming and altering columns have in common.
 
-Dropping and renaming is a Project, which states the remaining columns. No data file is touched:
-columns are found by their field ids. A Project states the whole schema, so it is planned again if
-others change the schema, an index, or the columns that remember deletes.
+Dropping and renaming are a Project with the resulting columns. No data file is touched: they name
+columns by field id. A Project replaces the whole schema, so it is planned again if other writers
+change the schema, an index, or the columns of the tombstones.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,11 +29,11 @@ Identity: TypeAlias = tuple[int, str, str]
 def change_schema(
     table: TableVersion, plan: Callable[[TableVersion], Sequence[Field]]
 ) -> TableVersion:
-    """Change the columns of a table's newest version, keeping a selection of them.
+    """Change the schema of a table's newest version, without touching data files.
 
     Args:
         table: Any version.
-        plan: Returns the remaining top-level columns, with their ids, given the newest version.
+        plan: Returns the resulting top-level columns, with their ids, given the newest version.
 
     Returns:
         The committed version; the newest one if no column changes.
@@ -54,31 +54,30 @@ def change_schema(
 
 
 def check_not_remembered_by(table: TableVersion, names: Sequence[str], verb: str) -> None:
-    """Raise if the table remembers deletes by one of some columns.
+    """Raise if the table's tombstones need one of some columns.
 
     Raises:
-        InvalidInputError: It does.
+        InvalidInputError: They need it.
     """
-    remembered = read_tombstones(table.manifest.config)
-    if remembered is None or not remembered.files:
+    tombstones = read_tombstones(table.manifest.config)
+    if tombstones is None or not tombstones.files:
         return
     for name in names:
-        if name in remembered.columns:
+        if name in tombstones.columns:
             raise InvalidInputError(
-                f"the column {name!r} cannot be {verb}: the table remembers deletes by "
-                f"{', '.join(map(repr, remembered.columns[:-1]))} and "
-                f"{remembered.columns[-1]!r}. To forget "
-                f"them, remove the key {CONFIG_KEY!r} from the table's config"
+                f"the column {name!r} cannot be {verb}: the table has tombstones (remembered "
+                f"deletes) with the columns {', '.join(map(repr, tombstones.columns))}. To drop "
+                f"the tombstones, remove the key {CONFIG_KEY!r} from the table's config"
             )
 
 
 def check_remembers_in_wider_type(
     table: TableVersion, name: str, old: pa.DataType, new: pa.DataType
 ) -> None:
-    """Raise if the table remembers deletes by a column that is cast, and they cannot be cast.
+    """Raise if the table's tombstones have a column whose values there cannot be cast.
 
     Raises:
-        InvalidInputError: It does, and they cannot.
+        InvalidInputError: They cannot be cast.
     """
     try:
         check_castable(pa.schema([(name, old)]), pa.schema([(name, new)]))
@@ -95,10 +94,10 @@ def check_no_index(
         table: The version.
         name: What the user calls the column.
         field_ids: The column and its parts.
-        verb: What is not done to it, for the message.
+        verb: What cannot be done to it, for the message.
 
     Raises:
-        InvalidInputError: An index is on one of them.
+        InvalidInputError: There is such an index.
     """
     section = table.manifest.index_section
     for index in () if section is None else decode_index_section(section):
@@ -110,7 +109,7 @@ def check_no_index(
 
 
 def with_names(fields: Sequence[Field], name_of: Mapping[int, str]) -> tuple[Field, ...]:
-    """Return fields in which some, at any depth, have other names.
+    """Return fields with some of them, at any depth, renamed.
 
     Args:
         fields: The table's columns, or the parts of one.
@@ -127,20 +126,20 @@ def with_names(fields: Sequence[Field], name_of: Mapping[int, str]) -> tuple[Fie
         )
         for field in fields
     )
-    seen: set[str] = set()
-    for rename in renamed:
-        if rename.name in seen:
+    names: set[str] = set()
+    for field in renamed:
+        if field.name in names:
             raise InvalidInputError(
-                f"two columns would be named {rename.name!r}; rename or drop the other one first"
+                f"two columns would be named {field.name!r}; rename or drop the other one first"
             )
-        seen.add(rename.name)
+        names.add(field.name)
     return renamed
 
 
 def first_free_id(table: TableVersion) -> int:
-    """Return the first field id that neither a version nor one of its data files has.
+    """Return the first field id that occurs neither in a version's schema nor in its data files.
 
-    A dropped column may still be stored in data files with others, so its id is not reused.
+    A dropped column may still be stored in data files, so its id is not reused.
     """
     used = (
         field_id
@@ -152,10 +151,10 @@ def first_free_id(table: TableVersion) -> int:
 
 
 def identities(fields: Iterable[Field]) -> tuple[Identity, ...]:
-    """Return what distinguishes columns, and their parts, from others of the same names.
+    """Return the identities of columns and their parts.
 
-    What a verb has written from them is valid for another attempt only if these are the same:
-    others may have dropped or renamed columns since, which changes no data file.
+    A file that was computed from columns can be reused by the next attempt only if their identities
+    are unchanged: other writers may have dropped or renamed columns, which changes no data file.
     """
     return tuple(
         (field.id, field.name, field.logical_type) for top in fields for field in top.walk()
@@ -163,7 +162,7 @@ def identities(fields: Iterable[Field]) -> tuple[Identity, ...]:
 
 
 def unchanged_since(planned: Manifest) -> Callable[[Manifest], None]:
-    """Return a check that a version has the columns and indices of the one that was planned on."""
+    """Return a check that a version has the columns and indices of the planned version."""
 
     def check(newest: Manifest) -> None:
         if (
@@ -172,9 +171,9 @@ def unchanged_since(planned: Manifest) -> Callable[[Manifest], None]:
             or newest.config.get(CONFIG_KEY) != planned.config.get(CONFIG_KEY)
         ):
             raise RetryableConflictError(
-                f"the plan to change columns is for version {planned.version}, but others "
-                f"have changed columns or indices by version {newest.version}. Plan it again on "
-                "the newest version",
+                f"the change of columns was planned on version {planned.version}, but other "
+                f"writers changed columns or indices before version {newest.version}. Plan it "
+                "again on the newest version",
                 newest.version,
             )
 

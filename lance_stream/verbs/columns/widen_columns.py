@@ -5,13 +5,13 @@
     int64               int32               int64: the rows are cast
     decimal(10, 2)      decimal(8, 4)       decimal(12, 4)
     struct<a: int32>    struct<a: int64>    struct<a: int64>; likewise in lists and maps
-    uint32              int64               uint32: so Spark carries it; each value is checked
+    uint32              int64               uint32: Spark passes it as int64; values are checked
     int32               string              an error: no type holds the values of both
 
-Types that Spark carries as others, such as unsigned integers and units of time, stay the table's:
-values that do not fit are refused, as without widening.
+Spark passes some types as others, such as unsigned integers and units of time. Such columns keep
+the table's type, and values that do not fit are refused, as without widening.
 
-The new types are planned from the newest version, again after each conflict, so that concurrent
+The new types are planned on the newest version, and again after each conflict, so that concurrent
 writers of wider rows agree.
 """
 
@@ -31,7 +31,7 @@ from lance_stream.write.casting import check_castable
 def widen_columns(
     table: TableVersion, incoming: pa.Schema, *, may_have_new: bool = False
 ) -> TableVersion:
-    """Widen the columns of a table that do not hold the values of incoming rows.
+    """Widen the columns of a table that cannot hold the values of incoming rows.
 
     Args:
         table: Any version; the columns of the newest one are widened.
@@ -39,11 +39,11 @@ def widen_columns(
         may_have_new: Whether the rows may have parts of structs that the table lacks.
 
     Returns:
-        The committed version; the newest one if no column has to be wider.
+        The committed version; the newest one if all columns are wide enough.
 
     Raises:
-        InvalidInputError: The rows would not fit the table nevertheless; or a column cannot be
-            cast, for example because it has an index. Nothing is changed.
+        InvalidInputError: The rows would not fit even wider columns; or a column cannot be cast,
+            for example because it has an index. Nothing is changed.
         CommitError: Every attempt conflicted with other commits.
     """
 
@@ -65,7 +65,7 @@ def widen_columns(
 
 
 def widened(existing: pa.DataType, incoming: pa.DataType) -> pa.DataType:
-    """Return the type that a column needs to hold incoming values; its own if it holds them.
+    """Return the type that a column needs to hold incoming values; its current one if it does.
 
     Args:
         existing: The column's type.
@@ -93,7 +93,7 @@ def widened(existing: pa.DataType, incoming: pa.DataType) -> pa.DataType:
 
 
 def _holds(existing: pa.DataType, incoming: pa.DataType) -> bool:
-    """Return whether values need no wider type than a column has."""
+    """Return whether a column's type holds incoming values."""
     if pa.types.is_decimal(existing) and pa.types.is_decimal(incoming):
         return is_wider(incoming, existing)
     try:

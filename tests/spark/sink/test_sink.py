@@ -646,7 +646,7 @@ def test_a_failed_first_batch_creates_no_table(spark: Any, uri: str, mode: str) 
     with pytest.raises(Exception, match="no"):
         sink(bad, 0)
     void = spark.sql("SELECT id, NULL AS x FROM range(4)")
-    with pytest.raises(InvalidInputError, match="'x' has the type of nulls"):
+    with pytest.raises(InvalidInputError, match="'x' has or contains the type null"):
         sink(void, 0)
     with pytest.raises(NotFoundError):
         lance_stream.open_dataset(uri)

@@ -191,7 +191,7 @@ def test_an_empty_batch_makes_no_table(spark: Any, uri: str, mode: str) -> None:
         assert sink.last_commit is not None
         assert sink.last_commit.version is None
     assert not Path(uri).exists()
-    with pytest.raises(InvalidInputError, match="'v' has the type of nulls"):
+    with pytest.raises(InvalidInputError, match="'v' has or contains the type null"):
         sink(spark.sql("SELECT 1L AS id, NULL AS v"), 2)
     sink(spark.createDataFrame([(1, "a")], "id long, v string"), 3)
     assert rows_of(uri) == [(1, "a")]

@@ -168,11 +168,11 @@ def test_rewrites_that_lose_rows_are_refused() -> None:
     fine = rewritten(old, 0, 1)
     (group,) = fine.groups
     for new, match in (
-        (replace(moved(4, 0, 1, 2, 3), id=2), "5 rows of the fragments"),
+        (replace(moved(4, 0, 1, 2, 3), id=2), "have 5 live rows"),
         (replace(group.new_fragments[0], row_ids=None), "row ids"),
         (replace(group.new_fragments[0], id=0), r"cannot have the ids \[0\]"),
         (replace(group.new_fragments[0], id=1 << 32), r"cannot have the ids \[4294967296\]"),
-        (killing(group.new_fragments[0], 1), "5 rows of the fragments"),
+        (killing(group.new_fragments[0], 1), "have 5 live rows"),
         (killing(group.new_fragments[0], 5), "no live row"),
     ):
         with pytest.raises(InvalidInputError, match=match):
@@ -180,7 +180,7 @@ def test_rewrites_that_lose_rows_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="rewritten twice"):
         then(old, Rewrite((group, group)))
     taken = replace(group, new_fragments=(replace(group.new_fragments[0], id=1),))
-    with pytest.raises(RetryableConflictError, match=r"taken the fragment ids \[1\]"):
+    with pytest.raises(RetryableConflictError, match=r"used the fragment ids \[1\]"):
         then(old, Rewrite((taken,)))
     with pytest.raises(IncompatibleConflictError, match="no such fragment"):
         then(then(old, Update(removed_fragment_ids=(1,))), fine)
@@ -196,7 +196,7 @@ def test_rows_deleted_during_a_rewrite_stay_deleted() -> None:
     (fragment,) = made.fragments
     assert (fragment.id, fragment.num_live_rows, ids(fragment)) == (2, 4, [0, 1, 2, 3, 4])
     assert made.reader_feature_flags & DELETION_FILES
-    with pytest.raises(InvalidInputError, match="4 rows of the fragments"):
+    with pytest.raises(InvalidInputError, match="have 4 live rows"):
         then(dying, Rewrite((group,)))
 
 
@@ -301,7 +301,7 @@ def test_data_files_are_replaced_or_added() -> None:
     for replacements, match in (
         (((9, whole),), "no such fragment"),
         (((0, whole), (1, part)), "the same columns"),
-        (((0, replace(part, field_ids=(X, 99), column_indices=(0, 1))),), "by two files"),
+        (((0, replace(part, field_ids=(X, 99), column_indices=(0, 1))),), "write two files"),
         (((0, replace(whole, file_version=(2, 1))),), "file version 2.1"),
     ):
         with pytest.raises(InvalidInputError, match=match):
@@ -326,7 +326,7 @@ def test_reserved_ids_are_not_reused() -> None:
     """A rewrite that runs later uses the reserved ids for its fragments."""
     made = then(then(table(3), ReserveFragments(4)), Update(new_fragments=(new_fragment(1),)))
     assert [fragment.id for fragment in made.fragments] == [0, 5]
-    with pytest.raises(InvalidInputError, match="not left"):
+    with pytest.raises(InvalidInputError, match="unused fragment ids"):
         then(table(3), ReserveFragments(1 << 32))
 
 

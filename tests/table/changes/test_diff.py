@@ -411,7 +411,7 @@ def test_distant_versions_leave_moved_rows_in_doubt() -> None:
     newer = version(9, Rows(3, range(15)))
     plan = plan_diff(FIRST.manifest, newer.manifest)
     found = diff(plan)
-    assert (found.num_changes, found.has_doubts) == (0, True)
+    assert (found.num_changes, found.is_ambiguous) == (0, True)
     found = diff(plan, history=History(np.array([2, 4, 99], np.uint64)))
     assert [update.offsets.tolist() for update in found.updates] == [[2, 4]]
 

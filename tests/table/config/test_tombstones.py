@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.table.config.tombstones import (
     CONFIG_KEY,
-    MAX_FILES_A_TIER,
+    MAX_FILES_PER_TIER,
     MAX_ROWS_TO_JOIN,
     FileContent,
     TombstoneFile,
@@ -116,7 +116,7 @@ def test_tombstones_fix_the_key_columns() -> None:
         assert not is_of(known, on, sequence_by)
         with pytest.raises(InvalidInputError) as caught:
             check_is_of(known, on, sequence_by)
-        for part in ("('a', 'b')", "'seq'", "Nothing was written", CONFIG_KEY, "leave out"):
+        for part in ("('a', 'b')", "'seq'", "Nothing was written", CONFIG_KEY, "omit"):
             assert part in str(caught.value)
         check_is_of(Tombstones(("a", "b"), "seq", "int64"), on, sequence_by)
 
@@ -164,7 +164,7 @@ def test_files_stay_few_and_rarely_rewritten(sizes: list[int]) -> None:
     total = sum(sizes)
     num_tiers = (total.bit_length() + 2) // 3
     assert sum(batch.num_rows for batch in there) == total
-    assert len(there) <= MAX_FILES_A_TIER * num_tiers
+    assert len(there) <= MAX_FILES_PER_TIER * num_tiers
     assert written <= total * (num_tiers + 1)
 
 

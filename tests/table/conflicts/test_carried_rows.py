@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_stream.table.conflicts.carried_rows import RewrittenRows, by_new_fragment, killed_since
+from lance_stream.table.conflicts.carried_rows import RewrittenRows, by_new_fragment, deleted_since
 
 
 def offsets(values: list[int]) -> np.ndarray:
@@ -48,7 +48,7 @@ def test_dead_rows_carry_over_to_new_fragments(
         expected.append([offset for offset, is_deleted in enumerate(mine) if is_deleted])
     rows = [RewrittenRows(physical, offsets(deleted)) for physical, deleted, _ in old]
     killed = [
-        killed_since(row, None if now is None else offsets(now))
+        deleted_since(row, None if now is None else offsets(now))
         for row, (_, _, now) in zip(rows, old, strict=True)
     ]
     found = by_new_fragment(killed, [row.num_written for row in rows], sizes)
@@ -61,4 +61,4 @@ def test_a_revived_row_was_not_written(deleted_now: list[int]) -> None:
     """A restore brought back a row that the compaction left out, so the compaction must be planned
     again.
     """
-    assert killed_since(RewrittenRows(6, offsets([1, 2])), offsets(deleted_now)) is None
+    assert deleted_since(RewrittenRows(6, offsets([1, 2])), offsets(deleted_now)) is None

@@ -159,7 +159,7 @@ def test_altering_to_equal_types_changes_nothing(ds: Dataset) -> None:
 def test_lossy_casts_are_refused(ds: Dataset, path: str, lossy: pa.DataType) -> None:
     """A narrower type could lose values, and refusal must come before any file is written."""
     before = data_files(ds)
-    with pytest.raises(InvalidInputError, match="cannot hold each of its values"):
+    with pytest.raises(InvalidInputError, match="cannot hold all of its values"):
         ds.alter_columns({"path": path, "data_type": lossy})
     assert data_files(ds) == before
 
@@ -214,7 +214,7 @@ def test_columns_with_nulls_stay_nullable(ds: Dataset, path: str) -> None:
     """
     orders = pa.array([[{"price": 1.0, "n": None}]], SCHEMA.field("orders").type)
     ds = ds.append(given(9, orders=orders))
-    with pytest.raises(InvalidInputError, match="rows have nulls in it"):
+    with pytest.raises(InvalidInputError, match="some rows are null in it"):
         ds.alter_columns({"path": path, "nullable": False})
     result = ds.delete("n IS NULL" if path == "n" else "place IS NULL")
     assert result.alter_columns({"path": path, "nullable": False}).verify() == []
@@ -257,11 +257,11 @@ def test_columns_must_stay_identifiable(ds: Dataset) -> None:
 @pytest.mark.parametrize(
     ("alterations", "message"),
     [
-        ([], "pass what to alter"),
+        ([], "pass at least one alteration"),
         (["id"], "as a mapping"),
-        ([{"path": "id"}], "what to alter"),
-        ([{"name": "x"}], "what to alter"),
-        ([{"path": "id", "type": "x"}], "'type' of a column cannot be altered, .*: alter_columns"),
+        ([{"path": "id"}], "at least one change"),
+        ([{"name": "x"}], "at least one change"),
+        ([{"path": "id", "type": "x"}], "unknown property 'type'; .*: alter_columns"),
         ([{"path": "id", "nullable": "no"}], "must be a bool"),
         ([{"path": "id", "data_type": "int64"}], "must be a DataType"),
         ([{"path": "id", "name": ""}], "name"),
@@ -308,7 +308,7 @@ def test_a_wider_key_is_the_same_key() -> None:
     ids = result.to_table()["id"].to_pylist()
     assert sorted(ids) == [1, 3, 4, 5, 6, 7, 8, 10, 11, 2**40]
     assert result.to_table(filter="id = 5")["name"].to_pylist() == ["five"]
-    with pytest.raises(InvalidInputError, match="part of the table's primary key"):
+    with pytest.raises(InvalidInputError, match="in the table's primary key"):
         result.alter_columns({"path": "id", "nullable": True})
 
 
@@ -332,7 +332,7 @@ def test_remembered_deletes_apply_to_wider_keys() -> None:
     assert result.to_table(filter="id = 1").num_rows == 0
     result = result.upsert(pa.table({"id": [1], "n": [2**40]}), **options)
     assert result.to_table(filter="id = 1")["n"].to_pylist() == [2**40]
-    with pytest.raises(InvalidInputError, match="remembers deletes by 'id' and 'n'"):
+    with pytest.raises(InvalidInputError, match="with the columns 'id', 'n'"):
         result.alter_columns({"path": "id", "name": "key"})
 
 
@@ -379,7 +379,7 @@ def test_concurrent_nulls_keep_a_column_nullable(ds: Dataset) -> None:
     """The check of existing rows must be repeated on the version that the retry is based on."""
     with_null = given(9, name=pa.nulls(1, pa.string()))
     watched = in_the_way(ds, lambda: ds.append(with_null))
-    with pytest.raises(InvalidInputError, match="rows have nulls in it"):
+    with pytest.raises(InvalidInputError, match="some rows are null in it"):
         watched.alter_columns({"path": "name", "nullable": False})
 
 
@@ -407,7 +407,7 @@ def test_upserts_are_planned_again_after_casts(ds: Dataset) -> None:
 def test_concurrent_casts_keep_the_wider_type(ds: Dataset) -> None:
     """A later cast to a narrower type would lose what the earlier one allowed."""
     watched = in_the_way(ds, lambda: ds.alter_columns({"path": "n", "data_type": pa.int64()}))
-    with pytest.raises(InvalidInputError, match="cannot hold each of its values"):
+    with pytest.raises(InvalidInputError, match="cannot hold all of its values"):
         watched.alter_columns({"path": "n", "data_type": pa.int32()})
     watched = in_the_way(ds, lambda: ds.alter_columns({"path": "id", "data_type": pa.int64()}))
     result = watched.alter_columns({"path": "id", "data_type": pa.int64()})

@@ -176,7 +176,7 @@ def test_columns_of_tombstones_cannot_be_dropped() -> None:
             tombstones="7 days",
         )
     for column in ("k", "seq"):
-        with pytest.raises(InvalidInputError, match="remembers deletes by 'k' and 'seq'"):
+        with pytest.raises(InvalidInputError, match="with the columns 'k', 'seq'"):
             result.drop_columns([column])
         with pytest.raises(InvalidInputError, match="cannot be renamed"):
             result.rename_columns({column: "other"})
