@@ -569,16 +569,16 @@ class Derivation:
         # Not a counter: the version is unused even after a restore by another program.
         at = work.table.version
         micro_batch = PendingBatch.of(declaration.app_id, at, absent_through=at)
-        aside: QuarantineBatch | None = None
+        quarantine: QuarantineBatch | None = None
         if outcome.num_failed:
-            aside = self._set_aside(work, computed, micro_batch)
-            micro_batch = replace(micro_batch, quarantined=aside.attempt)
+            quarantine = self._stage_failed_rows(work, computed, micro_batch)
+            micro_batch = replace(micro_batch, quarantined=quarantine.file)
         if self.target is None:
             done = self._commit_to_same_table(work, computed, micro_batch, outcome)
         else:
             done = self._commit_to_separate_table(work, computed, deleted, micro_batch, outcome)
-        if aside is not None:
-            aside.end()
+        if quarantine is not None:
+            quarantine.publish(work.table)
         if work.ends_backfill:
             self._forget_other_versions(work)
         return done
@@ -703,21 +703,18 @@ class Derivation:
 
     # --- rows that failed
 
-    def _set_aside(
+    def _stage_failed_rows(
         self, work: _Work, computed: Sequence[ComputedValues], micro_batch: PendingBatch
     ) -> QuarantineBatch:
         bad = BadRows()
         for result in computed:
             for batch in result.bad.to_batches():
                 bad.add(batch)
-        table = work.table
-        uri = self._quarantine or quarantine_uri(table.uri)
-        aside = QuarantineBatch(
-            uri, self._options, table.uri, micro_batch.batch.app_id, micro_batch.batch.batch_id
-        )
-        aside.begin(newest_of_same(table))
-        aside.keep(bad, self._rules(), self._environment)
-        return aside
+        uri = self._quarantine or quarantine_uri(work.table.uri)
+        quarantine = QuarantineBatch(uri, self._options, micro_batch.batch)
+        quarantine.begin(newest_of_same(work.table))
+        quarantine.stage(bad, self._rules(), work.table, self._environment)
+        return quarantine
 
     def _rules(self) -> dict[str, Any]:
         declaration = self.declaration

@@ -27,7 +27,6 @@ def record(pending: PendingBatch | None) -> ConfigEntries | None:
         num_rows=None if digest is None else digest.num_rows,
         digest="" if digest is None else digest.text,
         rules=batch.rules,
-        quarantined=pending.quarantined,
     )
 
     def entries(newest: Manifest | None, version: int) -> dict[str, str]:
@@ -39,7 +38,7 @@ def record(pending: PendingBatch | None) -> ConfigEntries | None:
             entry,
             version=version,
             recent=() if last is None else last.before(),
-            last_quarantined=None if last is None else last.newest_quarantined,
+            quarantined=pending.quarantined or ("" if last is None else last.quarantined),
         )
         return silent_entries(config, version) | config_entries(batch.app_id, stream_entry)
 

@@ -41,7 +41,7 @@ class PendingBatch:
     Attributes:
         batch: Its identity.
         digest: The digest of its rows; None if they have not been computed.
-        quarantined: The digest of its bad rows that were set aside; empty if there are none.
+        quarantined: The name of the file with its bad rows; empty if there are none.
         may_differ: Whether computing the batch again may give other rows, because the query's
             plan is not deterministic.
         claimed: Versions with rows of the same batch that other sinks of the query committed.
@@ -64,7 +64,7 @@ class PendingBatch:
         return cls(MicroBatch(app_id, batch_id, query_id, rules), **others)
 
     def with_rows(self, digest: RowsDigest, quarantined: str = "") -> "PendingBatch":
-        """Return the batch with the digests of its rows, and of those that were set aside."""
+        """Return the batch with the digest of its rows, and the file of those in quarantine."""
         return replace(self, digest=digest, quarantined=quarantined)
 
     def find_in(self, table: TableVersion) -> LedgerEntry | None:

@@ -11,9 +11,10 @@ are deleted. Otherwise the ledger gets the number without rows, so that a replay
 running cannot commit it any more, and the rows lose their claim.
 """
 
+import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -31,13 +32,12 @@ from lance_stream.errors import (
 from lance_stream.expressions.predicates import evaluate, parse_predicate, parse_value
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import NO_ROWS, digest_of
+from lance_stream.quarantine.quarantine_writer import publish, staged_rows
 from lance_stream.quarantine.table import (
-    READY,
     TABLE_KEY,
-    UNCOMMITTED,
     open_quarantine,
+    published_key,
     quarantine_uri,
-    state_of,
 )
 from lance_stream.read.scan import scan
 from lance_stream.read.take import take
@@ -58,6 +58,9 @@ from lance_stream.write.rows_as_json import CORRUPT_REMEDY, rows_from_json
 
 APP_ID: Final = "lance_stream.quarantine"
 """The app id of replays in the ledger of the table."""
+
+READY: Final = "ready"
+STALE: Final = "stale"
 
 ROWS_PER_COMMIT: Final = 10_000
 """How many rows a replay moves at once."""
@@ -90,10 +93,9 @@ class QuarantinedRows:
         time: When the first one was set aside.
         message: The problem of the first one.
         row: The first one, as JSON.
-        state: "ready": a replay writes them, if they fit. "uncommitted": their batch is not
-            committed yet. "stale": they are left from an attempt at their batch that did not
-            count. The sink deletes them when the batch is repeated; after a batch that a sink
-            without a quarantine has committed, they stay until you delete them.
+        state: "ready": a replay writes them, if they fit. "stale": never; they are of a previous
+            table at the location, or of a stream that the table has forgotten, and stay until you
+            delete them.
     """
 
     app_id: str
@@ -115,12 +117,10 @@ class ReplayResult:
         rows_replayed: Rows that left the quarantine: the table has them, or a newer row of their
             key (`sequence_by`).
         rows_remaining: Rows that stay in quarantine, by the reason why.
-        rows_uncommitted: Rows that stay because their batch is not committed yet.
     """
 
     rows_replayed: int = 0
     rows_remaining: Mapping[str, int] = field(default_factory=dict)
-    rows_uncommitted: int = 0
 
 
 def list_quarantine(
@@ -142,13 +142,15 @@ def list_quarantine(
         InvalidInputError: There is another table at the quarantine's location; or the table is
             itself a quarantine.
     """
-    rows_table = _open(branch_uri(uri, branch), quarantine, storage_options)
-    if rows_table is None:
-        return []
-    table, bad = rows_table
-    columns = ["app_id", "batch_id", "attempt", "reason", "column", "time", "message", "row"]
+    at = branch_uri(uri, branch)
+    table, bad = _open(at, quarantine, storage_options)
+    columns = ["app_id", "batch_id", "stale", "reason", "column", "time", "message", "row"]
+    batches = [] if bad is None else [scan(bad, columns)]
+    for name in dict(_unpublished(table, bad)).values():
+        rows = staged_rows(table, name)
+        batches.extend([] if rows is None else [rows.select(columns).to_batches()])
     groups: dict[tuple[Any, ...], list[Any]] = {}
-    for batch in scan(bad, columns):
+    for batch in itertools.chain.from_iterable(batches):
         for row in batch.to_pylist():
             key = tuple(row[name] for name in columns[:5])
             group = groups.setdefault(key, [0, row])
@@ -165,9 +167,9 @@ def list_quarantine(
             first["time"],
             first["message"],
             first["row"],
-            state_of(table, app_id, batch_id, attempt),
+            STALE if stale or not app_id else READY,
         )
-        for (app_id, batch_id, attempt, reason, column), (num_rows, first) in groups.items()
+        for (app_id, batch_id, stale, reason, column), (num_rows, first) in groups.items()
     ]
     return sorted(listed, key=lambda entry: (entry.app_id, entry.batch_id, entry.reason))
 
@@ -213,10 +215,15 @@ def replay_quarantine(
         CommitError: The rows were not committed, or another replay is running.
     """
     checks = None if expect is None else as_checks(expect)
-    rows_table = _open(branch_uri(uri, branch), quarantine, storage_options)
-    if rows_table is None:
+    at = branch_uri(uri, branch)
+    table, bad = _open(at, quarantine, storage_options)
+    unpublished = dict(_unpublished(table, bad))
+    for app_id in unpublished:
+        publish(quarantine or quarantine_uri(at), storage_options or {}, table, app_id)
+    if unpublished:
+        table, bad = _open(at, quarantine, storage_options)
+    if bad is None:
         return ReplayResult()
-    table, bad = rows_table
     if where is not None:
         where = parse_predicate(where, bad.arrow_schema).text
     bad = _resolve_claims(table, bad, environment)
@@ -232,7 +239,8 @@ def replay_quarantine(
 
 def _open(
     uri: str, quarantine: str | None, storage_options: Mapping[str, Any] | None
-) -> tuple[TableVersion, TableVersion] | None:
+) -> tuple[TableVersion, TableVersion | None]:
+    """Return a table and its quarantine; None if it has none yet."""
     options = dict(storage_options or {})
     table = open_newest(uri, storage_options=options)
     bad = open_quarantine(quarantine or quarantine_uri(uri), options, uri)
@@ -243,8 +251,18 @@ def _open(
                 f"the table {table.uri} is itself the quarantine of {of!r}: pass the location "
                 "of that table"
             )
-        return None
     return table, bad
+
+
+def _unpublished(table: TableVersion, bad: TableVersion | None) -> Iterator[tuple[str, str]]:
+    """Yield streams with rows that a killed sink has not added to the quarantine, and their file.
+
+    The file may no longer exist: see `staged_rows`.
+    """
+    published = {} if bad is None else bad.manifest.config
+    for app_id, entry in ledger_entries.read_entries(table.manifest.config).items():
+        if entry.quarantined and published.get(published_key(app_id)) != entry.quarantined:
+            yield app_id, entry.quarantined
 
 
 # --- claims of earlier replays
@@ -323,31 +341,22 @@ class _Replay:
 
     def run(self, where: str | None) -> ReplayResult:
         """Replay the rows that a condition selects."""
-        num_uncommitted = 0
-        columns = ["app_id", "batch_id", "attempt", "rules", "types"]
-        condition = "replay IS NULL" if where is None else f"replay IS NULL AND ({where})"
+        columns = ["app_id", "batch_id", "rules", "types"]
+        condition = "replay IS NULL AND NOT stale AND app_id <> ''"
+        if where is not None:
+            condition += f" AND ({where})"
         groups: dict[tuple[Any, ...], list[int]] = {}
-        states: dict[tuple[Any, ...], str] = {}
         for batch in scan(self._bad, columns, condition, with_row_id=True):
             for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                *identity, rules, types, row_id = values
-                key = tuple(identity)
-                if key not in states:
-                    states[key] = state_of(self._table, *identity)
-                if states[key] == UNCOMMITTED:
-                    num_uncommitted += 1
-                if states[key] != READY:
-                    continue
+                app_id, batch_id, rules, types, row_id = values
                 recorded = _recorded(rules)
                 has_order = recorded["mode"] != "upsert" or recorded["sequence_by"]
-                of_batch = () if has_order else (identity[1], identity[0])
+                of_batch = () if has_order else (batch_id, app_id)
                 groups.setdefault((of_batch, rules, types), []).append(row_id)
         for (_, rules, types), row_ids in sorted(groups.items(), key=lambda group: group[0][0]):
             for start in range(0, len(row_ids), ROWS_PER_COMMIT):
                 self._move(row_ids[start : start + ROWS_PER_COMMIT], _recorded(rules), types)
-        return ReplayResult(
-            self._num_replayed, dict(self._remaining.most_common()), num_uncommitted
-        )
+        return ReplayResult(self._num_replayed, dict(self._remaining.most_common()))
 
     def _move(self, row_ids: Sequence[int], recorded: Mapping[str, Any], types: str) -> None:
         """Move some rows to the table, as far as they fit it."""

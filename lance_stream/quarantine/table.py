@@ -1,14 +1,13 @@
-"""The quarantine of a table: its location, its columns, and its valid rows.
+"""The quarantine of a table: its location and its columns.
 
-Each row has the app id, the batch id and the *attempt* that it belongs to: the digest of the bad
-rows of a batch and of their reasons, as one run of the sink found them. The table's ledger names
-the attempt that counts (`state_of`). `quarantine_writer` says how they get here.
+`quarantine_writer` says how rows get here.
 """
 
 import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -18,13 +17,12 @@ from lance_stream.errors import (
 )
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.config import ledger_entries
 
 QUARANTINE_SCHEMA: Final = pa.schema(
     [
         pa.field("app_id", pa.string(), nullable=False),
         pa.field("batch_id", pa.int64(), nullable=False),
-        pa.field("attempt", pa.string(), nullable=False),
+        pa.field("stale", pa.bool_(), nullable=False),
         pa.field("time", pa.timestamp("us", tz="UTC"), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
         pa.field("column", pa.string()),
@@ -36,18 +34,19 @@ QUARANTINE_SCHEMA: Final = pa.schema(
         pa.field("replay", pa.int64()),
     ]
 )
-"""The stream and its batch; when and why a row was set aside; the row, see `write.rows_as_json`;
-whether it deletes; the sink's rules, as JSON; the replay that is moving it to the table."""
+"""The stream and its batch; whether the row is of a previous table at the location, so that it is
+never replayed; when and why it was quarantined; the row, see `write.rows_as_json`; whether it
+deletes; the sink's rules, as JSON; the replay that is moving it to the table."""
 
 TABLE_KEY: Final = "lance_stream.quarantine_of"
 """The config key of the location of the table whose quarantine it is."""
 
-UNNAMED: Final = "unnamed"
-"""The attempt of rows that no commit of the table has named, or ever will."""
+_PUBLISHED: Final = "lance_stream.quarantined."
 
-READY: Final = "ready"
-UNCOMMITTED: Final = "uncommitted"
-STALE: Final = "stale"
+
+def published_key(app_id: str) -> str:
+    """Return the config key of the last file that a stream has published in a quarantine."""
+    return _PUBLISHED + quote(app_id, safe="")
 
 
 def quarantine_uri(uri: str | os.PathLike[str]) -> str:
@@ -109,28 +108,3 @@ def normalized(uri: str) -> str:
     """Return the same text for the common spellings of a table's location."""
     text = re.sub(r"^s3[an]:", "s3:", uri) if ":/" in uri else os.path.realpath(uri)
     return text.rstrip("/")
-
-
-def state_of(table: TableVersion, app_id: str, batch_id: int, attempt: str) -> str:
-    """Return whether rows in quarantine are the bad rows of a committed batch.
-
-    Args:
-        table: The newest version of the table that the batch is for.
-        app_id: The stream.
-        batch_id: The batch.
-        attempt: The attempt.
-
-    Returns:
-        READY: They are. UNCOMMITTED: the batch is not committed, and its next attempt decides.
-        STALE: it is committed by another attempt, or without one.
-    """
-    if attempt == UNNAMED or not app_id:  # no stream is without a name: another program's rows
-        return STALE
-    entry = ledger_entries.read_entry(table.manifest.config, app_id)
-    if entry is None or entry.batch_id < batch_id:
-        return UNCOMMITTED
-    last = entry.newest_quarantined
-    if last is None or last[0] < batch_id:
-        return STALE
-    # Rows of other attempts were deleted, or marked, before a later batch was named.
-    return READY if last[0] > batch_id or last[1] == attempt else STALE

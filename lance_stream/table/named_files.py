@@ -12,6 +12,7 @@ failed commit, or it belongs to a commit under way.
     _lance_stream/key_bounds/*        with the column that it is of
     _lance_stream/key_index/*         with the first of its columns
     _lance_stream/staged_rows/*       never: rows on their way to a commit
+    _lance_stream/quarantined/*       by its name, in the config
     _versions/{manifest}-{uuid}       never: staged for an external manifest store
     temporary files in those folders  never
 
@@ -26,6 +27,7 @@ from typing import Final, NamedTuple
 
 from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.table import paths
+from lance_stream.table.config import ledger_entries
 from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.table.fragments.fragment import ExternalFile, Fragment, has_overlays
 from lance_stream.table.indices import decode_index_section
@@ -46,6 +48,7 @@ class FileKind(StrEnum):
     KEY_INDEX = "indices of keys"
     STAGED_MANIFEST = "staged manifests"
     STAGED_ROWS = "staged rows"
+    QUARANTINED_ROWS = "files of quarantined rows"
     TEMPORARY = "temporary files"
 
 
@@ -91,6 +94,8 @@ def names_of(manifest: Manifest, seen: set[bytes], *, with_bases: bool = True) -
     tombstones = read_tombstones(manifest.config)
     for file in tombstones.files if tombstones else ():
         yield paths.tombstone_path(file.name)
+    for name in ledger_entries.quarantined_files(manifest.config):
+        yield paths.quarantined_rows_path(name)
     for field in manifest.schema.walk():
         yield paths.key_bounds_path(field.id)
         yield f"{paths.KEY_INDEX_DIRECTORY}/{field.id}"
@@ -216,6 +221,7 @@ _FOLDERS: Final[Mapping[str, Callable[[str], Nameable | None]]] = {
     paths.KEY_BOUNDS_DIRECTORY: _parser_of(FileKind.KEY_BOUNDS),
     paths.KEY_INDEX_DIRECTORY: _key_index,
     paths.STAGED_ROWS_DIRECTORY: _staged_rows,
+    paths.QUARANTINED_ROWS_DIRECTORY: _parser_of(FileKind.QUARANTINED_ROWS),
     paths.VERSIONS_DIRECTORY: _version,
 }
 

@@ -19,6 +19,7 @@ All paths are relative to the table's directory and use "/":
     _lance_stream/key_index/{field id}-{32 hex digits}.keys ours: a cache; see `run_format`
     _lance_stream/cloned_from.txn                           ours: see `commit.cloning`
     _lance_stream/staged_rows/{32 hex digits}.arrow         ours: see `staged_rows`
+    _lance_stream/quarantined/{32 hex digits}.arrow         ours: see `quarantine_writer`
 
 V2 names sort the newest version first. A table has one scheme; both in one directory is an error.
 
@@ -57,6 +58,7 @@ KEY_BOUNDS_DIRECTORY = "_lance_stream/key_bounds"
 KEY_INDEX_DIRECTORY = "_lance_stream/key_index"
 CLONED_FROM = "_lance_stream/cloned_from.txn"
 STAGED_ROWS_DIRECTORY = "_lance_stream/staged_rows"
+QUARANTINED_ROWS_DIRECTORY = "_lance_stream/quarantined"
 LATEST_VERSION_HINT = "_versions/latest_version_hint.json"
 
 FOLDERS = (
@@ -389,6 +391,11 @@ def staged_rows_path(random: bytes) -> str:
         random: 16 random bytes.
     """
     return f"{STAGED_ROWS_DIRECTORY}/{random.hex()}.arrow"
+
+
+def quarantined_rows_path(name: str) -> str:
+    """Return the path of a file with rows on their way to the quarantine."""
+    return f"{QUARANTINED_ROWS_DIRECTORY}/{name}.arrow"
 
 
 def index_folder(uuid: bytes) -> str:

@@ -4,6 +4,7 @@ import base64
 import itertools
 import json
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import lance
@@ -13,14 +14,15 @@ import pytest
 import lance_stream
 from lance_stream.cli import main as program
 from lance_stream.errors import CommitConflictError, CorruptDataError, InvalidInputError
+from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.quarantine import quarantine_writer
 from lance_stream.quarantine import replay as replaying
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.quarantine.table import quarantine_uri
-from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.storage.local_store import LocalStore
+from lance_stream.table import paths
 from lance_stream.table.config import ledger_entries
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
@@ -58,29 +60,26 @@ def types_of(*kinds):
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
-def take_in(
-    uri, batch_id, rows, *, schema=WIDE, expect=(), commits=True, ends=False, app_id="app", **rules
-):
-    """Do what a sink does with a batch: first the bad rows, then the good ones."""
+def take_in(uri, batch_id, rows, *, schema=WIDE, expect=(), dies=None, app_id="app", **rules):
+    """Do what a sink does with a batch; it may die before its commit ("staged") or after it."""
     columns = lance_stream.open_dataset(uri).table.arrow_schema
     batch = pa.RecordBatch.from_pylist(rows, schema)
     sorting = RowRules(columns, as_checks(expect), keeps_rows=True)
     checked = CheckedBatches([batch], sorting)
     good = pa.Table.from_batches(list(checked))
     table = lance_stream.open_dataset(uri).table
-    aside = QuarantineBatch(quarantine_uri(uri), {}, uri, app_id, batch_id)
-    aside.begin(table)
-    aside.keep(checked.bad, rules_of(expect=expect, **rules))
-    if commits:
-        identity = PendingBatch.of(
-            app_id, batch_id, digest=checked.digest, quarantined=aside.attempt
-        )
-        if good.num_rows:
-            append(table, good, identity)
-        else:
-            append_fragments(table, [], identity, even_without_rows=True)
-        if ends:
-            aside.end()
+    quarantine = QuarantineBatch(quarantine_uri(uri), {}, MicroBatch(app_id, batch_id))
+    quarantine.begin(table)
+    quarantine.stage(checked.bad, rules_of(expect=expect, **rules), table)
+    if dies == "staged":
+        return
+    identity = PendingBatch.of(app_id, batch_id, digest=checked.digest, quarantined=quarantine.file)
+    if good.num_rows:
+        append(table, good, identity)
+    else:
+        append_fragments(table, [], identity, even_without_rows=True)
+    if dies != "committed":
+        quarantine.publish(table)
 
 
 def rows_of(uri):
@@ -99,7 +98,7 @@ def test_rows_stay_until_they_fit(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}, {"id": None, "x": 2}])
     assert rows_of(uri) == [(1, 1)]
     done = lance_stream.replay_quarantine(uri)
-    assert done == lance_stream.ReplayResult(0, {"type": 1, "null": 1}, 0)
+    assert done == lance_stream.ReplayResult(0, {"type": 1, "null": 1})
     done = lance_stream.replay_quarantine(uri, fix={"x": "x % 200"})
     assert (done.rows_replayed, done.rows_remaining) == (1, {"null": 1})
     done = lance_stream.replay_quarantine(
@@ -167,78 +166,19 @@ def test_json_is_fixed_as_text(tmp_path: Path) -> None:
     assert lance_stream.open_dataset(uri).to_table()["j"].to_pylist() == ["[5]"]
 
 
-def test_rows_of_uncommitted_attempts_are_never_replayed(uri: str) -> None:
-    """A sink is killed between its commits, and another one without a quarantine repeats the
-    batch.
-    """
-    take_in(uri, 0, [{"id": 0, "x": 300}])
+def test_rows_of_uncommitted_batches_are_never_listed(uri: str) -> None:
+    """Spark repeats the batch, perhaps by a sink with other checks, whose bad rows count."""
     rows = [{"id": 1, "x": 1}, {"id": 2, "x": 300}]
-    take_in(uri, 1, rows, commits=False)
-    fits = pa.Table.from_pylist([{"id": 1, "x": 1}, {"id": 2, "x": 30}], COLUMNS)
-    append(
-        lance_stream.open_dataset(uri).table,
-        fits,
-        PendingBatch.of("app", 1, digest=digest_of(fits)),
-    )
-    states = {0: "ready", 1: "stale"}
-    assert {e.batch_id: e.state for e in lance_stream.list_quarantine(uri)} == states
-    more = pa.Table.from_pylist([{"id": 3, "x": 3}], COLUMNS)
-    append(
-        lance_stream.open_dataset(uri).table,
-        more,
-        PendingBatch.of("app", 2, digest=digest_of(more)),
-    )
-    assert {e.batch_id: e.state for e in lance_stream.list_quarantine(uri)} == states
-    take_in(uri, 3, [{"id": 4, "x": 301}])
-    states |= {3: "ready"}
-    assert {e.batch_id: e.state for e in lance_stream.list_quarantine(uri)} == states
-    assert lance_stream.replay_quarantine(uri, fix={"x": "x - 270"}).rows_replayed == 2
-    assert rows_of(uri) == [(0, 30), (1, 1), (2, 30), (3, 3), (4, 31)]
-    assert left_in(uri) == 1
-
-
-def test_rows_of_uncommitted_batches_stay(uri: str) -> None:
-    """Spark will repeat the batch, and a replayed row would then be in the table twice."""
-    take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}], commits=False)
-    assert [value.state for value in lance_stream.list_quarantine(uri)] == ["uncommitted"]
-    done = lance_stream.replay_quarantine(uri, fix={"x": "1"})
-    assert done == lance_stream.ReplayResult(0, {}, 1)
-    take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}])
-    assert left_in(uri) == 1, "the same attempt is set aside once"
-    assert [value.state for value in lance_stream.list_quarantine(uri)] == ["ready"]
-    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 1
-
-
-def test_rows_of_stale_attempts_stay(uri: str) -> None:
-    """Every attempt of a batch sets rows aside, and only those of the committed one may be
-    replayed.
-    """
-    rows = [{"id": 1, "x": 1}, {"id": 2, "x": 300}]
-    take_in(uri, 0, rows, commits=False)
-    take_in(uri, 0, rows, expect="x > 1", commits=False)
+    take_in(uri, 0, rows, dies="staged")
+    assert lance_stream.list_quarantine(uri) == []
+    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}) == lance_stream.ReplayResult()
     take_in(uri, 0, rows, expect="x > 1")
-    batches = lance_stream.list_quarantine(uri)
-    assert sorted((batch.state, batch.num_rows) for batch in batches) == [
-        ("ready", 1),
-        ("ready", 1),
-        ("stale", 1),
+    assert [(batch.reason, batch.num_rows) for batch in lance_stream.list_quarantine(uri)] == [
+        ("type", 1),
+        ("x > 1", 1),
     ]
-    done = lance_stream.replay_quarantine(uri, fix={"x": "5"})
-    assert done.rows_replayed == 2
+    assert lance_stream.replay_quarantine(uri, fix={"x": "5"}).rows_replayed == 2
     assert rows_of(uri) == [(1, 5), (2, 5)]
-
-
-def test_forgotten_streams_quarantine_rows_again(uri: str) -> None:
-    """The user starts the stream from the beginning, so replayed rows have to
-    be set aside again.
-    """
-    rows = [{"id": 2, "x": 300}]
-    take_in(uri, 0, rows)
-    lance_stream.replay_quarantine(uri, fix={"x": "1"})
-    ds = lance_stream.open_dataset(uri).delete("true")
-    ds.update_config({"lance_stream.ledger.app": None})
-    take_in(uri, 0, rows)
-    assert left_in(uri) == 1
 
 
 def bad(number):
@@ -247,31 +187,91 @@ def bad(number):
 
 def states_of(uri):
     return sorted(
-        (value.batch_id, value.row, value.state) for value in lance_stream.list_quarantine(uri)
+        (json.loads(group.row)["x"], group.state) for group in lance_stream.list_quarantine(uri)
     )
+
+
+@pytest.mark.parametrize("reader", ["list", "replay", "next batch", "good batch", "same batch"])
+def test_rows_of_killed_sinks_reach_the_quarantine(uri: str, reader: str) -> None:
+    """A sink dies between its commit and the quarantine's, and whoever comes next completes it."""
+    take_in(uri, 0, bad(1))
+    take_in(uri, 1, bad(2), dies="committed")
+    assert left_in(uri) == 1
+    expected = [(301, "ready"), (302, "ready")]
+    if reader == "replay":
+        assert lance_stream.replay_quarantine(uri, where="batch_id = 9").rows_replayed == 0
+    elif reader == "next batch":
+        take_in(uri, 2, bad(3))
+        expected.append((303, "ready"))
+    elif reader == "good batch":  # by a sink without a quarantine, and then by one with
+        good = pa.Table.from_pylist([{"id": 3, "x": 3}], COLUMNS)
+        append(lance_stream.open_dataset(uri).table, good, micro_batch(2, good))
+        take_in(uri, 3, bad(4))
+        expected.append((304, "ready"))
+    elif reader == "same batch":
+        batch = QuarantineBatch(quarantine_uri(uri), {}, MicroBatch("app", 1))
+        batch.publish(lance_stream.open_dataset(uri).table)
+    assert states_of(uri) == expected
+    assert left_in(uri) == (1 if reader == "list" else len(expected))
+    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == len(expected)
+
+
+def micro_batch(number: int, rows: pa.Table) -> PendingBatch:
+    return PendingBatch.of("app", number, digest=digest_of(rows))
+
+
+def test_replays_of_the_first_bad_rows_create_the_quarantine(uri: str) -> None:
+    """The very first sink with bad rows dies before there is a quarantine."""
+    take_in(uri, 0, bad(1), dies="committed")
+    assert states_of(uri) == [(301, "ready")]
+    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 1
+    assert rows_of(uri) == [(-1, 1), (1, 1)]
+
+
+def test_cleanup_keeps_staged_rows_that_the_ledger_names(uri: str) -> None:
+    """They are nowhere else until they are in the quarantine, while those of killed attempts are
+    useless.
+    """
+    take_in(uri, 0, bad(1), dies="staged")
+    take_in(uri, 0, bad(2), dies="committed")
+    staged = Path(uri, paths.QUARANTINED_ROWS_DIRECTORY)
+    assert len(list(staged.iterdir())) == 2
+    lance_stream.open_dataset(uri).cleanup(timedelta(0), delete_unverified=True)
+    assert len(list(staged.iterdir())) == 1
+    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 1
+    assert list(staged.iterdir()) == []
+
+
+def test_forgotten_streams_quarantine_rows_again(uri: str) -> None:
+    """The user starts the stream from the beginning, so its bad rows are found again, and those
+    from before must not be replayed, too.
+    """
+    rows = [{"id": 1, "x": 301}, {"id": 2, "x": 302}]
+    take_in(uri, 0, rows)
+    lance_stream.replay_quarantine(uri, where="row LIKE '%301%'", fix={"x": "1"})
+    ds = lance_stream.open_dataset(uri).delete("true")
+    ds.update_config({"lance_stream.ledger.app": None})
+    take_in(uri, 0, rows)
+    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 2
+    assert rows_of(uri) == [(1, 1), (2, 1)]
+    assert states_of(uri) == [(302, "stale")]
 
 
 @pytest.mark.parametrize("batches", [[], [0], [0, 1], [1]])
 def test_rows_of_former_tables_are_never_replayed(uri, batches):
     """The table is re-created under the same app id while its quarantine remains."""
     for number in range(4):
-        take_in(uri, number, bad(number + 1), ends=True)
+        take_in(uri, number, bad(number + 1))
     shutil.rmtree(uri)
     lance_stream.create_dataset(uri, COLUMNS)
     for number in range(3):
         rows = bad(11 + number) if number in batches else [{"id": number, "x": 0}]
-        take_in(uri, number, rows, ends=True)
-    before_replay = json.loads(states_of(uri)[-1][1])["x"], states_of(uri)[-1][0]
-    assert before_replay == (304, 3)
-    states = [(json.loads(row)["x"], state) for _, row, state in states_of(uri)]
-    old = [state for state in states if state[0] < 310]
-    assert sorted(row[0] for row in old) == [301, 302, 303, 304]
-    assert all(row[1] != "ready" for row in old)
-    new = [(311 + number, "ready") for number in batches]
-    assert [state for state in states if state[0] > 310] == new
+        take_in(uri, number, rows)
+    old = [(301 + number, "stale") for number in range(4)]
+    assert states_of(uri) == old + [(311 + number, "ready") for number in batches]
     assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == len(batches)
     for number in range(3, 6):
-        take_in(uri, number, bad(11 + number), ends=True)
+        take_in(uri, number, bad(11 + number))
     assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 3
     assert {row[0] for row in rows_of(uri) if row[0] < 0} == {-14, -15, -16} | {
         -11 - number for number in batches
@@ -279,87 +279,30 @@ def test_rows_of_former_tables_are_never_replayed(uri, batches):
     assert left_in(uri) == 4
 
 
-def test_commits_delete_rows_of_other_attempts(uri: str) -> None:
-    """The driver crashed after the first attempt, and the query computed other rows."""
-    take_in(uri, 0, bad(1), commits=False)
-    take_in(uri, 0, bad(2), ends=True)
-    assert [(json.loads(row)["x"], state) for _, row, state in states_of(uri)] == [(302, "ready")]
+@pytest.mark.parametrize("version", [2, 3])
+def test_restores_by_others_repeat_no_quarantined_row(uri: str, version: int) -> None:
+    """The restored ledger names a file whose rows were added long ago, or none."""
+    for number in range(3):
+        take_in(uri, number, bad(number + 1))
+    rival = lance.dataset(uri)
+    rival.checkout_version(version).restore()
+    states = [(301, "ready"), (302, "ready"), (303, "ready")]
+    assert states_of(uri) == states
+    take_in(uri, 3, bad(4))
+    assert states_of(uri) == [*states, (304, "ready")]
 
 
-def test_attempts_that_outlive_a_crash_are_never_replayed(uri: str) -> None:
-    """The driver crashed between its commit and the deletion of the rows of its first attempt."""
-    take_in(uri, 0, bad(1), commits=False)
-    take_in(uri, 0, bad(2))
-    take_in(uri, 1, bad(3))
-    states = {json.loads(row)["x"]: state for _, row, state in states_of(uri)}
-    assert states == {301: "stale", 302: "ready", 303: "ready"}
-
-
-@pytest.mark.parametrize(
-    ("committed", "remaining"),
-    [("bad", [302]), ("good", []), ("later", [301, 302]), ("forgotten", [])],
-)
-def test_repeated_batches_keep_the_named_attempt(
-    uri: str, committed: str, remaining: list[int]
-) -> None:
-    """A sink finds the batch in the table and cannot tell who has written it."""
-    take_in(uri, 0, bad(1), commits=False)
-    take_in(uri, 0, bad(2), commits=committed in {"bad", "forgotten"})
-    if committed == "good":  # by a sink without a quarantine
-        append(lance_stream.open_dataset(uri).table, pa.table({"id": [7]}), micro_batch(0))
-    if committed == "later":
-        append(lance_stream.open_dataset(uri).table, pa.table({"id": [7]}), micro_batch(1))
-    if committed == "forgotten":
-        lance_stream.open_dataset(uri).update_config({"lance_stream.ledger.app": None})
-    QuarantineBatch(quarantine_uri(uri), {}, uri, "app", 0).keep_committed()
-    assert [json.loads(row)["x"] for _, row, _ in states_of(uri)] == remaining
-
-
-def micro_batch(number: int) -> PendingBatch:
-    return PendingBatch.of("app", number, digest=digest_of(pa.table({"id": [7]})))
-
-
-def test_good_batches_delete_no_rows_of_former_tables(uri: str) -> None:
-    """A sink without a quarantine wrote the new table's first batch, so the second marks them."""
-    for number in (1, 3):
-        take_in(uri, number, bad(number), ends=True)
-    shutil.rmtree(uri)
-    lance_stream.create_dataset(uri, COLUMNS)
-    append(lance_stream.open_dataset(uri).table, pa.table({"id": [7]}), micro_batch(0))
-    take_in(uri, 1, [{"id": 1, "x": 0}], ends=True)
-    assert [(number, state) for number, _, state in states_of(uri)] == [(1, "stale"), (3, "stale")]
-
-
-@pytest.mark.parametrize("batch", ["bad", "good"])
-def test_rows_of_recreated_tables_count_once(uri, batch):
-    """Everything is computed again, and some of the old rows had been replayed."""
-    rows = [{"id": 1, "x": 301}, {"id": 2, "x": 302}]
-    take_in(uri, 0, rows, ends=True)
-    take_in(uri, 1, bad(5) if batch == "bad" else [{"id": 5, "x": 5}], ends=True)
-    lance_stream.replay_quarantine(uri, where="row LIKE '%301%'", fix={"x": "1"})
-    shutil.rmtree(uri)
-    lance_stream.create_dataset(uri, COLUMNS)
-    take_in(uri, 0, rows, ends=True)
-    take_in(uri, 1, bad(5), ends=True)
-    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 3
-    assert rows_of(uri) == [(-5, 1), (1, 1), (2, 1), (5, 5)]
-
-
-@pytest.mark.parametrize("moment", range(6))
-@pytest.mark.parametrize("other", ["is idle", "is between its commits", "is ahead of an old table"])
+@pytest.mark.parametrize("moment", range(8))
+@pytest.mark.parametrize("dies", ["committed", None])
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.some_cases(one_in=6)
-def test_overtaken_drivers_leave_nothing_to_replay(uri, monkeypatch, is_first, other, moment):
-    """The slower driver has other bad rows and is killed at each call before its commit."""
-    if other == "is ahead of an old table":
-        take_in(uri, 9, bad(1), ends=True)
-        shutil.rmtree(uri)
-        lance_stream.create_dataset(uri, COLUMNS)
+def test_overtaken_drivers_add_no_row_twice(uri, monkeypatch, is_first, dies, moment):
+    """At each call of the slower driver the faster one publishes the same rows, and may go on."""
     if not is_first:
-        take_in(uri, 0, bad(1), ends=True)
-    if other == "is between its commits":
-        take_in(uri, 1, bad(11), commits=False)
-    real = {"append_fragments": append_fragments, "newest_of_same": newest_of_same}
+        take_in(uri, 0, bad(1))
+    take_in(uri, 1, bad(2), dies="committed")
+    names = ["open_quarantine", "newest_of_same", "staged_rows", "write_input", "commit_planned"]
+    real = {name: getattr(quarantine_writer, name) for name in names}
     calls = itertools.count()
 
     def before(function):
@@ -368,22 +311,23 @@ def test_overtaken_drivers_leave_nothing_to_replay(uri, monkeypatch, is_first, o
                 with monkeypatch.context() as undone:
                     for name, value in real.items():
                         undone.setattr(quarantine_writer, name, value)
-                    for number in range(1, 4):
-                        take_in(uri, number, bad(10 + number), ends=True)
+                    take_in(uri, 2, bad(3), dies=dies)
             return function(*args, **kwargs)
 
         return call
 
     with monkeypatch.context() as patched:
-        for name, item in real.items():
-            patched.setattr(quarantine_writer, name, before(item))
-        take_in(uri, 1, [{"id": 1, "x": 1}, {"id": -1, "x": 355}], commits=False)
+        for name, function in real.items():
+            patched.setattr(quarantine_writer, name, before(function))
+        batch = QuarantineBatch(quarantine_uri(uri), {}, MicroBatch("app", 1))
+        batch.publish(lance_stream.open_dataset(uri).table)
     if next(calls) <= moment:
-        take_in(uri, 1, bad(11), ends=True)
-    take_in(uri, 4, bad(14), ends=True)
-    ready = [json.loads(row)["x"] for _, row, state in states_of(uri) if state == "ready"]
-    assert 355 not in ready
-    assert {311, 314} <= set(ready)
+        take_in(uri, 2, bad(3))
+    expected = [] if is_first else [301]
+    assert states_of(uri) == [(x, "ready") for x in [*expected, 302, 303]]
+    done = lance_stream.replay_quarantine(uri, fix={"x": "1"})
+    assert done.rows_replayed == len(expected) + 2
+    assert left_in(uri) == 0
 
 
 def test_replayed_upserts_respect_their_sequence(uri: str) -> None:
@@ -411,8 +355,8 @@ def test_a_replay_obeys_the_conditions_of_the_upsert(uri: str) -> None:
     lance_stream.open_dataset(uri).append(
         pa.table({"id": [1, 2], "x": pa.array([1, 1], pa.uint8())})
     )
-    bad = [{"id": 1, "x": 302}, {"id": 2, "x": 303}, {"id": 3, "x": 302}]
-    take_in(uri, 0, bad, **by_key)
+    rows = [{"id": 1, "x": 302}, {"id": 2, "x": 303}, {"id": 3, "x": 302}]
+    take_in(uri, 0, rows, **by_key)
     lance_stream.replay_quarantine(uri, fix={"x": "x - 300"})
     assert rows_of(uri) == [(1, 2), (2, 1)]
 

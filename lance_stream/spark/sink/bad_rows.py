@@ -2,8 +2,8 @@
 
 Without conditions (`expect`) and without `bad_rows="quarantine"`, rows are only checked by their
 casts, and none of this is used. Otherwise the driver or Spark's tasks sort the rows with
-`write.row_checks` while they write them. The driver then refuses the batch, or writes its bad rows
-to the quarantine before it commits the others (`quarantine.quarantine_writer`).
+`write.row_checks` while they write them. The driver then refuses the batch, or stages its bad rows
+for the quarantine before it commits the others (`quarantine.quarantine_writer`).
 """
 
 from collections.abc import Mapping
@@ -35,6 +35,7 @@ class RowSorter:
         arguments: The sink's arguments, with column names as in the batch.
         df: The batch, with all columns that the sink reads.
         pending: Its identity, and what is known of its rows.
+        target: The table, at any version.
         deletes: The column that marks rows that delete; None if there is none.
 
     Attributes:
@@ -44,32 +45,30 @@ class RowSorter:
     arguments: WriterArguments
     df: DataFrame
     pending: PendingBatch
+    target: TableVersion
     deletes: str | None = None
     digest: RowsDigest = NO_ROWS
-    _aside: "QuarantineBatch | None" = None
+    _quarantine: "QuarantineBatch | None" = None
 
     @property
-    def attempt(self) -> str:
-        """The attempt under which the quarantine has the bad rows; empty if there are none."""
-        return "" if self._aside is None else self._aside.attempt
+    def file(self) -> str:
+        """The name of the file with the bad rows; empty if there are none."""
+        return "" if self._quarantine is None else self._quarantine.file
 
     @property
     def counts(self) -> Mapping[str, int]:
         """The number of quarantined rows, by reason."""
-        return {} if self._aside is None else self._aside.counts
+        return {} if self._quarantine is None else self._quarantine.counts
 
-    def begin(self, target: TableVersion) -> None:
-        """Check whether the quarantine has rows of an earlier attempt, before anything is written.
-
-        Args:
-            target: The table.
+    def begin(self) -> None:
+        """Publish what an earlier batch has staged, before anything is written.
 
         Raises:
-            InvalidInputError: It is the quarantine of another table, or none.
+            InvalidInputError: The quarantine's location has another table.
         """
         if self.arguments.sets_aside:
-            self._aside = quarantine_batch(self.arguments, self.pending.batch)
-            self._aside.begin(target)
+            self._quarantine = quarantine_batch(self.arguments, self.pending.batch)
+            self._quarantine.begin(self.target)
 
     def rules(self, table: TableVersion) -> RowRules:
         """Return the rules for the rows.
@@ -99,7 +98,7 @@ class RowSorter:
         return rules
 
     def refuse_or_quarantine(self, bad: BadRows, num_rows: int) -> None:
-        """Refuse the batch if it has bad rows, or quarantine them.
+        """Refuse the batch if it has bad rows, or stage them.
 
         Args:
             bad: Its bad rows.
@@ -108,31 +107,34 @@ class RowSorter:
         Raises:
             InvalidInputError: It is refused.
         """
-        if self._aside is not None:
-            self._aside.keep(bad, recorded_rules(self.arguments))
+        if self._quarantine is not None:
+            self._quarantine.stage(bad, recorded_rules(self.arguments), self.target)
         elif bad:
             raise bad.error(self.arguments.uri, num_rows)
 
     def with_rows(self, digest: RowsDigest) -> PendingBatch:
-        """Return the batch with the digest of all its rows, and the attempt of the bad ones."""
+        """Return the batch with the digest of all its rows, and the file of the bad ones."""
         self.digest = digest
-        return self.pending.with_rows(digest, self.attempt)
+        return self.pending.with_rows(digest, self.file)
 
-    def end(self) -> None:
-        """Delete the rows of other attempts; the batch is committed."""
-        if self._aside is not None:
-            self._aside.end()
+    def publish(self) -> None:
+        """Add the bad rows to the quarantine; the batch is committed, by this driver or another."""
+        if self._quarantine is not None:
+            self._quarantine.publish(self.target)
 
 
-def keep_committed_attempt(arguments: WriterArguments, micro_batch: MicroBatch) -> None:
-    """Delete bad rows of a committed batch that belong to other attempts.
+def publish_bad_rows(
+    arguments: WriterArguments, micro_batch: MicroBatch, target: TableVersion
+) -> None:
+    """Add the bad rows of a committed batch to the quarantine, unless it has them.
 
     Args:
         arguments: The sink's arguments.
-        micro_batch: The batch; the table has it, perhaps under another app id.
+        micro_batch: The batch.
+        target: The table, at any version.
     """
     if arguments.sets_aside:
-        quarantine_batch(arguments, micro_batch).keep_committed()
+        quarantine_batch(arguments, micro_batch).publish(target)
 
 
 def row_sorter(
@@ -148,14 +150,14 @@ def row_sorter(
         arguments: The sink's arguments.
         df: The batch.
         pending: Its identity, and what is known of its rows.
-        target: The table.
+        target: The table, at any version.
         deletes: The column that marks rows that delete; None if there is none.
 
     Raises:
-        InvalidInputError: The quarantine is another table.
+        InvalidInputError: The quarantine's location has another table.
     """
     if not arguments.expect and not arguments.sets_aside:
         return None
-    sorter = RowSorter(arguments, df, pending, deletes)
-    sorter.begin(target)
+    sorter = RowSorter(arguments, df, pending, target, deletes)
+    sorter.begin()
     return sorter

@@ -34,7 +34,7 @@ from lance_stream.spark.session.python_check import check_workers_python, explai
 from lance_stream.spark.session.running_queries import run_of, running_query
 from lance_stream.spark.session.session_settings import options_in_session
 from lance_stream.spark.session.user_errors import message_first
-from lance_stream.spark.sink.bad_rows import keep_committed_attempt
+from lance_stream.spark.sink.bad_rows import publish_bad_rows
 from lance_stream.spark.sink.batch_calls import BATCH_CALLS, BatchCall
 from lance_stream.spark.sink.batch_names import rename_columns
 from lance_stream.spark.sink.batch_writing import TaskCount
@@ -471,7 +471,7 @@ def _skip(
     if entry is None:
         call.digest = None
         return None
-    keep_committed_attempt(batch.arguments, batch.pending.batch)
+    publish_bad_rows(batch.arguments, batch.pending.batch, table)
     return replace(commit, version=entry.version, skipped=True, rows_differ=rows_differ)
 
 

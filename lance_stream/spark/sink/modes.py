@@ -32,7 +32,7 @@ from lance_stream.spark.jobs.arrow_jobs import Size, quoted
 from lance_stream.spark.jobs.spark_workers import workers_of
 from lance_stream.spark.session.session_settings import is_case_sensitive
 from lance_stream.spark.session.spark_types import stored_schema
-from lance_stream.spark.sink.bad_rows import RowSorter, keep_committed_attempt, row_sorter
+from lance_stream.spark.sink.bad_rows import RowSorter, row_sorter
 from lance_stream.spark.sink.batch_writing import (
     Checks,
     TaskCount,
@@ -304,10 +304,9 @@ def _with_quarantined(commit: SinkCommit, sorter: RowSorter | None) -> SinkCommi
     """Return the outcome of a batch with the rows that were set aside."""
     if sorter is None:
         return commit
-    if commit.skipped:  # another driver's attempt counts
-        keep_committed_attempt(sorter.arguments, sorter.pending.batch)
+    sorter.publish()
+    if commit.skipped:  # another driver's bad rows count
         return commit
-    sorter.end()
     counts = sorter.counts or {}
     return replace(
         commit, rows_in=commit.rows_in + sum(counts.values()), rows_quarantined=dict(counts)
@@ -387,7 +386,7 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
                 phases=batch.phases,
             )
     committed = _upserted(commit, done)
-    if sorter is not None and sorter.attempt and not done.is_new and not committed.skipped:
+    if sorter is not None and sorter.file and not done.is_new and not committed.skipped:
         # No good row has changed anything, but the ledger has to name the bad ones.
         recorded = _append(table, [], sorter.with_rows(sorter.digest))
         skipped = not recorded.is_new

@@ -10,16 +10,10 @@ if TYPE_CHECKING:
 
 
 def quarantine_batch(arguments: WriterArguments, micro_batch: MicroBatch) -> "QuarantineBatch":
-    """Return what sets the bad rows of a batch aside."""
+    """Return what quarantines the bad rows of a batch."""
     from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 
-    return QuarantineBatch(
-        arguments.quarantine,
-        arguments.storage_options,
-        arguments.uri,
-        micro_batch.app_id,
-        micro_batch.batch_id,
-    )
+    return QuarantineBatch(arguments.quarantine, arguments.storage_options, micro_batch)
 
 
 def recorded_rules(arguments: WriterArguments) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class RowChecks:
     def refuse_or_quarantine(
         self, job: Job, bad: BadRows, num_rows: int, batch: MicroBatch | None
     ) -> QuarantineBatch | None:
-        """Refuse the rows if there are bad ones, or set these aside.
+        """Refuse the rows if there are bad ones, or stage these for the quarantine.
 
         Args:
             job: The job.
@@ -112,27 +112,27 @@ class RowChecks:
             batch: Which batch they are; None for one that is not numbered.
 
         Returns:
-            What set them aside, to be told of the commit; None if rows are refused.
+            What staged them, to publish them after the commit; None if rows are refused.
 
         Raises:
-            InvalidInputError: They are refused, or the quarantine is another table.
+            InvalidInputError: They are refused, or the quarantine's location has another table.
         """
         if not self.arguments.sets_aside or batch is None:
             if bad:
                 raise bad.error(self.arguments.uri, num_rows, REMEDY)
             return None
-        aside = quarantine_batch(self.arguments, batch)
-        target = _target(job)
+        quarantine = quarantine_batch(self.arguments, batch)
+        target = target_of(job)
         entry = ledger_entries.read_entry(target.manifest.config, batch.app_id)
         if entry is None or entry.batch_id < batch.batch_id:  # else another driver was faster
-            aside.begin(target)
-            aside.keep(bad, recorded_rules(self.arguments))
-        return aside
+            quarantine.begin(target)
+            quarantine.stage(bad, recorded_rules(self.arguments), target)
+        return quarantine
 
-    def keep_committed(self, batch: MicroBatch) -> None:
-        """Delete bad rows of other attempts at a batch that the table has."""
+    def publish(self, job: Job, batch: MicroBatch) -> None:
+        """Add the bad rows of a committed batch to the quarantine, unless it has them."""
         if self.arguments.sets_aside:
-            quarantine_batch(self.arguments, batch).keep_committed()
+            quarantine_batch(self.arguments, batch).publish(target_of(job))
 
 
 def plan_checks(
@@ -199,7 +199,7 @@ def _mode(arguments: WriterArguments, job: Job) -> str:
     return "overwrite" if job.overwrite else "append"
 
 
-def _target(job: Job) -> TableVersion:
+def target_of(job: Job) -> TableVersion:
     """Return the newest version of the table; version 0 if there is none."""
     options: Mapping[str, Any] = job.storage_options
     try:

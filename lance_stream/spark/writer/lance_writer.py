@@ -57,7 +57,7 @@ from lance_stream.spark.session.column_names import (
     resolve_columns,
 )
 from lance_stream.spark.session.user_errors import without_traceback
-from lance_stream.spark.writer.checked_rows import Job, RowChecks, SortedRows
+from lance_stream.spark.writer.checked_rows import Job, RowChecks, SortedRows, target_of
 from lance_stream.spark.writer.new_tables import new_table_schema
 from lance_stream.spark.writer.upsert_writer import UpsertJob, commit_upsert, plan_upsert, stage
 from lance_stream.spark.writer.upsert_writer import discard as discard_staged
@@ -375,27 +375,23 @@ def _commit(
                 "%s: %s is already committed, as version %s", job.uri, batch.batch, entry.version
             )
             if checks is not None:
-                checks.keep_committed(batch.batch)
+                checks.publish(job, batch.batch)
             return
-    aside = None if checks is None else _refuse_or_quarantine(checks, job, parts, batch)
-    attempt = "" if aside is None else aside.attempt
-    if batch is not None and attempt:
-        batch = replace(batch, quarantined=attempt)
-    is_new, is_committed = _commit_rows(job, parts, batch, even_without_rows=bool(attempt))
-    if aside is None:
-        return
-    if is_new:
-        aside.end()
-        if aside.counts:
-            _log.info("%s: quarantined %s in %s", job.uri, dict(aside.counts), aside.uri)
-    elif is_committed:  # another driver was faster
-        aside.keep_committed()
+    quarantine = None if checks is None else _refuse_or_quarantine(checks, job, parts, batch)
+    file = "" if quarantine is None else quarantine.file
+    if batch is not None and file:
+        batch = replace(batch, quarantined=file)
+    is_new, is_committed = _commit_rows(job, parts, batch, even_without_rows=bool(file))
+    if quarantine is not None and (is_new or is_committed):
+        quarantine.publish(target_of(job))
+        if is_new and quarantine.counts:
+            _log.info("%s: quarantined %s in %s", job.uri, dict(quarantine.counts), quarantine.uri)
 
 
 def _refuse_or_quarantine(
     checks: RowChecks, job: Job, parts: Sequence[Part], batch: PendingBatch | None
 ) -> QuarantineBatch | None:
-    """Refuse the rows if there are bad ones, and delete their files; or set bad ones aside."""
+    """Refuse the rows if there are bad ones, and delete their files; or stage bad ones."""
     bad = BadRows()
     try:
         for part in parts:

@@ -7,7 +7,7 @@ an entry for the newest committed batch:
     key      lance_stream.ledger.<app id, percent-encoded>
     value    {"batch": 41, "query": "<query id>", "version": 97,     JSON
               "rows": 50000, "digest": "<32 hex digits>", "rules": "<16 hex digits>",
-              "quarantined": "<32 hex digits>", "last_quarantined": [38, "<32 hex digits>"],
+              "quarantined": "<32 hex digits>",
               "recent": [[40, 96, 50000, "<digest>", ""], ...]}
 
 The entry is set in the same commit as the batch's rows, and copied from manifest to manifest: old
@@ -17,9 +17,8 @@ and again in every commit attempt.
 `rows` and `digest` identify the batch's rows, and `rules` the rules by which they were applied, so
 that a replay is distinguished from other rows under the same batch id. `recent` has the same for
 earlier batches, newest first (`MAX_RECENT`); its rules are "" if they are those of the entry, and
-null if unknown. Entries of early releases have none of the four. `quarantined` is the digest of the
-newest batch's bad rows, if any were quarantined (see `quarantine.quarantine_writer`);
-`last_quarantined` is the newest batch before it with quarantined rows, and their digest.
+null if unknown. Entries of early releases have none of the four. `quarantined` names the file with
+the bad rows of the newest batch that had any (see `quarantine.quarantine_writer`).
 
 If a stream has had no batch for a long time (`MAX_SILENT_VERSIONS`), `recent` is removed from its
 entry: a table may have thousands of streams, and every manifest has all of their entries.
@@ -31,10 +30,10 @@ batches: see `ledger.foreign_restores`.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 from urllib.parse import quote, unquote
 
 from lance_stream.errors import CorruptDataError, InvalidInputError
@@ -48,6 +47,7 @@ MAX_BATCH_ID = (1 << 63) - 1
 _MAX_SHORTENED = 64
 # Matches only the key of an entry: JSON escapes quotes within values.
 _VERSION = re.compile(r'"version": (\d+)')
+_QUARANTINED = re.compile(r'"quarantined": "([0-9a-f]{32})"')
 
 MAX_RECENT = 8
 """The number of earlier batches in an entry; older manifests have still earlier ones."""
@@ -69,10 +69,8 @@ class LedgerEntry:
         digest: The digest of its rows, 32 hexadecimal digits; empty if unknown.
         rules: A fingerprint of the rules by which they were applied; empty if unknown.
         recent: The batches of the stream before this one, newest first; at most `MAX_RECENT`.
-        quarantined: The digest of the batch's quarantined rows; empty if there were none, or if it
-            is unknown.
-        last_quarantined: The newest batch before it with quarantined rows, and their digest; None
-            if there is none.
+        quarantined: The file with the bad rows of the newest batch, up to this one, that had any;
+            empty if none had.
     """
 
     batch_id: int
@@ -83,16 +81,10 @@ class LedgerEntry:
     rules: str = ""
     recent: tuple["LedgerEntry", ...] = ()
     quarantined: str = ""
-    last_quarantined: tuple[int, str] | None = None
-
-    @property
-    def newest_quarantined(self) -> tuple[int, str] | None:
-        """The newest batch with quarantined rows, this one included, and their digest."""
-        return (self.batch_id, self.quarantined) if self.quarantined else self.last_quarantined
 
     def before(self) -> tuple["LedgerEntry", ...]:
-        """Return the `recent` batches for the entry of the next batch."""
-        identity = replace(self, query_id="", recent=(), quarantined="", last_quarantined=None)
+        """Return the earlier batches for the entry of the next batch."""
+        identity = replace(self, query_id="", recent=(), quarantined="")
         return (identity, *self.recent)[:MAX_RECENT]
 
 
@@ -138,6 +130,13 @@ def read_entries_of_query(config: Mapping[str, str], query_id: str) -> dict[str,
     return {app_id: entry for app_id, entry in entries.items() if entry.query_id == query_id}
 
 
+def quarantined_files(config: Mapping[str, str]) -> Iterator[str]:
+    """Yield the names of the files with bad rows that the entries name, without parsing them."""
+    for key, value in config.items():
+        if key.startswith(PREFIX) and (match := _QUARANTINED.search(value)):
+            yield match[1]
+
+
 def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
     """Return the config entries for a committed batch.
 
@@ -149,7 +148,7 @@ def config_entries(app_id: str, entry: LedgerEntry) -> dict[str, str]:
         value["version"] = entry.version
     if entry.num_rows is not None:
         value["rows"] = entry.num_rows
-    for name in ("digest", "rules", "quarantined", "last_quarantined"):
+    for name in ("digest", "rules", "quarantined"):
         if getattr(entry, name):
             value[name] = getattr(entry, name)
     text = json.dumps(value)
@@ -251,14 +250,8 @@ def _parse_entry(key: str, value: str) -> LedgerEntry:
         if entry is not None and isinstance(recent, list):
             earlier = tuple(_recent_of(batch, entry.rules) for batch in recent)
             quarantined = parsed.get("quarantined", "")
-            last = _last_quarantined_of(parsed.get("last_quarantined"))
-            if all(earlier) and isinstance(quarantined, str) and last is not False:
-                return replace(
-                    entry,
-                    recent=tuple(filter(None, earlier)),
-                    quarantined=quarantined,
-                    last_quarantined=last,
-                )
+            if all(earlier) and isinstance(quarantined, str):
+                return replace(entry, recent=tuple(filter(None, earlier)), quarantined=quarantined)
     raise CorruptDataError(
         f"the config entry {key!r} is not a ledger entry: {value[:200]!r}. If another program set "
         "it, remove it from the table's config"
@@ -296,16 +289,6 @@ def _recent_of(values: object, rules: str) -> LedgerEntry | None:
         return None
     batch, version, rows, digest, batch_rules = values
     return _entry_of(batch, "", version, rows, digest, rules if batch_rules == "" else batch_rules)
-
-
-def _last_quarantined_of(values: object) -> tuple[int, str] | Literal[False] | None:
-    """Return a batch and the digest of its bad rows from JSON values; False if they are invalid."""
-    if values is None:
-        return None
-    if not isinstance(values, list) or len(values) != 2:
-        return False
-    batch, digest = values
-    return (batch, digest) if _is_number(batch) and isinstance(digest, str) else False
 
 
 def _is_number(value: object) -> TypeGuard[int]:

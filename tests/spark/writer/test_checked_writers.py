@@ -174,7 +174,7 @@ def test_a_killed_writer_quarantines_each_row_once(
         with pytest.raises(Killed):
             write(uri, rows, attempt, **options, expect="x > 9")
         monkeypatch.undo()
-        is_done = attempt == 1 and when == "after"
+        is_done = attempt == 1 or when == "after"
         if later == "the sink":
             of_sink: dict[str, Any] = {"mode": mode, "except_columns": "op", "app_id": "app"}
             if mode == "upsert":
