@@ -71,10 +71,22 @@ def protected(line: Line) -> set[int]:
 
 
 def feed_of_some_versions(line: Line, choose: Choices, versions: set[int]) -> dict[int, list[Any]]:
-    """Return the changes of at most three of the versions that exist with the one before."""
+    """Return the changes of at most three of the versions that exist with the one before.
+
+    Columns that a restore renames and an overwrite renumbers can be followed only through the
+    versions that a cleanup may remove.
+    """
     if not line.life.is_stable:
         return {}
-    pairs = sorted(version for version in versions if version - 1 in versions)
+    restores = {info.version for info in line.ours().versions() if info.operation == "Restore"}
+    pairs = sorted(
+        version
+        for version in versions
+        if version - 1 in versions
+        and (
+            version not in restores or line.states[version].names == line.states[version - 1].names
+        )
+    )
     watched = choose("watched", lambda dice: dice.sample(pairs, min(len(pairs), 3)))
     ds = line.ours()
     return {
