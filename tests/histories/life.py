@@ -40,8 +40,8 @@ from tests.histories.model import (
 )
 from tests.histories.second_process import SecondProcess, second_process
 from tests.histories.steps import Choices, DoesNotFit
+from tests.histories.trouble import DiedError, dying
 from tests.keys.index.small_runs import restart
-from tests.upsert.large.large_histories import DiedError, dying
 
 Build = Callable[[State, int], State]
 """Returns the state after a verb, given the one before and the number of the new version."""

@@ -195,10 +195,12 @@ class State:
     Attributes:
         columns: All but the key, in order.
         rows: By key.
+        deletes: By key, the sequence of its last remembered delete.
     """
 
     columns: tuple[Column, ...] = ()
     rows: Mapping[int, Row] = field(default_factory=dict)
+    deletes: Mapping[int, int] = field(default_factory=dict)
 
     def by_serial(self) -> dict[int, Row]:
         return {row.serial: row for row in self.rows.values()}

@@ -1,15 +1,15 @@
-"""A store on which calls fail at random, and beside which others write at one of them."""
+"""A store on which calls fail at random, or at one of which others write or the process dies."""
 
 import errno
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
 from lance_stream.errors import NotFoundError
-from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.local_store import LocalFileWriter, LocalStore
 
 CALLS: Final = (
     "list",
@@ -33,6 +33,47 @@ FOLDERS: Final = (
     "data",
     "_deletions",
 )
+
+
+WRITER_CALLS: Final = (
+    "read_ranges",
+    "read",
+    "read_end",
+    "list",
+    "create_once",
+    "open_writer",
+    "write",
+    "delete",
+)
+
+
+class DiedError(BaseException):
+    """A process has died at a call to its store; what it does after that does not count."""
+
+
+@contextmanager
+def dying(at: int, *, done: bool) -> Iterator[None]:
+    """Let this process die at the n-th call to the store, which is done or not; or later."""
+    remaining = [at]
+
+    def dies(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            remaining[0] -= 1
+            if remaining[0] < 0 or (remaining[0] == 0 and not done):
+                remaining[0] = 0
+                raise DiedError
+            answer = inner(*arguments, **named)
+            if remaining[0] <= 0:
+                raise DiedError
+            return answer
+
+        return call
+
+    with ExitStack() as stack:
+        for owner, names in ((LocalStore, WRITER_CALLS), (LocalFileWriter, ("close",))):
+            for name in names:
+                stack.enter_context(patch.object(owner, name, dies(getattr(owner, name))))
+        yield
 
 
 class Trouble:

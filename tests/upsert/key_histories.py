@@ -6,6 +6,12 @@ A history is a table and some batches. Each batch goes into one table by one pro
 one in parts, into a third one from staged rows, and into a dictionary. All must be equal after
 each: the rows, the row ids that changed rows keep, the counts, and whether the batch is refused.
 
+Index and bounds of the keys are those of tables of millions of rows, by lowered limits; what the
+process remembers is forgotten now and then, and the tables are compacted.
+
+The kit of random lives (`tests.histories`) cannot do it: its model is a table with one integer key,
+whose values it compares itself, and here it is the comparing that is tested.
+
 The model knows no type. A key is a tuple of places in pools of values, a sequence is a place in a
 pool that is written down in ascending order, so Arrow neither compares nor casts for it.
 """
@@ -30,6 +36,8 @@ from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests import seeded_runs as histories
+from tests.histories.thresholds import draw_limits, lowered
+from tests.keys.index.small_runs import restart
 from tests.upsert.large.running_parts import upsert_by_parts, upsert_staged_rows
 
 # --- values of keys and sequences
@@ -333,7 +341,7 @@ class Model:
                 raise RefusedError("a key occurs twice")
             greatest = max(part.sequence or 0 for part in rows) if self.has_sequence else None
             best = [part for part in rows if part.sequence == greatest or not self.has_sequence]
-            if len({repr((plain(part.values), part.deletes)) for part in best}) > 1:
+            if len({"" if part.deletes else repr(plain(part.values)) for part in best}) > 1:
                 raise RefusedError("which row is the newest cannot be determined")
             winners[key] = best[0]
         return winners
@@ -451,9 +459,17 @@ class History:
             way: lance_stream.create_dataset(f"{place}/{way}", schema).table for way in ways
         }
         self.num_batches = self.num_rows = self.num_refused = 0
+        self.limits = draw_limits(chance)
 
     def step(self) -> None:
-        """Apply a random batch, and check the outcome."""
+        """Apply a random batch, perhaps after a compaction, and check the outcome."""
+        if self.chance.random() < 0.2:
+            self.notes.append("compaction")
+            for way, table in self.tables.items():
+                self.tables[way] = lance_stream.Dataset(table).compact(10).table
+        if self.chance.random() < 0.2:
+            self.notes.append("restart")
+            restart()
         rows, types, data = self._batch()
         num_parts = self.chance.randrange(1, 6)
         self.notes.append(f"batch in {num_parts} parts: {data.schema}\n{rows}")
@@ -641,8 +657,9 @@ def play(made: History, num_batches: int) -> History:
         AssertionError: The check failed; its notes have the history.
     """
     try:
-        for _ in range(num_batches):
-            made.step()
+        with lowered(made.limits):
+            for _ in range(num_batches):
+                made.step()
         made.finish()
     except Exception as error:
         for line in made.notes:

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import lance
@@ -20,8 +19,9 @@ from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
+from tests.histories.actions.streams import upsert_by_tasks
 from tests.histories.life import Life, Line, in_list
-from tests.histories.model import KEY
+from tests.histories.model import KEY, State
 from tests.histories.steps import Choices, DoesNotFit, action
 from tests.keys.index.small_runs import restart
 from tests.upsert.histories.dimension_models import (
@@ -32,7 +32,6 @@ from tests.upsert.histories.dimension_models import (
     rows_of,
     states,
 )
-from tests.upsert.large.running_parts import upsert_by_parts
 
 # --- rows that do not fit
 
@@ -149,7 +148,7 @@ def change_dimension(life: Life, choose: Choices) -> None:
     if not batch:
         raise DoesNotFit("no changes")
     ds = lance_stream.open_dataset(dimension["uri"])
-    way = choose("way", lambda dice: dice.choice(["verb", "cold", "parts", "compact", "pylance"]))
+    way = choose("way", lambda dice: dice.choice(["verb", "cold", "tasks", "compact", "pylance"]))
     if way == "cold":
         restart()
     if way == "compact":
@@ -158,11 +157,11 @@ def change_dimension(life: Life, choose: Choices) -> None:
         lance.dataset(dimension["uri"]).optimize.compact_files(target_rows_per_fragment=20)
     data = batch_of(batch)
     excluded = ("op",) if kind == "scd1" else ("op", "seq")
-    if way == "parts":
+    if way == "tasks":
         rules = ChangeRules(
             kind == "scd2", ("id",), ("seq",), "op = 'd'", except_column_list=excluded
         )
-        upsert_by_parts(ds.table, data, rules.upsert_rules(), repeats=2)
+        upsert_by_tasks(ds.table, data, rules.upsert_rules())
     else:
         verb = ds.apply_scd1 if kind == "scd1" else ds.apply_scd2
         verb(data, "id", "seq", apply_as_deletes="op = 'd'", except_column_list=excluded)
@@ -243,7 +242,7 @@ def recreate(life: Life, choose: Choices) -> None:
     life.tags.clear()
     data = now.table(rows)
     lance_stream.create_dataset(line.root, data, life.file_version, stable_row_ids=life.is_stable)
-    new.advance(lambda _, at: life.inserted(replace(now, rows={}), rows, at))
+    new.advance(lambda _, at: life.inserted(State(now.columns), rows, at))
     verbs = {
         "append": lambda: old.append(data),
         "compact": lambda: old.compact(3),

@@ -72,7 +72,7 @@ def add_computed_column(life: Life, choose: Choices) -> None:
             )
             for key, row in state.rows.items()
         }
-        return State((*state.columns, column), rows)
+        return replace(state, columns=(*state.columns, column), rows=rows)
 
     line.write(
         choose,
@@ -148,7 +148,7 @@ def widen_column(life: Life, choose: Choices) -> None:
         by_pylance = choose.recorded["by"][0] == "pylance"  # it drops the column's metadata
         new = replace(wide, note="") if by_pylance else wide
         columns = tuple(new if c.ident == column.ident else c for c in state.columns)
-        return State(columns, rows)
+        return replace(state, columns=columns, rows=rows)
 
     change = {"path": name, "data_type": ALL_KINDS[wide.kind].arrow}
     line.write(

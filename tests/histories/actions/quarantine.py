@@ -5,8 +5,8 @@ from typing import Any
 import lance_stream
 from tests.histories.life import Life, unchanged
 from tests.histories.steps import Choices, DoesNotFit, action
+from tests.histories.trouble import DiedError, dying
 from tests.keys.index.small_runs import restart
-from tests.upsert.large.large_histories import DiedError, dying
 
 
 @action(weight=0.7)

@@ -7,6 +7,9 @@ from typing import Any
 import lance
 
 import lance_stream
+from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.upsert import upsert as upsert_rows
+from tests.histories.actions.streams import upsert_by_tasks
 from tests.histories.life import Life, Line, in_list, unchanged
 from tests.histories.model import ALL_KINDS, KEY, SPECIAL_KINDS, State
 from tests.histories.steps import Choices, DoesNotFit, action
@@ -146,6 +149,8 @@ def upsert(life: Life, choose: Choices) -> None:
         merge = ds.merge_insert(KEY).when_matched_update_all()
         merge.when_not_matched_insert_all().execute(data)
 
+    rules = UpsertRules((KEY,), skip_unchanged=skips)
+    run = upsert_by_tasks if choose.happens("by_tasks", 0.15) else upsert_rows
     is_whole = set(names) == set(now.names)
     rivals = ["configure", "compact"]
     if not lacks:
@@ -153,7 +158,7 @@ def upsert(life: Life, choose: Choices) -> None:
         rivals += [] if skips else ["drop"]  # a row may differ in the dropped column alone
     line.write(
         choose,
-        lambda ds: ds.upsert(data, on=KEY, skip_unchanged=skips),
+        lambda ds: run(ds.table, data, rules),
         build,
         pylance=by_pylance if is_whole and not skips else None,
         rivals=rivals,
@@ -195,14 +200,11 @@ def merge(life: Life, choose: Choices) -> None:
         builder.execute(data)
 
     matched = condition if form == "conditional" else FORMS[form][0]
+    rules = UpsertRules((KEY,), when_matched=matched, when_not_matched=FORMS[form][1])
+    run = upsert_by_tasks if choose.happens("by_tasks", 0.2) else upsert_rows
     line.write(
         choose,
-        lambda ds: ds.upsert(
-            data,
-            on=KEY,
-            when_matched=matched,
-            when_not_matched=FORMS[form][1],
-        ),
+        lambda ds: run(ds.table, data, rules),
         build,
         pylance=by_pylance if form != "insert some" else None,
         rivals=("configure", "compact", "delete", "update", "drop", "upsert"),
@@ -339,7 +341,7 @@ def overwrite(life: Life, choose: Choices) -> None:
     data = empty.table(rows)
 
     def build(state: State, at: int) -> State:
-        new = life.inserted(empty, rows, at)
+        new = life.inserted(replace(empty, deletes=state.deletes), rows, at)
         is_same = [(c.name, c.kind) for c in state.columns] == [
             (c.name, c.kind) for c in new.columns
         ]

@@ -4,14 +4,21 @@ The ledger has each batch once: a batch that comes again, in the same process or
 changes nothing, whatever has happened since.
 """
 
+import random
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from lance_stream.keys.index.shared_index import shared_index
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large.staged_rows import RANGE_THREADS
 from lance_stream.upsert.upsert import upsert
@@ -20,14 +27,56 @@ from lance_stream.verbs.overwrite import overwrite
 from tests.histories.life import Build, Life, Line, unchanged
 from tests.histories.model import KEY, State
 from tests.histories.steps import Choices, DoesNotFit, action
+from tests.histories.trouble import DiedError, dying
 from tests.keys.index.small_runs import restart
-from tests.upsert.large.running_parts import RangeProcesses, upsert_by_parts, upsert_staged_rows
+from tests.upsert.large.running_parts import RangeProcesses, upsert_staged_rows
 
 
 class Threads(type(RANGE_THREADS)):  # type: ignore[misc]  # a class, as mypy cannot know
     """Threads of a process that may die, and then leaves staged files behind."""
 
     repeats = 2
+
+
+class DyingTasks(RangeProcesses):
+    """Processes ranges like Spark's tasks: some attempts die, and some count although another did.
+
+    Args:
+        dice: Draws which.
+    """
+
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__(repeats=2)
+        self._dice = dice
+
+    def _call(self, function: Callable[..., object], item: object) -> object:
+        while self._dice.random() < 0.2:
+            with (
+                suppress(DiedError),
+                dying(self._dice.randrange(1, 12), done=self._dice.random() < 0.5),
+            ):
+                super()._call(function, item)
+        return super()._call(function, item)
+
+
+def upsert_by_tasks(
+    table: TableVersion,
+    rows: pa.Table,
+    rules: UpsertRules,
+    *,
+    num_parts: int = 3,
+    micro_batch: PendingBatch | None = None,
+) -> UpsertResult:
+    """Upsert a table of rows as the tasks of a cluster do, of which attempts die."""
+    return upsert_staged_rows(
+        table,
+        rows,
+        rules,
+        num_parts=num_parts,
+        micro_batch=micro_batch,
+        workers=DyingTasks(random.Random(rows.num_rows)),
+        seed=shared_index(table, rules.on).seeds[0],
+    )
 
 
 Write = Callable[[TableVersion, pa.Table, PendingBatch], object]
@@ -45,8 +94,8 @@ MODES: dict[str, Write] = {
         micro_batch=batch,
         workers=Threads(),
     ),
-    "upsert by tasks": lambda table, rows, batch: upsert_staged_rows(
-        table, rows, RULES, micro_batch=batch, workers=RangeProcesses(repeats=2)
+    "upsert by tasks": lambda table, rows, batch: upsert_by_tasks(
+        table, rows, RULES, micro_batch=batch
     ),
 }
 
@@ -78,7 +127,7 @@ def batch(life: Life, choose: Choices) -> None:
         if mode == "append":
             return life.inserted(state, rows, at)
         if mode == "overwrite":
-            return life.inserted(State(state.columns), rows, at)
+            return life.inserted(replace(state, rows={}), rows, at)
         return life.upserted(state, rows, at)
 
     is_overwrite = mode == "overwrite"
@@ -157,82 +206,127 @@ def large_upsert(life: Life, choose: Choices) -> None:
     num_parts = choose("parts", lambda dice: dice.randint(2, 5))
     line.write(
         choose,
-        lambda ds: upsert_by_parts(ds.table, data, RULES, num_parts=num_parts, repeats=2),
+        lambda ds: upsert_by_tasks(ds.table, data, RULES, num_parts=num_parts),
         lambda state, at: life.upserted(state, rows, at),
         rivals=("configure", "delete"),
     )
 
 
-@action(weight=2)
-def ordered_upsert(life: Life, choose: Choices) -> None:
-    """Upserts rows in the order of a column, with deletes and rows that come twice.
+LSN = "lsn"
+"""The name of a sequence that no column of the table stores."""
 
-    Of each key the newest row counts, and nothing that is older than the stored row. What is not
-    stored of a row, such as its position in the log that it comes from, does not matter.
+Event = list[Any]
+"""A key, its sequence, whether it is deleted, and its values."""
+
+
+@action(weight=3)
+def upsert_events(life: Life, choose: Choices) -> None:
+    """Upserts rows in the order of a sequence, or in none, with deletes, and rows that come twice.
+
+    Of each key the newest row counts, and nothing that is older than the stored row or than a
+    remembered delete. What is not stored of a row, such as its position in the log that it comes
+    from, does not matter.
     """
     line = life.line(choose)
     now = line.now
-    name = choose.one_of("sequence", [c.name for c in now.columns if c.kind == "int64"])
+    stored_sequences = [column.name for column in now.columns if column.kind == "int64"]
+    name = choose.one_of("sequence", [*stored_sequences, LSN, LSN, ""])
     column = now.column(name)
-    assert column is not None
-    if any(row.values.get(column.ident) is None for row in now.rows.values()):
+    if column is not None and any(r.values.get(column.ident) is None for r in now.rows.values()):
         raise DoesNotFit("rows without a sequence")
+    remembers = name == LSN and choose.happens("tombstones", 0.7)
 
-    def draw(dice: Any) -> list[Any]:
-        events = []
+    def draw(dice: random.Random) -> list[Event]:
+        events: list[Event] = []
         keys = life.draw_keys(dice, 6) + life.draw_new_keys(dice, 3)
         for key in keys:
-            for sequence in dice.sample(range(150), dice.choice([1, 1, 2])):
-                values = {**life.draw_values(now.columns, dice), name: sequence}
-                word = "d" if dice.random() < 0.25 else "u"
-                events += [[key, word, values]] * dice.choice([1, 1, 1, 2])
+            num_sequences = dice.choice([1, 1, 2]) if name else 1
+            for sequence in dice.sample(range(150), num_sequences):
+                values = life.draw_values(now.columns, dice)
+                if column is not None:
+                    values[name] = sequence
+                event = [key, sequence, dice.random() < 0.25, values]
+                events += [event] * (dice.choice([1, 1, 1, 2]) if name else 1)
         dice.shuffle(events)
         return events
 
     events = choose("events", draw)
-    last: dict[int, tuple[int, str, dict[str, Any]]] = {}
-    stored: dict[tuple[int, int], Any] = {}
-    for key, word, values in events:
+    last = newest_events(events, has_order=bool(name))
+    for key, sequence, _, values in events:
         life.fitting_rows(now, {key: values})
-        if not isinstance(values.get(name), int) or values.keys() != {*now.names}:
+        if values.keys() != {*now.names} or (column is not None and values[name] != sequence):
             raise DoesNotFit("an event")
-        event = word, values if word == "u" else None
-        if stored.setdefault((key, values[name]), event) != event:
-            raise DoesNotFit("two events at once")
-        if key not in last or values[name] > last[key][0]:
-            last[key] = values[name], word, values
-    if not events:
-        raise DoesNotFit("no events")
     offset = choose("offset", lambda dice: dice.randrange(1000))
-    table = pa.concat_tables([now.table({key: values}) for key, _, values in events])
-    table = table.append_column("op", pa.array([word for _, word, _ in events]))
-    table = table.append_column("offset", pa.array(range(offset, offset + len(events))))
+    table = pa.concat_tables([now.table({key: values}) for key, _, _, values in events])
+    extra_columns = {
+        "op": pa.array(["d" if is_delete else "u" for _, _, is_delete, _ in events]),
+        "offset": pa.array(range(offset, offset + len(events))),
+        **({LSN: pa.array([event[1] for event in events])} if name == LSN else {}),
+    }
+    for extra, values in extra_columns.items():
+        table = table.append_column(extra, values)
 
     def build(state: State, at: int) -> State:
-        rows, removed = {}, set()
-        for key, (sequence, word, values) in last.items():
+        rows, removed, deletes = {}, set(), dict(state.deletes)
+        for key, (_, sequence, is_delete, values) in last.items():
             row = state.rows.get(key)
-            if row is not None and row.values[column.ident] > sequence:
+            if name == LSN and sequence <= state.deletes.get(key, -1):
                 continue
-            if word == "d":
+            if column is not None and row is not None and row.values[column.ident] > sequence:
+                continue
+            if is_delete:
                 removed.add(key)
+                if remembers:
+                    deletes[key] = sequence
             else:
                 rows[key] = values
-        return life.upserted(state.without(removed), rows, at)
+        return life.upserted(replace(state.without(removed), deletes=deletes), rows, at)
 
-    rules = {
-        "on": KEY,
-        "sequence_by": name,
-        "delete_when": "op = 'd'",
-        "except_columns": ["op", "offset"],
-    }
-    way = choose("way", lambda dice: dice.choice(["upsert", "upsert", "parts"]))
+    rules = UpsertRules(
+        (KEY,),
+        name or None,
+        "op = 'd'",
+        tuple(extra_columns),
+        tombstones=timedelta(days=9) if remembers else None,
+    )
+    way = choose("way", lambda dice: dice.choice([upsert, upsert, upsert_by_tasks]).__name__)
+    run = upsert if way == "upsert" else upsert_by_tasks
+    line.write(
+        choose, lambda ds: run(ds.table, table, rules), build, rivals=("configure", "compact")
+    )
 
-    def ours(ds: Any) -> object:
-        if way == "upsert":
-            return ds.upsert(table, **rules)
-        return upsert_by_parts(
-            ds.table, table, UpsertRules((KEY,), name, "op = 'd'", ("op", "offset")), repeats=2
-        )
 
-    line.write(choose, ours, build, rivals=("configure", "compact"))
+def newest_events(events: list[Event], *, has_order: bool) -> dict[int, Event]:
+    """Return the event of each key that counts; `DoesNotFit` if it is not known which."""
+    last: dict[int, Event] = {}
+    stored: dict[tuple[int, int], Any] = {}
+    for event in events:
+        key, sequence, is_delete, values = event
+        effect = None if is_delete else values
+        if stored.setdefault((key, sequence), effect) != effect:
+            raise DoesNotFit("two events at once")
+        if not has_order and key in last:
+            raise DoesNotFit("a key that occurs twice")
+        if key not in last or sequence > last[key][1]:
+            last[key] = event
+    if not events:
+        raise DoesNotFit("no events")
+    return last
+
+
+@action(weight=0.4)
+def damage_key_index(life: Life, choose: Choices) -> None:
+    """Runs of the key index are lost, cut or changed: upserts do without them."""
+    line = life.line(choose)
+    seed = choose("seed", lambda dice: dice.randrange(1000))
+    dice = random.Random(seed)
+    for path in sorted(Path(line.uri).glob("_lance_stream/key_index/*")):
+        how, data = dice.randrange(4), bytearray(path.read_bytes())
+        if how == 0 or not data:
+            path.unlink()
+        elif how == 1:
+            path.write_bytes(data[: dice.randrange(len(data))])
+        elif how == 2:
+            data[dice.randrange(len(data))] ^= 8
+            path.write_bytes(data)
+        life.counts["runs of the key index damaged"] += how < 3

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from lance_stream.maintenance.consumers import drop_consumer, list_consumers, record_progress
+from lance_stream.table.named_files import nameable, names_of
+from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from tests.histories.life import Life, Line, plain_rows, unchanged
 from tests.histories.steps import Choices, DoesNotFit, action
 
@@ -104,6 +106,7 @@ def cleanup(life: Life, choose: Choices) -> None:
     by = choose("by", lambda dice: dice.choice(["we", "we", "we", "pylance", "dry run"]))
     kept = protected(line) | set(sorted(line.existing)[-retain:])
     before = feed_of_some_versions(line, choose, {v for v in kept if v > line.start})
+    has_pending = any("ahead" in o.memory for o in life.lines if o.root == line.root)
     if by == "pylance":
         kept = {line.newest, *(v for v in protected(line) if v in _tagged(line))}
         before = {}
@@ -111,7 +114,6 @@ def cleanup(life: Life, choose: Choices) -> None:
             timedelta(0), error_if_tagged_old_versions=False, delete_unverified=False
         )
     else:
-        has_pending = any("ahead" in o.memory for o in life.lines if o.root == line.root)
         line.ours().cleanup(
             retain_versions=retain, dry_run=by == "dry run", delete_unverified=not has_pending
         )
@@ -124,11 +126,24 @@ def cleanup(life: Life, choose: Choices) -> None:
         existing -= protected(line) - kept
     assert kept & line.existing <= existing, f"{kept - existing} were removed"
     line.existing &= existing
+    if by == "we" and not has_pending and len(life.lines) == 1:
+        check_no_unnamed_files(line)
     forget_batches(line)
     line.memory.pop("replica", None) if by == "pylance" else None
     for version, changes in before.items():
         after = plain_rows(line.ours().changes(version - 1, version).read_all())
         assert after == changes, f"the cleanup has changed what version {version} changed"
+
+
+def check_no_unnamed_files(line: Line) -> None:
+    """Check that each data file is named by a version, and that no staged rows are left."""
+    table = line.ours().table
+    versions = [table.log.read(version) for version in table.log.versions()]
+    named = {name for manifest in versions for name in names_of(manifest, set())}
+    files = [(file.path, nameable(file.path)) for file in table.store.list("data")]
+    unnamed = [path for path, what in files if what is None or what.name not in named]
+    assert not unnamed, unnamed
+    assert not table.store.list(STAGED_ROWS_DIRECTORY)
 
 
 def _tagged(line: Line) -> set[int]:

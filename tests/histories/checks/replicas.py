@@ -10,6 +10,8 @@ import lance_stream
 from lance_stream.change_streams.change_stream import ChangeStream, FollowRules
 from lance_stream.change_streams.progress import parse_position
 from lance_stream.feed.following.positions import Limits, Position
+from lance_stream.upsert.incoming import UpsertRules
+from tests.histories.actions.streams import upsert_by_tasks
 from tests.histories.life import Life, Line, plain_rows
 from tests.histories.model import KEY, State
 from tests.histories.steps import Choices, DoesNotFit, check
@@ -32,10 +34,10 @@ class Replica:
         self.columns: list[Any] = []
         self.ds: lance_stream.Dataset | None = None
 
-    def take(self, limits: Limits) -> bool:
+    def take(self, limits: Limits, *, by_tasks: bool = False) -> bool:
         """Apply one batch, as a reader that starts anew; return whether there was one."""
-        rules = FollowRules(limits=limits, after=self.position, wait=False)
-        with ChangeStream(self.line.ours().table, rules) as stream:
+        following = FollowRules(limits=limits, after=self.position, wait=False)
+        with ChangeStream(self.line.ours().table, following) as stream:
             batch = next(stream, None)
             self.position = stream.position
         if batch is None:
@@ -45,7 +47,13 @@ class Replica:
             shutil.rmtree(self.uri, ignore_errors=True)
             schema = pa.schema(fields)
             self.ds = lance_stream.create_dataset(self.uri, schema, self.line.life.file_version)
-        self.ds = self.ds.apply_changes(batch.rows, on=KEY)
+        if by_tasks:
+            feed_columns = [name for name in batch.rows.schema.names if name.startswith("_")]
+            rules = UpsertRules((KEY,), except_columns=tuple(feed_columns), applies_changes=True)
+            upsert_by_tasks(self.ds.table, batch.rows, rules)
+            self.ds = lance_stream.open_dataset(self.uri)
+        else:
+            self.ds = self.ds.apply_changes(batch.rows, on=KEY)
         return True
 
     @property
@@ -99,8 +107,9 @@ def replica(life: Life, choose: Choices) -> None:
     if following is None or is_behind or columns_change(line, following):
         following = line.memory["replica"] = Replica(line)
     most = choose("batches", lambda dice: dice.choice([1, 2, 4]))
+    by_tasks = choose.happens("by_tasks", 0.2)
     for _ in range(most):
-        if not following.take(Limits(**limits)):
+        if not following.take(Limits(**limits), by_tasks=by_tasks):
             break
     following.check()
     if choose.happens("stays behind", 0.5):

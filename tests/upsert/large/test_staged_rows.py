@@ -1,6 +1,7 @@
 """Rows that tasks have staged are applied to whatever the table is by the time of the commit."""
 
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import lance
@@ -11,6 +12,8 @@ import lance_stream
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large import staged_rows
 from lance_stream.upsert.large.staged_rows import stage_rows, upsert_staged
+from lance_stream.upsert.upsert import upsert
+from tests.upsert.large.running_parts import upsert_staged_rows
 
 
 @pytest.mark.parametrize("knows_it", [False, True])
@@ -50,3 +53,37 @@ def test_keys_widened_before_commit_stay_one(
     stored = lance.dataset(uri).to_table()
     assert sorted(stored["v"].to_pylist()) == [*range(150), *range(1000, 1050)]
     assert stored.num_rows == len(set(stored["id"].to_pylist())) == 200
+
+
+@pytest.mark.parametrize("run", [upsert, upsert_staged_rows])
+def test_rows_with_null_keys_stay(tmp_path: Path, run: Any) -> None:
+    """pylance appends such rows, and no row of a batch has their key."""
+    uri = str(tmp_path / "t.lance")
+    rows = pa.table(
+        {"a": ["x", None, "x"], "b": pa.array([1, 1, None], pa.int64()), "v": [0, 1, 2]}
+    )
+    lance.write_dataset(rows, uri, enable_stable_row_ids=True)
+    batch = pa.table({"a": ["x", "y", ""], "b": [1, 1, 0], "v": [7, 8, 9]})
+    run(lance_stream.open_dataset(uri).table, batch, UpsertRules(("a", "b")))
+    stored = lance.dataset(uri).to_table().to_pydict()
+    assert sorted(zip(stored["v"], stored["a"], strict=True)) == sorted(
+        [(1, None), (2, "x"), (7, "x"), (8, "y"), (9, "")], key=lambda row: row[0]
+    )
+
+
+@pytest.mark.parametrize("run", [upsert, upsert_staged_rows])
+@pytest.mark.parametrize("file_version", ["2.0", "2.1"])
+def test_upserts_of_other_columns_keep_blobs(tmp_path: Path, file_version: str, run: Any) -> None:
+    """Rows that move to another fragment take their blobs along, and new ones replace them."""
+    blob = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), blob])
+    contents = [b"a" * 3000, b"", None, b"d"]
+    rows = pa.table([range(4), [0] * 4, contents], schema=schema)
+    ds = lance_stream.create_dataset(str(tmp_path / "t.lance"), rows, file_version)
+    rules = UpsertRules(("id",))
+    run(ds.table, pa.table({"id": [0, 1, 2], "v": [5, 6, 7]}), rules)
+    new = pa.table([[3, 4], [8, 9], [b"new", None]], schema=schema)
+    run(lance_stream.open_dataset(ds.uri).table, new, rules)
+    stored = lance_stream.open_dataset(ds.uri).to_table().sort_by("id")
+    assert stored["blob"].to_pylist() == [*contents[:3], b"new", None]
+    assert stored["v"].to_pylist() == [5, 6, 7, 8, 9]
