@@ -57,7 +57,9 @@ PATHS: Mapping[str, Path] = {
     "a batch of the feed ends inside of a version": Path(
         "feed.following.follower:TableFollower.advance", lambda end: end.num_delivered > 0
     ),
-    "the feed finds columns before a restore": Path("feed.ancestry:_restored_by", _something),
+    "the feed finds columns before a restore": Path(
+        "feed.ancestry:version_restored_by", _something
+    ),
     "a batch is found in the ledger": Path("ledger.replay_check:PendingBatch.find_in", _something),
     "a restore by another program has removed a batch": Path(
         "ledger.foreign_restores:RestoreSearch.find", _something
