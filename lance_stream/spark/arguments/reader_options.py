@@ -14,6 +14,7 @@ from lance_stream.schema.system_columns import (
 )
 from lance_stream.snapshot.references import as_branch, branch_uri
 from lance_stream.spark.arguments.option_values import (
+    LATEST,
     boolean,
     columns,
     location,
@@ -281,7 +282,13 @@ def check_for_batch(options: ReaderOptions) -> None:
         InvalidInputError: An option is for streams only, or for the change feed only.
     """
     check_callers(options, CHANGES if options.read_change_feed else LOAD)
-    has_start = isinstance(options.starting_version, int) or options.starting_timestamp is not None
+    if options.starting_version == LATEST:
+        raise InvalidInputError(
+            "startingVersion=latest begins with future changes, which belong to a stream: a batch "
+            "needs the number of the first version whose changes are read. For those of the newest "
+            "version, take the largest number of lance_history(path)"
+        )
+    has_start = options.starting_version is not None or options.starting_timestamp is not None
     if options.read_change_feed and not has_start:
         raise InvalidInputError(
             "a batch of the change feed needs the option 'startingVersion', the number of the "

@@ -233,6 +233,13 @@ def test_batches_refuse_options_they_ignore(options: dict[str, str]) -> None:
         check_for_batch(parse_reader_options({**PATH, **options}))
 
 
+def test_future_changes_are_refused_in_batches() -> None:
+    """The error for a missing start would ask for the option that is set."""
+    options = {**PATH, "readChangeFeed": "true", "startingVersion": "latest"}
+    with pytest.raises(InvalidInputError, match="startingVersion=latest begins with future"):
+        check_for_batch(parse_reader_options(options))
+
+
 @pytest.mark.parametrize(
     "options",
     [
