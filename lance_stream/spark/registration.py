@@ -18,6 +18,7 @@ from lance_stream.spark.session.session_settings import (
 )
 from lance_stream.spark.source.lance_source import DEFAULT_NAME, LanceSource
 from lance_stream.spark.source.table_functions import table_functions
+from lance_stream.spark.writer.refused_calls import check_writers_of
 from lance_stream.storage.options.names import as_options
 
 
@@ -61,6 +62,7 @@ def register(
         is_cluster(spark),
     )
     spark.dataSource.register(_source(name, session))
+    check_writers_of(name)
     function: Any = udtf(changes_function(session), useArrow=False)  # otherwise it requires pandas
     spark.udtf.register(f"{name}_changes", function)
     for suffix, handler in table_functions(session).items():
