@@ -174,8 +174,11 @@ class ChangeStream:
         )
         self._refs = self._follower.refs
         self._progress = ConsumerProgress(rules.consumer, keeps_positions=True)
-        self._position = self._beginning(table)
-        self._columns = self._columns_from(table, self._position)
+        beginning = self._beginning(table)
+        self._columns = self._columns_from(table, beginning)
+        with suppress(NotFoundError):  # cleaned up: the first batch reports the loss
+            beginning = self._with_columns(beginning)
+        self._position = beginning
         # The position before which everything is processed: at first, where the stream begins.
         self._unrecorded: Position | None = self._position
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="lance-stream-follow")

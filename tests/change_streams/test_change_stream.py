@@ -191,6 +191,19 @@ def test_renamed_columns_are_the_same_after_a_restart(ds: Dataset) -> None:
     assert (last["id"], last["x"], last["y"]) == (60, 7.0, 9.0)
 
 
+@pytest.mark.parametrize("consumer", ["reader", None])
+def test_columns_keep_their_meaning_from_the_beginning(ds: Dataset, consumer: str | None) -> None:
+    """A reader copies the rows itself and follows from there, perhaps before any batch arrives."""
+    ds = ds.add_columns({"y": "x + 1"})
+    stream = ds.follow(consumer, snapshot=False, wait=False)
+    assert read(stream) == []
+    newer = ds.rename_columns({"x": "y", "y": "x"})
+    newer = newer.append(pa.table({"id": pa.array([60], pa.int64()), "x": [7.0], "y": [9.0]}))
+    after = None if consumer else stream.position
+    (row,) = read(newer.follow(consumer, after=after, wait=False))
+    assert (row["id"], row["x"], row["y"]) == (60, 9.0, 7.0)
+
+
 def test_the_stream_waits_for_new_versions(ds: Dataset) -> None:
     """A service follows a table for good: the next version arrives without another call."""
     stream = ds.follow(snapshot=False, poll_seconds=0.01)
