@@ -54,12 +54,12 @@ def eager_indices(*, may_fail: bool = False) -> Iterator[Counter[str]]:
             raise AssertionError(f"an index of {table.uri} is not used") from error
 
     with (
-        patch.object(candidates, "LEAST_ROWS", 0),
-        patch.object(candidates, "MOST_READ", 1e9),
+        patch.object(candidates, "MIN_COVERED_ROWS", 0),
+        patch.object(candidates, "MAX_READ_PART", 1e9),
         patch.object(candidates, "MAX_MATCHED_PART", 1e9),
         patch.object(candidates, "candidate_rows", counted),
-        patch.object(candidates, "report", noted),
-        patch.object(segments, "report", noted),
+        patch.object(candidates, "log_failure", noted),
+        patch.object(segments, "log_failure", noted),
     ):
         yield counts
 

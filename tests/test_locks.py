@@ -79,7 +79,7 @@ def test_scans_use_pages_under_locks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch, PageCache, {"_parts", "_room", "_fetches"}, exempt={"_drop_finished_files"}
     )
     retained, owner = PageCache(), object()
-    retained.make_room(10)
+    retained.grow(10)
     for place in (ByteRange(0, 4), ByteRange(4, 8)):
         retained.fetch(
             owner, [place], [], lambda ranges: [bytes(span.size_bytes) for span in ranges]
@@ -91,7 +91,7 @@ def test_scans_use_pages_under_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     reader: Any = FragmentReader(unit_of(table, 0, columns=("id",)), retained)
     reader._rows_of_unit = SimpleNamespace()
     monkeypatch.setattr(FragmentReader, "_open_pages", lambda *_: None)
-    assert reader._pages_of(table.manifest.fragments[0].files[0]) is None
+    assert reader._cached_pages(table.manifest.fragments[0].files[0]) is None
     assert (parts, files) == (set(), set())
 
 

@@ -15,7 +15,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.feed.value_conversion import Source, convert
 from lance_stream.file.blocks.arrow_blocks import array_from_numpy
 from lance_stream.read.fragment import FragmentReader
-from lance_stream.read.prefetch import choose, num_readers, read_ahead
+from lance_stream.read.prefetch import num_readers, plan_batches, read_ahead
 from lance_stream.read.selections import Selection
 from lance_stream.read.units import WorkUnit
 from lance_stream.schema.system_columns import (
@@ -72,7 +72,10 @@ def read_changes(units: Sequence[ChangeUnit]) -> Iterator[pa.RecordBatch]:
         NotFoundError: A file no longer exists: its version was cleaned up.
     """
     work_units = [unit.unit for unit in units]
-    reads = (span.read_by(_read_changes, units[span.unit_index]) for span in choose(work_units))
+    reads = (
+        planned.read_with(_read_changes, units[planned.unit_index])
+        for planned in plan_batches(work_units)
+    )
     return read_ahead(reads, num_readers(work_units))
 
 

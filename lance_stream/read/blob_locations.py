@@ -1,12 +1,12 @@
-"""Locates blobs: from the descriptions in a data file to bytes in stores.
+"""Locates blobs: from descriptions in a data file to bytes in stores.
 
     inline       bytes of the data file itself
-    packed       bytes of a side file of it, data/{data file without .lance}/{32 digits}.blob
-    dedicated    all of such a side file
+    packed       bytes of a side file, data/{data file without .lance}/{32 digits}.blob
+    dedicated    all bytes of a side file
     external     bytes of a file that a URI names, or a path below a base path of the table
 
-Every description is checked against the size of an existing file before memory is allocated.
-`storage.trust` decides which places outside the table's own files may provide a blob's bytes.
+Every description is compared with the size of the file before memory is allocated.
+`storage.trust` decides which locations outside of the table may provide a blob's bytes.
 
 Source: lance, dataset/blob; files that the reference wrote.
 """
@@ -31,19 +31,19 @@ from lance_stream.table.fragments.fragment import DataFile
 from lance_stream.table.paths import blob_file_path, check_stored_path
 
 JOIN_BELOW: Final = 64 << 10
-"""Blobs of one file with fewer bytes between them are read with one range."""
+"""Two blobs of a file are read with one range if fewer bytes are between them."""
 
 _MAX_POSITION: Final = 2**62
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-class FileOfBlobs(NamedTuple):
-    """A file that holds blobs.
+class BlobSource(NamedTuple):
+    """A file that contains blobs.
 
     Attributes:
         store: The store.
-        path: Its path there.
-        size_bytes: Its size.
+        path: The path in the store.
+        size_bytes: The size of the file.
     """
 
     store: Store
@@ -52,19 +52,19 @@ class FileOfBlobs(NamedTuple):
 
 
 class BlobSpans(NamedTuple):
-    """The locations of the blobs of some rows.
+    """The locations of blobs, one per row.
 
     Attributes:
-        valid: (num_rows,) whether each is not null.
-        files: The files that hold them.
-        file_of: (num_rows,) which of the files; -1 for nulls and empty blobs.
-        positions: (num_rows,) i64 first bytes.
-        sizes: (num_rows,) i64 numbers of bytes; 0 for nulls.
+        valid: (num_rows,) whether the blob is not null.
+        files: The files that contain the blobs.
+        file_indices: (num_rows,) i64, index into `files`; -1 for nulls and empty blobs.
+        positions: (num_rows,) i64, offset of the blob's first byte in its file.
+        sizes: (num_rows,) i64, number of bytes; 0 for nulls.
     """
 
     valid: npt.NDArray[np.bool_]
-    files: list[FileOfBlobs]
-    file_of: npt.NDArray[np.int64]
+    files: list[BlobSource]
+    file_indices: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
 
@@ -72,10 +72,10 @@ class BlobSpans(NamedTuple):
 def blob_locations(
     descriptions: pa.StructArray, file: DataFile, open_files: OpenFiles
 ) -> BlobSpans:
-    """Return the locations of blobs.
+    """Return the locations of the blobs that a data file describes.
 
     Args:
-        descriptions: The values of the data file's column.
+        descriptions: Values of a blob column of the data file.
         file: The data file.
         open_files: The table's files.
 
@@ -97,59 +97,59 @@ def blob_locations(
     else:
         kinds, ids = (_numbers(parts[name], valid) for name in ("kind", "blob_id"))
         uris = parts["blob_uri"].to_numpy(zero_copy_only=False)
-    file_of = np.full(count, -1, np.int64)
-    files: list[FileOfBlobs] = []
-    # An empty value has no bytes, but an external one of size 0 is its whole file.
-    there = np.flatnonzero(valid & ((sizes > 0) | (kinds == EXTERNAL)))
+    file_indices = np.full(count, -1, np.int64)
+    files: list[BlobSource] = []
+    # An empty blob has no bytes, but an external one of size 0 is its whole file.
+    stored = np.flatnonzero(valid & ((sizes > 0) | (kinds == EXTERNAL)))
     keys: dict[tuple[int, int, str], int] = {}
-    for row in _firsts(kinds, ids, uris, there):
+    for row in _first_rows_of_files(kinds, ids, uris, stored):
         kind, number, uri = int(kinds[row]), int(ids[row]), str(uris[row])
         key = (kind, 0 if kind == INLINE else number, uri if kind == EXTERNAL else "")
         if key in keys:
             continue
         keys[key] = len(files)
-        files.append(_file_of(key, file, open_files))
+        files.append(_open_source(key, file, open_files))
     if len(keys) == 1:
-        file_of[there] = 0
+        file_indices[stored] = 0
     else:
-        for row in there.tolist():
+        for row in stored.tolist():
             kind = int(kinds[row])
             key = (
                 kind,
                 0 if kind == INLINE else int(ids[row]),
                 str(uris[row]) if kind == EXTERNAL else "",
             )
-            file_of[row] = keys[key]
-    spans = BlobSpans(valid, files, file_of, positions, sizes)
+            file_indices[row] = keys[key]
+    spans = BlobSpans(valid, files, file_indices, positions, sizes)
     _check(spans, kinds)
     return spans
 
 
 def read_blobs(spans: BlobSpans) -> pa.Array:
-    """Return the bytes of blobs, as large_binary."""
+    """Return the bytes of blobs as a large_binary array."""
     offsets = np.zeros(len(spans.valid) + 1, np.int64)
     np.cumsum(spans.sizes, out=offsets[1:])
     data = np.empty(int(offsets[-1]), np.uint8)
     target = data.data
-    for which, file in enumerate(spans.files):
-        rows = np.flatnonzero((spans.file_of == which) & (spans.sizes > 0))
+    for file_index, file in enumerate(spans.files):
+        rows = np.flatnonzero((spans.file_indices == file_index) & (spans.sizes > 0))
         rows = rows[np.argsort(spans.positions[rows], kind="stable")]
-        runs = list(_runs(spans.positions[rows], spans.sizes[rows]))
+        runs = list(_joined_ranges(spans.positions[rows], spans.sizes[rows]))
         buffers = _read(file, [run for run, _ in runs])
-        done = 0
+        position = 0
         for (run, num_rows), buffer in zip(runs, buffers, strict=True):
-            inside = rows[done : done + num_rows]
-            done += num_rows
+            inside = rows[position : position + num_rows]
+            position += num_rows
             first, stop = int(offsets[inside[0]]), int(offsets[inside[-1] + 1])
             if stop - first == run.size_bytes == int(spans.sizes[inside].sum()) and bool(
                 (inside[1:] > inside[:-1]).all()
             ):
-                target[first:stop] = buffer  # as our own writer stores them
+                target[first:stop] = buffer  # blobs are adjacent, as our writer stores them
                 continue
             for row in inside.tolist():
                 start, size = int(spans.positions[row]) - run.start, int(spans.sizes[row])
-                at = int(offsets[row])
-                target[at : at + size] = buffer[start : start + size]
+                first = int(offsets[row])
+                target[first : first + size] = buffer[start : start + size]
     missing = int(np.count_nonzero(~spans.valid))
     bitmap = pa.py_buffer(np.packbits(spans.valid, bitorder="little")) if missing else None
     return pa.Array.from_buffers(
@@ -161,12 +161,15 @@ def read_blobs(spans: BlobSpans) -> pa.Array:
 
 
 def sizes_of_blobs(field: Field, array: pa.Array, most: int) -> npt.NDArray[np.uint64]:
-    """Return how many bytes the blobs of each row have, at any depth.
+    """Return the total size of the blobs of each row, at any depth.
 
     Args:
         field: The column, with descriptions.
         array: Its values.
-        most: The largest size that is returned for a blob: a description may state any number.
+        most: The upper limit for the size of one blob, because a description may state any number.
+
+    Returns:
+        (num_rows,) u64, in bytes.
     """
     sizes: npt.NDArray[np.uint64] = np.zeros(len(array), np.uint64)
     if field.is_blob:
@@ -187,17 +190,17 @@ def sizes_of_blobs(field: Field, array: pa.Array, most: int) -> npt.NDArray[np.u
     return sizes
 
 
-def read_range(file: FileOfBlobs, start: int, stop: int) -> memoryview:
-    """Return some bytes of a file of blobs, with one request.
+def read_range(file: BlobSource, start: int, stop: int) -> memoryview:
+    """Return a range of bytes of a file, with one request.
 
     Raises:
-        CorruptDataError: Bytes are missing, or the file no longer exists.
+        CorruptDataError: The file is truncated, or no longer exists.
     """
     (buffer,) = _read(file, [ByteRange(start, stop)])
     return buffer
 
 
-def _read(file: FileOfBlobs, ranges: list[ByteRange]) -> list[memoryview]:
+def _read(file: BlobSource, ranges: list[ByteRange]) -> list[memoryview]:
     try:
         buffers = [memoryview(span).cast("B") for span in file.store.read_ranges(file.path, ranges)]
     except NotFoundError as error:
@@ -206,15 +209,15 @@ def _read(file: FileOfBlobs, ranges: list[ByteRange]) -> list[memoryview]:
         if buffer.nbytes != target.size_bytes:
             raise CorruptDataError(
                 f"bytes {target.start} to {target.stop} of the blob file {file.path!r} were "
-                f"requested, but only {buffer.nbytes} exist: it is cut short"
+                f"requested, but only {buffer.nbytes} exist: the file is truncated"
             )
     return buffers
 
 
-def _runs(
+def _joined_ranges(
     positions: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> Iterator[tuple[ByteRange, int]]:
-    """Yield ranges that cover ascending slices, and how many each covers."""
+    """Yield ranges that cover blobs at ascending positions, and the number of blobs in each."""
     if len(positions) == 0:
         return
     stops = np.maximum.accumulate(positions + sizes)
@@ -223,52 +226,53 @@ def _runs(
         yield ByteRange(int(positions[head]), int(stops[end - 1])), int(end - head)
 
 
-def _firsts(kinds: Any, ids: Any, uris: Any, rows: npt.NDArray[np.int64]) -> list[int]:
-    """Return rows that reference every file: those that differ from the previous row."""
+def _first_rows_of_files(kinds: Any, ids: Any, uris: Any, rows: npt.NDArray[np.int64]) -> list[int]:
+    """Return the rows whose file differs from that of the previous row; they cover all files."""
     if len(rows) == 0:
         return []
     differs = (np.diff(kinds[rows]) != 0) | (np.diff(ids[rows]) != 0)
     differs |= uris[rows][1:] != uris[rows][:-1]
-    firsts: list[int] = rows[np.append(True, differs)].tolist()
-    return firsts
+    first_rows: list[int] = rows[np.append(True, differs)].tolist()
+    return first_rows
 
 
-def _file_of(key: tuple[int, int, str], file: DataFile, open_files: OpenFiles) -> FileOfBlobs:
+def _open_source(key: tuple[int, int, str], file: DataFile, open_files: OpenFiles) -> BlobSource:
     kind, number, uri = key
     store, path = open_files.location_of(file)
     if kind == INLINE:
-        return FileOfBlobs(store, path, open_files.reader(file).metadata.size_bytes)
+        return BlobSource(store, path, open_files.reader(file).metadata.size_bytes)
     if kind in (PACKED, DEDICATED):
         path = blob_file_path(path, number)
         check_is_not_link(store, path)
     elif kind == EXTERNAL:
-        store, path = _external(number, uri, open_files)
+        store, path = _locate_external(number, uri, open_files)
     else:
-        raise UnsupportedFeatureError(f"blobs of the kind {kind} are not supported")
+        raise UnsupportedFeatureError(f"blobs of kind {kind} are not supported")
     try:
-        return FileOfBlobs(store, path, open_files.raw_file_size(store, path))
+        return BlobSource(store, path, open_files.raw_file_size(store, path))
     except NotFoundError as error:
         raise _missing_file(path) from error
 
 
-def _external(base_id: int, uri: str, open_files: OpenFiles) -> tuple[Store, str]:
+def _locate_external(base_id: int, uri: str, open_files: OpenFiles) -> tuple[Store, str]:
     if base_id:
         store, name = open_files.store_of_base(base_id), check_stored_path(uri)
     else:
         folder, slash, name = uri.rpartition("/")
         if not _URI.match(uri) or not slash or name in ("", ".", "..") or "\0" in name:
-            raise CorruptDataError(
-                f"an external blob has the URI {uri[:200]!r}, which is not absolute"
-            )
+            raise CorruptDataError(f"an external blob has URI {uri[:200]!r}, which is not absolute")
         store = open_files.store_of(folder)
     open_files.check_raw_file(store, name)
     return store, name
 
 
 def _check(spans: BlobSpans, kinds: npt.NDArray[np.int64]) -> None:
-    """Raise unless all blobs are inside their files, and the table's own do not overlap."""
-    for which, file in enumerate(spans.files):
-        rows = np.flatnonzero(spans.file_of == which)
+    """Set the sizes of whole external files, and raise unless all blobs are inside their files.
+
+    Blobs of the table's own files must not have more bytes in total than their file.
+    """
+    for file_index, file in enumerate(spans.files):
+        rows = np.flatnonzero(spans.file_indices == file_index)
         kind = int(kinds[rows[0]])
         if kind == EXTERNAL:
             whole = rows[spans.sizes[rows] == 0]
@@ -276,7 +280,7 @@ def _check(spans: BlobSpans, kinds: npt.NDArray[np.int64]) -> None:
         stops = spans.positions[rows] + spans.sizes[rows]
         if (stops > file.size_bytes).any() or (spans.sizes[rows] < 0).any():
             raise CorruptDataError(
-                f"a blob should end at byte {stops.max()} of {file.path!r}, which has "
+                f"a blob should end at byte {stops.max()} of {file.path!r}, which has only "
                 f"{file.size_bytes} bytes"
             )
         if (
@@ -284,20 +288,20 @@ def _check(spans: BlobSpans, kinds: npt.NDArray[np.int64]) -> None:
             and ((spans.positions[rows] != 0) | (spans.sizes[rows] != file.size_bytes)).any()
         ):
             raise CorruptDataError(
-                f"a blob should be {spans.sizes[rows].max()} bytes, all of {file.path!r}, "
-                f"which has {file.size_bytes}"
+                f"a blob of {spans.sizes[rows].max()} bytes should be all of {file.path!r}, "
+                f"which has {file.size_bytes} bytes"
             )
         if kind != EXTERNAL and int(spans.sizes[rows].sum()) > file.size_bytes:
             raise CorruptDataError(
-                f"blobs of {spans.sizes[rows].sum()} bytes together should be in "
-                f"{file.path!r}, which has {file.size_bytes}"
+                f"blobs of {spans.sizes[rows].sum()} bytes in total should be in {file.path!r}, "
+                f"which has only {file.size_bytes} bytes"
             )
 
 
 def _numbers(array: pa.Array, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     numbers = np.where(valid, array.to_numpy(zero_copy_only=False), 0).astype(np.uint64)
     if len(numbers) and int(numbers.max()) > _MAX_POSITION:
-        raise CorruptDataError(f"a blob has an offset or a size of {numbers.max()} bytes")
+        raise CorruptDataError(f"a blob has a position or size of {numbers.max()} bytes")
     return numbers.astype(np.int64)
 
 

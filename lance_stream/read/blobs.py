@@ -1,8 +1,8 @@
-"""Blobs as files: opened without loading them, read by range.
+"""Blobs as files: opened without loading them, and read by range.
 
-`take_blobs` reads the descriptions of some rows, and no byte of their blobs. The files that it
-returns read just the requested bytes, with one request per read; `io.BufferedReader(blob)` saves
-requests for many small reads.
+`take_blobs` reads the descriptions of rows, but no byte of their blobs. The files that it returns
+read exactly the requested bytes, with one request per read; for many small reads,
+`io.BufferedReader(blob)` saves requests.
 """
 
 import io
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from lance_stream.errors import BadDataError, InvalidInputError
-from lance_stream.read.blob_locations import FileOfBlobs, blob_locations, read_range
+from lance_stream.read.blob_locations import BlobSource, blob_locations, read_range
 from lance_stream.read.take import Numbers, addresses_of
 from lance_stream.schema.blobs import described
 from lance_stream.schema.fields import Field
@@ -29,14 +29,14 @@ class BlobFile(io.RawIOBase):
     """A blob as a readable, seekable file. Its bytes stay in the store until they are read.
 
     Attributes:
-        size: Its number of bytes.
+        size: The size of the blob in bytes.
     """
 
-    def __init__(self, file: FileOfBlobs | None, start: int, size: int) -> None:
+    def __init__(self, file: BlobSource | None, start: int, size: int) -> None:
         super().__init__()
         self._file = file
         self._start = start
-        self._at = 0
+        self._position = 0
         self.size = size
 
     def readable(self) -> bool:
@@ -52,25 +52,26 @@ class BlobFile(io.RawIOBase):
     def tell(self) -> int:
         """Return the position of the next byte to read."""
         self._check_open()
-        return self._at
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to a position relative to the start, the current one or the end, and return it.
+        """Move to a position relative to the start, the current position or the end; return it.
 
         Raises:
             ValueError: The position is before the start, or the file is closed.
         """
         self._check_open()
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
-            raise ValueError(f"whence is 0, 1 or 2, not {whence}")
-        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
-        if at < 0:
-            raise ValueError(f"the position {at} is before the start of the blob")
-        self._at = at
-        return at
+            raise ValueError(f"whence must be 0, 1 or 2, not {whence}")
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        position = offset + origin
+        if position < 0:
+            raise ValueError(f"position {position} is before the start of the blob")
+        self._position = position
+        return position
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer as far as possible, with one request; return the number of bytes."""
+        """Read into a buffer as many bytes as fit, with one request; return their number."""
         self._check_open()
         target = memoryview(buffer).cast("B")
         data = self._read(target.nbytes)
@@ -78,10 +79,10 @@ class BlobFile(io.RawIOBase):
         return len(data)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return up to a number of bytes, or all remaining ones, with one request.
+        """Return up to `size` bytes, or all remaining ones, with one request.
 
         Raises:
-            CorruptDataError: They do not exist.
+            CorruptDataError: The file is truncated, or no longer exists.
         """
         self._check_open()
         return bytes(self._read(self.size if size is None or size < 0 else size))
@@ -91,12 +92,12 @@ class BlobFile(io.RawIOBase):
         return self.read()
 
     def _read(self, size: int) -> memoryview:
-        size = max(0, min(size, self.size - self._at))
+        size = max(0, min(size, self.size - self._position))
         if size == 0 or self._file is None:
             return memoryview(b"")
-        start = self._start + self._at
+        start = self._start + self._position
         data = read_range(self._file, start, start + size)
-        self._at += size
+        self._position += size
         return data
 
     def _check_open(self) -> None:
@@ -111,25 +112,27 @@ def take_blobs(
     row_offsets: Numbers | None = None,
     row_ids: Numbers | None = None,
 ) -> list[BlobFile | None]:
-    """Return the blobs of some rows, in the requested order; see `Dataset.take_blobs`."""
+    """Return the blobs of rows, in the requested order; see `Dataset.take_blobs`."""
     path = _blob_path(table, column)
     addresses = addresses_of(table, row_offsets=row_offsets, row_ids=row_ids)
     distinct_addresses, inverse = np.unique(addresses, return_inverse=True)
     fragment_ids, offsets = unpack_addresses(distinct_addresses)
-    locations: list[tuple[FileOfBlobs | None, int, int] | None] = []
+    locations: list[tuple[BlobSource | None, int, int] | None] = []
     for fragment_id in np.unique(fragment_ids).tolist():
         low, high = np.searchsorted(fragment_ids, [fragment_id, fragment_id + 1])
-        locations += _of_fragment(table, path, fragment_id, offsets[low:high].astype(np.uint64))
-    return [_opened(locations[index]) for index in inverse.tolist()]
+        locations += _blobs_of_fragment(
+            table, path, fragment_id, offsets[low:high].astype(np.uint64)
+        )
+    return [_open(locations[index]) for index in inverse.tolist()]
 
 
 def _blob_path(table: "TableVersion", column: str) -> tuple[Field, ...]:
-    """Return a blob column, after the structs around it, from the outermost on."""
+    """Return the path to a blob column: the structs around it, outermost first, and the column."""
     path = find(table.schema, column)
     if not path[-1].is_blob or any(step.logical_type != STRUCT for step in path[:-1]):
         blobs = list(_blob_names(table.schema.fields))
         raise InvalidInputError(
-            f"the column {column!r} has no blobs; columns with blobs: {', '.join(blobs) or 'none'}"
+            f"column {column!r} has no blobs; columns with blobs: {', '.join(blobs) or 'none'}"
         )
     return path
 
@@ -143,9 +146,9 @@ def _blob_names(fields: Sequence[Field], above: str = "") -> Iterator[str]:
             yield from _blob_names(field.children, f"{above}{field.name}.")
 
 
-def _of_fragment(
+def _blobs_of_fragment(
     table: "TableVersion", path: Sequence[Field], fragment_id: int, offsets: Any
-) -> list[tuple[FileOfBlobs | None, int, int] | None]:
+) -> list[tuple[BlobSource | None, int, int] | None]:
     field = path[-1]
     fragment = table.manifest.fragments.by_id(fragment_id)
     file = next(
@@ -156,16 +159,16 @@ def _of_fragment(
     try:
         (descriptions,) = table.files.take(file, [described(narrowed(path))], offsets)
         for _ in path[1:]:
-            descriptions = pc.struct_field(descriptions, 0)  # null where the struct is
+            descriptions = pc.struct_field(descriptions, 0)  # null if the struct is null
         spans = blob_locations(descriptions, file, table.files)
     except BadDataError as error:
         error.add_note(f"column {field.name!r} of the data file {file.path!r}")
         raise
     return [
-        (spans.files[which] if which >= 0 else None, start, size) if valid else None
-        for valid, which, start, size in zip(
+        (spans.files[file_index] if file_index >= 0 else None, start, size) if valid else None
+        for valid, file_index, start, size in zip(
             spans.valid.tolist(),
-            spans.file_of.tolist(),
+            spans.file_indices.tolist(),
             spans.positions.tolist(),
             spans.sizes.tolist(),
             strict=True,
@@ -173,7 +176,7 @@ def _of_fragment(
     ]
 
 
-def _opened(location: tuple[FileOfBlobs | None, int, int] | None) -> BlobFile | None:
+def _open(location: tuple[BlobSource | None, int, int] | None) -> BlobFile | None:
     if location is None:
         return None
     file, start, size = location

@@ -1,18 +1,19 @@
-"""Columns stored in parts: in several data files of a fragment, or partly missing.
+"""Columns in parts: stored in several data files of a fragment, or missing in part.
 
-A fragment's data files contain fields by id. After columns were added, replaced or dropped, the
-parts of one struct may be in different files, and a part that was added without values is in no
-file: it reads as nulls. `part_in` returns what one file has of a column; `assemble` rebuilds the
-column.
+A fragment's data files contain fields by id. After columns have been added, replaced or dropped,
+the fields of one struct may be in different files. A field that was added without values is in no
+file and is read as nulls. `part_in_file` returns the fields of a column that one file contains;
+`assemble` rebuilds the column.
 
-If no file contains any requested part of a struct, another part still shows which structs are null
-and how long lists are: `with_witnesses` adds it to the requested ones.
+If no file contains a requested field of a struct, another of its fields is read, because it shows
+which structs are null and how long lists are: `with_structure` adds it to the requested fields.
 
 Source: table.proto, DataFile.fields; "Schema Evolution" in the table format.
 """
 
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -26,32 +27,32 @@ from lance_stream.schema.types.logical_types import MAP, STRUCT
 
 
 class Part(NamedTuple):
-    """What one data file has of a column: the field with the other children left out."""
+    """The part of a column that one data file contains: the field without its other children."""
 
     field: Field
     array: pa.Array
 
 
-def with_witnesses(field: Field, whole: Field, field_ids: Container[int]) -> Field:
-    """Return a column with one stored part added wherever no requested part is stored.
+def with_structure(field: Field, whole: Field, field_ids: Container[int]) -> Field:
+    """Return a column with one stored leaf added wherever no requested leaf is stored.
 
     Args:
-        field: The column, its other children left out.
+        field: The column, with the requested children only.
         whole: The column as in the table.
-        field_ids: The ids of the fields that any file contains.
+        field_ids: The ids of the fields in all files together.
     """
     if field.is_leaf:
         return field
-    whole_of = {child.id: child for child in whole.children}
+    whole_children = {child.id: child for child in whole.children}
     if any(leaf.id in field_ids for leaf in field.leaves()):
         children = tuple(
-            with_witnesses(child, whole_of[child.id], field_ids) for child in field.children
+            with_structure(child, whole_children[child.id], field_ids) for child in field.children
         )
-        if all(map(_is, children, field.children)):
+        if all(map(is_, children, field.children)):
             return field
         return replace(field, children=children)
-    witness = _path_to_stored(whole, field_ids)
-    return field if witness is None else _joined(field, witness)
+    stored_leaf = _path_to_stored(whole, field_ids)
+    return field if stored_leaf is None else _with_path(field, stored_leaf)
 
 
 def _path_to_stored(field: Field, field_ids: Container[int]) -> Field | None:
@@ -61,12 +62,13 @@ def _path_to_stored(field: Field, field_ids: Container[int]) -> Field | None:
     for child in field.children:
         path = _path_to_stored(child, field_ids)
         if path is not None:
-            # a map is read as a whole
+            # Maps are read as a whole.
             return field if field.logical_type == MAP else replace(field, children=(path,))
     return None
 
 
-def _joined(field: Field, path: Field) -> Field:
+def _with_path(field: Field, path: Field) -> Field:
+    """Return a field with the descendants of `path`, the same field with one child per level."""
     (step,) = path.children
     child_ids = [child.id for child in field.children]
     if step.id not in child_ids:
@@ -74,17 +76,17 @@ def _joined(field: Field, path: Field) -> Field:
     return replace(
         field,
         children=tuple(
-            _joined(child, step) if child.id == step.id else child for child in field.children
+            _with_path(child, step) if child.id == step.id else child for child in field.children
         ),
     )
 
 
-def part_in(field: Field, field_ids: Container[int]) -> Field | None:
-    """Return the part of a column that a data file has, or None.
+def part_in_file(field: Field, field_ids: Container[int]) -> Field | None:
+    """Return the part of a column that a data file contains; None if it contains none.
 
     Args:
         field: The column.
-        field_ids: The ids of the fields in the file; files from version 2.1 on list leaves only.
+        field_ids: The ids of the fields in the file; from file version 2.1 on, leaves only.
 
     Raises:
         CorruptDataError: The file has a list without its items.
@@ -92,30 +94,30 @@ def part_in(field: Field, field_ids: Container[int]) -> Field | None:
     if field.is_leaf:
         return field if field.id in field_ids else None
     children = tuple(
-        part for child in field.children if (part := part_in(child, field_ids)) is not None
+        part for child in field.children if (part := part_in_file(child, field_ids)) is not None
     )
     if field.logical_type != STRUCT and field.id in field_ids and not children:
         item = field.children[0]
         if item.id not in field_ids:
             raise CorruptDataError(
-                f"a data file has the lists of {field.name!r}, but not their items"
+                f"a data file contains the lists of {field.name!r}, but not their items"
             )
-    if len(children) == len(field.children) and all(map(_is, children, field.children)):
+    if len(children) == len(field.children) and all(map(is_, children, field.children)):
         return field
     return replace(field, children=children) if children else None
 
 
 def assemble(field: Field, parts: Sequence[Part], num_rows: int) -> pa.Array:
-    """Return a column built from its parts; anything missing is null.
+    """Build a column from its parts; missing fields become null.
 
     Args:
         field: The whole column.
-        parts: What each file has, of `num_rows` rows each.
+        parts: The part in each file, with `num_rows` rows.
         num_rows: The number of rows.
 
     Raises:
-        CorruptDataError: A non-nullable column is in no file; or several files contain something
-            other than a struct, or a list whose lengths differ between them.
+        CorruptDataError: No file contains a non-nullable column; several files contain the same
+            leaf; or the lengths of lists differ between files.
     """
     if len(parts) == 1 and parts[0].field == field:
         return parts[0].array
@@ -123,7 +125,8 @@ def assemble(field: Field, parts: Sequence[Part], num_rows: int) -> pa.Array:
     if not parts:
         if not field.nullable and num_rows:
             raise CorruptDataError(
-                f"column {field.name!r} must not be null, but no data file of the fragment has it"
+                f"column {field.name!r} must not be null, but no data file of the fragment "
+                "contains it"
             )
         return pa.nulls(num_rows, arrow.type)
     if pa.types.is_struct(arrow.type):
@@ -131,10 +134,6 @@ def assemble(field: Field, parts: Sequence[Part], num_rows: int) -> pa.Array:
     if len(parts) > 1 and (not field.children or field.logical_type == MAP):
         raise CorruptDataError(f"column {field.name!r} is in {len(parts)} files of one fragment")
     return _assemble_lists(field, arrow.type, parts)
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
 
 
 def _assemble_struct(
@@ -155,20 +154,21 @@ def _assemble_struct(
 
 
 def _assemble_lists(field: Field, arrow: pa.DataType, parts: Sequence[Part]) -> pa.Array:
-    """Return lists built from parts of their items; each part also has the list lengths."""
+    """Build lists from parts of their items; each part also has the lengths of the lists."""
     first = parts[0].array
-    if any(not _are_as_long(first, part.array) for part in parts[1:]):
+    if any(not _have_same_lengths(first, part.array) for part in parts[1:]):
         raise CorruptDataError(
-            f"the lists of {field.name!r} are in {len(parts)} files of one fragment, which "
-            "disagree on their lengths"
+            f"the lists of {field.name!r} are in {len(parts)} files of one fragment, with "
+            "different lengths"
         )
     item_parts = [Part(part.field.children[0], items_of(part.array)) for part in parts]
     items = assemble(field.children[0], item_parts, len(item_parts[0].array))
     return with_items(arrow, first, items)
 
 
-def _are_as_long(one: pa.Array, other: pa.Array) -> bool:
+def _have_same_lengths(one: pa.Array, other: pa.Array) -> bool:
     if pa.types.is_fixed_size_list(one.type):
         return bool(one.is_null().equals(other.is_null()))
-    starts, others = (pc.subtract(array.offsets, array.offsets[0]) for array in (one, other))
-    return bool(starts.equals(others) and one.is_null().equals(other.is_null()))
+    # Slices have offsets that start at any number.
+    starts, other_starts = (pc.subtract(array.offsets, array.offsets[0]) for array in (one, other))
+    return bool(starts.equals(other_starts) and one.is_null().equals(other.is_null()))

@@ -1,15 +1,15 @@
-"""The workers' part of a read: some rows of one fragment, as Arrow batches.
+"""Reads rows of one fragment as Arrow batches, on a worker.
 
-A `WorkUnit` is picklable and self-contained: the table's location, the version planned on, the
-fragment as bytes, the rows and the columns. A worker needs no manifest to read it.
+A `WorkUnit` is picklable and self-contained: the table's location, the version that was planned on,
+the fragment's encoded message, the rows and the columns. A worker needs no manifest to read it.
 
-    the fragment's deletion file     which rows are deleted        (not for rows given by offset)
-    the columns of the filter        which live rows match
-    the other columns                read whole, or taken by offset if few rows are left
-    row ids and row versions         from the fragment's own sequences
+    1. the deletion file            determines live rows, unless the unit has row offsets
+    2. the columns of the filter    determine the live rows that match
+    3. the other columns            are read whole, or by row offset if few rows match
+    4. row ids and row versions     come from the fragment's sequences
 
-Memory is bounded by a batch, not by a file: rows are read `batch_size` at a time, by default about
-32 MB of them.
+Memory is bounded by the size of a batch, not of a file: `batch_size` rows are read at once, by
+default about 32 MB.
 """
 
 import math
@@ -38,7 +38,7 @@ from lance_stream.file.blocks.arrow_blocks import array_from_numpy
 from lance_stream.file.nested_arrays import map_blobs
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.blob_locations import blob_locations, read_blobs, sizes_of_blobs
-from lance_stream.read.field_parts import Part, assemble, part_in, with_witnesses
+from lance_stream.read.field_parts import Part, assemble, part_in_file, with_structure
 from lance_stream.read.page_cache import PageCache, PagesOfFile, Rows
 from lance_stream.read.selections import TAKE_BELOW, Selection, batch_bounds, cuts, selection_of
 from lance_stream.read.skipping.row_ranges import RowRanges, bounded_leaves
@@ -68,25 +68,25 @@ from lance_stream.table.lineage.row_ids import RowIdSequence
 from lance_stream.table.lineage.row_versions import RowVersionSequence
 
 BATCH_BYTES: Final = 32 << 20
-"""The approximate size of a batch whose number of rows is not given."""
+"""The approximate size of a batch if its number of rows was not specified."""
 
 MAX_BATCH_ROWS: Final = 1 << 20
 
-MOST_OF_A_BATCH: Final = 0.9
-"""Whole pages are fetched for a filter's rows if they span this much of a batch."""
+MIN_SPAN_OF_MATCHES: Final = 0.9
+"""Whole pages are fetched if the rows that match a filter span this fraction of a batch."""
 
-MOST_EXPECTED_ROWS: Final = 1 << 10
-"""Up to how many rows given by offset are read before the filter is evaluated on them."""
+MAX_EXPECTED_ROWS: Final = 1 << 10
+"""Up to this many rows of a unit with row offsets are read before the filter is evaluated."""
 
 _LEAST_WIDTH: Final = 16
-"""The assumed minimum size of a value of variable width."""
+"""The assumed minimum size of a variable-width value, in bytes."""
 
 
 def read_unit(unit: WorkUnit) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a work unit, in row order, in batches of `unit.arrow_schema`.
 
     Raises:
-        BadDataError: A file is damaged, or uses an unsupported feature; the notes name it.
+        BadDataError: A file is damaged, or uses an unsupported feature; a note names the file.
         NotFoundError: A file no longer exists: the version was cleaned up.
     """
     reader = FragmentReader(unit)
@@ -102,9 +102,9 @@ class FragmentReader:
     Thread-safe for one selection per thread.
 
     Args:
-        unit: What is read.
-        pages: The pages that the scan keeps between batches; None if each batch reads by itself.
-        is_first: Whether the scan begins with this unit.
+        unit: The work unit.
+        pages: The scan's cache of pages; None to read the bytes of each batch separately.
+        is_first: Whether the scan starts with this unit.
     """
 
     def __init__(
@@ -146,14 +146,14 @@ class FragmentReader:
         self._sequences: dict[str, RowIdSequence | RowVersionSequence | HiddenColumn] = {}
 
     def selections(self) -> Iterator[Selection]:
-        """Yield the live rows (or the rows given) batch by batch; the filter is not applied yet."""
+        """Yield the rows of each batch, without deleted rows; the filter is not evaluated yet."""
         has_blobs = any(map(_has_bytes, self._output)) and not all(
-            map(_holds_bytes_itself, self._fragment.files)
+            map(_stores_plain_bytes, self._fragment.files)
         )
         with self._explaining_missing_files():
             for selection in self._selections():
                 if has_blobs:
-                    yield from self._by_size_of_blobs(selection)
+                    yield from self._split_by_blob_size(selection)
                 else:
                     yield selection
 
@@ -175,13 +175,14 @@ class FragmentReader:
             if self._predicate is not None:
                 offsets = self._ranges_that_may_match(num_rows).choose(offsets)
             if len(offsets):
-                self._keep_pages(int(offsets[0]), int(offsets[-1]) + 1, len(offsets))
-            # rows far apart are read along with much of what is between them
-            most_apart = int(self._default_batch_size(num_rows) / TAKE_BELOW)
+                self._share_pages(int(offsets[0]), int(offsets[-1]) + 1, len(offsets))
+            # Reading scattered rows also reads much of what is between them, so a batch of them
+            # is bounded by its span.
+            max_span = int(self._default_batch_size(num_rows) / TAKE_BELOW)
             first = 0
             while first < len(offsets):
-                near = int(offsets.searchsorted(offsets[first] + most_apart))
-                stop = min(first + batch_size, near)
+                stop_of_span = int(offsets.searchsorted(offsets[first] + max_span))
+                stop = min(first + batch_size, stop_of_span)
                 yield selection_of(offsets[first:stop])
                 first = stop
             return
@@ -189,7 +190,7 @@ class FragmentReader:
         within = self._ranges_that_may_match(num_rows).within(unit.start, stop)
         if within:
             num_covered = sum(last - first for first, last in within)
-            self._keep_pages(within[0][0], within[-1][1], num_covered)
+            self._share_pages(within[0][0], within[-1][1], num_covered)
         deleted = self._deleted_offsets(num_rows) if within else np.empty(0, np.int64)
         batches = chain.from_iterable(self._batches(*selection, num_rows) for selection in within)
         for first, last in batches:
@@ -197,28 +198,28 @@ class FragmentReader:
             if len(deleted):
                 low, high = np.searchsorted(deleted, [first, last])
                 if high > low:
-                    alive = np.ones(last - first, np.bool_)
-                    alive[deleted[low:high] - first] = False
-                    selection = selection.where(alive)
+                    is_live = np.ones(last - first, np.bool_)
+                    is_live[deleted[low:high] - first] = False
+                    selection = selection.where(is_live)
             if selection.num_rows:
                 yield selection
 
-    def _keep_pages(self, start: int, stop: int, num_rows: int) -> None:
-        """Let batches share the pages they need, if most rows of a range make several batches."""
+    def _share_pages(self, start: int, stop: int, num_rows: int) -> None:
+        """Cache pages between batches, if most rows of the range are read in several batches."""
         in_batch = self._unit.batch_size or self._default_batch_size(self._physical_rows())
         if self._page_cache is not None and num_rows > in_batch and 2 * num_rows > stop - start:
             self._rows_of_unit = Rows(start, stop, in_batch)
 
     def _ranges_that_may_match(self, num_rows: int) -> RowRanges:
-        """Return the rows that the filter may match, as far as lineage and bounds can tell."""
-        everything = RowRanges.all_of(num_rows)
+        """Return the rows that the filter may match according to lineage and page bounds."""
+        candidates = RowRanges.all_of(num_rows)
         if self._predicate is None:
-            return everything
+            return candidates
         from lance_stream.read.skipping.lineage_skipping import rows_that_may_match
         from lance_stream.read.skipping.page_skipping import ranges_that_may_match
 
         if self._filter_system:
-            everything = rows_that_may_match(
+            candidates = rows_that_may_match(
                 self._predicate,
                 self._fragment,
                 num_rows,
@@ -226,28 +227,28 @@ class FragmentReader:
                 has_stable_row_ids=self._unit.has_stable_row_ids,
             )
         leaves = bounded_leaves(self._predicate, self._filter_fields)
-        if not leaves or not everything.ranges:
-            return everything
+        if not leaves or not candidates.ranges:
+            return candidates
         for file, column_of in zip(self._fragment.files, self._columns_of_files, strict=True):
             stored = [leaf for leaf in leaves.values() if leaf.id in column_of]
             if not stored:
-                continue  # unopened: it may have other columns, or lineage only
+                continue  # not opened: it has other columns, or lineage only
             bounds = self._unit.files.page_bounds(file, stored)
             if bounds is not None:
                 matching = ranges_that_may_match(self._predicate, leaves, bounds)
-                everything = everything.intersection(matching)
-        return everything
+                candidates = candidates.intersection(matching)
+        return candidates
 
     def _batches(self, start: int, stop: int, num_rows: int) -> Iterator[tuple[int, int]]:
-        """Yield the first row of each batch and one past its last.
+        """Yield the first row of each batch, and one past its last row.
 
-        Unless a number of rows was requested, a batch ends where pages end, so that a wide column's
-        pages become arrays directly instead of being copied together.
+        Unless a batch size was specified, batches end where pages end, so that the pages of a wide
+        column become arrays without being concatenated.
         """
         if self._unit.batch_size is not None or start >= stop:
             bounds = cuts(start, stop, self._unit.batch_size or 1)
         elif stop - start < (batch_size := self._default_batch_size(num_rows)) // 4:
-            bounds = [start, stop]  # wherever pages end: no file is opened to find out
+            bounds = [start, stop]  # regardless of pages, so no file has to be opened
         else:
             bounds = batch_bounds(start, stop, self._page_starts(), batch_size)
         if self._rows_of_unit is not None:
@@ -256,20 +257,17 @@ class FragmentReader:
         yield from pairwise(bounds)
 
     def _page_starts(self) -> npt.NDArray[np.int64]:
-        """Return the page starts of the file that has most of the requested columns."""
+        """Return the page starts of the file that has the most requested columns."""
         fields = (*self._output, *self._filter_fields)
         field_ids = {part.id for field in fields for part in field.walk()}
-        pages_of_file = {
-            fullest: len(field_ids.intersection(file.field_ids))
-            for fullest, file in enumerate(self._fragment.files)
-        }
-        fullest = max(pages_of_file, key=pages_of_file.__getitem__, default=None)
-        if fullest is None or not pages_of_file[fullest]:
+        num_fields = [len(field_ids.intersection(file.field_ids)) for file in self._fragment.files]
+        if not any(num_fields):
             return np.zeros(1, np.int64)
-        return self._unit.files.page_starts(self._fragment.files[fullest], fields)
+        file = self._fragment.files[num_fields.index(max(num_fields))]
+        return self._unit.files.page_starts(file, fields)
 
     def read(self, selection: Selection) -> pa.RecordBatch:
-        """Return the rows of a selection for which the filter is true."""
+        """Return the rows of a selection that match the filter."""
         with self._explaining_missing_files():
             return self._read(selection)
 
@@ -277,7 +275,7 @@ class FragmentReader:
         arrays_by_name: dict[str, tuple[Field, pa.Array]] = {}
         rows_apart = _rows_apart(selection)
         if self._predicate is not None:
-            fields = self._read_with_filter(selection)
+            fields = self._fields_read_with_filter(selection)
             arrays = self._columns(fields, selection, rows_apart)
             arrays_by_name = {
                 field.name: (field, array) for field, array in zip(fields, arrays, strict=True)
@@ -293,9 +291,9 @@ class FragmentReader:
             if count < selection.num_rows:
                 span = selection.stop - selection.start
                 selection = selection.where(chosen.to_numpy(zero_copy_only=False))
-                is_part = selection.stop - selection.start < MOST_OF_A_BATCH * span
+                is_part = selection.stop - selection.start < MIN_SPAN_OF_MATCHES * span
                 if self._page_cache is not None:
-                    self._page_cache.note_filter(matches_everywhere=not is_part)
+                    self._page_cache.record_filter_result(matches_everywhere=not is_part)
                 rows_apart = math.inf if is_part else _rows_apart(selection)
                 arrays_by_name = {
                     name: (field, array.filter(chosen))
@@ -320,12 +318,12 @@ class FragmentReader:
         columns += [self._system_column(name, selection) for name in self._unit.system_columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow)
 
-    def _read_with_filter(self, selection: Selection) -> Sequence[Field]:
-        """Return the columns that are read before the filter is evaluated: its own first.
+    def _fields_read_with_filter(self, selection: Selection) -> Sequence[Field]:
+        """Return the columns to read before the filter is evaluated, those of the filter first.
 
-        A few rows given by offset are expected to match, so they are read in one go.
+        A few rows with known offsets probably match, so all their columns are read at once.
         """
-        if self._unit.offsets is None or selection.num_rows > MOST_EXPECTED_ROWS:
+        if self._unit.offsets is None or selection.num_rows > MAX_EXPECTED_ROWS:
             return self._filter_fields
         names = {filter_field.name for filter_field in self._filter_fields}
         more = [
@@ -334,7 +332,7 @@ class FragmentReader:
         return [*self._filter_fields, *more]
 
     def num_bytes_of(self, selection: Selection) -> int:
-        """Return about how large the batch of a selection is."""
+        """Return the approximate size of a selection's batch in bytes."""
         most = self._default_batch_size(self._fragment.physical_rows)
         return BATCH_BYTES * selection.num_rows // most
 
@@ -350,30 +348,35 @@ class FragmentReader:
     def _rows(
         self, fields: Sequence[Field], selection: Selection, rows_apart: float
     ) -> list[pa.Array]:
-        """Read columns from all the data files that have part of them.
+        """Read columns from all data files that contain fields of them.
 
-        Rows are selected before parts are assembled: files may disagree on deleted rows.
+        Rows are selected before columns are assembled, because the files may have different values
+        in deleted rows.
         """
         parts: list[list[Part]] = [[] for _ in fields]
         columns_of = self._columns_of_files
-        everywhere = {field_id for column_of in columns_of for field_id in column_of}
-        whole_of = {field.id: field for field in self._unit.schema.fields}
+        stored_ids = {field_id for column_of in columns_of for field_id in column_of}
+        whole_fields = {field.id: field for field in self._unit.schema.fields}
         fields_of_files = [
-            with_witnesses(field, whole_of[field.id], everywhere) for field in fields
+            with_structure(field, whole_fields[field.id], stored_ids) for field in fields
         ]
         for data_file, column_of in zip(self._fragment.files, columns_of, strict=True):
             stored_parts = [
                 (index, part)
                 for index, field in enumerate(fields_of_files)
-                if (part := part_in(as_in_file(field, whole_of[field.id], column_of), column_of))
+                if (
+                    part := part_in_file(
+                        as_in_file(field, whole_fields[field.id], column_of), column_of
+                    )
+                )
                 is not None
             ]
             if not stored_parts:
                 continue
-            is_apart = not _holds_bytes_itself(data_file)
+            is_apart = not _stores_plain_bytes(data_file)
             targets = [described(part) if is_apart else part for _, part in stored_parts]
             try:
-                pages = self._pages_of(data_file)  # opens the file, once for all threads
+                pages = self._cached_pages(data_file)  # opens the file, once for all threads
                 self._check_num_rows(data_file)
                 read_ranges = (
                     None if pages is None else partial(pages.read_ranges, rows_apart=rows_apart)
@@ -406,10 +409,10 @@ class FragmentReader:
         if offsets is not None and selection.is_sparse:
             return files.take(file, targets, offsets.astype(np.uint64), read_ranges)
         arrays = files.read(file, targets, selection.start, selection.stop, read_ranges)
-        return arrays if offsets is None else _chosen(arrays, selection)
+        return arrays if offsets is None else _select(arrays, selection)
 
-    def _pages_of(self, file: DataFile) -> PagesOfFile | None:
-        """Return what keeps pages of a data file for the next batches; None if nothing does."""
+    def _cached_pages(self, file: DataFile) -> PagesOfFile | None:
+        """Return the cached pages of a data file; None if the batches do not share pages."""
         if self._page_cache is None or self._rows_of_unit is None:
             return None
         with self._lock:
@@ -438,17 +441,17 @@ class FragmentReader:
 
     @cached_property
     def _columns_of_files(self) -> list[dict[int, int]]:
-        """For each data file, the columns of the fields that are read from it."""
+        """For each data file, its column by field id, for the fields that are read from it."""
         if not self._fragment.files and self._fragment.physical_rows:
             raise CorruptDataError(
                 f"fragment {self._fragment.id} of version {self._unit.version} has "
                 f"{self._fragment.physical_rows} rows, but no data file"
             )
-        void = [field.name for field in self._unit.schema.walk() if field.id < 0]
-        if void:
+        invalid = [field.name for field in self._unit.schema.walk() if field.id < 0]
+        if invalid:
             raise CorruptDataError(
-                f"the column {void[0]!r} of version {self._unit.version} has a field id below 0, "
-                "which no data file can contain"
+                f"column {invalid[0]!r} of version {self._unit.version} has a negative field "
+                "id, which no data file can contain"
             )
         structs = {
             part.id
@@ -468,15 +471,15 @@ class FragmentReader:
                 below.get(field_id, set()) & column_of.keys() for field_id in column_of
             ):
                 raise CorruptDataError(
-                    f"the data file {file.path!r} lists a column besides those of its parts, which "
-                    "files of its version do not do"
+                    f"the data file {file.path!r} lists a field in addition to its children, which "
+                    "is not valid from file version 2.1 on"
                 )
         return columns_by_file
 
     def _check_num_rows(self, file: DataFile) -> None:
-        """Raise if an open data file has other rows than its fragment: some would be lost.
+        """Raise if an open data file and its fragment have different numbers of rows.
 
-        If the manifest is wrong, rows cannot be matched with their row ids.
+        Rows would be lost, or get the row ids of others.
         """
         num_rows, expected = self._unit.files.num_rows(file), self._physical_rows()
         if num_rows != expected:
@@ -497,38 +500,39 @@ class FragmentReader:
             )
             raise
 
-    def _by_size_of_blobs(self, selection: Selection) -> Iterator[Selection]:
-        """Yield a selection in parts with about as many bytes of blobs as a batch may have."""
+    def _split_by_blob_size(self, selection: Selection) -> Iterator[Selection]:
+        """Split a selection into parts of about `BATCH_BYTES` of blobs."""
         sizes = np.zeros(selection.num_rows, np.uint64)
         for field in self._output:
             if _has_bytes(field):
                 (descriptions,) = self._columns([described(field)], selection)
                 sizes += sizes_of_blobs(described(field), descriptions, BATCH_BYTES)
-        before = np.cumsum(sizes)
-        if not len(before) or int(before[-1]) <= BATCH_BYTES:
+        totals = np.cumsum(sizes)
+        if not len(totals) or int(totals[-1]) <= BATCH_BYTES:
             yield selection
             return
         start = 0
-        while start < len(before):
-            done = int(before[start - 1]) if start else 0
-            stop = max(int(np.searchsorted(before, done + BATCH_BYTES, "right")), start + 1)
+        while start < len(totals):
+            total_before = int(totals[start - 1]) if start else 0
+            stop = int(np.searchsorted(totals, total_before + BATCH_BYTES, "right"))
+            stop = max(stop, start + 1)
             rows = np.zeros(selection.num_rows, np.bool_)
             rows[start:stop] = True
             yield selection.where(rows)
             start = stop
 
     def _checked(self, field: Field, array: pa.Array) -> pa.Array:
-        """Reject values of another type than the column's; Arrow would cast them silently later."""
+        """Reject values whose type is not the column's; Arrow might cast them silently."""
         target = field_to_arrow(field).type
         if not array.type.equals(target):
             raise CorruptDataError(
-                f"column {field.name!r} is {target}, but fragment {self._fragment.id} of version "
-                f"{self._unit.version} contains {array.type}"
+                f"column {field.name!r} has type {target}, but fragment {self._fragment.id} of "
+                f"version {self._unit.version} contains {array.type}"
             )
         return array
 
     def _physical_rows(self) -> int:
-        """Old writers omitted the number of rows from the manifest; the data file has it."""
+        """Return the number of physical rows; if old writers omitted it, from the data file."""
         if self._fragment.physical_rows or not self._fragment.files:
             return self._fragment.physical_rows
         return self._unit.files.num_rows(self._fragment.files[0])
@@ -542,8 +546,8 @@ class FragmentReader:
         width, num_unknown = self._width_of_row
         width += _LEAST_WIDTH * num_unknown
         if num_unknown:
-            # Values of variable width take about what a stored row has besides the others.
-            # Counting them twice would split pages in two, at one request per half.
+            # The size of a stored row includes its variable-width values. It is not added to
+            # `width`: counted twice, they would split pages in two, at one request per half.
             stored = sum(file.size_bytes for file in self._fragment.files) / max(num_rows, 1)
             width = max(width, stored)
         width += 8 * len(self._unit.system_columns)
@@ -597,35 +601,35 @@ class FragmentReader:
 
 
 def _numbers(values: npt.NDArray[np.uint64]) -> pa.Array:
-    """Return numbers as an array; `pyarrow.array` would import pandas for its first array."""
+    """Return numbers as an array; the first call of `pyarrow.array` would import pandas."""
     return array_from_numpy(values, pa.uint64())
 
 
-def _holds_bytes_itself(file: DataFile) -> bool:
-    """Return whether a data file is of version 0.1, where a blob column has plain bytes."""
+def _stores_plain_bytes(file: DataFile) -> bool:
+    """Return whether a data file stores blobs as plain bytes, as file version 0.1 does."""
     return file.file_version <= FileVersion.V0_1.data_file_numbers
 
 
 def _has_bytes(field: Field) -> bool:
-    """Return whether a column has blobs, at any depth, that are returned as bytes."""
+    """Return whether a column contains, at any depth, blobs that are returned as bytes."""
     return any(part.is_blob and not is_description(part) for part in field.walk())
 
 
 def _rows_apart(selection: Selection) -> float:
-    """Return how far the rows lie apart for which bytes are read; 1 if all between are read."""
+    """Return the average distance of the rows whose bytes are read; 1 if all are read."""
     if not selection.is_sparse:
         return 1
     return (selection.stop - selection.start) / max(selection.num_rows, 1)
 
 
-def _chosen(arrays: Sequence[pa.Array], selection: Selection) -> list[pa.Array]:
+def _select(arrays: Sequence[pa.Array], selection: Selection) -> list[pa.Array]:
     """Return the rows of a selection from arrays over its whole range."""
     assert selection.offsets is not None
     positions = selection.offsets - selection.start
     indices = array_from_numpy(positions.astype(np.int64, copy=False), pa.int64())
     if 2 * len(positions) < selection.stop - selection.start:
         return [array.take(indices) for array in arrays]
-    # if most rows stay, a mask is faster than indices, except for fixed-size lists
+    # For most of the rows a mask is faster than indices, except for fixed-size lists.
     mask = np.zeros(selection.stop - selection.start, np.bool_)
     mask[positions] = True
     is_chosen = pa.array(mask)
@@ -638,16 +642,16 @@ def _chosen(arrays: Sequence[pa.Array], selection: Selection) -> list[pa.Array]:
 def _batch_of(arrays: Sequence[pa.Array], names: Sequence[str], num_rows: int) -> pa.RecordBatch:
     if arrays:
         return pa.RecordBatch.from_arrays(arrays, names=names)
-    # a predicate without columns, as TRUE; a batch of no columns would have no rows
+    # A predicate without columns, such as TRUE: a batch without columns would have no rows.
     return pa.RecordBatch.from_arrays([pa.nulls(num_rows)], names=[""])
 
 
 class _Width(NamedTuple):
-    """How many bytes a value takes.
+    """The width of a value.
 
     Attributes:
-        fixed: The total width of the fixed-width parts of its type.
-        num_unknown: The number of variable-width parts: texts, bytes, lists.
+        fixed: The total width of the fixed-width parts of its type, in bytes.
+        num_unknown: The number of variable-width parts: strings, binary values, lists.
     """
 
     fixed: float

@@ -1,19 +1,20 @@
-"""Pages that a scan of an object store fetches ahead, and keeps until its next batches need them.
+"""Caches pages between the batches of a scan of an object store.
 
-A batch is often a part of each of its columns' pages: a page of 8 MiB has a million numbers, but a
-batch of twenty such columns has two hundred thousand rows. Read by themselves, those parts are a
-request for each column and batch. So the bytes that a batch needs are rounded up to *parts* of
-pages, which are fetched once and kept for the next batches, whatever the columns' encodings:
+A batch often needs a part of each column's page only: a page of 8 MiB has a million numbers, but a
+batch of twenty such columns has 200,000 rows. Without a cache, each column and batch would cost a
+request. So the bytes that a batch needs are rounded up to *parts* of pages, which are fetched once
+and cached for the next batches, whatever the columns' encodings:
 
-    a page                one part, unless the pages under way are larger than `WINDOW_BYTES`
-    the scan's first page a part for the first batch, and the rest: a scan that is ended after a
-                          few rows has not fetched whole pages
-    the other columns of a scan with a filter
-                          likewise, if there were batches of which no rows, or few, matched
+    most pages                  one part, unless the pages that a batch of all columns touches are
+                                larger than `WINDOW_BYTES` in total
+    the scan's first pages      a part for the first batch, and the rest, so that a scan that ends
+                                after a few rows does not fetch whole pages
+    pages of the other columns
+    of a scan with a filter     the same, if few or no rows matched in some batches
 
-A scan keeps twice what is under way, besides what it is fetching; what was used least recently goes
-first. Bytes outside of these pages are requested as they are, and so are rows so far apart that
-what lies between them is not worth reading.
+The size of the cache is twice that of the pages that a batch touches, plus the parts that are being
+fetched; the least recently used parts are evicted first. Bytes outside of these pages are requested
+separately, and so are rows so far apart that the bytes between them are not worth reading.
 """
 
 import threading
@@ -31,27 +32,28 @@ from lance_stream.byte_ranges import Buffer, ByteRange, ReadRanges
 from lance_stream.file.metadata.stored_pages import StoredPage
 
 WINDOW_BYTES: Final = 128 << 20
-"""The pages of all columns that are under way at once are cut into parts of this total size."""
+"""The maximum total size of the parts, one of each column, that a batch touches."""
 
 START_BYTES: Final = 32 << 20
-"""The size of a scan's first parts of all columns, unless a batch needs more: a default batch's."""
+"""The total size of a scan's first parts, unless a batch needs more: that of a default batch."""
 
 REQUEST_BYTES: Final = 256 << 10
-"""What arrives in about the time of a request: no part is smaller, nor a gap that is read along."""
+"""The bytes that are transferred in about the latency of a request: the minimum size of a part,
+and the maximum gap between rows that is read as well."""
 
 _ALIGNMENT: Final = 4096
 
 _PartKey: TypeAlias = tuple[object, int]
-"""The name of a file, and where a part of it begins."""
+"""The name of a file, and the offset of a part of it."""
 
 
 class Rows(NamedTuple):
     """The rows of a file that a scan reads.
 
     Attributes:
-        start: The first of them.
-        stop: One past the last.
-        in_batch: How many rows the largest batch spans.
+        start: The first row.
+        stop: One past the last row.
+        in_batch: The maximum number of rows that a batch spans.
     """
 
     start: int
@@ -60,13 +62,13 @@ class Rows(NamedTuple):
 
 
 class PageCache:
-    """The parts of pages that one scan keeps; safe for several threads."""
+    """The cached parts of pages of one scan; thread-safe."""
 
     def __init__(self) -> None:
         self._parts: LRUCache[_PartKey, Future[Buffer]] = LRUCache(
             float("inf"), getsizeof=lambda fetch: len(fetch.result())
         )
-        self._room = 0
+        self._capacity = 0
         self._fetches: dict[_PartKey, Future[Buffer]] = {}
         self._finished: deque[object] = deque()
         self._lock = threading.Lock()
@@ -74,22 +76,22 @@ class PageCache:
 
     @property
     def matches_everywhere(self) -> bool:
-        """Whether the scan's filter has matched rows all over each batch so far."""
+        """Whether the rows that matched the filter were spread over each batch so far."""
         return self._matches_everywhere
 
-    def note_filter(self, *, matches_everywhere: bool) -> None:
-        """Note whether a filter has matched rows all over a batch."""
+    def record_filter_result(self, *, matches_everywhere: bool) -> None:
+        """Record whether the rows that matched the filter were spread over a batch."""
         self._matches_everywhere = self._matches_everywhere and matches_everywhere
 
     @property
     def num_bytes(self) -> int:
-        """How much is kept."""
+        """The size of the cached parts in bytes."""
         return int(self._parts.currsize)
 
-    def make_room(self, window_bytes: int) -> None:
-        """Keep twice as much as is under way at once."""
+    def grow(self, window_bytes: int) -> None:
+        """Increase the capacity to twice the size of the pages that a batch touches."""
         with self._lock:
-            self._room = max(self._room, 2 * window_bytes)
+            self._capacity = max(self._capacity, 2 * window_bytes)
 
     def fetch(
         self,
@@ -98,13 +100,14 @@ class PageCache:
         more: Sequence[ByteRange],
         read_ranges: ReadRanges,
     ) -> tuple[list[Buffer], Sequence[Any]]:
-        """Return the bytes of some parts, and of ranges that are not kept: one call at most.
+        """Return the bytes of parts, and of other ranges, with at most one call of `read_ranges`.
 
         Args:
-            owner: The name of the file whose parts these are.
-            parts: The parts.
-            more: The ranges.
-            read_ranges: Reads what is not kept and not being fetched by another thread.
+            owner: The name of the file.
+            parts: Parts of its pages, which are cached.
+            more: Ranges that are not cached.
+            read_ranges: Reads the ranges, and the parts that are neither cached nor being fetched
+                by another thread.
         """
         new: dict[_PartKey, ByteRange] = {}
         fetches: list[Future[Buffer]] = []
@@ -129,18 +132,18 @@ class PageCache:
         return data, answers[len(new) :]
 
     def forget(self, owner: object) -> None:
-        """Keep nothing more of a file, from the next call of `fetch` on.
+        """Drop a file's parts with the next call of `fetch`.
 
-        Takes no lock: the garbage collector may call it anywhere.
+        Takes no lock, because the garbage collector may call it anywhere.
         """
         self._finished.append(owner)
 
     def _finish(self, keys: Sequence[_PartKey], answers: Sequence[Any]) -> None:
-        """Keep parts that were fetched, and drop what was used least recently.
+        """Cache parts that were fetched, and evict the least recently used ones.
 
         Args:
             keys: The parts.
-            answers: The bytes of each; nothing if the request has failed.
+            answers: Their bytes; empty if the request has failed.
         """
         with self._lock:
             fetches = {key: self._fetches.pop(key) for key in keys}
@@ -148,8 +151,8 @@ class PageCache:
                 fetch.set_result(memoryview(data))
                 self._parts[key] = fetch
             for fetch in fetches.values():
-                fetch.cancel()  # of no effect if it has a result
-            while self._parts.currsize > self._room:
+                fetch.cancel()  # has no effect on a finished fetch
+            while self._parts.currsize > self._capacity:
                 self._parts.popitem()
 
     def _drop_finished_files(self) -> None:
@@ -162,23 +165,23 @@ class PageCache:
 def _bytes_of(fetch: "Future[Buffer]", part: ByteRange, read_ranges: ReadRanges) -> Buffer:
     try:
         return fetch.result()
-    except CancelledError:  # the thread that fetched it has failed, and raises its own error
+    except CancelledError:  # the request of another thread failed, and that raises its own error
         (data,) = read_ranges([part])
         return memoryview(data)
 
 
 class PagesOfFile:
-    """Reads bytes of a file by way of the pages that a scan keeps.
+    """Reads bytes of a file through the scan's cache of pages.
 
     Args:
-        cache: The scan's.
-        columns: The pages of each column that is read, and whether it is one of the filter's.
-        rows: Those that are read of the file.
-        read_ranges: Reads bytes of the file itself.
-        is_first: Whether the scan begins with this file.
+        cache: The scan's cache.
+        columns: The pages of each column that is read, and whether the filter names the column.
+        rows: The rows that the scan reads.
+        read_ranges: Reads bytes of the file.
+        is_first: Whether the scan starts with this file.
 
     Attributes:
-        name: What the cache calls the file.
+        name: The name of the file in the cache.
     """
 
     def __init__(
@@ -210,34 +213,34 @@ class PagesOfFile:
             key=lambda pair: pair[0].start,
         )
         if any(one.stop > other.start for (one, _), (other, _) in pairwise(pages)):
-            pages = []  # of a damaged file nothing is fetched ahead
+            pages = []  # a damaged file is read without the cache
         self._pages = pages
         self._starts = [page.start for page, _ in pages]
         self._parts: dict[int, list[ByteRange]] = {}
-        cache.make_room(min(window, WINDOW_BYTES))
+        cache.grow(min(window, WINDOW_BYTES))
 
     def read_ranges(self, ranges: Sequence[ByteRange], rows_apart: float) -> Sequence[Any]:
-        """Return the bytes of some ranges.
+        """Return the bytes of ranges.
 
         Args:
-            ranges: As decoders ask for them.
-            rows_apart: How far the rows lie apart for which they are; 1 if no row is left out.
+            ranges: The ranges that decoders request.
+            rows_apart: The average distance of the requested rows; 1 if all rows are read.
         """
-        needed = [self._parts_for(span, rows_apart) for span in ranges]
-        positions = dict.fromkeys(part for parts in needed for part in parts)
-        more = [span for span, parts in zip(ranges, needed, strict=True) if not parts]
-        if not positions:
+        parts_by_range = [self._parts_for(span, rows_apart) for span in ranges]
+        distinct_parts = dict.fromkeys(part for parts in parts_by_range for part in parts)
+        more = [span for span, parts in zip(ranges, parts_by_range, strict=True) if not parts]
+        if not distinct_parts:
             return self._read_ranges(ranges)
-        fetched, rest = self._cache.fetch(self.name, list(positions), more, self._read_ranges)
-        data_of = dict(zip(positions, fetched, strict=True))
+        fetched, rest = self._cache.fetch(self.name, list(distinct_parts), more, self._read_ranges)
+        data_of = dict(zip(distinct_parts, fetched, strict=True))
         others = iter(rest)
         return [
-            _cut(target, [(part, data_of[part]) for part in parts]) if parts else next(others)
-            for target, parts in zip(ranges, needed, strict=True)
+            _slice(target, [(part, data_of[part]) for part in parts]) if parts else next(others)
+            for target, parts in zip(ranges, parts_by_range, strict=True)
         ]
 
     def _parts_for(self, span: ByteRange, rows_apart: float) -> list[ByteRange]:
-        """Return the parts that hold a range; none if it is to be read by itself."""
+        """Return the parts that contain a range; none if it is to be read separately."""
         index = bisect_right(self._starts, span.start) - 1
         if index < 0 or span.size_bytes == 0 or span.stop > self._pages[index][0].stop:
             return []
@@ -249,8 +252,8 @@ class PagesOfFile:
         if index not in self._parts:
             is_first = self._is_first and page.first_row <= self._rows.start
             starts_small = not is_of_filter and (is_first or not self._cache.matches_everywhere)
-            # once: of two threads that cut it at a time, both take what the first one made
-            self._parts.setdefault(index, self._cut_page(page, starts_small=starts_small))
+            # `setdefault` is atomic: if two threads split a page, both use the parts of the first.
+            self._parts.setdefault(index, self._split_page(page, starts_small=starts_small))
         parts = self._parts[index]
         first = bisect_right(parts, span.start, key=lambda part: part.start) - 1
         last = bisect_right(parts, span.stop - 1, key=lambda part: part.start) - 1
@@ -258,7 +261,7 @@ class PagesOfFile:
             return []
         return parts[first : last + 1]
 
-    def _cut_page(self, page: StoredPage, *, starts_small: bool) -> list[ByteRange]:
+    def _split_page(self, page: StoredPage, *, starts_small: bool) -> list[ByteRange]:
         """Return the parts of a page, in order."""
         num_rows = max(page.stop_row - page.first_row, 1)
         begin = max(self._rows.start - page.first_row, 0) / num_rows
@@ -266,43 +269,48 @@ class PagesOfFile:
         first_share = share = self._share
         if starts_small:
             start = max(self._start, self._rows.in_batch / num_rows)
-            if 2 * start <= share:  # else the rest is too little for another request
+            if 2 * start <= share:  # otherwise the rest is too small for another request
                 first_share = start
         if first_share == 1 and (begin, end) == (0, 1):
             return [ByteRange(page.start, page.stop)]
         return [
             part
             for extent in _extents(page)
-            for part in _cut_extent(extent, begin, end, first_share, share)
+            for part in _split_extent(extent, begin, end, first_share, share)
         ]
 
 
-def _cut_extent(
+def _split_extent(
     extent: ByteRange, begin: float, end: float, first_share: float, share: float
 ) -> list[ByteRange]:
-    """Return the parts of a buffer, of which the rows asked for are from `begin` to `end`.
+    """Return the parts of a range of bytes, in order.
 
-    Where each row is stored is only estimated: outside of what is asked for parts are as small as
-    can be.
+    Args:
+        extent: The range: one or more buffers of a page.
+        begin: The start of the requested rows in it, from 0 to 1. This is an estimate, so the bytes
+            before and after are split into the smallest parts possible.
+        end: The end of the requested rows.
+        first_share: The size of the first part of the requested rows, relative to the extent.
+        share: The size of the other parts.
     """
     size = extent.size_bytes
     low, high = int(begin * size), int(end * size)
     largest = max(share * size, REQUEST_BYTES)
     step = min(first_share * size + REQUEST_BYTES, largest) if first_share < share else largest
     bounds = [*range(0, low, REQUEST_BYTES)]
-    at = float(low)
-    while at < high:
-        bounds.append(int(at))
-        at += step
+    bound = float(low)
+    while bound < high:
+        bounds.append(int(bound))
+        bound += step
         step = largest
-        if high - at < REQUEST_BYTES:
+        if high - bound < REQUEST_BYTES:
             break
     bounds += range(high, size, REQUEST_BYTES)
-    return _aligned([extent.start + bound for bound in bounds], extent)
+    return _aligned_ranges([extent.start + offset for offset in bounds], extent)
 
 
 def _extents(page: StoredPage) -> list[ByteRange]:
-    """Return the buffers of a page, small ones with what follows them."""
+    """Return the buffers of a page, small ones joined with the next one."""
     extents: list[ByteRange] = []
     start = page.start
     for buffer, after in pairwise((*page.buffers, None)):
@@ -315,8 +323,8 @@ def _extents(page: StoredPage) -> list[ByteRange]:
     return extents
 
 
-def _aligned(bounds: Sequence[int], extent: ByteRange) -> list[ByteRange]:
-    """Return the ranges between some bounds, moved to multiples of a block of the file."""
+def _aligned_ranges(bounds: Sequence[int], extent: ByteRange) -> list[ByteRange]:
+    """Return the ranges between bounds, rounded down to multiples of `_ALIGNMENT`."""
     inside = {bound - bound % _ALIGNMENT for bound in bounds}
     ends = sorted(bound for bound in inside if extent.start < bound < extent.stop)
     return [
@@ -324,15 +332,15 @@ def _aligned(bounds: Sequence[int], extent: ByteRange) -> list[ByteRange]:
     ]
 
 
-def _cut(span: ByteRange, parts: Sequence[tuple[ByteRange, Buffer]]) -> Buffer:
-    """Return the bytes of a range out of the parts that hold it; short where they are short."""
+def _slice(span: ByteRange, parts: Sequence[tuple[ByteRange, Buffer]]) -> Buffer:
+    """Return the bytes of a range from the parts that contain it; fewer if those are short."""
     pieces = [
         data[max(span.start - part.start, 0) : span.stop - part.start] for part, data in parts
     ]
     if len(pieces) == 1:
         return pieces[0]
     total = sum(map(len, pieces))
-    # decoders want as many bytes before a multiple of 8 in memory as in the file
+    # Decoders require the same alignment to 8 bytes in memory as in the file.
     shift = span.start % 8
     joined = memoryview(pa.allocate_buffer(total + shift)).cast("B")
     done = shift

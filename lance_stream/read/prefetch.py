@@ -1,16 +1,15 @@
 """Reads work units with several threads, ahead of the consumer of the batches.
 
-    unit 7    its rows are selected       a thread: this may have to open files
-    unit 6    a batch is read            a thread
-    unit 6    a batch is read            a thread
-    unit 5    a batch waits              until the consumer has taken those before it
+    unit 7    its rows are selected    by a thread, because this may open files
+    unit 6    a batch is read          by a thread
+    unit 6    a batch is read          by a thread
+    unit 5    a batch waits            until the consumer has taken the batches before it
 
 The store determines the number of threads (`Store.num_readers`): on a local disk one per core; on
-an object store more, since each spends most of its time waiting. There the next units' rows are
-selected ahead, too. The amount read ahead is bounded: as many batches as cores, and more only if
-they are small; on an object store no more than one batch's worth until the consumer has taken the
-first, which may be all it wants. What batches of a unit have in common there is kept between them
-(`page_cache`).
+an object store more, since they mostly wait. There, the rows of the next units are selected ahead
+as well, and batches share pages (`page_cache`). Read-ahead is bounded: as many batches as cores,
+and more only if they are small. On an object store it is bounded by the size of one batch until the
+consumer has taken the first batch, which may be all that it needs.
 """
 
 from collections import deque
@@ -33,27 +32,27 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 MAX_WAITING_BYTES: Final = NUM_READERS * BATCH_BYTES
-"""About how much may be read ahead if there are more threads than cores."""
+"""The approximate limit of read-ahead if there are more threads than cores."""
 
 
-class Read(NamedTuple):
-    """What reads a batch.
+class BatchRead(NamedTuple):
+    """A batch to read.
 
     Attributes:
-        call: Reads it.
-        num_bytes: About how large it is.
+        call: Reads the batch.
+        num_bytes: Its approximate size.
     """
 
     call: Callable[[], pa.RecordBatch]
     num_bytes: int
 
 
-class Chosen(NamedTuple):
-    """Rows that make one batch.
+class PlannedBatch(NamedTuple):
+    """The rows of one batch.
 
     Attributes:
         unit_index: The index of their work unit.
-        reader: Reads its fragment.
+        reader: The reader of its fragment.
         selection: The rows.
     """
 
@@ -61,10 +60,10 @@ class Chosen(NamedTuple):
     reader: FragmentReader
     selection: Selection
 
-    def read_by(self, read: Callable[..., pa.RecordBatch], *more: object) -> Read:
-        """Return what reads them: `read`, given more and then reader and selection."""
-        call = partial(read, *more, self.reader, self.selection)
-        return Read(call, self.reader.num_bytes_of(self.selection))
+    def read_with(self, read: Callable[..., pa.RecordBatch], *arguments: object) -> BatchRead:
+        """Return the batch, to be read by `read(*arguments, reader, selection)`."""
+        call = partial(read, *arguments, self.reader, self.selection)
+        return BatchRead(call, self.reader.num_bytes_of(self.selection))
 
 
 def num_readers(units: Sequence[WorkUnit]) -> int:
@@ -72,59 +71,62 @@ def num_readers(units: Sequence[WorkUnit]) -> int:
     return units[0].files.store.num_readers if units else NUM_READERS
 
 
-def choose(units: Sequence[WorkUnit]) -> Iterator[Chosen]:
-    """Yield the rows of work units, batch by batch, in order."""
+def plan_batches(units: Sequence[WorkUnit]) -> Iterator[PlannedBatch]:
+    """Yield the batches of work units in order, without reading them."""
     if num_readers(units) <= NUM_READERS:
         for index, unit in enumerate(units):
             reader = FragmentReader(unit)
             for selection in reader.selections():
-                yield Chosen(index, reader, selection)
+                yield PlannedBatch(index, reader, selection)
         return
     pages = PageCache()
     readers = [(unit, pages, index == 0) for index, unit in enumerate(units)]
-    begun = map_ahead(_begin, readers, num_readers(units))
-    for index, (reader, selections) in enumerate(begun):
+    started = map_ahead(_start_unit, readers, num_readers(units))
+    for index, (reader, selections) in enumerate(started):
         for selection in selections:
-            yield Chosen(index, reader, selection)
+            yield PlannedBatch(index, reader, selection)
 
 
-def _begin(
-    what: tuple[WorkUnit, PageCache, bool],
+def _start_unit(
+    arguments: tuple[WorkUnit, PageCache, bool],
 ) -> tuple[FragmentReader, Iterator[Selection]]:
-    """Select the first rows of a unit, which opens the files needed for that."""
-    unit, pages, is_first = what
+    """Select the first rows of a unit, which may open files."""
+    unit, pages, is_first = arguments
     reader = FragmentReader(unit, pages, is_first=is_first)
     selections = reader.selections()
     first = next(selections, None)
     return reader, selections if first is None else chain([first], selections)
 
 
-def read_ahead(reads: Iterator[Read], num_threads: int = NUM_READERS) -> Iterator[pa.RecordBatch]:
-    """Yield what some reads give, in order and without empty batches.
+def read_ahead(
+    reads: Iterator[BatchRead], num_threads: int = NUM_READERS
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches in order, without empty ones.
 
     Args:
-        reads: Each is called by one of the threads.
-        num_threads: How many threads read ahead of the consumer of the batches. A single read near
-            by is made by none of them: starting one costs as much as reading a few rows.
+        reads: The batches to read.
+        num_threads: The number of threads that read ahead of the consumer. A single batch of a
+            local store is read without a thread, which takes as long to start as to read a few
+            rows.
     """
     planned = reads
     if num_threads <= NUM_READERS:
-        begun = list(islice(planned, 2))
-        if len(begun) < 2:
-            for read in begun:
+        first_reads = list(islice(planned, 2))
+        if len(first_reads) < 2:
+            for read in first_reads:
                 yield from _unless_empty(read.call())
             return
-        reads = chain(begun, planned)
+        reads = chain(first_reads, planned)
     with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-scan") as threads:
         pending: deque[tuple[Future[pa.RecordBatch], int]] = deque()
         waiting_bytes = 0
-        has_begun = num_threads <= NUM_READERS
+        first_is_taken = num_threads <= NUM_READERS
         try:
             for call, num_bytes in reads:
-                while pending and not has_begun and waiting_bytes + num_bytes > BATCH_BYTES:
+                while pending and not first_is_taken and waiting_bytes + num_bytes > BATCH_BYTES:
                     batch, first_bytes = pending.popleft()
                     waiting_bytes -= first_bytes
-                    has_begun = True
+                    first_is_taken = True
                     yield from _unless_empty(batch.result())
                 pending.append((threads.submit(call), num_bytes))
                 waiting_bytes += num_bytes
@@ -139,7 +141,7 @@ def read_ahead(reads: Iterator[Read], num_threads: int = NUM_READERS) -> Iterato
         finally:
             for batch, _ in pending:
                 batch.cancel()
-            # left to the garbage collector, it might end on one of the threads that it joins
+            # The garbage collector might close it on one of the threads that it joins.
             if isinstance(planned, Generator):
                 planned.close()
 

@@ -1,8 +1,7 @@
-"""Scans a version: its live rows in order, or those that match a filter.
+"""Scans a version: reads its live rows in order, or those that match a filter.
 
-A scan is planned as work units, one per fragment. In one process, a few threads read them ahead of
-the consumer (`prefetch.read_ahead`); with Spark, every unit goes to a worker
-(`spark.source.table_reader`).
+A scan is planned as work units, one per fragment. In one process, threads read them ahead of the
+consumer (`prefetch.read_ahead`); with Spark, workers read them (`spark.source.table_reader`).
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ from lance_stream.schema.system_columns import (
 )
 from lance_stream.snapshot.table_version import TableVersion
 
-if TYPE_CHECKING:  # imported where a table has indices
+if TYPE_CHECKING:  # imported only for tables with indices
     from lance_stream.read.indices.candidates import Candidates
 
 _ROW_VERSIONS: Final = frozenset({ROW_CREATED_AT_VERSION, ROW_LAST_UPDATED_AT_VERSION})
@@ -54,14 +53,14 @@ def plan_scan(
     batch_size: int | None = None,
     blob_handling: str = BYTES,
 ) -> list[WorkUnit]:
-    """Return the work units that together read the live rows of a version, in order.
+    """Plan the work units that read the live rows of a version, in order.
 
     Args:
         table: The version.
         columns: Names or paths; None for all columns.
         filter: A SQL expression; rows that do not match are skipped.
-        system_columns: Names of `READABLE_SYSTEM_COLUMNS` that follow the columns.
-        batch_size: The maximum number of rows in a batch; None for about 32 MB.
+        system_columns: Names of `READABLE_SYSTEM_COLUMNS`, to add after the columns.
+        batch_size: The maximum number of rows in a batch; None for batches of about 32 MB.
         blob_handling: `units.BYTES` or `units.DESCRIPTORS`.
 
     Raises:
@@ -88,16 +87,16 @@ def plan_scan(
 
 
 def units_of(table: TableVersion, filter: str | None, **options: Any) -> list[WorkUnit]:
-    """Return work units that read the rows that match a filter, in order.
+    """Plan the work units that read the rows that match a filter, in order.
 
-    Fragments that cannot match according to the manifest are skipped (see `lineage_skipping`); no
-    file is opened for that. An index on a column of the filter may leave some rows of fragments
-    (see `indices.candidates`); no index is opened unless one can serve the filter.
+    Fragments without matches according to the manifest are skipped (see `lineage_skipping`); no
+    file is opened for that. An index on a column of the filter may exclude rows of the others (see
+    `indices.candidates`); indices are opened only if they can serve the filter.
 
     Args:
         table: The version.
         filter: A SQL expression that has been checked; None for all rows.
-        options: What to read, as attributes of `WorkUnit`.
+        options: Attributes of `WorkUnit` that state what to read.
     """
     fragments = table.manifest.fragments
     if filter is None:
@@ -126,18 +125,18 @@ def units_of(table: TableVersion, filter: str | None, **options: Any) -> list[Wo
 def _candidate_rows(table: TableVersion, predicate: Expression) -> "Candidates | None":
     if table.manifest.index_section is None:
         return None
-    from lance_stream.read.indices.candidates import candidate_rows  # few tables need it
+    from lance_stream.read.indices.candidates import candidate_rows  # few tables have indices
 
     return candidate_rows(table, predicate)
 
 
 def check_filter(table: TableVersion, filter: str) -> str:
-    """Return a filter over a version's rows, with the columns' spelling and a fixed time.
+    """Validate a filter and return it with the columns' exact names and a fixed current time.
 
     Raises:
-        NotFoundError: It names a column that does not exist.
-        InvalidInputError: It is invalid, or uses row versions in a table that does not keep
-            them.
+        NotFoundError: A column does not exist.
+        InvalidInputError: The filter is invalid, or uses row versions in a table that does not
+            record them.
     """
     arrow = to_arrow(table.schema)
     for name in READABLE_SYSTEM_COLUMNS:
@@ -150,8 +149,9 @@ def check_filter(table: TableVersion, filter: str) -> str:
         if path[0] in _ROW_VERSIONS:
             raise InvalidInputError(
                 f"the filter names {path[0]!r}, but {table.uri} has no stable row ids and so does "
-                "not keep row versions. Assign row ids with "
-                "lance_stream.migrate_to_stable_row_ids(uri): row versions are kept from then on"
+                "not record row versions. Assign row ids with "
+                "lance_stream.migrate_to_stable_row_ids(uri): row versions are recorded from then "
+                "on"
             )
     return predicate.text
 
@@ -191,10 +191,10 @@ def scan(
 
 
 def count_rows(table: TableVersion, filter: str | None = None) -> int:
-    """Return how many live rows a version has, or how many match a filter.
+    """Return the number of live rows of a version, or of those that match a filter.
 
-    Without a filter no data file is opened; only deletion files whose number of offsets the
-    manifest does not state are read.
+    Without a filter, no data file is opened. Deletion files are read only if the manifest does not
+    state their number of rows.
     """
     if filter is None:
         return int(table.row_counts.live.sum())
@@ -204,10 +204,10 @@ def count_rows(table: TableVersion, filter: str | None = None) -> int:
 
 
 def names_of(table: TableVersion, columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the requested columns; None means all top-level columns.
+    """Return the names of the requested columns; all top-level columns for None.
 
     Raises:
-        InvalidInputError: A string was given instead of a sequence of names.
+        InvalidInputError: `columns` is a string instead of a sequence of names.
     """
     if columns is None:
         return tuple(table.schema.names)

@@ -1,4 +1,4 @@
-"""Splits rows of a fragment, or a range of rows, into batches."""
+"""Selections of a fragment's rows, and their division into batches."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from lance_stream.arrays import Positions
 
 TAKE_BELOW: Final = 1 / 8
-"""Rows are taken by offset if fewer than this fraction of a range is wanted."""
+"""Rows are taken by offset if less than this fraction of a range is requested."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Selection:
     Attributes:
         start: First row offset.
         stop: One past the last.
-        offsets: (n,) row offsets within, ascending; None for all of them.
+        offsets: (n,) row offsets in this range, ascending; None for all of them.
     """
 
     start: int
@@ -28,16 +28,16 @@ class Selection:
 
     @property
     def num_rows(self) -> int:
-        """How many rows are selected."""
+        """The number of selected rows."""
         return self.stop - self.start if self.offsets is None else len(self.offsets)
 
     @property
     def is_sparse(self) -> bool:
-        """Whether so few rows of the range are selected that each is better read by itself."""
+        """Whether so few rows of the range are selected that reading them singly is faster."""
         return self.num_rows < TAKE_BELOW * (self.stop - self.start)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "Selection":
-        """Return the rows selected by a mask over `num_rows`."""
+        """Return the part of the selection for which a mask, (num_rows,), is true."""
         if bool(mask.all()):
             return self
         chosen = np.flatnonzero(mask)
@@ -46,7 +46,7 @@ class Selection:
 
 
 def selection_of(offsets: Positions) -> Selection:
-    """Return the rows at ascending offsets."""
+    """Return the selection of rows at ascending offsets."""
     if not len(offsets):
         return Selection(0, 0)
     start, stop = int(offsets[0]), int(offsets[-1]) + 1
@@ -56,15 +56,15 @@ def selection_of(offsets: Positions) -> Selection:
 def batch_bounds(
     start: int, stop: int, page_starts: npt.NDArray[np.int64], batch_size: int
 ) -> list[int]:
-    """Return where to cut the rows from `start` to `stop` into batches.
+    """Return the bounds of the batches of a range of rows.
 
-    A batch ends at the first end of a page that gives it a quarter of `batch_size` rows; where
-    that would make it larger than `batch_size`, it is cut into even parts.
+    A batch ends with the first page that brings it to at least a quarter of `batch_size` rows. If
+    it would then be larger than `batch_size`, it is split into even parts.
 
     Args:
         start: First row.
         stop: One past the last.
-        page_starts: Ascending row offsets at which pages begin.
+        page_starts: Row offsets at which pages start.
         batch_size: The maximum number of rows in a batch.
 
     Returns:
@@ -83,5 +83,5 @@ def batch_bounds(
 
 
 def cuts(start: int, stop: int, size: int) -> list[int]:
-    """Return the bounds of parts of `size` rows; the last part may be shorter."""
+    """Return the bounds of parts of `size` rows of a range; the last part may be shorter."""
     return [*range(start, stop, size), stop]

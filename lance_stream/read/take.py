@@ -1,7 +1,7 @@
-"""Random access: rows by position in a version, or by their row id.
+"""Random access: rows by their position in a version, or by row id.
 
-In each fragment that has one of the rows, the requested columns are read at just those offsets. The
-row id index is built when rows are first requested by id; access by position does not need it.
+In each fragment that has requested rows, the columns are read at the offsets of these rows only.
+Access by row id may build an index of all row ids; access by position does not need it.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from lance_stream.table.lineage.row_addresses import pack_addresses, unpack_addr
 from lance_stream.table.lineage.row_ids import MAX_MATERIALIZED
 
 Numbers: TypeAlias = Any
-"""A list of integers, a numpy array or an Arrow array of them."""
+"""Integers as a list, a numpy array or an Arrow array."""
 
 FEW_IDS: Final = 64
-"""Up to this many row ids are looked up only in the fragments that have them, if reads are slow."""
+"""Up to this many row ids are looked up without an index, if the store is slow."""
 
 FEW_FRAGMENTS: Final = 1000
-MOST_INDEXED_ROWS: Final = 1 << 24
-"""In larger tables rows are looked up in the fragments that may have them, unless so many have ids
-that are not one range per fragment, and would be read at each call."""
+MAX_INDEXED_ROWS: Final = 1 << 24
+"""In tables with more fragments or rows, row ids are looked up without an index, unless more rows
+than this are in fragments whose ids are not one range, which each lookup would decode."""
 
 _MAX_EXAMPLES = 5
 
@@ -44,7 +44,7 @@ def take(
     columns: Sequence[str] | None = None,
     blob_handling: str = BYTES,
 ) -> pa.Table:
-    """Return some rows, in the requested order; see `Dataset.take`."""
+    """Return rows in the requested order; see `Dataset.take`."""
     check_blob_handling(blob_handling)
     names = names_of(table, columns)
     arrow = output_schema(projected(table.schema, names, blob_handling), ())
@@ -79,11 +79,11 @@ def take(
 def addresses_of(
     table: TableVersion, *, row_offsets: Numbers | None, row_ids: Numbers | None
 ) -> npt.NDArray[np.uint64]:
-    """Return the addresses of rows given by position or by row id.
+    """Return the addresses of rows by their positions or row ids.
 
     Raises:
         NotFoundError: A row does not exist.
-        InvalidInputError: Neither or both are given, or they are not whole numbers.
+        InvalidInputError: Neither or both of the arguments are passed; or not whole numbers.
     """
     if (row_offsets is None) == (row_ids is None):
         raise InvalidInputError("take needs either row_offsets or row_ids")
@@ -114,60 +114,57 @@ def _numbers(numbers: Numbers, name: str) -> npt.NDArray[np.uint64]:
 
 
 def _addresses_at(table: TableVersion, positions: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return the addresses of rows by their position among the live rows, in scan order."""
+    """Return the addresses of rows by their positions among the live rows, in scan order."""
     fragments, counts = table.manifest.fragments, table.row_counts.live
     stops = counts.cumsum()
     num_rows = int(stops[-1]) if len(stops) else 0
     if len(positions) and int(positions.max()) >= num_rows:
         raise NotFoundError(
-            f"there is no row {int(positions.max())}: version {table.version} has {num_rows} rows"
+            f"row {int(positions.max())} does not exist: version {table.version} has {num_rows} "
+            "rows"
         )
-    alive = positions.astype(np.int64)
-    which = stops.searchsorted(alive, side="right")
-    alive -= (stops - counts)[which]
+    # The fragment of each row, and the row's number among the live rows of the fragment.
+    offsets = positions.astype(np.int64)
+    indices = stops.searchsorted(offsets, side="right")
+    offsets -= (stops - counts)[indices]
     numbers = fragments.numbers
-    for index in np.flatnonzero(numbers.has_deletion_file & _are_among(which, len(stops))).tolist():
+    has_rows = np.zeros(len(stops), np.bool_)
+    has_rows[indices] = True
+    for index in np.flatnonzero(numbers.has_deletion_file & has_rows).tolist():
         deleted = table.deleted_offsets(fragments[index]).astype(np.int64)
         if len(deleted):
-            chosen = np.flatnonzero(which == index)
-            # how many live rows precede each deleted one; ascending, like the deleted rows
-            before = deleted - np.arange(len(deleted))
-            alive[chosen] += np.searchsorted(before, alive[chosen], side="right")
-    return pack_addresses(numbers.ids[which], alive)
-
-
-def _are_among(positions: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.bool_]:
-    """Return which of the numbers below `count` are among some of them."""
-    are_among = np.zeros(count, np.bool_)
-    are_among[positions] = True
-    return are_among
+            rows = np.flatnonzero(indices == index)
+            # A row's offset is its number plus the number of deleted rows before it.
+            live_before = deleted - np.arange(len(deleted))  # live rows before each deleted row
+            offsets[rows] += np.searchsorted(live_before, offsets[rows], side="right")
+    return pack_addresses(numbers.ids[indices], offsets)
 
 
 def _addresses_of_ids(
     table: TableVersion, row_ids: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
     if not table.has_stable_row_ids:
-        addresses, is_there = row_ids, _are_live(table, row_ids)
-    elif _is_worth_an_index(table, len(row_ids)):
-        addresses, is_there = table.row_id_index.find(row_ids)
+        addresses, exists = row_ids, _are_live(table, row_ids)
+    elif _should_index(table, len(row_ids)):
+        addresses, exists = table.row_id_index.find(row_ids)
     else:
-        addresses, is_there = find_rows(table, row_ids)
-    if not bool(is_there.all()):
-        missing = row_ids[~is_there]
+        addresses, exists = find_rows(table, row_ids)
+    if not bool(exists.all()):
+        missing = row_ids[~exists]
         examples = ", ".join(map(str, missing[:_MAX_EXAMPLES].tolist()))
         raise NotFoundError(
-            f"{len(missing)} of the row ids are not in version {table.version}, for example "
+            f"version {table.version} has no rows with {len(missing)} of the row ids, for example "
             f"{examples}"
         )
     return addresses
 
 
-def _is_worth_an_index(table: TableVersion, num_ids: int) -> bool:
-    """Return whether ids are looked up in an index of all rows, which serves later calls, too.
+def _should_index(table: TableVersion, num_ids: int) -> bool:
+    """Return whether to look up ids in an index of all rows, which later calls can reuse.
 
-    It holds every row in memory, and building it reads all deletion files. So it is not built for
-    a large table whose manifest has the ids of most rows as ranges; nor for a few ids if reads
-    cost requests.
+    The index has every row in memory, and building it reads all deletion files. So it is not built
+    for a large table whose row ids are mostly one range per fragment; nor for a few ids if each
+    read is a request.
     """
     if "row_id_index" in table.__dict__:
         return True
@@ -176,21 +173,21 @@ def _is_worth_an_index(table: TableVersion, num_ids: int) -> bool:
     if is_far and num_ids <= FEW_IDS and fragments.has_deletion_files:
         return False
     num_rows = int(rows.sum())
-    if len(fragments) <= FEW_FRAGMENTS and num_rows <= MOST_INDEXED_ROWS:
+    if len(fragments) <= FEW_FRAGMENTS and num_rows <= MAX_INDEXED_ROWS:
         return True
     num_listed = int(rows[~fragments.lineage.first_row_ids.is_constant].sum())
-    return num_listed > MOST_INDEXED_ROWS and num_rows <= MAX_MATERIALIZED
+    return num_listed > MAX_INDEXED_ROWS and num_rows <= MAX_MATERIALIZED
 
 
 def _are_live(table: TableVersion, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Return which addresses belong to live rows; without stable ids they are the row ids."""
+    """Return which addresses, which are the row ids without stable ones, belong to live rows."""
     fragment_ids, offsets = unpack_addresses(addresses)
     is_live = np.zeros(len(addresses), np.bool_)
     for fragment_id in np.unique(fragment_ids).tolist():
         fragment = table.manifest.fragments.by_id(fragment_id)
         if fragment is not None:
-            chosen = np.flatnonzero(fragment_ids == fragment_id)
-            is_live[chosen] = (offsets[chosen] < table.physical_rows(fragment)) & ~np.isin(
-                offsets[chosen], table.deleted_offsets(fragment)
+            rows = np.flatnonzero(fragment_ids == fragment_id)
+            is_live[rows] = (offsets[rows] < table.physical_rows(fragment)) & ~np.isin(
+                offsets[rows], table.deleted_offsets(fragment)
             )
     return is_live

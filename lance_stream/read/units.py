@@ -1,7 +1,7 @@
-"""Work units: some rows of one fragment, and what to read of them; picklable, self-contained.
+"""Work units: which rows and columns of one fragment to read; picklable and self-contained.
 
-A driver plans them from the manifest alone: it opens no data file, not even to estimate their
-size. Workers read them (`fragment`).
+The driver plans them from the manifest alone: it opens no data file, not even to estimate sizes.
+Workers read them (`fragment`).
 """
 
 from collections.abc import Sequence
@@ -34,10 +34,10 @@ if TYPE_CHECKING:  # workers have no version of a table
 
 
 BYTES: Final = "bytes"
-"""Blob columns are large_binary."""
+"""Blob columns are returned as large_binary."""
 
 DESCRIPTORS: Final = "descriptors"
-"""Blob columns are what the files store: the locations of the bytes."""
+"""Blob columns are returned as stored: as locations of the bytes."""
 
 READABLE_SYSTEM_COLUMNS: Final = (
     ROW_ID,
@@ -47,32 +47,32 @@ READABLE_SYSTEM_COLUMNS: Final = (
 )
 """System columns that a scan can return, in this order."""
 
-
-# For writers that do not record the size of their files.
 _BYTES_PER_ROW: Final = 100
+"""The assumed size of a row if the writer did not record the sizes of its files."""
 
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """Some rows of one fragment, and what to read of them; picklable, self-contained.
+    """Rows and columns of one fragment to read; picklable and self-contained.
 
     Attributes:
         files: The table's files.
-        version: The version that was planned on; for messages.
-        fragment: The fragment's message, as in the manifest.
+        version: The version that is read, for messages.
+        fragment: The fragment's encoded message from the manifest.
         schema: All columns of the table at that version.
         columns: The columns to read, as for `schema.projections.project`.
-        system_columns: Names of `READABLE_SYSTEM_COLUMNS` that follow the columns.
+        system_columns: Names of `READABLE_SYSTEM_COLUMNS`, to add after the columns.
         has_stable_row_ids: Whether `_rowid` is a stable id; otherwise it is the row address.
-        offsets: (n,) row offsets, ascending, unique, deleted or live; None for all live rows.
-        start: First row offset, if no offsets are given.
-        stop: One past the last; None for the fragment's end.
+        offsets: (n,) u32 row offsets, ascending, unique, deleted or live; None for all live rows
+            from `start` to `stop`.
+        start: First row offset, if `offsets` is None.
+        stop: One past the last row offset; None for the fragment's end.
         filter: A SQL expression; rows that do not match are skipped.
-        batch_size: The maximum number of rows in a batch; None for about 32 MB.
+        batch_size: The maximum number of rows in a batch; None for batches of about 32 MB.
         blob_handling: Whether blob columns are returned as `BYTES` or as `DESCRIPTORS`.
-        include_deleted: Whether deleted rows are returned, too, if no offsets are given.
-        fields: The columns to read, if names do not determine them: columns of `schema`, possibly
-            without some of their parts.
+        include_deleted: Whether deleted rows are also returned, if `offsets` is None.
+        fields: The columns to read, instead of `columns`: fields of `schema`, possibly without
+            some of their children.
     """
 
     files: OpenFiles
@@ -110,7 +110,7 @@ def unit_of(table: "TableVersion", index: int, **options: Any) -> WorkUnit:
     Args:
         table: The version.
         index: The fragment's index in its manifest.
-        options: What to read, as attributes of `WorkUnit`.
+        options: Attributes of `WorkUnit` that state what to read.
     """
     return WorkUnit(
         files=table.files,
@@ -123,13 +123,13 @@ def unit_of(table: "TableVersion", index: int, **options: Any) -> WorkUnit:
 
 
 def size_of(unit: WorkUnit) -> tuple[int, int]:
-    """Return how many rows a unit reads at most, and about how many bytes of data files."""
+    """Return the maximum number of rows of a unit, and their approximate size in bytes."""
     fragment = decode_fragment(unit.fragment)
     return _size(unit, fragment.physical_rows, stored_bytes(fragment))
 
 
 def sizes_of(units: Sequence[WorkUnit]) -> list[tuple[int, int]]:
-    """Return the size of each unit, as `size_of` does; decodes no fragment."""
+    """Return the size of each unit, like `size_of`, without decoding fragments."""
     fragments = FragmentList(unit.fragment for unit in units)
     stated = np.minimum(fragments.numbers.physical_rows, np.uint64(MAX_PHYSICAL_ROWS))
     num_rows = stated.astype(np.int64)
@@ -147,17 +147,17 @@ def _size(unit: WorkUnit, physical_rows: int, file_bytes: int) -> tuple[int, int
 
 
 def stored_bytes(fragment: Fragment) -> int:
-    """Return about how large a fragment's data files are."""
+    """Return the size of a fragment's data files in bytes, estimated if not recorded."""
     return sum(file.size_bytes for file in fragment.files) or _BYTES_PER_ROW * max(
         fragment.physical_rows, 1
     )
 
 
 def stored_bytes_of(table: "TableVersion") -> Counts:
-    """Return about how large the data files of each fragment of a version are; see `stored_bytes`.
+    """Return the size of the data files of each fragment of a version; see `stored_bytes`.
 
     Returns:
-        (num_fragments,) i64.
+        (num_fragments,) i64, in bytes.
     """
     sizes = table.manifest.fragments.file_sizes
     return _stored_bytes(sizes.num_bytes, table.row_counts.physical)
@@ -168,10 +168,10 @@ def _stored_bytes(stated: Counts, physical_rows: Counts) -> Counts:
 
 
 def check_blob_handling(blob_handling: str) -> None:
-    """Raise unless it is a known way to return blobs.
+    """Raise unless `blob_handling` has a valid value.
 
     Raises:
-        InvalidInputError: It is not.
+        InvalidInputError: The value is invalid.
     """
     if blob_handling not in (BYTES, DESCRIPTORS):
         raise InvalidInputError(
@@ -186,7 +186,7 @@ def projected(schema: Schema, columns: Sequence[str], blob_handling: str) -> Sch
 
 
 def output_schema(schema: Schema, system_columns: Sequence[str]) -> pa.Schema:
-    """Return the Arrow schema of some columns, followed by the system columns."""
+    """Return the Arrow schema of the columns, followed by the system columns."""
     arrow = to_arrow(schema)
     for name in system_columns:
         arrow = arrow.append(pa.field(name, pa.uint64(), nullable=False))

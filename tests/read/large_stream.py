@@ -2,8 +2,8 @@
 
     python -m tests.read.large_stream --gigabytes 20 --version 2.2
 
-The bytes of the file are counted and forgotten, so that no disk is needed. Prints how many bytes
-came in, how many went out, and by how many the process's memory grew at its peak.
+The bytes of the file are counted and discarded, so that no disk is needed. Prints the bytes that
+were read and written, and the growth of the process's peak memory.
 """
 
 import argparse
@@ -25,7 +25,7 @@ ROWS_OF_BATCH = 50_000
 
 
 class NullWriter:
-    """Counts bytes and forgets them."""
+    """Counts bytes and discards them."""
 
     def __init__(self, store: "NullStore") -> None:
         self._store = store
@@ -54,7 +54,7 @@ class NullWriter:
 
 @dataclass
 class NullStore:
-    """Takes files and keeps only their sizes."""
+    """Accepts files and records only their sizes."""
 
     uri: str = "null://"
     num_bytes: int = 0
@@ -93,10 +93,10 @@ def peak_bytes() -> int:
 
 
 def write_stream(gigabytes: float, version: FileVersion) -> tuple[int, int, int]:
-    """Write one file of so many gigabytes.
+    """Write one file of a number of gigabytes.
 
     Returns:
-        The bytes that came in, the bytes that went out, and the growth of memory at its peak.
+        The bytes read, the bytes written, and the growth of the peak memory.
     """
     came_in = 0
 

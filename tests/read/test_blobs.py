@@ -96,7 +96,7 @@ def test_blobs_round_trip_in_every_form(tmp_path: Path, version: str) -> None:
 
 
 def test_large_blobs_use_side_files(tmp_path: Path) -> None:
-    """From file version 2.2 on."""
+    """File version 2.2 stores large blobs outside of the data file."""
     ds = table_of(tmp_path, "2.2")
     kinds = ds.to_table(["b"], blob_handling="descriptors")["b"].to_pylist()
     assert [kind and (kind["kind"], kind["blob_id"], kind["position"]) for kind in kinds[1:]] == [
@@ -107,7 +107,7 @@ def test_large_blobs_use_side_files(tmp_path: Path) -> None:
 
 
 def test_side_file_names_reverse_their_bits() -> None:
-    """pylance looks for side files under these names."""
+    """pylance expects side files under these names."""
     assert blob_file_path("data/abc.lance", 1) == f"data/abc/1{'0' * 31}.blob"
     assert blob_file_path("data/abc.lance", 6) == f"data/abc/011{'0' * 29}.blob"
 
@@ -116,7 +116,7 @@ def test_side_file_names_reverse_their_bits() -> None:
 def test_blob_files_read_only_what_is_requested(
     tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A video is opened to read parts of it, and fetching all of it would fill the memory."""
+    """Readers of a video need parts of it; all of it would not fit into memory."""
     large = np.random.default_rng(1).bytes(5_000_000)
     schema = schema_of({"lance-encoding:blob": "true"})
     ds = lance_stream.create_dataset(tmp_path / "t", schema, version)
@@ -172,7 +172,7 @@ def test_blob_files_behave_like_files(tmp_path: Path) -> None:
 def test_descriptors_are_read_without_the_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Descriptors exist to plan reads before paying for the bytes."""
+    """Descriptors allow planning reads without reading the bytes."""
     ds = table_of(tmp_path, "2.2")
     counted = Counted(monkeypatch)
     ds.to_table(blob_handling="descriptors")
@@ -206,7 +206,7 @@ def test_a_changed_blob_shows_in_the_feed(tmp_path: Path, version: str) -> None:
 @pytest.mark.parametrize("first", [0, 1, 3, 4])
 @pytest.mark.parametrize("form", ["binary", "struct"])
 def test_blobs_can_be_written_in_other_forms(tmp_path: Path, form: str, first: int) -> None:
-    """Slices, too: some releases of Arrow garble them in `if_else`."""
+    """Slices are written correctly, although `if_else` of some Arrow releases corrupts them."""
     ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
     blobs = pa.array(VALUES, pa.binary())
     if form == "struct":
@@ -249,7 +249,7 @@ def test_a_failed_write_leaves_no_side_file(tmp_path: Path) -> None:
 
 
 def test_side_files_are_deleted_with_data_files(tmp_path: Path) -> None:
-    """When a write fails later."""
+    """If the write fails later, no file references them."""
     from lance_stream.write.fragments import delete_files, write_fragments, write_target
 
     ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
@@ -318,7 +318,7 @@ def test_large_blobs_leave_the_batch(tmp_path: Path) -> None:
 def test_columns_that_cannot_hold_blobs_are_refused(
     tmp_path: Path, field: pa.Field, match: str
 ) -> None:
-    """A blob column of another type or place could be written, but no reader would return it."""
+    """A blob column of another type or in a list could be written, but not read."""
     with pytest.raises(InvalidInputError, match=match):
         lance_stream.create_dataset(tmp_path / "t", pa.schema([field]), "2.2")
 
@@ -330,7 +330,7 @@ def test_invalid_arguments_have_distinct_errors(tmp_path: Path) -> None:
         ds.take_blobs("id", [0])
     with pytest.raises(NotFoundError, match="no column 'x'"):
         ds.take_blobs("x", [0])
-    with pytest.raises(NotFoundError, match="no row 99"):
+    with pytest.raises(NotFoundError, match="row 99 does not exist"):
         ds.take_blobs("b", [99])
     with pytest.raises(InvalidInputError, match="either row_offsets or row_ids"):
         ds.take_blobs("b")
@@ -416,7 +416,7 @@ def test_overlapping_blobs_are_bad_data(tmp_path: Path) -> None:
     file = next(iter(ds.table.manifest.fragments)).files[0]
     size = file.size_bytes or 0
     rows = pa.concat_arrays([descriptions(size=size)] * 3)
-    with pytest.raises(CorruptDataError, match="together should be in"):
+    with pytest.raises(CorruptDataError, match="in total should be in"):
         blob_locations.blob_locations(rows, file, ds.table.files)
 
 
@@ -471,7 +471,7 @@ def test_symlinks_are_not_blob_files(tmp_path: Path) -> None:
 
 @pytest.mark.floors
 def test_remote_tables_cannot_name_local_files() -> None:
-    """Whoever writes a shared table must not be able to read the disks of its readers."""
+    """The writer of a shared table must not be able to read the disks of its readers."""
     ds = lance_stream.create_dataset("memory://blobs-elsewhere/t", schema_of(), "2.2")
     ds = ds.append(rows_of(VALUES))
     assert ds.to_table()["b"].to_pylist() == VALUES

@@ -1,4 +1,4 @@
-"""Tables whose row ids and row versions are in external files can be changed like others."""
+"""Tables whose row ids and row versions are in external files can be changed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,7 @@ EACH = ["row_ids", "created_at_versions", "last_updated_at_versions"]
 
 @pytest.mark.parametrize("names", [EACH, EACH[:1], EACH[1:2]], ids=" ".join)
 def test_external_row_ids_and_versions_survive(tmp_path: Path, names: list[str]) -> None:
-    """The format allows sequences in files of their own, and a change must carry them over."""
+    """The format allows sequences in separate files, which a change must carry over."""
     ds = table_with(str(tmp_path / "t"), names)
     before = rows_of(ds)
     ds = ds.upsert(pa.table({"id": [1, 2, 7, 20], "x": ["new"] * 4}), on="id")
@@ -66,7 +66,7 @@ def test_external_row_ids_and_versions_survive(tmp_path: Path, names: list[str])
 
 @pytest.mark.floors
 def test_a_truncated_sequence_file_is_corrupt(tmp_path: Path) -> None:
-    """Row ids that are guessed from a truncated file would give rows another identity."""
+    """Row ids from a truncated file would give rows another identity."""
     ds = table_with(str(tmp_path / "t"), EACH)
     for path in (tmp_path / "t" / "_rows").iterdir():
         path.write_bytes(path.read_bytes()[:7])

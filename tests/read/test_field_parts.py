@@ -1,4 +1,4 @@
-"""Columns that are in several files of a fragment, or in none."""
+"""Columns that are stored in several files of a fragment, or in no file."""
 
 import uuid
 from dataclasses import replace
@@ -42,7 +42,7 @@ ROWS = pa.table(
 def fragment_in_files(
     ds: Dataset, *column_sets: list[str], schema: Schema | None = None
 ) -> Dataset:
-    """Append the rows as one fragment whose files have some of the columns each."""
+    """Append the rows as one fragment; each of its files has some of the columns."""
     files = []
     for columns in column_sets:
         part = project(schema or ds.table.schema, columns)
@@ -77,7 +77,7 @@ def ds(request: pytest.FixtureRequest) -> Dataset:
     ],
 )
 def test_structs_may_span_several_files(ds: Dataset, column_sets: tuple[list[str], ...]) -> None:
-    """Added columns land in new files, also when they are parts of an existing struct."""
+    """Added columns are in new files, even if they are fields of an existing struct."""
     ds = fragment_in_files(ds, *column_sets)
     assert ds.to_table().to_pylist() == ROWS.to_pylist()
     assert ds.to_table(columns=["part.b"])["part"].to_pylist() == [{"b": "x"}, None, {"b": "z"}]
@@ -129,7 +129,7 @@ def test_fields_missing_in_files_are_null(ds: Dataset) -> None:
 def test_struct_fields_in_no_file_are_null(
     ds: Dataset, columns: list[str], expected: dict[str, list[object]]
 ) -> None:
-    """The struct around it keeps its own nulls."""
+    """The struct around the field keeps its nulls."""
     ds = fragment_in_files(ds, ["id", "list.x"], ["part.a"])
     table = ds.to_table(columns=columns)
     assert table.to_pydict() == expected
@@ -155,14 +155,14 @@ def test_fixed_size_list_fields_may_be_missing() -> None:
 
 
 def test_a_column_in_no_file_is_null(ds: Dataset) -> None:
-    """A filter sees the nulls, too."""
+    """Filters also evaluate such a column as null."""
     ds = fragment_in_files(ds, ["id"])
     assert ds.to_table()["part"].null_count == 3
     assert ds.count_rows("part.a IS NULL AND id > 1") == 2
 
 
 def test_required_columns_must_be_in_files() -> None:
-    """Nulls in a column that declares none would break its consumers."""
+    """Nulls in a non-nullable column would break its consumers."""
     schema = pa.schema([("id", pa.int64()), pa.field("x", pa.int8(), nullable=False)])
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
     (written,) = write_fragments(

@@ -1,4 +1,4 @@
-"""Rows of one fragment, given by offset."""
+"""Rows of one fragment, read by row offset."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_text_counts_at_its_stored_size(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_short_text_does_not_halve_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a batch is half of each page, and on an object store a request for each."""
+    """Half a batch is half of each page, and on an object store one more request."""
     dice = np.random.default_rng(0)
     numbers = {f"n{number}": dice.random(20_000) for number in range(18)}
     rows = pa.table(numbers | {"s": [dice.bytes(4).hex() for _ in range(20_000)]})

@@ -119,7 +119,7 @@ def test_a_stream_that_fails_leaves_no_file(
 def test_a_store_that_fails_leaves_no_file(
     tmp_path: Path, version: FileVersion, writes_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever write fails, the partial file and the files before it are removed."""
+    """After any failed write, the partial file and the files before it are removed."""
     target = target_in(tmp_path, version)
     kind = type(target.store.open_writer("data/probe.lance"))
     whole, left = kind.write, writes_before

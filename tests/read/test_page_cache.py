@@ -1,4 +1,4 @@
-"""Requests and bytes of scans whose batches are parts of pages, a sixteenth of the real sizes."""
+"""Requests and bytes of scans whose batches are parts of pages, at 1/16 of the real sizes."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ def gets(service: ObjectService) -> tuple[int, int]:
 
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.1", "2.2"])
 def test_scan_of_many_columns(service: ObjectService, most_kept: list[int], version: str) -> None:
-    """A file is five requests and its end; the first one's pages are read in two parts."""
+    """A file costs five requests and one for its end; the first pages are read in two parts."""
     rows = numbers(NUM_ROWS)
     ds = table_of(rows, version)
     service.clear()
@@ -100,7 +100,7 @@ def test_scan_of_many_columns(service: ObjectService, most_kept: list[int], vers
 
 @pytest.mark.parametrize("batch_size", [1000, 5000])
 def test_small_batches_are_not_requests(service: ObjectService, batch_size: int) -> None:
-    """Batches of a few rows must share the fetched pages instead of asking the store again."""
+    """Batches of a few rows must share the fetched pages without further requests."""
     ds = table_of(numbers(NUM_ROWS), num_files=2)
     service.clear()
     assert sum(batch.num_rows for batch in ds.scan(batch_size=batch_size)) == 2 * NUM_ROWS
@@ -121,7 +121,7 @@ def test_one_column_costs_its_own_bytes(service: ObjectService) -> None:
 
 @pytest.mark.parametrize("batch_size", [None, 10])
 def test_stopping_early_saves_bytes(service: ObjectService, batch_size: int | None) -> None:
-    """A reader of the first rows must not fetch the whole file ahead."""
+    """A reader of the first rows must not fetch the whole file."""
     ds = table_of(numbers(NUM_ROWS))
     service.clear()
     scan = ds.scan(batch_size=batch_size)
@@ -140,8 +140,8 @@ def test_scattered_matches_cost_few_requests(service: ObjectService) -> None:
     assert num_bytes < 1.15 * NUM_FILES * FILE_BYTES
 
 
-def test_filter_that_matches_one_place(service: ObjectService) -> None:
-    """Of the other columns no more is read than the batches that have rows."""
+def test_filter_with_adjacent_matches(service: ObjectService) -> None:
+    """Other columns are read only for batches with matches."""
     rows = numbers(NUM_ROWS).append_column("id", pa.array(np.arange(NUM_ROWS)))
     ds = table_of(rows)
     service.clear()
@@ -230,7 +230,7 @@ def test_nested_columns_cost_few_requests(
 def test_pages_wider_than_the_window_are_read_in_parts(
     service: ObjectService, most_kept: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Never is more kept than the limit, and nothing is read twice."""
+    """The cache stays within its limit, and nothing is read twice."""
     monkeypatch.setattr(page_cache, "WINDOW_BYTES", FILE_BYTES // 4)
     monkeypatch.setattr(reading_ahead, "MAX_WAITING_BYTES", FILE_BYTES // 8)
     rows = numbers(NUM_ROWS)
@@ -246,7 +246,7 @@ def test_pages_wider_than_the_window_are_read_in_parts(
 
 
 class Bytes:
-    """A file of ascending bytes that notes what is read of it."""
+    """A file of ascending bytes that records the ranges that are read."""
 
     def __init__(self, size: int) -> None:
         self.data = (np.arange(size) % 251).astype(np.uint8).tobytes()
@@ -285,8 +285,8 @@ def test_any_range_is_answered(rows: Rows, is_first: bool, monkeypatch: pytest.M
                 assert (address - span.start) % 8 in (0, base % 8)
 
 
-def test_rows_far_apart_are_read_by_themselves() -> None:
-    """A single row of a large page does not justify to fetch all of it."""
+def test_rows_far_apart_are_read_separately() -> None:
+    """A single row of a large page does not justify fetching the whole page."""
     file = Bytes(5_100_000)
     pages = pages_of(file, Rows(0, 1000, 100))
     wanted = [ByteRange(10_000, 10_100)]
@@ -351,8 +351,8 @@ def test_failed_parts_are_fetched_again() -> None:
     assert bytes(found[0]) == file.data[10_000:10_010]
 
 
-def test_threads_that_cut_a_page_at_a_time_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One finds that the filter matched everywhere so far, the other that it no longer does."""
+def test_threads_that_split_a_page_together_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread still sees that the filter matched everywhere, the other that it did not."""
     monkeypatch.setattr(page_cache, "START_BYTES", 1 << 20)
     file = Bytes(5_100_000)
     wanted = [ByteRange(4_000, 4_100), ByteRange(1_000_000, 4_900_000)]
@@ -363,7 +363,7 @@ def test_threads_that_cut_a_page_at_a_time_agree(monkeypatch: pytest.MonkeyPatch
         found.append([bytes(span) for span in pages.read_ranges(wanted, 1)])
 
     class Changing(PageCache):
-        """Ends to match everywhere after another thread has seen that it did."""
+        """`matches_everywhere` is true for the first thread and false for the second."""
 
         @property
         def matches_everywhere(self) -> bool:

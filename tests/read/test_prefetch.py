@@ -1,4 +1,4 @@
-"""Batches that are read ahead of their consumer by several threads."""
+"""Several threads read batches ahead of their consumer."""
 
 import threading
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from lance_stream.read.prefetch import Read, read_ahead
+from lance_stream.read.prefetch import BatchRead, read_ahead
 
 BATCH = pa.record_batch({"id": [1]})
 
@@ -17,15 +17,15 @@ def fail() -> pa.RecordBatch:
 
 @pytest.mark.parametrize("ends_by", ["error", "consumer"])
 def test_abandoned_reads_end_on_the_consumers_thread(ends_by: str) -> None:
-    """They may hold threads of their own, which no thread of theirs can join."""
+    """They may have started threads, which none of those threads can join."""
     ended_on = []
 
-    def reads() -> Iterator[Read]:
+    def reads() -> Iterator[BatchRead]:
         try:
-            yield Read(lambda: BATCH, 1)
-            yield Read(fail if ends_by == "error" else lambda: BATCH, 1)
+            yield BatchRead(lambda: BATCH, 1)
+            yield BatchRead(fail if ends_by == "error" else lambda: BATCH, 1)
             for _ in range(100):
-                yield Read(lambda: BATCH, 1)
+                yield BatchRead(lambda: BATCH, 1)
         finally:
             ended_on.append(threading.current_thread())
 

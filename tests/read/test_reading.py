@@ -1,4 +1,4 @@
-"""Work units, random access, and how many requests they cost."""
+"""Work units, random access, and the number of their requests."""
 
 import pickle
 import uuid
@@ -86,7 +86,7 @@ def test_any_batch_size_gives_the_same_rows(ds: Dataset, batch_size: int) -> Non
     ["id % 2 = 0", "id > 19000", "id = 4711", "x < 0", "name LIKE 'name 1%' AND part.a < 50"],
 )
 def test_filters_keep_matching_rows(ds: Dataset, condition: str) -> None:
-    """Dense ones and sparse ones, whose other columns are taken by offset."""
+    """Both dense matches and sparse ones, whose other columns are read by offset."""
     ids = LIVE["id"].to_numpy()
     names = np.array(LIVE["name"].to_pylist())
     mask = {
@@ -132,7 +132,7 @@ def test_rows_are_taken_in_any_order(ds: Dataset) -> None:
 
 
 def test_opening_and_taking_costs_three_requests(ds: Dataset) -> None:
-    """At most: one to open the file, two for the row."""
+    """It takes at most one to open the file, and two for the row."""
     table, store = watched(ds)
     take(table, row_offsets=[12_345], columns=["id", "x", "name", "vector"])
     data = [path for call, path in store.calls if call == "read_ranges"]
@@ -141,7 +141,7 @@ def test_opening_and_taking_costs_three_requests(ds: Dataset) -> None:
 
 
 def test_taking_another_row_costs_two_requests(ds: Dataset) -> None:
-    """At most."""
+    """The file is open, so at most two requests are needed for the row."""
     table, store = watched(ds)
     take(table, row_offsets=[12_345])
     store.calls.clear()
@@ -180,7 +180,7 @@ def test_a_projection_reads_only_its_columns(ds: Dataset) -> None:
 
 
 def test_plain_scans_read_each_file_once(ds: Dataset) -> None:
-    """With files open, and neither deletions nor row ids to read."""
+    """Once files are open, without deletions or row ids to read."""
     table, store = watched(ds)
     for unit in plan_scan(table, ["id"]):
         list(read_unit(unit))
@@ -191,7 +191,7 @@ def test_plain_scans_read_each_file_once(ds: Dataset) -> None:
 
 
 def test_counting_rows_opens_no_data_file(ds: Dataset) -> None:
-    """The manifest knows the numbers of rows and of deleted rows."""
+    """The manifest contains the numbers of rows and of deleted rows."""
     from lance_stream.read.scan import count_rows
 
     table, store = watched(ds)

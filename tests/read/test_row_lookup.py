@@ -1,4 +1,4 @@
-"""Rows are found by their ids with an index of all rows, or without."""
+"""Rows are found by their ids, with or without an index of all rows."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -62,8 +62,8 @@ def test_both_ways_find_the_same_rows(tmp_path: Path, seed: int) -> None:
     assert find_rows(ds.table, few)[0].tolist() == ds.table.row_id_index.find(few)[0].tolist()
 
 
-def test_no_ids_are_found_in_no_rows(tmp_path: Path) -> None:
-    """Empty arrays break searches that take a first element for granted."""
+def test_empty_tables_have_no_ids(tmp_path: Path) -> None:
+    """Empty arrays break searches that assume a first element."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
     for wanted in (np.empty(0, np.uint64), np.array([3], np.uint64)):
         found, is_there = find_rows(ds.table, wanted)
@@ -71,7 +71,7 @@ def test_no_ids_are_found_in_no_rows(tmp_path: Path) -> None:
         assert not is_there.any()
 
 
-@pytest.mark.parametrize("limit", ["FEW_FRAGMENTS", "MOST_INDEXED_ROWS"])
+@pytest.mark.parametrize("limit", ["FEW_FRAGMENTS", "MAX_INDEXED_ROWS"])
 def test_a_large_table_is_not_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -90,23 +90,23 @@ def test_a_large_table_is_not_indexed(
     assert table.take(row_ids=[57, 41, 57])["id"].to_pylist() == [57, 41, 57]
     assert "row_id_index" not in table.table.__dict__
     assert len([path for path in read if path.startswith("_deletions")]) == 2
-    with pytest.raises(NotFoundError, match="1 of the row ids are not in version"):
+    with pytest.raises(NotFoundError, match="has no rows with 1 of the row ids"):
         table.take(row_ids=[57, 43])
 
 
 def test_a_table_of_scattered_ids_is_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their ids would be read at each call."""
+    """Without the index, each call would decode their ids."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA, primary_key=["id"])
     ds = ds.append(rows(np.arange(100), 0)).upsert(rows(np.arange(0, 100, 9), 1), on="id")
-    monkeypatch.setattr(take, "MOST_INDEXED_ROWS", 5)
+    monkeypatch.setattr(take, "MAX_INDEXED_ROWS", 5)
     table = lance_stream.open_dataset(ds.uri)
     assert table.take(row_ids=[18, 4])["value"].to_pylist() == [1, 0]
     assert "row_id_index" in table.table.__dict__
 
 
-def test_two_live_rows_of_one_id_are_refused(tmp_path: Path) -> None:
+def test_two_live_rows_with_one_id_are_refused(tmp_path: Path) -> None:
     """A row id identifies one row, and a choice between two would hide the damage."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
     ds = ds.append(rows(np.arange(10), 0)).append(rows(np.arange(10), 0))

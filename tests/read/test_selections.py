@@ -1,4 +1,4 @@
-"""Where the batches of a fragment end."""
+"""The bounds of the batches of a fragment."""
 
 import numpy as np
 import pytest
@@ -22,10 +22,10 @@ from lance_stream.read.selections import batch_bounds
 def test_batches_end_with_pages_of_a_quarter(
     page_starts: list[int], stop: int, bounds: list[int]
 ) -> None:
-    """Smaller batches cost calls, and one that ends within a page decodes it twice."""
+    """Smaller batches cost calls, and a page that two batches share is decoded twice."""
     assert batch_bounds(0, stop, np.array(page_starts, np.int64), 100) == bounds
 
 
 def test_no_batch_is_empty() -> None:
-    """Even if a quarter of a batch is less than a row."""
+    """A quarter of a batch may be less than one row."""
     assert batch_bounds(2, 6, np.array([0, 2, 4, 6]), 3) == [2, 4, 6]

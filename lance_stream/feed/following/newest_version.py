@@ -2,7 +2,7 @@
 
 Versions are created without gaps, so a poll requests the next manifest by name, whatever the length
 of the history. This does not notice that the next version was already removed by a cleanup, or that
-the table was deleted or re-created. So after a number of polls the newest versions are listing
+the table was deleted or re-created. So after a number of polls the newest versions are listed
 instead.
 """
 

@@ -1,15 +1,15 @@
-"""A BITMAP: each value of a column once, with the rows that have it.
+"""BITMAP index: each distinct value of a column, with the rows that have it.
 
     bitmap_page_lookup.lance    one row per value
-        keys                    the values; null for the rows without one
-        bitmaps                 which rows: u32 num_parts, then for each part, ascending
-            u32 high            the upper half of their ids
+        keys                    the value, or null
+        bitmaps                 its rows: u32 num_parts, then for each part, ascending
+            u32 high            upper half of the row ids
             u32 num_bytes       0 for all possible rows
-            num_bytes           a roaring bitmap of the lower halves
+            num_bytes           roaring bitmap of the lower halves
 
-The ids are row ids: of rows without stable ones their addresses.
+Row ids are row addresses in tables without stable row ids.
 
-The condition is evaluated on the keys, by the same rules as on rows.
+A condition is evaluated on the keys, by the same rules as on rows.
 
 Source: what pylance 14 writes; bitmap.rs of the crate lance-index, RowAddrTreeMap of lance-select.
 """
@@ -24,30 +24,30 @@ from lance_stream.arrays import Positions, RowIds
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.read.indices.column_conditions import ColumnCondition
 from lance_stream.read.indices.evaluation import where_true
-from lance_stream.read.indices.index_file import IndexFile, PartOfIndex
+from lance_stream.read.indices.index_file import IndexFile, IndexFolder
 from lance_stream.table.fragments.deletion_vectors import decode_bitmap_up_to
 
 LOOKUP: Final = "bitmap_page_lookup.lance"
 
-MOST_KEYS: Final = 1 << 17
-"""More keys are not read: the column has too many values for this kind of index."""
+MAX_KEYS: Final = 1 << 17
+"""The maximum number of keys; a column with more values is not suitable for this index."""
 
-MOST_KEY_BYTES: Final = 64 << 20
-"""Keys that take more memory are not kept."""
+MAX_KEY_BYTES: Final = 64 << 20
+"""The maximum size of the keys in memory."""
 
-BYTES_AT_ONCE: Final = 16 << 20
-"""How many bytes of bitmaps are read at once, about; they may end the search."""
+BITMAP_READ_BYTES: Final = 16 << 20
+"""The approximate size of the bitmaps that are read at once; the search may end after each read."""
 
 _U32: Final = struct.Struct("<I")
 _PART: Final = struct.Struct("<II")
 
 
 class Bitmap:
-    """An open BITMAP; holds no store, so that the process can keep it.
+    """An open BITMAP index; has no reference to a store, so that the process can cache it.
 
     Args:
-        keys: (n,) the values.
-        file: The file of its bitmaps.
+        keys: (num_keys,) the distinct values.
+        file: The file with the bitmaps.
     """
 
     def __init__(self, keys: pa.Array, file: IndexFile) -> None:
@@ -56,7 +56,7 @@ class Bitmap:
 
     @property
     def num_keys(self) -> int:
-        """How many values it has."""
+        """The number of distinct values."""
         return len(self._keys)
 
     @property
@@ -66,28 +66,28 @@ class Bitmap:
 
     @property
     def cached_bytes(self) -> int:
-        """About how much memory it takes."""
+        """The approximate size in memory."""
         return int(self._keys.nbytes) + self._file.cached_bytes + 1024
 
     def plan(self, condition: ColumnCondition, num_rows: int) -> tuple[Positions, int]:
-        """Return which keys match, and about how many of some rows have them."""
+        """Return the indices of the keys that match, and the estimated number of their rows."""
         positions = np.flatnonzero(where_true(condition, self._keys))
         return positions, num_rows * len(positions) // max(len(self._keys), 1)
 
-    def search(self, positions: Positions, part: PartOfIndex, most: int) -> RowIds | None:
-        """Return the ids of the rows that have some keys; None if they are more than `most`.
+    def search(self, positions: Positions, part: IndexFolder, most: int) -> RowIds | None:
+        """Return the ids of the rows that have the keys; None if there are more than `most`.
 
         Args:
-            positions: From `plan`.
-            part: Opens the index's files.
-            most: How many ids are worth having.
+            positions: The indices of the keys, from `plan`.
+            part: The files of the index.
+            most: The maximum number of ids.
 
         Raises:
             BadDataError: A bitmap is damaged.
         """
         matches: list[RowIds] = [np.empty(0, np.uint64)]
         num_ids = 0
-        groups = self._file.groups(part.ranges_of(LOOKUP), positions, BYTES_AT_ONCE, "bitmaps")
+        groups = self._file.groups(part.ranges_of(LOOKUP), positions, BITMAP_READ_BYTES, "bitmaps")
         for bitmap in (bitmap for (bitmaps,) in groups for bitmap in bitmaps):
             ids = decode_row_set(bitmap.as_py(), most - num_ids)
             if ids is None:
@@ -98,13 +98,15 @@ class Bitmap:
 
 
 def decode_row_set(data: bytes | None, most: int) -> RowIds | None:
-    """Return the ids in the bitmap of a key, ascending; None if they are more than `most`.
+    """Decode the bitmap of a key.
 
-    What follows the part that makes them too many is not read.
+    Returns:
+        The row ids, ascending; None if there are more than `most`, in which case the remaining
+        parts are not decoded.
 
     Raises:
-        CorruptDataError: It is damaged.
-        UnsupportedFeatureError: It has all possible rows of a part.
+        CorruptDataError: The bitmap is damaged.
+        UnsupportedFeatureError: The bitmap contains all possible rows of a part.
     """
     if data is None:
         raise CorruptDataError("a key of an index has no bitmap")
@@ -119,9 +121,11 @@ def decode_row_set(data: bytes | None, most: int) -> RowIds | None:
             if high <= last:
                 raise CorruptDataError("the parts of a bitmap of an index do not ascend")
             if not num_bytes:
-                raise UnsupportedFeatureError("a bitmap of an index has all rows of a fragment")
+                raise UnsupportedFeatureError(
+                    "a bitmap of an index contains all rows of a fragment"
+                )
             if position + num_bytes > len(data):
-                raise CorruptDataError("a bitmap of an index is cut short")
+                raise CorruptDataError("a bitmap of an index is truncated")
             low = decode_bitmap_up_to(data[position : position + num_bytes], most - num_ids)
             if low is None:
                 return None
@@ -130,24 +134,24 @@ def decode_row_set(data: bytes | None, most: int) -> RowIds | None:
             position += num_bytes
             last = high
     except struct.error:
-        raise CorruptDataError("a bitmap of an index is cut short") from None
+        raise CorruptDataError("a bitmap of an index is truncated") from None
     if position != len(data):
         raise CorruptDataError(f"a bitmap of an index ends at byte {position} of {len(data)}")
     return np.concatenate(ids)
 
 
-def open_bitmap(part: PartOfIndex) -> Bitmap:
-    """Open a BITMAP.
+def open_bitmap(part: IndexFolder) -> Bitmap:
+    """Open a BITMAP index.
 
     Args:
-        part: Opens its files.
+        part: The files of the index.
 
     Raises:
-        BadDataError: It is damaged, or of a form that is not known.
-        NotFoundError: Its file is missing.
+        BadDataError: The index is damaged, or of an unknown form.
+        NotFoundError: The file is missing.
     """
     file = part.open(LOOKUP, {"keys": None, "bitmaps": "binary"})
-    if file.num_rows > MOST_KEYS:
-        raise UnsupportedFeatureError(f"the index has {file.num_rows} keys, more than {MOST_KEYS}")
-    (keys,) = file.whole(part.ranges_of(LOOKUP), MOST_KEY_BYTES, "keys")
+    if file.num_rows > MAX_KEYS:
+        raise UnsupportedFeatureError(f"the index has {file.num_rows} keys, more than {MAX_KEYS}")
+    (keys,) = file.whole(part.ranges_of(LOOKUP), MAX_KEY_BYTES, "keys")
     return Bitmap(keys, file)

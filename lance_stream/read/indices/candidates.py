@@ -1,21 +1,23 @@
-"""The rows that a filter may match, according to indices.
+"""Finds the rows that a filter may match by searching indices.
 
-    fragments that the index covers          the rows that it finds, less the deleted ones
-    all other fragments                      every row
+    in fragments that the index covers    the rows that the index finds, except deleted ones
+    in all other fragments                every row
 
-The filter is evaluated on all of them, so an index may list rows that have other values by now: of
-deleted rows, and of rows that were moved and changed. Such a row is in a fragment that the index
-does not cover, or its entry is of no fragment. What it must not do is to lack a row of a fragment
-that it covers, and the manifest's coverage says that it does not: whoever changes a column in
-place, or moves rows, takes the fragments out of it (`table.apply.index_coverage`).
+The filter is evaluated on all of these rows, so an index may have outdated entries: of deleted
+rows, and of rows that were moved and changed. Such a row is now in a fragment that the index does
+not cover, or the fragment of its entry no longer exists. But an index must have all rows of the
+fragments that it covers. The manifest guarantees this: writers that change a column in place, or
+move rows, remove the fragments from the coverage (`table.apply.index_coverage`).
 
-Indices are used if they leave few rows (`MOST_READ`, `MAX_MATCHED_PART`); reading one of them takes
-no longer than what it saves. If an index is damaged or of an unknown kind, all rows are scanned.
+Indices are used if they leave few rows (`MAX_READ_PART`, `MAX_MATCHED_PART`), so that searching
+them takes no longer than the scan that it replaces. If an index is damaged or of an unknown kind,
+all rows are scanned.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -34,8 +36,8 @@ from lance_stream.read.indices.segments import (
     FAILURES,
     Plan,
     Segment,
+    log_failure,
     plan_index,
-    report,
     segments_by_column,
 )
 from lance_stream.read.row_lookup import find_rows
@@ -44,14 +46,14 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.lineage.ascending import are_among, distinct
 from lance_stream.table.lineage.row_addresses import unpack_addresses
 
-LEAST_ROWS: Final = 1 << 15
-"""Fewer covered rows are scanned: that takes about as long as asking an index."""
+MIN_COVERED_ROWS: Final = 1 << 15
+"""The minimum number of covered rows; a scan of fewer takes about as long as an index search."""
 
-MOST_READ: Final = 1 / 4
-"""The share of the covered rows whose entries are read at most."""
+MAX_READ_PART: Final = 1 / 4
+"""The maximum number of index entries that are read, as a fraction of the covered rows."""
 
 MAX_MATCHED_PART: Final = 1 / 32
-"""The maximum share of the covered rows that are read by address."""
+"""The maximum number of rows that are read by address, as a fraction of the covered rows."""
 
 
 @dataclass(frozen=True)
@@ -59,28 +61,28 @@ class Candidates:
     """The rows of a version for which a filter may be true.
 
     Attributes:
-        covered: (num_fragments,) in which fragments only some rows can match.
-        offsets: Which rows, by the fragment's position; live, ascending, at least one.
+        covered: (num_fragments,) whether only the rows in `offsets` can match.
+        offsets: Offsets of live rows, ascending and not empty, by the index of their fragment.
     """
 
     covered: Mask
     offsets: dict[int, Positions]
 
     def within(self, index: int, start: int, stop: int | None) -> Positions:
-        """Return those in a covered fragment that are in a range of its rows."""
+        """Return the offsets of candidate rows from `start` to `stop` of a covered fragment."""
         offsets = self.offsets.get(index, np.empty(0, np.int64))
-        low, high = np.searchsorted(offsets, [start, _MOST_ROWS if stop is None else stop])
+        low, high = np.searchsorted(offsets, [start, _MAX_ROWS if stop is None else stop])
         return offsets[low:high]
 
 
 @dataclass(frozen=True)
 class _IndexPlan:
-    """How indices serve a condition.
+    """The searches of indices that serve a condition.
 
     Attributes:
-        needed: What is needed together; the plans of one index each.
-        covered: (num_fragments,) the fragments for which they serve.
-        cost: How many entries and rows have to be read, about.
+        needed: The searches, all of which are needed: for each index, those of its segments.
+        covered: (num_fragments,) whether the searches cover the fragment.
+        cost: The approximate number of entries and rows to read.
     """
 
     needed: tuple[tuple[Plan, ...], ...]
@@ -88,11 +90,11 @@ class _IndexPlan:
     cost: int
 
 
-_MOST_ROWS: Final = 1 << 32
+_MAX_ROWS: Final = 1 << 32
 
 
 def candidate_rows(table: TableVersion, predicate: Expression) -> Candidates | None:
-    """Return the rows for which a filter may be true; None if indices do not help.
+    """Return the rows for which a filter may be true; None if indices cannot help.
 
     Args:
         table: The version.
@@ -105,47 +107,47 @@ def candidate_rows(table: TableVersion, predicate: Expression) -> Candidates | N
         condition = condition_of(predicate.node, by_column)
         if condition is None:
             return None
-        planned = _planned(table, condition, by_column)
+        planned = _plan(table, condition, by_column)
         if planned is None:
             return None
         live = table.row_counts.live
         num_covered = int(live[planned.covered].sum())
-        num_entries = sum(plan.num_rows for plans in planned.needed for plan in plans)
-        if num_covered < LEAST_ROWS or num_entries > MOST_READ * num_covered:
+        num_entries = sum(plan.num_rows for plan in chain.from_iterable(planned.needed))
+        if num_covered < MIN_COVERED_ROWS or num_entries > MAX_READ_PART * num_covered:
             return None
         addresses = _search(table, planned, int(MAX_MATCHED_PART * num_covered))
         return None if addresses is None else _by_fragment(table, planned.covered, addresses)
     except FAILURES as error:
-        report(error, table)
+        log_failure(error, table)
         return None
 
 
-def _planned(
+def _plan(
     table: TableVersion, condition: Condition, by_column: Mapping[Path, list[list[Segment]]]
 ) -> _IndexPlan | None:
     if isinstance(condition, ColumnCondition):
         index_plans = [
-            _planned_index(table, index, condition) for index in by_column[condition.path]
+            _plan_for_index(table, index, condition) for index in by_column[condition.path]
         ]
         return _cheapest(index_plans)
-    parts = [_planned(table, part, by_column) for part in condition.parts]
+    parts = [_plan(table, part, by_column) for part in condition.parts]
     if isinstance(condition, AnyOf):
         return _cheapest(parts)
-    there = [part for part in parts if part is not None]
-    if len(there) < len(parts):
+    all_plans = [part for part in parts if part is not None]
+    if len(all_plans) < len(parts):
         return None
-    covered = reduce(np.logical_and, (plan.covered for plan in there))
-    needed = tuple(plans for plan in there for plans in plan.needed)
-    return _IndexPlan(needed, covered, sum(plan.cost for plan in there))
+    covered = reduce(np.logical_and, (plan.covered for plan in all_plans))
+    needed = tuple(plans for plan in all_plans for plans in plan.needed)
+    return _IndexPlan(needed, covered, sum(plan.cost for plan in all_plans))
 
 
-def _planned_index(
+def _plan_for_index(
     table: TableVersion, segments: Sequence[Segment], condition: ColumnCondition
 ) -> _IndexPlan | None:
     try:
         plans = plan_index(table, segments, condition)
     except FAILURES as error:
-        report(error, table)
+        log_failure(error, table)
         return None
     if not plans:
         return None
@@ -163,60 +165,60 @@ def _cost(planned: _IndexPlan) -> int:
 
 
 def _search(table: TableVersion, planned: _IndexPlan, most: int) -> RowAddresses | None:
-    """Return the addresses of rows in the fragments covered; None if they are more than `most`."""
+    """Return the addresses of matching rows in covered fragments; None if more than `most`."""
     matches: list[RowAddresses] = [np.empty(0, np.uint64)]
-    positions = _IndexOf(table.manifest.fragments.numbers.ids)
+    fragments = _FragmentLookup(table.manifest.fragments.numbers.ids)
     num_matches = 0
-    for plan in (plan_needed for plans in planned.needed for plan_needed in plans):
+    for plan in chain.from_iterable(planned.needed):
         ids = plan.search(most - num_matches)
         if ids is None:
             return None
         num_matches += len(ids)
         ids = distinct(ids)
         if table.has_stable_row_ids and not plan.has_addresses:
-            addresses, is_there = find_rows(table, ids)
-            ids = addresses[is_there]
-        # An entry of a row that moved since is of a fragment that the segment does not cover.
-        matches.append(
-            ids[positions.among(unpack_addresses(ids)[0], plan.covered & planned.covered)]
-        )
+            addresses, exists = find_rows(table, ids)
+            ids = addresses[exists]
+        # A row that was moved is now in a fragment that the segment does not cover.
+        is_covered = fragments.select(unpack_addresses(ids)[0], plan.covered & planned.covered)
+        matches.append(ids[is_covered])
     return distinct(np.concatenate(matches))
 
 
-class _IndexOf:
+class _FragmentLookup:
     """Finds fragments by id.
 
     Args:
-        ids: (num_fragments,) their ids.
+        ids: (num_fragments,) ids of the fragments.
     """
 
     def __init__(self, ids: npt.NDArray[np.uint64]) -> None:
         self._order = np.argsort(ids, kind="stable")
         self._ids = ids[self._order]
 
-    def among(self, ids: npt.NDArray[np.uint32], chosen: Mask) -> Mask:
-        """Return which ids are those of chosen fragments."""
-        positions = np.searchsorted(self._ids, ids)
-        positions[positions == len(self._ids)] = 0
-        is_there = self._ids[positions] == ids
-        return np.asarray(is_there & chosen[self._order[positions]])
+    def select(self, ids: npt.NDArray[np.uint32], mask: Mask) -> Mask:
+        """Return which ids belong to fragments for which `mask`, (num_fragments,), is true."""
+        indices = np.searchsorted(self._ids, ids)
+        indices[indices == len(self._ids)] = 0
+        exists = self._ids[indices] == ids
+        return np.asarray(exists & mask[self._order[indices]])
 
 
 def _by_fragment(table: TableVersion, covered: Mask, addresses: RowAddresses) -> Candidates:
+    """Group ascending row addresses by fragment, without deleted rows."""
     fragments, physical = table.manifest.fragments, table.row_counts.physical
     ids, offsets = unpack_addresses(addresses)
     starts = np.flatnonzero(np.diff(ids, prepend=np.uint32(0xFFFFFFFF)))
     parts = np.split(offsets.astype(np.int64), starts[1:])
-    positions = [fragments.index_by_id[fragment_id] for fragment_id in ids[starts].tolist()]
-    deleted_by_fragment = table.deleted_offsets_of([fragments[index] for index in positions])
+    indices = [fragments.index_by_id[fragment_id] for fragment_id in ids[starts].tolist()]
+    deleted_by_fragment = table.deleted_offsets_of([fragments[index] for index in indices])
     offsets_by_fragment: dict[int, Positions] = {}
-    for index, part, deleted in zip(positions, parts, deleted_by_fragment, strict=False):
+    for index, part, deleted in zip(indices, parts, deleted_by_fragment, strict=False):
         if part[-1] >= physical[index]:
             raise CorruptDataError(
-                f"an index has the row {part[-1]} of fragment {fragments[index].id}, which has "
-                f"{physical[index]} rows"
+                f"an index contains row {part[-1]} of fragment {fragments[index].id}, which has "
+                f"only {physical[index]} rows"
             )
-        alive = part[~are_among(part, deleted)] if len(deleted) else part
-        if len(alive):
-            offsets_by_fragment[index] = alive
+        live = part[~are_among(part, deleted)] if len(deleted) else part
+        if len(live):
+            offsets_by_fragment[index] = live
     return Candidates(covered, offsets_by_fragment)

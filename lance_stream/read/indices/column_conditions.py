@@ -1,14 +1,14 @@
-"""Which parts of a filter the indices of single columns can serve.
+"""Finds the parts of a filter that indices on single columns can serve.
 
     a = 5                       the index on a
-    a > 5 AND a < 9             the same, as one condition
-    a = 5 AND b = 7             one of the two indices, the one that leaves fewer rows
-    a = 5 OR b = 7              both indices; without one of them, none
+    a > 5 AND a < 9             the index on a, with one condition
+    a = 5 AND b = 7             one of the two indices, whichever leaves fewer rows
+    a = 5 OR b = 7              both indices; none if one of them does not exist
     a = 5 AND f(b, c)           the index on a
-    a = b, a + 1 = 5            none: an index has the values of one column, not of an expression
+    a = b, a + 1 = 5            none: an index has values of one column, not of an expression
 
-An index is only asked for parts that cannot fail on any row, as a cast or a division may: it has
-values of deleted rows, too.
+Indices serve only parts that cannot raise an error, as a cast or division may: an index also has
+values of deleted rows.
 """
 
 from collections.abc import Iterable
@@ -22,12 +22,12 @@ from lance_stream.read.skipping.row_ranges import Path
 
 @dataclass(frozen=True)
 class ColumnCondition:
-    """Parts of a filter that name one column and cannot fail.
+    """Parts of a filter that name one column and cannot raise an error.
 
     Attributes:
         path: The column.
         nodes: The parts, at least one.
-        is_and: Whether all of them have to be true, not only one.
+        is_and: Whether the parts are connected by AND; otherwise by OR.
     """
 
     path: Path
@@ -37,7 +37,7 @@ class ColumnCondition:
 
 @dataclass(frozen=True)
 class AnyOf:
-    """Parts of a filter of which one may serve for all: AND.
+    """Conditions connected by AND: a search for any one of them is sufficient.
 
     Attributes:
         parts: At least one.
@@ -48,7 +48,7 @@ class AnyOf:
 
 @dataclass(frozen=True)
 class AllOf:
-    """Parts of a filter that are needed together: OR.
+    """Conditions connected by OR: all of them have to be searched for.
 
     Attributes:
         parts: At least one.
@@ -80,7 +80,7 @@ _NEVER_FAIL: Final = (
 
 
 def condition_of(node: Node, indexed: Iterable[Path]) -> Condition | None:
-    """Return what indices can serve of a filter; None if that is nothing.
+    """Return the condition in a filter that indices can serve; None if there is none.
 
     Args:
         node: The filter.
@@ -121,7 +121,7 @@ def _condition_of(node: Node, indexed: frozenset[Path]) -> Condition | None:
 
 
 def _only_column_of(node: Node) -> Path | None:
-    """Return the column of a node that names one and cannot fail; None for any other node."""
+    """Return the column of a node that names one column and cannot raise an error, or None."""
     column_path: Path | None = None
     pending = [node]
     while pending:

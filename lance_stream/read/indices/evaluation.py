@@ -1,4 +1,4 @@
-"""Evaluates a condition on values of an index, as a filter does on rows."""
+"""Evaluates a condition on values of an index, by the same rules as on rows."""
 
 from functools import reduce
 from typing import Any
@@ -13,7 +13,7 @@ from lance_stream.read.indices.column_conditions import ColumnCondition
 
 
 def where_true(condition: ColumnCondition, values: pa.Array) -> Mask:
-    """Return for which values of its column a condition is true, (n,) booleans."""
+    """Return the values of its column for which a condition is true, (num_values,) booleans."""
     array = values
     for name in reversed(condition.path[1:]):
         array = pa.StructArray.from_arrays([array], names=[name])
@@ -23,7 +23,7 @@ def where_true(condition: ColumnCondition, values: pa.Array) -> Mask:
 
 
 def is_true_for_null(condition: ColumnCondition, arrow: pa.DataType) -> bool:
-    """Return whether a condition is true for rows that have no value."""
+    """Return whether a condition is true for rows whose value is null."""
     return bool(where_true(condition, pa.nulls(1, arrow))[0])
 
 

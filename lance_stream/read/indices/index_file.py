@@ -1,4 +1,4 @@
-"""The files of an index: Lance files with plain columns, opened once and read in parts."""
+"""The files of an index: Lance files with flat columns, opened once and read in parts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
 from lance_stream.storage.store import Store
 
-_OF_ANY_LENGTH: Final = ("string", "binary")
+_VARIABLE_WIDTH: Final = ("string", "binary")
 _FIRST_GROUP: Final = 64
 
 
 class IndexFile:
-    """An open file of an index; holds no store, so that it can be kept by the process.
+    """An open file of an index; has no reference to a store, so that the process can cache it.
 
     Args:
-        reader: Reads its rows.
-        names: The columns that it must have, and the logical type of each; None for any type.
+        reader: The reader of the file.
+        names: The required columns and their logical types; None for any type.
 
     Raises:
         CorruptDataError: A column is missing, or of another type.
@@ -33,60 +33,62 @@ class IndexFile:
 
     def __init__(self, reader: FileReader, names: Mapping[str, str | None]) -> None:
         if reader.metadata.version is FileVersion.V0_1:
-            raise UnsupportedFeatureError("the index has files of version 0.1")
+            raise UnsupportedFeatureError("the index has files of file version 0.1")
         stored = reader.metadata.schema.fields
         if tuple(field.name for field in stored) != tuple(names):
             raise CorruptDataError(
-                f"a file of an index has the columns {[field.name for field in stored]}, not "
+                f"a file of an index has columns {[field.name for field in stored]} instead of "
                 f"{list(names)}"
             )
         for field in stored:
             if names[field.name] not in (None, field.logical_type) or field.children:
                 raise CorruptDataError(
-                    f"the column {field.name!r} of an index is a {field.logical_type}, not a "
+                    f"column {field.name!r} of an index has type {field.logical_type} instead of "
                     f"{names[field.name]}"
                 )
         self._reader = reader
-        self._column_of = {field.id: index for index, field in enumerate(stored)}
+        self._column_by_field_id = {field.id: index for index, field in enumerate(stored)}
         self.fields: dict[str, Field] = {field.name: field for field in stored}
-        if len(self._column_of) < len(stored):
+        if len(self._column_by_field_id) < len(stored):
             raise CorruptDataError("two columns of an index have the same id")
 
     @property
     def num_rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return self._reader.metadata.num_rows
 
     @property
     def metadata(self) -> Mapping[str, bytes]:
-        """The metadata of its schema."""
+        """The metadata of the schema."""
         return self._reader.metadata.schema.metadata
 
     @property
     def cached_bytes(self) -> int:
-        """About how much memory it takes."""
+        """The approximate size in memory."""
         return min(self._reader.metadata.size_bytes, 2 * TAIL_BYTES)
 
     def read(self, read_ranges: ReadRanges, start: int, stop: int, *names: str) -> list[pa.Array]:
-        """Return the rows from `start` up to but not including `stop` of some columns."""
+        """Return the rows from `start` to `stop` of columns."""
         fields = [self.fields[name] for name in names]
-        return answer(self._reader.read(fields, self._column_of, start, stop), read_ranges)
+        return answer(self._reader.read(fields, self._column_by_field_id, start, stop), read_ranges)
 
     def whole(self, read_ranges: ReadRanges, most_bytes: int, *names: str) -> list[pa.Array]:
-        """Return all rows of some columns.
+        """Return all rows of columns.
+
+        A small file can contain a long string that many rows repeat, so columns of variable width
+        are read in groups of rows.
 
         Args:
             read_ranges: Reads the file.
-            most_bytes: How much memory they may take. A small file can state long strings that
-                many rows have, so they are read in groups.
+            most_bytes: The maximum size of the columns in memory.
             *names: The columns.
 
         Raises:
-            UnsupportedFeatureError: They take more.
+            UnsupportedFeatureError: The columns are larger.
             BadDataError: The file is damaged.
         """
         types = [self.fields[name].logical_type for name in names]
-        if not any(type_name.endswith(_OF_ANY_LENGTH) for type_name in types):
+        if not any(type_name.endswith(_VARIABLE_WIDTH) for type_name in types):
             return self.read(read_ranges, 0, self.num_rows, *names)
         columns: list[list[pa.Array]] = []
         num_bytes = 0
@@ -104,10 +106,10 @@ class IndexFile:
     def groups(
         self, read_ranges: ReadRanges, rows: Positions, most_bytes: int, *names: str
     ) -> Iterator[list[pa.Array]]:
-        """Yield some rows, ascending, of some columns, in groups of about `most_bytes` at most.
+        """Yield rows, ascending, of columns, in groups of at most about `most_bytes`.
 
-        How many bytes the rows of a group take is expected from those of the one before, which
-        has a sixteenth as many at least.
+        The size of a group is estimated from that of the previous group, which has at least a
+        sixteenth of its rows.
         """
         first, count = 0, _FIRST_GROUP
         while first < len(rows):
@@ -119,25 +121,25 @@ class IndexFile:
             count = max(1, min(16 * count, most_bytes * len(rows_of_group) // num_bytes))
 
     def rows(self, read_ranges: ReadRanges, rows: Positions, *names: str) -> list[pa.Array]:
-        """Return some rows, ascending, of some columns; at least one row."""
+        """Return one or more rows, ascending, of columns."""
         start, stop = int(rows[0]), int(rows[-1]) + 1
         if stop - start == len(rows):
             return self.read(read_ranges, start, stop, *names)
         fields = [self.fields[name] for name in names]
         asking: Asking[list[pa.Array]] = self._reader.take(
-            fields, self._column_of, rows.astype(np.uint64)
+            fields, self._column_by_field_id, rows.astype(np.uint64)
         )
         return answer(asking, read_ranges)
 
 
 @dataclass(frozen=True)
-class PartOfIndex:
-    """Where the files of an index, or of one segment of it, are stored.
+class IndexFolder:
+    """The files of an index, or of one segment of an index.
 
     Attributes:
-        store: Their store.
-        folder: Their folder in it.
-        sizes: Their sizes, by name, if the manifest states them.
+        store: The store.
+        folder: The folder of the files in the store.
+        sizes: The sizes of files by name, as far as the manifest states them.
     """
 
     store: Store
@@ -145,22 +147,22 @@ class PartOfIndex:
     sizes: Mapping[str, int]
 
     def ranges_of(self, name: str) -> ReadRanges:
-        """Return what reads bytes of a file."""
+        """Return a function that reads ranges of a file."""
         return lambda ranges: self.store.read_ranges(f"{self.folder}/{name}", ranges)
 
     def open(
         self, name: str, names: Mapping[str, str | None], most_bytes: int | None = None
     ) -> IndexFile:
-        """Open a file: one request, or up to three for a large one.
+        """Open a file with one request, or up to three for a large file.
 
         Args:
-            name: Its name.
-            names: The columns that it must have, as for `IndexFile`.
-            most_bytes: A larger file is not opened.
+            name: The name of the file.
+            names: The required columns, as for `IndexFile`.
+            most_bytes: The maximum size of the file.
 
         Raises:
-            BadDataError: It is damaged, or not what is expected.
-            NotFoundError: There is no such file.
+            BadDataError: The file is damaged, too large, or has other columns.
+            NotFoundError: The file does not exist.
         """
         size_bytes = self.sizes.get(name) or self.store.size(f"{self.folder}/{name}")
         if most_bytes is not None and size_bytes > most_bytes:

@@ -1,12 +1,11 @@
 """The indices of a version that filters can use, and their segments.
 
-An index serves if everything about it is known: a BTREE of version 0 or 1 or a BITMAP of version 0,
-on one column of a type with an order that is the same here and there, which its files have, too;
-with a stated coverage, and with files that no other index of the version has. In a table whose
-compactions leave a history of moved rows for its indices (a fragment reuse index), none serves.
+An index can be used if it is a BTREE of version 0 or 1 or a BITMAP of version 0, on one column,
+whose type has the same order in Lance and here and agrees with the index's files. Its coverage must
+be stated, and no other index of the version may have its files. If the table's compactions maintain
+a fragment reuse index, a history of moved rows, no index can be used.
 
-What was opened is kept by the process, under its kind and the names of its store and folder, which
-has a uuid.
+The process caches open indices by their kind, store and folder; the name of a folder is a uuid.
 """
 
 import logging
@@ -28,7 +27,7 @@ from lance_stream.read.indices.bitmap import Bitmap, open_bitmap
 from lance_stream.read.indices.btree import BTree, open_btree
 from lance_stream.read.indices.column_conditions import ColumnCondition
 from lance_stream.read.indices.evaluation import is_true_for_null
-from lance_stream.read.indices.index_file import PartOfIndex
+from lance_stream.read.indices.index_file import IndexFolder
 from lance_stream.read.skipping.row_ranges import Path
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
@@ -49,15 +48,15 @@ FAILURES: Final = (
     MemoryError,
     pa.ArrowException,
 )
-"""What a damaged index may raise; the scan does without it."""
+"""The errors that a damaged index may raise; then the scan does not use it."""
 
 MAX_CACHED_INDEX_BYTES: Final = 64 << 20
-"""How much memory open indices take at most, of all tables; their pages are kept apart."""
+"""The maximum size of the open indices of all tables, without their cached pages."""
 
 _log = logging.getLogger(__name__)
 
 _NEWEST_VERSIONS: Final = {"BTREE": 1, "BITMAP": 0}
-_TYPES: Final = re.compile(
+_ORDERED_TYPES: Final = re.compile(
     r"bool|u?int(8|16|32|64)|float|double|(large_)?string|(large_)?binary|date32:day"
     r"|timestamp:.*|decimal:128:.*"
 )
@@ -65,8 +64,8 @@ _TYPES: Final = re.compile(
 _OPEN: Final = Cache[str, BTree | Bitmap](MAX_CACHED_INDEX_BYTES, lambda index: index.cached_bytes)
 
 
-def forget_indices() -> None:
-    """Close all indices."""
+def clear_index_cache() -> None:
+    """Empty the cache of open indices."""
     _OPEN.clear()
 
 
@@ -75,20 +74,20 @@ class Segment:
     """A segment of an index on one column, in one version of a table.
 
     Attributes:
-        metadata: What the manifest says of it.
+        metadata: The manifest's metadata of the segment.
         kind: "BTREE" or "BITMAP".
-        field: Its column.
+        field: The indexed column.
     """
 
     metadata: IndexMetadata
     kind: str
     field: Field
 
-    def opened(self, table: TableVersion) -> tuple[BTree | Bitmap, PartOfIndex]:
-        """Return it, open, and what reads its files.
+    def open(self, table: TableVersion) -> tuple[BTree | Bitmap, IndexFolder]:
+        """Return the open segment, from the cache if possible, and its files.
 
         Raises:
-            BadDataError: It is damaged, or of a form that is not known.
+            BadDataError: The segment is damaged, or of an unknown form.
             NotFoundError: A file is missing.
         """
         metadata = self.metadata
@@ -96,25 +95,25 @@ class Segment:
         if metadata.base_id is not None:
             store = table.files.store_of_base(metadata.base_id)
         sizes = {file.path: file.size_bytes for file in metadata.files}
-        part = PartOfIndex(store, index_folder(metadata.uuid), sizes)
+        part = IndexFolder(store, index_folder(metadata.uuid), sizes)
         name = f"{self.kind} {store.uri}/{part.folder}"
 
-        def make() -> BTree | Bitmap:
+        def open_files() -> BTree | Bitmap:
             return open_btree(name, part) if self.kind == "BTREE" else open_bitmap(part)
 
-        index = _OPEN.get_or_make(name, make)
+        index = _OPEN.get_or_make(name, open_files)
         if index.logical_type != self.field.logical_type:
             raise CorruptDataError(
-                f"the index {metadata.name!r} has values of {index.logical_type}, but its column "
-                f"is a {self.field.logical_type}"
+                f"the index {metadata.name!r} has values of type {index.logical_type}, but its "
+                f"column has type {self.field.logical_type}"
             )
         return index, part
 
 
 def segments_by_column(table: TableVersion) -> dict[Path, list[list[Segment]]]:
-    """Return the indices that can serve filters, by column; each as its segments.
+    """Return the indices that filters can use, as lists of their segments, by column.
 
-    Only the manifest is read. A BTREE comes before a BITMAP on the same column.
+    Only the manifest is read. A BTREE index comes before a BITMAP index on the same column.
 
     Raises:
         CorruptDataError: The list of indices is damaged.
@@ -136,10 +135,12 @@ def segments_by_column(table: TableVersion) -> dict[Path, list[list[Segment]]]:
     segments_by_path: dict[Path, list[list[Segment]]] = {}
     for indices in by_name.values():
         if any(times[index.uuid] > 1 for index in indices):
-            report(CorruptDataError(f"the files of {indices[0].name!r} are listed twice"), table)
+            log_failure(
+                CorruptDataError(f"the files of {indices[0].name!r} are listed twice"), table
+            )
             continue
         column = leaves.get(indices[0].field_ids[0]) if indices[0].field_ids else None
-        if column is not None and _serves(indices, column[1]):
+        if column is not None and _is_usable(indices, column[1]):
             kind = kind_of(indices[0])
             segments = [Segment(index, kind, column[1]) for index in indices]
             segments_by_path.setdefault(column[0], []).append(segments)
@@ -154,14 +155,14 @@ def _listed(section: bytes) -> tuple[IndexMetadata, ...]:
 
 
 _COVERED: Final = ByIdentity[dict[bytes, Mask]](lambda _: {})
-"""By the list of a version's fragments: which of them a fragment bitmap has."""
+"""For the fragment list of a version: its covered fragments, by fragment bitmap."""
 
 
 def _covered(fragments: FragmentList, index: IndexMetadata) -> Mask:
     """Return which fragments of a version an index covers, (num_fragments,) booleans.
 
     Raises:
-        CorruptDataError: Its fragment bitmap is damaged.
+        CorruptDataError: The index's fragment bitmap is damaged.
     """
     cached = _COVERED.of(fragments)
     bitmap = index.fragment_bitmap
@@ -175,11 +176,11 @@ def _covered(fragments: FragmentList, index: IndexMetadata) -> Mask:
     return cached[bitmap]
 
 
-def _serves(indices: Sequence[IndexMetadata], field: Field) -> bool:
+def _is_usable(indices: Sequence[IndexMetadata], field: Field) -> bool:
     kinds = {kind_of(index) for index in indices}
     return (
         len(kinds) == 1
-        and _TYPES.fullmatch(field.logical_type) is not None
+        and _ORDERED_TYPES.fullmatch(field.logical_type) is not None
         and not field.extension_name
         and all(
             index.field_ids == (field.id,)
@@ -201,33 +202,33 @@ def _leaves(fields: Iterable[Field], above: Path = ()) -> Iterable[tuple[Path, F
 
 @dataclass(frozen=True)
 class Plan:
-    """How a segment serves a condition.
+    """The search of a segment for a condition.
 
     Attributes:
         segment: The segment.
         condition: The condition.
-        index: The segment, open.
-        part: What reads its files.
-        covered: (num_fragments,) which fragments of the version it covers.
-        positions: What of the index has to be read.
-        num_rows: How many entries that is, about.
+        index: The open segment.
+        part: The files of the segment.
+        covered: (num_fragments,) whether the segment covers the fragment.
+        positions: The pages of a BTREE, or the keys of a BITMAP, to read.
+        num_rows: The approximate number of their entries.
     """
 
     segment: Segment
     condition: ColumnCondition
     index: BTree | Bitmap
-    part: PartOfIndex
+    part: IndexFolder
     covered: Mask
     positions: npt.NDArray[np.int64]
     num_rows: int
 
     @property
     def has_addresses(self) -> bool:
-        """Whether its ids are row addresses, also in a table with stable row ids."""
+        """Whether the segment's ids are row addresses even if the table has stable row ids."""
         return refers_by_address(self.segment.metadata)
 
     def search(self, most: int) -> RowIds | None:
-        """Return the ids of rows for which the condition may be true; None if more than `most`.
+        """Return the ids of rows for which the condition is true; None if more than `most`.
 
         Raises:
             BadDataError: The index is damaged.
@@ -245,12 +246,15 @@ class Plan:
 def plan_index(
     table: TableVersion, segments: Sequence[Segment], condition: ColumnCondition
 ) -> list[Plan] | None:
-    """Return how the segments of an index serve a condition; None if they cannot.
+    """Plan the search of an index for a condition.
 
     Args:
         table: The version.
         segments: All segments of an index on the condition's column.
         condition: The condition.
+
+    Returns:
+        The search of each segment that covers fragments; None if the index cannot be used.
 
     Raises:
         LanceStreamError: The index is damaged; or another of `FAILURES`.
@@ -258,32 +262,34 @@ def plan_index(
     plans: list[Plan] = []
     arrow = field_to_arrow(segments[0].field).type
     if len(condition.path) > 1 and is_true_for_null(condition, arrow):
-        return None  # what an index has for rows whose struct is null is not known
+        return None  # it is unknown what an index contains for rows whose struct is null
     for segment in segments:
         covered = _covered(table.manifest.fragments, segment.metadata)
         if not covered.any():
             continue
-        index, part = segment.opened(table)
+        index, part = segment.open(table)
         live = int(table.row_counts.live[covered].sum())
         if isinstance(index, BTree):
             if index.num_entries < live:
                 raise CorruptDataError(
-                    f"the index {segment.metadata.name!r} has {index.num_entries} entries for "
+                    f"the index {segment.metadata.name!r} has only {index.num_entries} entries for "
                     f"{live} rows"
                 )
             positions, num_rows = index.plan(condition)
         else:
             if live and not index.num_keys:
                 raise CorruptDataError(
-                    f"the index {segment.metadata.name!r} has no key of {live} rows"
+                    f"the index {segment.metadata.name!r} has no key for {live} rows"
                 )
             positions, num_rows = index.plan(condition, live)
         plans.append(Plan(segment, condition, index, part, covered, positions, num_rows))
     return plans
 
 
-def report(error: BaseException, table: TableVersion) -> None:
-    """Log that an index could not be used."""
+def log_failure(error: BaseException, table: TableVersion) -> None:
+    """Log why an index cannot be used."""
     _log.info(
-        "a filter on %s is evaluated without indices, as one cannot be used: %s", table.uri, error
+        "a filter on %s is evaluated without indices because one cannot be used: %s",
+        table.uri,
+        error,
     )

@@ -1,20 +1,19 @@
-"""Finds which rows a filter may match, from the bounds of the values of each page.
+"""Excludes pages in which a filter cannot be true, by the bounds of their values.
 
-Only data files of version 0.1 have bounds (the manifest's row lineage has them, too: see
-`lineage_skipping`; and the pages of an index: see `indices.btree`). A page is skipped only if no
-value between its bounds makes the filter true; parts of the filter that bounds cannot decide may
-always be true:
+Only data files of version 0.1 have bounds. The zones of row lineage in the manifest
+(`lineage_skipping`) and the pages of an index (`indices.btree`) use the same rules. A page is
+skipped only if no value within its bounds makes the filter true:
 
-    column < 5         the page's smallest value is less
-    column = 5         5 is within the bounds (likewise for IN)
-    column IS NULL     the page has nulls, if that is known
-    a AND b            both may be true
-    a OR b             one may be true
-    anything else           may be true: NOT, LIKE, <>, two columns, arithmetic
+    column < 5         may be true if the page's smallest value is less
+    column = 5         may be true if 5 is within the bounds (and so for IN)
+    column IS NULL     may be true if the page has nulls, or if that is unknown
+    a AND b            may be true if both may be true
+    a OR b             may be true if one may be true
+    anything else      may be true: NOT, LIKE, <>, two columns, arithmetic
 
-Comparisons are evaluated on the smallest and largest values by the same rules as on rows, so that
-casts and mixed types mean the same. NaN is greater than any other number, and in data files outside
-all bounds: for a float column `>` and `>=` may be true anywhere, and so may `=` with NaN.
+Comparisons are evaluated on the smallest and largest values by the same rules as on rows, so casts
+and mixed types give the same results. NaN is greater than any other number, and the bounds in data
+files exclude it: for a float column, `>` and `>=` may be true on any page, and so may `=` with NaN.
 """
 
 from collections.abc import Mapping
@@ -39,18 +38,18 @@ _FEW_MEMBERS: Final = 16
 
 
 class ValueBounds(NamedTuple):
-    """The bounds of a column's values in each of n pages.
+    """The bounds of a column's values in each page.
 
     Attributes:
-        least: (n,) the smallest values; null where that is not known.
-        most: (n,) the largest values, likewise.
-        is_nan_outside: Whether floats may be NaN though the largest value is not.
-        has_nulls: (n,) whether there are nulls; None if it is not known.
+        minima: (num_pages,) the smallest value of each page; null if unknown.
+        maxima: (num_pages,) the largest value of each page; null if unknown.
+        excludes_nan: Whether the bounds ignore NaN, which any page may have then.
+        has_nulls: (num_pages,) whether the page has nulls; None if unknown.
     """
 
-    least: pa.Array
-    most: pa.Array
-    is_nan_outside: bool = True
+    minima: pa.Array
+    maxima: pa.Array
+    excludes_nan: bool = True
     has_nulls: Mask | None = None
 
 
@@ -72,7 +71,7 @@ def ranges_that_may_match(
 
     Args:
         predicate: The filter.
-        leaves: The leaves it names.
+        leaves: The leaf fields that it names, by path.
         bounds: The bounds of their pages in a file.
     """
     num_pages = len(bounds.batch_offsets) - 1
@@ -89,42 +88,45 @@ def ranges_that_may_match(
 def may_match(
     predicate: Expression,
     bounds: Mapping[str, tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]],
-    num_pieces: int,
+    num_zones: int,
 ) -> Mask:
-    """Return the pieces of rows in which a filter may be true.
+    """Return the zones (ranges of rows) in which a filter may be true.
 
     Args:
         predicate: The filter.
         bounds: Maps names of u64 columns without nulls to the smallest and largest value of each
-            piece; other columns may have any value.
-        num_pieces: How many pieces there are.
+            zone; other columns may have any value.
+        num_zones: The number of zones.
 
     Returns:
-        (num_pieces,) booleans. They are exact if each column that the filter names has a single
-        value in a piece.
+        (num_zones,) booleans, which are exact for zones in which each column of the filter has
+        a single value.
     """
     bounds_by_path: dict[Path, ValueBounds] = {
-        (name,): ValueBounds(pa.array(least), pa.array(most))
-        for name, (least, most) in bounds.items()
+        (name,): ValueBounds(pa.array(minima), pa.array(maxima))
+        for name, (minima, maxima) in bounds.items()
     }
-    may = pages_that_may_match(predicate.node, bounds_by_path, num_pieces)
+    may_be_true = pages_that_may_match(predicate.node, bounds_by_path, num_zones)
     if not bounds_by_path or any(path not in bounds_by_path for path in predicate.paths):
-        return may
-    single = may & np.logical_and.reduce([least == most for least, most in bounds.values()])
-    which = np.flatnonzero(single)
-    values = [pa.array(least[which]) for least, _ in bounds.values()]
+        return may_be_true
+    # Where each column has a single value, the filter itself is evaluated.
+    has_single_values = np.logical_and.reduce(
+        [minima == maxima for minima, maxima in bounds.values()]
+    )
+    zones = np.flatnonzero(may_be_true & has_single_values)
+    values = [pa.array(minima[zones]) for minima, _ in bounds.values()]
     try:
         answers = evaluate_predicate(
             predicate, pa.RecordBatch.from_arrays(values, names=list(bounds))
         )
     except InvalidInputError:
-        return may  # evaluating it on rows reports the error
-    may[which] = pc.fill_null(answers, False).to_numpy(zero_copy_only=False)
-    return may
+        return may_be_true  # evaluating the filter on rows reports the error
+    may_be_true[zones] = pc.fill_null(answers, False).to_numpy(zero_copy_only=False)
+    return may_be_true
 
 
 def pages_that_may_match(node: Node, bounds: Bounds, num_pages: int) -> Mask:
-    """Return the pages in which a node may be true, (num_pages,)."""
+    """Return the pages in which a node may be true, (num_pages,) booleans."""
     everywhere = np.ones(num_pages, np.bool_)
     if isinstance(node, nodes.Parentheses):
         return pages_that_may_match(node.operand, bounds, num_pages)
@@ -133,9 +135,9 @@ def pages_that_may_match(node: Node, bounds: Bounds, num_pages: int) -> Mask:
         parts = [pages_that_may_match(operand, bounds, num_pages) for operand in operands_of(node)]
         return np.asarray(combine.reduce(parts))
     if isinstance(node, nodes.Between):
-        return _compared(
+        return _compare_with_constant(
             nodes.GreaterOrEqual, node.operand, node.low, bounds, everywhere
-        ) & _compared(nodes.LessOrEqual, node.operand, node.high, bounds, everywhere)
+        ) & _compare_with_constant(nodes.LessOrEqual, node.operand, node.high, bounds, everywhere)
     if isinstance(node, nodes.Is) and isinstance(node.constant, nodes.Null):
         has_nulls = (
             bounds[path_of(node.operand)].has_nulls if _has_bounds(node.operand, bounds) else None
@@ -143,21 +145,21 @@ def pages_that_may_match(node: Node, bounds: Bounds, num_pages: int) -> Mask:
         return everywhere if has_nulls is None else has_nulls
     if isinstance(node, nodes.In):
         if len(node.members) > _FEW_MEMBERS:
-            return _listed(node, bounds, everywhere)
+            return _compare_with_members(node, bounds, everywhere)
         masks = [
-            _compared(nodes.Equal, node.operand, member, bounds, everywhere)
+            _compare_with_constant(nodes.Equal, node.operand, member, bounds, everywhere)
             for member in node.members
         ]
         return np.asarray(np.logical_or.reduce(masks)) if masks else everywhere
     if isinstance(node, nodes.Comparison) and type(node) in _MIRRORED:
         left, right = node.left, node.right
         if _is_column(left):
-            return _compared(type(node), left, right, bounds, everywhere)
-        return _compared(_MIRRORED[type(node)], right, left, bounds, everywhere)
+            return _compare_with_constant(type(node), left, right, bounds, everywhere)
+        return _compare_with_constant(_MIRRORED[type(node)], right, left, bounds, everywhere)
     return everywhere
 
 
-def _compared(
+def _compare_with_constant(
     kind: type[nodes.Comparison],
     column: Node,
     value: Node,
@@ -168,47 +170,48 @@ def _compared(
     if not _has_bounds(column, bounds) or any(map(_is_column, value.walk())):
         return everywhere
     path = path_of(column)
-    least, most, is_nan_outside, _ = bounds[path]
-    is_float = is_nan_outside and pa.types.is_floating(most.type)
-    if is_float and (
+    minima, maxima, excludes_nan, _ = bounds[path]
+    may_have_nan = excludes_nan and pa.types.is_floating(maxima.type)
+    if may_have_nan and (
         kind in (nodes.Greater, nodes.GreaterOrEqual)
         or (kind is nodes.Equal and not _is_number(value))
     ):
         return everywhere
     comparisons = {
-        nodes.Less: ((nodes.Less, least),),
-        nodes.LessOrEqual: ((nodes.LessOrEqual, least),),
-        nodes.Greater: ((nodes.Greater, most),),
-        nodes.GreaterOrEqual: ((nodes.GreaterOrEqual, most),),
-        nodes.Equal: ((nodes.LessOrEqual, least), (nodes.GreaterOrEqual, most)),
+        nodes.Less: ((nodes.Less, minima),),
+        nodes.LessOrEqual: ((nodes.LessOrEqual, minima),),
+        nodes.Greater: ((nodes.Greater, maxima),),
+        nodes.GreaterOrEqual: ((nodes.GreaterOrEqual, maxima),),
+        nodes.Equal: ((nodes.LessOrEqual, minima), (nodes.GreaterOrEqual, maxima)),
     }[kind]
-    may = everywhere
+    may_be_true = everywhere
     for comparison, bound in comparisons:
         node = comparison(column, value)
-        may = may & _true_or_unknown(node, path, bound)
-    return may
+        may_be_true = may_be_true & _true_or_unknown(node, path, bound)
+    return may_be_true
 
 
-def _listed(node: nodes.In, bounds: Bounds, everywhere: Mask) -> Mask:
+def _compare_with_members(node: nodes.In, bounds: Bounds, everywhere: Mask) -> Mask:
     """Return the pages in which a column may be one of many constants."""
     if not _has_bounds(node.operand, bounds):
         return everywhere
-    least, most, *_ = bounds[path_of(node.operand)]
+    minima, maxima, *_ = bounds[path_of(node.operand)]
     try:
-        members = listed_members(node, least.type)
+        members = listed_members(node, minima.type)
     except (InvalidInputError, NotFoundError, pa.ArrowException):
         return everywhere
     if len(members) < len(node.members):
-        return everywhere  # some are of another type, or null
+        return everywhere  # some members are null, or of another type
     ordered = members.unique().take(pc.sort_indices(members.unique()))
     values = ordered.to_numpy(zero_copy_only=False)
-    is_unknown = np.asarray(pc.or_(pc.is_null(least), pc.is_null(most)))
-    may = is_unknown.copy()
-    some = np.flatnonzero(~is_unknown)
-    first = np.searchsorted(values, least.take(some).to_numpy(zero_copy_only=False), "left")
-    stop = np.searchsorted(values, most.take(some).to_numpy(zero_copy_only=False), "right")
-    may[some] = first < stop
-    return may
+    is_unknown = np.asarray(pc.or_(pc.is_null(minima), pc.is_null(maxima)))
+    may_be_true = is_unknown.copy()
+    pages = np.flatnonzero(~is_unknown)
+    # A page may match if at least one member is within its bounds.
+    first = np.searchsorted(values, minima.take(pages).to_numpy(zero_copy_only=False), "left")
+    stop = np.searchsorted(values, maxima.take(pages).to_numpy(zero_copy_only=False), "right")
+    may_be_true[pages] = first < stop
+    return may_be_true
 
 
 def _has_bounds(column: Node, bounds: Bounds) -> bool:
@@ -216,7 +219,7 @@ def _has_bounds(column: Node, bounds: Bounds) -> bool:
 
 
 def _is_number(value: Node) -> bool:
-    """Return whether a value is known not to be NaN."""
+    """Return whether a constant is certainly not NaN."""
     try:
         number = evaluate_node(value, _ONE_ROW)
     except (InvalidInputError, NotFoundError, pa.ArrowException):
@@ -230,19 +233,20 @@ _ONE_ROW = pa.RecordBatch.from_arrays([pa.nulls(1)], names=[""])
 
 
 def _true_or_unknown(node: Node, path: Path, bound: pa.Array) -> Mask:
+    """Return the pages for whose bound a node is true, or whose bound is unknown."""
     everywhere = np.ones(len(bound), np.bool_)
     array = bound
     for name in reversed(path[1:]):
         array = pa.StructArray.from_arrays([array], names=[name])
     batch = pa.RecordBatch.from_arrays([array], names=[path[0]])
     try:
-        answered = evaluate_node(node, batch)
+        answers = evaluate_node(node, batch)
     except (InvalidInputError, NotFoundError, pa.ArrowException):
-        return everywhere  # evaluating it on rows reports the error
-    if isinstance(answered, pa.Scalar):
+        return everywhere  # evaluating the filter on rows reports the error
+    if isinstance(answers, pa.Scalar):
         return everywhere
     unknown = pc.is_null(bound)
-    return np.asarray(pc.or_(pc.fill_null(answered, False), unknown).to_numpy(zero_copy_only=False))
+    return np.asarray(pc.or_(pc.fill_null(answers, False), unknown).to_numpy(zero_copy_only=False))
 
 
 def _is_column(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Rows of a fragment as ranges; the parts of a filter that could exclude some of them."""
+"""Rows of a fragment as ranges, and the leaf columns of a filter."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class RowRanges:
     """Rows of a fragment as ranges.
 
     Attributes:
-        ranges: (start, stop), ascending, not empty, not adjacent.
+        ranges: (start, stop) row offsets; ascending, not empty, not adjacent.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -32,29 +32,36 @@ class RowRanges:
 
     @classmethod
     def of_pages(cls, starts: npt.NDArray[np.int64], chosen: Mask) -> "RowRanges":
-        """Return the rows of chosen pages; `starts` has one past the last row, too."""
+        """Return the rows of pages.
+
+        Args:
+            starts: (num_pages + 1,) i64, first row of each page, and one past the last row.
+            chosen: (num_pages,) which pages.
+        """
+        # Adjacent pages form one range: it starts and ends where `chosen` changes.
         edges = np.flatnonzero(np.diff(np.concatenate(([0], chosen.astype(np.int8), [0]))))
-        positions = starts[edges].reshape(-1, 2).tolist()
-        return cls(tuple((start, stop) for start, stop in positions if stop > start))
+        ranges = starts[edges].reshape(-1, 2).tolist()
+        return cls(tuple((start, stop) for start, stop in ranges if stop > start))
 
     def within(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the ranges within `start` to `stop`, cut there."""
+        """Return the parts of the ranges from `start` to `stop`."""
         cut = [(max(first, start), min(last, stop)) for first, last in self.ranges]
         return [(first, last) for first, last in cut if first < last]
 
     def intersection(self, other: "RowRanges") -> "RowRanges":
-        """Return the rows that are in both."""
+        """Return the rows that both contain."""
         return RowRanges(tuple(part for span in self.ranges for part in other.within(*span)))
 
     def choose(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the ascending row offsets that are within the ranges."""
+        """Return those of the ascending row offsets that are in the ranges."""
         edges = np.array(self.ranges, np.int64).reshape(-1)
+        # An offset is in a range if an odd number of starts and stops are at or before it.
         inside: Mask = np.searchsorted(edges, offsets, side="right") % 2 == 1
         return np.asarray(offsets[inside])
 
 
 def bounded_leaves(predicate: Expression | None, fields: Sequence[Field]) -> dict[Path, Field]:
-    """Return the leaves that a filter names, by path: columns, and parts of structs."""
+    """Return the leaf fields that a filter names, by path: columns, and fields of structs."""
     leaves: dict[Path, Field] = {}
     for path in predicate.paths if predicate is not None else ():
         below: Sequence[Field] = fields

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lance_stream.environment import Environment
 from lance_stream.errors import CommitConflictError, InvalidInputError
 from lance_stream.read.fragment import FragmentReader
-from lance_stream.read.prefetch import Read, read_ahead
+from lance_stream.read.prefetch import BatchRead, read_ahead
 from lance_stream.read.selections import Selection
 from lance_stream.read.units import unit_of
 from lance_stream.schema.fields import Field, Schema
@@ -137,7 +137,9 @@ def write_columns(
     deleted = table.deleted_offsets(fragment)
     reader = FragmentReader(unit)
     batches = read_ahead(
-        Read(partial(_compute, reader, selection, deleted, compute), reader.num_bytes_of(selection))
+        BatchRead(
+            partial(_compute, reader, selection, deleted, compute), reader.num_bytes_of(selection)
+        )
         for selection in reader.selections()
     )
     target = WriteTarget(

@@ -1,4 +1,4 @@
-"""The sets of rows in a BITMAP: bytes to ids."""
+"""Decoding the row sets of a BITMAP index."""
 
 import contextlib
 import struct
@@ -29,7 +29,7 @@ def encoded(parts: dict[int, set[int]]) -> bytes:
 
 
 @given(SETS)
-def test_the_ids_of_all_parts_come_back(parts: dict[int, set[int]]) -> None:
+def test_the_ids_of_all_parts_are_returned(parts: dict[int, set[int]]) -> None:
     """The high half of an id is the key of its part, and a dropped part would lose rows of a
     filter.
     """
@@ -128,6 +128,6 @@ def test_a_part_with_all_rows_is_not_supported() -> None:
 
 
 def test_a_missing_bitmap_is_damage() -> None:
-    """A null in place of the bytes must lead to a scan, not to a TypeError."""
+    """A null instead of bytes must lead to a scan, not to a TypeError."""
     with pytest.raises(BadDataError):
         decode_row_set(None, 10)

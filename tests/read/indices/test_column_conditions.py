@@ -1,4 +1,4 @@
-"""Which parts of a filter an index is asked."""
+"""The parts of a filter that indices can serve."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def shown(condition: Condition | None) -> str:
     ],
 )
 def test_parts_on_indexed_columns_are_served(text: str, expected: str) -> None:
-    """A part that an index cannot answer must widen the candidates, never narrow them."""
+    """A part that no index can serve must never exclude candidates."""
     assert shown(condition_of(parse_expression(text).node, INDEXED)) == expected
 
 

@@ -1,4 +1,4 @@
-"""Filters that indices of pylance serve: what is read, and when the rows are scanned instead."""
+"""Filters that pylance's indices serve: what is read, and when rows are scanned instead."""
 
 import logging
 import pickle
@@ -22,10 +22,10 @@ from lance_stream import Dataset
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.expressions.predicates import parse_expression
 from lance_stream.read.indices import bitmap, index_file
-from lance_stream.read.indices.btree import forget_pages
+from lance_stream.read.indices.btree import clear_page_cache
 from lance_stream.read.indices.candidates import candidate_rows
 from lance_stream.read.indices.index_file import IndexFile
-from lance_stream.read.indices.segments import forget_indices
+from lance_stream.read.indices.segments import clear_index_cache
 from lance_stream.read.scan import plan_scan
 from lance_stream.table.indices import (
     IndexMetadata,
@@ -59,17 +59,17 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def uri(made: Path, tmp_path: Path) -> Iterator[str]:
-    """A copy of the table, whose files a test may damage."""
+    """Return a copy of the table, whose files a test may damage."""
     shutil.copytree(made, tmp_path / "t")
-    forget_indices()
-    forget_pages()
+    clear_index_cache()
+    clear_page_cache()
     yield str(tmp_path / "t")
-    forget_indices()
-    forget_pages()
+    clear_index_cache()
+    clear_page_cache()
 
 
 class NotingStore:
-    """Notes what is read of another store."""
+    """Records what is read from another store."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -118,7 +118,7 @@ def test_one_key_reads_one_fragment(uri: str) -> None:
 
 @pytest.mark.parametrize("condition", ["x = 5", "id + 1 = 5", "id = x", "id = 5 OR x = 5"])
 def test_useless_indices_are_not_opened(uri: str, condition: str) -> None:
-    """Opening an index costs requests, which a condition that it cannot answer must not pay."""
+    """Opening an index costs requests, which are useless if it cannot serve the condition."""
     ds, store = noting(uri)
     ds.to_table(["id"], filter=condition)
     assert store.folders() == {"data"}
@@ -172,7 +172,7 @@ def test_served_filters_equal_a_scan(uri: str, condition: str) -> None:
 
 
 def test_indices_find_nulls(uri: str) -> None:
-    """A BITMAP stores nulls under a key of its own, which is easily left out."""
+    """A BITMAP index stores nulls under a separate key, which is easily left out."""
     with eager_indices() as counts:
         ds = lance_stream.open_dataset(uri)
         assert ds.count_rows("g IS NULL") == ROWS["g"].null_count
@@ -182,7 +182,7 @@ def test_indices_find_nulls(uri: str) -> None:
 
 
 def test_system_columns_narrow_served_rows(uri: str) -> None:
-    """Both give sets of rows, and the result is their intersection."""
+    """Both exclude rows, and the result is the intersection."""
     ds = lance_stream.open_dataset(uri)
     place = ROWS["id"].to_pylist().index(777)
     address = (place // 20_000 << 32) + place % 20_000
@@ -213,7 +213,7 @@ def test_served_filters_follow_later_changes(uri: str) -> None:
 
 
 def test_updates_and_deletes_use_the_index(uri: str) -> None:
-    """A delete by key in a large table must not scan it."""
+    """A delete by key must not scan a large table."""
     ds = lance_stream.open_dataset(uri)
     with eager_indices() as counts:
         ds = ds.update({"x": "-1.0"}, where="id = 9")
@@ -299,7 +299,7 @@ def in_reuse(index: IndexMetadata) -> IndexMetadata:
     ],
 )
 def test_unknown_index_details_lead_to_scans(uri: str, change: Any) -> None:
-    """An index of an unknown kind or version cannot be trusted to hold all matches."""
+    """An index of an unknown kind or version may not contain all matches."""
     ds = with_indices(lance_stream.open_dataset(uri), change)
     for condition in ("id = 777", "x = 5.0"):
         assert not is_served(ds, condition)
@@ -307,7 +307,7 @@ def test_unknown_index_details_lead_to_scans(uri: str, change: Any) -> None:
 
 
 def test_a_column_of_another_type_is_scanned(uri: str) -> None:
-    """Values of an index that has another type than the column compare wrongly."""
+    """Comparisons with an index of another type than the column would be wrong."""
     ds = lance_stream.open_dataset(uri)
     ds = with_indices(ds, lambda each: replace(each, field_ids=(2,)))
     assert not is_served(ds, "x < 5")
@@ -325,7 +325,7 @@ def test_coverage_of_all_fragments_is_not_expanded(uri: str) -> None:
 
 
 def test_damaged_coverage_names_its_index(uri: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Coverage is stored like deletions, and the log line must not blame a deletion file."""
+    """Coverage is stored like deletions, but the log line must not name a deletion file."""
     ds = with_indices(lance_stream.open_dataset(uri), with_damaged_coverage)
     with caplog.at_level(logging.INFO):
         assert keys(ds, "id = 777") == [777]
@@ -333,10 +333,8 @@ def test_damaged_coverage_names_its_index(uri: str, caplog: pytest.LogCaptureFix
     assert "deletion" not in caplog.text
 
 
-def test_files_that_two_indices_have_serve_neither(
-    uri: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Though both indices find what they need in one folder."""
+def test_indices_that_share_files_are_not_used(uri: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Both could be read, but one of them must be wrong."""
     folder = path_of(uri, "bitmap_page_lookup.lance").parent
     for name in ("page_lookup.lance", "page_data.lance"):
         shutil.copy(path_of(uri, name), folder)
@@ -350,8 +348,8 @@ def test_files_that_two_indices_have_serve_neither(
     assert "are listed twice" in caplog.text
 
 
-def test_an_index_is_kept_by_its_kind(uri: str) -> None:
-    """A version may name the files of a BTREE as those of a BITMAP; another one does not."""
+def test_open_indices_are_cached_by_kind(uri: str) -> None:
+    """A version may name the files of a BTREE index as those of a BITMAP index."""
     ds = lance_stream.open_dataset(uri)
     with no_indices():
         expected = keys(ds, "id IN (5, 777)")
@@ -384,7 +382,7 @@ def test_index_memory_errors_lead_to_scans(
 
 
 def replace_bitmap(uri: str, keys: pa.Array, bitmaps: list[bytes]) -> Dataset:
-    """Write the file of the BITMAP anew, with other keys and bitmaps."""
+    """Replace the file of the BITMAP index, with other keys and bitmaps."""
     path = path_of(uri, BITMAP)
     path.unlink()
     table = pa.table({"keys": keys, "bitmaps": pa.array(bitmaps, pa.binary())})
@@ -438,7 +436,7 @@ def test_bitmaps_without_keys_lead_to_scans(uri: str) -> None:
 
 
 def test_bitmaps_are_read_in_bounded_groups(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the keys has more than one byte of bitmaps, so all but the first come one by one."""
+    """Each key has more than one byte of bitmaps, so all but the first are read one by one."""
     asked: list[int] = []
     rows = IndexFile.rows
 
@@ -449,7 +447,7 @@ def test_bitmaps_are_read_in_bounded_groups(uri: str, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(IndexFile, "rows", noting)
     monkeypatch.setattr(index_file, "_FIRST_GROUP", 2)
-    monkeypatch.setattr(bitmap, "BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(bitmap, "BITMAP_READ_BYTES", 1)
     ds = lance_stream.open_dataset(uri)
     assert is_served(ds, "g IN (1, 2, 3, 4, 5)")
     assert asked == [2, 1, 1, 1]
@@ -459,7 +457,7 @@ def test_bitmaps_are_read_in_bounded_groups(uri: str, monkeypatch: pytest.Monkey
 
 
 def test_changed_bitmap_heads_lead_to_scans(uri: str) -> None:
-    """The number of its parts, the size of the first and the kind of its roaring bitmap."""
+    """Changes the number of parts, the size of the first part, and the kind of its bitmap."""
     path = path_of(uri, BITMAP)
     data = path.read_bytes()
     values, bitmaps = stored_bitmaps(uri)
@@ -474,7 +472,7 @@ def test_changed_bitmap_heads_lead_to_scans(uri: str) -> None:
             changed = bytearray(data)
             changed[start + place] ^= flipped
             path.write_bytes(changed)
-            forget_indices()
+            clear_index_cache()
             assert not is_served(ds, "g = 7"), (place, flipped)
             assert keys(ds, "g = 7") == expected
 
@@ -494,7 +492,7 @@ def path_of(uri: str, name: str) -> Path:
 def test_damaged_indices_lead_to_scans(
     uri: str, name: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Missing, cut and exchanged files must give the rows of a scan, with a log line."""
+    """Missing, truncated and exchanged files must give the rows of a scan, with a log line."""
     path = path_of(uri, name)
     data = path.read_bytes()
     ds = lance_stream.open_dataset(uri)
@@ -529,8 +527,8 @@ def test_changed_index_bytes_invent_no_rows(uri: str, name: str) -> None:
             place = dice.randrange(len(data)) if place is None else place
             changed[place] = dice.randrange(256)
         path.write_bytes(changed)
-        forget_indices()
-        forget_pages()
+        clear_index_cache()
+        clear_page_cache()
         found = keys(ds, CONDITION)
         assert len(set(found)) == len(found)
         assert set(found) <= set(expected)

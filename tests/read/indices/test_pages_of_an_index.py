@@ -1,4 +1,4 @@
-"""The list of a BTREE's pages: that of pylance is accepted, one that contradicts itself is not."""
+"""The page list of a BTREE index: pylance's is accepted, a contradictory one is not."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -17,9 +17,9 @@ from lance.indices import IndexConfig
 import lance_stream
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
 from lance_stream.read.indices import btree, index_file
-from lance_stream.read.indices.btree import DATA, LOOKUP, BTree, forget_pages, open_btree
-from lance_stream.read.indices.index_file import PartOfIndex
-from lance_stream.read.indices.segments import forget_indices
+from lance_stream.read.indices.btree import DATA, LOOKUP, BTree, clear_page_cache, open_btree
+from lance_stream.read.indices.index_file import IndexFolder
+from lance_stream.read.indices.segments import clear_index_cache
 from lance_stream.storage.locations import open_store
 from tests.eager_indices import eager_indices, no_indices
 
@@ -47,15 +47,15 @@ VALUES: dict[str, tuple[Sequence[Any], pa.DataType]] = {
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    forget_indices()
-    forget_pages()
+    clear_index_cache()
+    clear_page_cache()
     yield
-    forget_indices()
-    forget_pages()
+    clear_index_cache()
+    clear_page_cache()
 
 
 def indexed(uri: Path, column: pa.Array, page_rows: int) -> Path:
-    """Write a table of one column with a BTREE; returns the index's folder."""
+    """Write a table of one column with a BTREE index; return the index's folder."""
     ds = lance.write_dataset(pa.table({"a": column}), uri)
     ds.create_scalar_index("a", IndexConfig("btree", {"zone_size": page_rows}))
     (folder,) = (uri / "_indices").iterdir()
@@ -64,7 +64,7 @@ def indexed(uri: Path, column: pa.Array, page_rows: int) -> Path:
 
 def opened(folder: Path) -> BTree:
     store = open_store(str(folder.parent))
-    return open_btree("any", PartOfIndex(store, folder.name, {}))
+    return open_btree("any", IndexFolder(store, folder.name, {}))
 
 
 @pytest.mark.parametrize("num_nulls", [0, 3, 4, 9, 40])
@@ -85,7 +85,7 @@ def test_lists_that_pylance_writes_are_accepted(name: str, num_nulls: int, tmp_p
             assert found == ds.count_rows(condition)
 
 
-def test_an_index_of_no_rows_is_accepted(tmp_path: Path) -> None:
+def test_an_index_without_rows_is_accepted(tmp_path: Path) -> None:
     """pylance writes an index of an empty table without pages."""
     assert opened(indexed(tmp_path / "t", pa.array([], pa.int64()), 4)).num_entries == 0
 
@@ -100,7 +100,7 @@ LISTED: dict[str, list[int | None]] = {
 
 
 def relisted(folder: Path, changes: dict[str, list[int | None]], **metadata: str) -> None:
-    """Write the list of pages anew, with other values in some columns."""
+    """Replace the list of pages, with other values in some columns."""
     path = folder / LOOKUP
     table = LanceFileReader(str(path)).read_all().to_table()
     assert table.to_pydict() == LISTED
@@ -185,9 +185,9 @@ def test_sizes_are_compared_before_rows_are_read(
     folder = indexed(tmp_path / "t", ROWS, 4)
     relisted(folder, {}, batch_size="1")
     monkeypatch.setattr(index_file.IndexFile, "read", never_read)
-    with pytest.raises(CorruptDataError, match="5 pages of an index are listed, but its 20"):
+    with pytest.raises(CorruptDataError, match="an index lists 5 pages, but its 20"):
         opened(folder)
-    monkeypatch.setattr(btree, "MOST_PAGES", 4)
+    monkeypatch.setattr(btree, "MAX_PAGES", 4)
     with pytest.raises(UnsupportedFeatureError, match="5 pages, more than 4"):
         opened(folder)
 
@@ -196,10 +196,10 @@ def never_read(*_: Any) -> Any:
     raise AssertionError("rows are read")
 
 
-def test_bounds_that_take_much_memory_are_not_kept(
+def test_bounds_that_need_much_memory_are_not_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small file may list a long string for each of many pages."""
+    """A small file may state a long string for each of many pages."""
     folder = indexed(tmp_path / "t", pa.array(["x" * 1000] * 500), 1)
     opened(folder)
     asked: list[int] = []
@@ -210,7 +210,7 @@ def test_bounds_that_take_much_memory_are_not_kept(
         return rows(self, read_ranges, wanted, *names)
 
     monkeypatch.setattr(index_file.IndexFile, "rows", noting)
-    monkeypatch.setattr(btree, "MOST_BOUND_BYTES", 200_000)
+    monkeypatch.setattr(btree, "MAX_BOUND_BYTES", 200_000)
     with pytest.raises(BadDataError, match="more than 200000 bytes"):
         opened(folder)
     assert sum(asked) < 200

@@ -1,4 +1,4 @@
-"""Filters over row ids and versions choose the same rows, and open only the files they must."""
+"""Filters on row ids and versions select the same rows, and open only the files they need."""
 
 import random
 import uuid
@@ -145,7 +145,7 @@ def test_rows_are_found_by_id_and_address(ds: Dataset) -> None:
 
 
 def test_fragments_are_read_from_matching_rows() -> None:
-    """From the first row that can match to the last."""
+    """A work unit starts with the first row that can match, and ends with the last."""
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     for first in (0, 10, 20):
         made = made.append(rows(first, first + 10))
@@ -159,7 +159,7 @@ def test_fragments_are_read_from_matching_rows() -> None:
 
 @pytest.mark.floors
 def test_large_id_ranges_are_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The predicate is evaluated on a part of the rows."""
+    """The filter is evaluated on a part of the rows only."""
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     made = made.append(rows(0, 30_000))
     evaluated: list[int] = []
@@ -175,18 +175,18 @@ def test_large_id_ranges_are_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(evaluated) == [30_000 % 4096, 4096, 4096]
 
 
-def test_listed_ids_are_not_taken_for_a_range() -> None:
-    """Numbers without gaps in any order, which begin within a piece of as many rows."""
+def test_listed_ids_are_not_treated_as_a_range() -> None:
+    """Listed ids may be in any order even if they have no gaps, so their zone is not split."""
     listed = 8000 + np.random.default_rng(1).permutation(1000).astype(np.uint64)
     ids = np.concatenate([np.arange(8000, dtype=np.uint64), listed])
     parts = [RowIdSequence.from_range(0, 8000), RowIdSequence.from_array(listed)]
-    pieces = lineage_skipping._pieces_of_ids(RowIdSequence.concat(parts))
-    pieces = pieces.cut(lineage_skipping._ROWS_IN_A_PIECE)
-    assert len(pieces.ends) == 4
-    for own, least, most in zip(
-        np.split(ids, pieces.ends[:-1]), pieces.least, pieces.most, strict=True
+    zones = lineage_skipping._zones_of_ids(RowIdSequence.concat(parts))
+    zones = zones.split(lineage_skipping._ROWS_PER_ZONE)
+    assert len(zones.ends) == 4
+    for ids_of_zone, minimum, maximum in zip(
+        np.split(ids, zones.ends[:-1]), zones.minima, zones.maxima, strict=True
     ):
-        assert least <= own.min() <= own.max() <= most
+        assert minimum <= ids_of_zone.min() <= ids_of_zone.max() <= maximum
 
 
 def test_verbs_can_filter_by_row_versions(ds: Dataset) -> None:
@@ -253,7 +253,7 @@ FILTERS = st.recursive(
 @given(text=FILTERS)
 @pytest.mark.essential
 def test_filters_choose_exactly_the_matching_rows(ds: Dataset, text: str) -> None:
-    """Skipped fragments must hold no match: the full evaluation of the condition is the judge."""
+    """Skipped fragments must have no match, according to the full evaluation of the condition."""
     (rows_there,) = everything(ds).combine_chunks().to_batches()
     chosen = rows_there.filter(evaluate_predicate(parse_expression(text), rows_there))
     assert ds.to_table(["id"], text)["id"].to_pylist() == chosen["id"].to_pylist()
@@ -261,7 +261,7 @@ def test_filters_choose_exactly_the_matching_rows(ds: Dataset, text: str) -> Non
 
 @pytest.mark.oracle
 def test_pylance_chooses_the_same_rows(tmp_path: Path) -> None:
-    """Row ids and row versions that pylance wrote must mean the same to both."""
+    """Row ids and row versions that pylance wrote must have the same meaning for both."""
     uri = str(tmp_path / "t")
     lance.write_dataset(rows(0, 20), uri, enable_stable_row_ids=True, max_rows_per_file=6)
     theirs = lance.write_dataset(rows(20, 30), uri, mode="append")
@@ -306,7 +306,7 @@ def test_many_fragments_are_evaluated_at_once() -> None:
 
 
 def test_damaged_sequences_fail_when_read(ds: Dataset) -> None:
-    """Planning keeps the fragment and leaves the error to the reader."""
+    """Planning includes the fragment, so the reader reports the error."""
     fragments = ds.table.manifest.fragments
     broken = replace(fragments[1], created_at_versions=b"\xff\xff")
     manifest = replace(ds.table.manifest, fragments=fragments.replaced({1: broken}))
@@ -319,19 +319,17 @@ def test_damaged_sequences_fail_when_read(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1024])
-def test_pieces_of_any_row_ids_have_their_bounds(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A bound that leaves out one row id skips its row."""
-    monkeypatch.setattr(lineage_skipping, "_IDS_IN_A_PIECE", size)
+def test_zones_of_any_row_ids_have_their_bounds(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound that excludes a row id would skip its row."""
+    monkeypatch.setattr(lineage_skipping, "_IDS_PER_ZONE", size)
     dice = random.Random(size)
     shuffled = dice.sample(range(1000), 37)
     holes = [number for number in range(2000, 2100) if number % 9]
     for row_ids in ([5], shuffled, [*range(7, 30)], holes, [*range(40), *shuffled, *holes]):
         sequence = decode_row_ids(encode_row_ids(row_ids))
-        pieces = lineage_skipping._pieces_of_ids(sequence)
-        assert int(pieces.ends[-1]) == len(row_ids)
-        begins = [0, *pieces.ends.tolist()[:-1]]
-        for begin, stop, least, most in zip(begins, *map(list, pieces), strict=True):
-            some = row_ids[begin:stop]
-            assert (least, most) == (min(some), max(some))
+        zones = lineage_skipping._zones_of_ids(sequence)
+        assert int(zones.ends[-1]) == len(row_ids)
+        starts = [0, *zones.ends.tolist()[:-1]]
+        for start, stop, minimum, maximum in zip(starts, *map(list, zones), strict=True):
+            some = row_ids[start:stop]
+            assert (minimum, maximum) == (min(some), max(some))

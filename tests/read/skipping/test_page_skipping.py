@@ -52,7 +52,7 @@ def ds() -> Dataset:
 
 @pytest.fixture(scope="module")
 def plain() -> Dataset:
-    """The same rows in a file without bounds."""
+    """Return the same rows in a file without bounds."""
     made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", ROWS.schema)
     return made.append(ROWS)
 
@@ -114,7 +114,7 @@ def test_only_pages_that_may_match_are_read(ds: Dataset, predicate: str, num_pag
 
 
 def test_skipped_pages_skip_other_columns_too(ds: Dataset) -> None:
-    """The large columns are where skipping saves most."""
+    """Skipping saves most on large columns."""
     assert bytes_read(ds, "i >= 32768", ["i", "big"]) <= 2 * PAGE * 8 + 2000
 
 
@@ -146,7 +146,7 @@ PREDICATES = [
 @pytest.mark.floors
 @pytest.mark.parametrize("predicate", PREDICATES)
 def test_rows_are_the_same_as_without_bounds(ds: Dataset, plain: Dataset, predicate: str) -> None:
-    """Nulls, NaN and truncated strings make bounds easy to misread, which would lose rows."""
+    """Bounds of nulls, NaN and truncated strings are easy to get wrong, which would lose rows."""
     found = ds.to_table(filter=predicate)
     assert found.num_rows
     expected = plain.to_table(filter=predicate)
