@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import Field
-from lance_stream.schema.system_columns import SYSTEM_COLUMNS
+from lance_stream.schema.system_columns import CHANGE_COLUMNS, SYSTEM_COLUMNS
 from lance_stream.schema.types.logical_types import STRUCT
 
 
@@ -32,8 +32,15 @@ def check_new_name(name: object, *, is_part: bool = False) -> None:
             "separates the parts of a struct"
         )
     if name in SYSTEM_COLUMNS and not is_part:
+        remedy = (
+            "To apply the changes of a feed, use mode='apply_changes'; to store them as rows, "
+            "rename its columns, such as _change_type to change_type, or leave them out"
+            if name in CHANGE_COLUMNS.names
+            else "Rename the column, or leave it out"
+        )
         raise InvalidInputError(
-            f"a column must not be called {name!r}: the name is reserved for a system column"
+            f"a column must not be called {name!r}: the name is reserved for a system column. "
+            f"{remedy}"
         )
 
 
