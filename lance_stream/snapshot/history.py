@@ -14,7 +14,8 @@ from lance_stream.storage.store import Store
 from lance_stream.table.changes.row_counts import RowCounts, count_changed_rows
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations.operation import SupportedOperation, operation_name
+from lance_stream.table.operations.operation import Operation, SupportedOperation, operation_name
+from lance_stream.table.operations.rows import Overwrite
 from lance_stream.table.operations.transaction import (
     Transaction,
     decode_transaction,
@@ -33,7 +34,8 @@ class VersionInfo:
     Attributes:
         version: Its number.
         timestamp: When it was committed, in UTC; None if its writer did not record it.
-        operation: The operation, for example "Append"; None if its transaction no longer exists.
+        operation: The operation, for example "Append", or "Create" for the overwrite that created
+            the table; None if its transaction no longer exists.
         num_rows: How many live rows it has; None if its manifest does not state it, as with old
             writers: `Dataset.count_rows` reads the files.
         properties: The properties that the writer stored in its transaction.
@@ -135,7 +137,7 @@ def _describe(
     described = VersionInfo(
         version=table.version,
         timestamp=timestamp_of(table.manifest),
-        operation=operation_name(transaction.operation) if transaction else None,
+        operation=_name(table.version, transaction.operation) if transaction else None,
         num_rows=None if None in rows else sum(row or 0 for row in rows),
         properties=dict(transaction.properties) if transaction else {},
     )
@@ -144,6 +146,13 @@ def _describe(
     operation = transaction.operation if transaction else None
     counts = count_changed_rows(older, table.manifest, operation)
     return described if counts is None else described.with_row_counts(counts)
+
+
+def _name(version: int, operation: Operation) -> str:
+    """Return the name of a version's operation: the format creates a table by an overwrite."""
+    if version == 1 and isinstance(operation, Overwrite):
+        return "Create"
+    return operation_name(operation)
 
 
 def read_transaction(store: Store, manifest: Manifest) -> Transaction | None:

@@ -192,7 +192,7 @@ def test_log_lists_versions_newest_first(run: Run, ds: Dataset) -> None:
         ("4", "Update", 5, 0, 1, 0),
         ("3", "Append", 5, 2, 0, 0),
         ("2", "Append", 3, 3, 0, 0),
-        ("1", "Overwrite", 0, 0, 0, 0),
+        ("1", "Create", 0, 0, 0, 0),
     ]
     limited = objects(answer(run, "log", ds.uri, "--json", "--limit", "2"))
     assert [(row["version"], row["operation"]) for row in limited] == [

@@ -185,7 +185,7 @@ def test_versions_list_their_operations(ds: Dataset) -> None:
     listed = ds.versions()
     assert [file.version for file in listed] == [1, 2, 3, 4, 5]
     assert [file.operation for file in listed] == [
-        "Overwrite",
+        "Create",
         "Append",
         "Append",
         "Delete",

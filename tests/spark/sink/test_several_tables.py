@@ -244,7 +244,7 @@ def test_added_columns_commit_before_atomic_rows(
     file_stream.run(sinks)
     assert tables.found()[0] == [*range(20)]
     ds = lance_stream.open_dataset(tables.orders, storage_options=tables.options)
-    assert [version.operation for version in ds.versions()] == ["Overwrite", "Merge", "Update"]
+    assert [version.operation for version in ds.versions()] == ["Create", "Merge", "Update"]
 
 
 def test_bad_rows_are_set_aside_for_each_table(file_stream: Any, tmp_path: Path) -> None:

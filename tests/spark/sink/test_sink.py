@@ -64,7 +64,7 @@ def test_each_file_becomes_a_version(file_stream: Any, uri: str) -> None:
     assert table.has_stable_row_ids
     assert table.file_version == "2.2"
     assert table.to_table().sort_by("id").equals(pa.concat_tables(batches))
-    assert [version.operation for version in table.versions()] == ["Overwrite"] + ["Append"] * 2
+    assert [version.operation for version in table.versions()] == ["Create"] + ["Append"] * 2
     assert [version.num_rows for version in table.versions()] == [3, 4, 6]
     assert query_id in str(table.versions()[-1].properties)
     assert table.verify() == []

@@ -47,7 +47,7 @@ def test_history_has_a_row_per_version(sql: Any, uri: str) -> None:
     history = sql(f"SELECT * FROM lance_history('{uri}') ORDER BY version")
     assert [row["version"] for row in history] == [1, 2, 3]
     assert [row["num_rows"] for row in history] == [3, 5, 4]
-    assert [row["operation"] for row in history] == ["Overwrite", "Append", "Delete"]
+    assert [row["operation"] for row in history] == ["Create", "Append", "Delete"]
     changed = [(row["rows_inserted"], row["rows_updated"], row["rows_deleted"]) for row in history]
     assert changed == [(3, 0, 0), (2, 0, 0), (0, 0, 1)]
     theirs = [version["timestamp"] for version in lance.dataset(uri).versions()]

@@ -100,7 +100,7 @@ def test_a_batch_updates_and_inserts(session: Any, uri: str) -> None:
     after = ds.to_table(with_row_id=True).sort_by("id")
     assert after["_rowid"][:3] == before.sort_by("id")["_rowid"]
     assert (ds.version, ds.verify()) == (2, [])
-    assert [version.operation for version in ds.versions()] == ["Overwrite", "Update"]
+    assert [version.operation for version in ds.versions()] == ["Create", "Update"]
     keys = {field.name: field.primary_key_position for field in ds.table.schema.fields}
     assert keys == {"id": 0, "x": None}
     kinds = ds.changes(1, pre_images=False).read_all()["_change_type"].to_pylist()
