@@ -1,8 +1,8 @@
-"""The figures of a report, as traces of Plotly.
+"""The figures of a report, as Plotly traces.
 
-A figure over versions has one value for each of them; the page lets the reader choose whether its
+A figure over versions has one value per version; on the page, the reader chooses whether its
 horizontal axis shows version numbers or time. Colors are names (`--inserted`), which the page's
-style defines for light and dark.
+style sheet defines for the light and the dark theme.
 
 Plotly interprets tags in hover texts, so every text from the table is escaped (`plain`).
 """
@@ -33,11 +33,11 @@ class Figure:
         key: Its id in the page.
         title: Its heading.
         note: A sentence below the heading.
-        traces: Traces of Plotly. Those of a figure over versions have no `x` unless they have
-            values for some versions only: then `at`, indices into the versions.
-        layout: Plotly's layout, beyond the page's.
-        is_over_versions: Whether the horizontal axis is the versions.
-        height: In pixels.
+        traces: Plotly traces. In a figure over versions they have no `x`: the page adds it. If a
+            trace has values for some versions only, `at` has their indices among the versions.
+        layout: Additions to the page's Plotly layout.
+        is_over_versions: Whether the horizontal axis shows the versions.
+        height: The height in pixels.
     """
 
     key: str
@@ -49,7 +49,7 @@ class Figure:
     height: int = 260
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the page's script draws."""
+        """Return the figure as input of the page's script."""
         return {
             "key": self.key,
             "traces": list(self.traces),
@@ -76,7 +76,7 @@ def figures_of(series: Series) -> list[Figure]:
 
 
 def plain(text: str) -> str:
-    """Return a text in which Plotly finds no tags, and nobody an invisible character."""
+    """Return a text without tags for Plotly and without invisible characters."""
     printable = "".join(
         character if character.isprintable() else "\N{MIDDLE DOT}" for character in text
     )
@@ -109,7 +109,9 @@ def _rows(series: Series) -> Figure:
 
 def _changes(series: Series) -> Figure:
     traces: list[dict[str, Any]] = []
-    unknown = [at for at, version in enumerate(series.versions) if version.info.row_counts is None]
+    unknown = [
+        index for index, version in enumerate(series.versions) if version.info.row_counts is None
+    ]
     for name, attribute, sign in _CHANGES:
         counts = [getattr(version.info, attribute) for version in series.versions]
         traces.append(
@@ -135,7 +137,7 @@ def _changes(series: Series) -> Figure:
                 "hovertemplate": "rows unknown<extra></extra>",
             }
         )
-    note = "Deleted rows count downwards."
+    note = "Deleted rows are shown below the axis."
     if unknown:
         note += " A cross marks a version whose changes the manifests do not state."
     layout = {"barmode": "relative", "bargap": 0.15 if len(series.versions) < 150 else 0}
@@ -144,8 +146,8 @@ def _changes(series: Series) -> Figure:
 
 def _operations(series: Series) -> Figure:
     by_name: dict[str, list[int]] = {}
-    for at, version in enumerate(series.versions):
-        by_name.setdefault(version.info.operation or "unknown", []).append(at)
+    for index, version in enumerate(series.versions):
+        by_name.setdefault(version.info.operation or "unknown", []).append(index)
     order = sorted(by_name, key=lambda name: len(by_name[name]))
     traces = [
         {
@@ -156,7 +158,7 @@ def _operations(series: Series) -> Figure:
             "marker": {"size": 9, "symbol": "diamond" if name == "Rewrite" else "circle"},
             "at": by_name[name],
             "y": [plain(name)] * len(by_name[name]),
-            "text": [_described(series.versions[at]) for at in by_name[name]],
+            "text": [_hover_text(series.versions[index]) for index in by_name[name]],
             "hovertemplate": "%{text}<extra></extra>",
         }
         for name in order
@@ -167,7 +169,7 @@ def _operations(series: Series) -> Figure:
     return Figure("operations", "Operations", note, traces, layout, height=height)
 
 
-def _described(size: VersionSize) -> str:
+def _hover_text(size: VersionSize) -> str:
     info = size.info
     lines = [f"<b>version {info.version}</b>: {plain(info.operation or 'unknown')}"]
     if info.timestamp is not None:
@@ -196,10 +198,12 @@ def _fragment_counts(series: Series) -> Figure:
     counts = [version.fragments for version in series.versions]
     traces = [_line("fragments", "fragments", counts, "%{y:,} fragments", step=True)]
     compactions = [
-        at for at, version in enumerate(series.versions) if version.info.operation == "Rewrite"
+        index
+        for index, version in enumerate(series.versions)
+        if version.info.operation == "Rewrite"
     ]
     if compactions:
-        before = [counts[max(at - 1, 0)] for at in compactions]
+        before = [counts[max(index - 1, 0)] for index in compactions]
         traces.append(
             {
                 "type": "scatter",
@@ -208,7 +212,7 @@ def _fragment_counts(series: Series) -> Figure:
                 "color": "compaction",
                 "marker": {"size": 10, "symbol": "diamond"},
                 "at": compactions,
-                "y": [counts[at] for at in compactions],
+                "y": [counts[index] for index in compactions],
                 "customdata": before,
                 "hovertemplate": "compacted from %{customdata:,} to %{y:,}<extra></extra>",
             }
@@ -253,7 +257,7 @@ def _fragment_sizes(series: Series) -> Figure | None:
 def _latency(series: Series) -> Figure | None:
     if not series.commits:
         return None
-    index_of = {version.info.version: at for at, version in enumerate(series.versions)}
+    index_of = {version.info.version: index for index, version in enumerate(series.versions)}
     names = [
         *_PHASES,
         *sorted({name for commit in series.commits for name in commit.seconds}.difference(_PHASES)),
@@ -277,7 +281,7 @@ def _latency(series: Series) -> Figure | None:
         "bargap": 0.15 if len(series.commits) < 150 else 0,
         "yaxis": {"ticksuffix": " s"},
     }
-    note = "Seconds per phase of a micro-batch, as its sink reported them."
+    note = "Seconds per phase of a micro-batch, as reported by its sink."
     return Figure("latency", "Commit latency by phase", note, traces, layout)
 
 

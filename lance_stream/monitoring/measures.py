@@ -1,7 +1,7 @@
-"""The current figures of a table: its size, compaction backlog, indices, and consumers' lag.
+"""The current measures of a table: size, compaction backlog, index coverage, consumers' lag.
 
-They are read when somebody asks for them, never by a batch. What a version tells of itself is
-cached, so asking again without a new version costs one look for it, and the consumers' tags.
+They are read on request, never by a batch. The measures of a version are cached: without a new
+version, a request only checks for one and reads the consumers' tags.
 """
 
 import threading
@@ -22,22 +22,23 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.changes.row_counts import RowCounts, count_changed_rows
 from lance_stream.table.version_marks import mark_of
 
-COUNTED_AT_ONCE: Final = 64
-"""In how many versions rows are counted for one answer; later answers continue."""
+COUNTED_PER_CALL: Final = 64
+"""The number of versions whose changed rows one call counts; later calls continue."""
 
 MAX_COUNTED: Final = 10_000
-"""How far behind a consumer may be for its rows to be counted, in versions."""
+"""The number of newest versions whose rows are counted; with a larger lag, `rows` is None."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLag:
-    """How far a consumer is behind the newest version.
+    """The lag of a consumer behind the newest version.
 
     Attributes:
-        name: Its name.
-        versions: How many versions it has yet to read.
-        rows: How many rows these inserted, updated and deleted; None until all are counted.
-        seconds: The age of the oldest of them; 0 if there is none, None if it has no timestamp.
+        name: The consumer's name.
+        versions: The number of versions that it has yet to read.
+        rows: The number of rows that these inserted, updated and deleted; None until all are
+            counted.
+        seconds: The age of the oldest of them; 0 without a lag, None if it has no timestamp.
     """
 
     name: str
@@ -48,12 +49,12 @@ class ConsumerLag:
 
 @dataclass(frozen=True, slots=True)
 class IndexMeasure:
-    """How many of the table's rows an index covers.
+    """The coverage of an index.
 
     Attributes:
-        name: Its name.
-        unindexed_rows: Live rows that it does not cover.
-        coverage: The share of the live rows that it covers, 0 to 1.
+        name: The index's name.
+        unindexed_rows: The number of live rows that it does not cover.
+        coverage: The fraction of the live rows that it covers, 0 to 1.
     """
 
     name: str
@@ -63,19 +64,19 @@ class IndexMeasure:
 
 @dataclass(frozen=True, slots=True)
 class TableMeasures:
-    """The numbers of a table at one moment.
+    """The measures of a table at one moment.
 
     Attributes:
         version: The newest version.
-        rows: Its live rows.
-        deleted_rows: Its deleted rows that are still in data files.
-        fragments: Its fragments.
-        small_fragments: Fragments that `compact()` would rewrite.
+        rows: The number of its live rows.
+        deleted_rows: The number of its deleted rows that are still in data files.
+        fragments: The number of its fragments.
+        small_fragments: The number of fragments that `compact()` would rewrite.
         data_bytes: The size of its data files; None if a writer did not record it.
-        committed_at: When it was committed, in seconds since 1970; None if not recorded.
-        age_seconds: How long ago that was.
-        consumers: The readers of its change feed.
-        indices: Its indices, except those whose writers did not state their coverage.
+        committed_at: The time of its commit, in seconds since 1970; None if not recorded.
+        age_seconds: The time since then.
+        consumers: The consumers of the change feed.
+        indices: The indices, except those whose writers did not state their coverage.
     """
 
     version: int
@@ -106,7 +107,7 @@ class _CountedRows:
 
 
 class TableWatch:
-    """Measures one table, again and again; may be shared by threads.
+    """Measures one table repeatedly. Threads can share it.
 
     Args:
         uri: The table's location.
@@ -129,11 +130,11 @@ class TableWatch:
         self._lock = threading.Lock()
 
     def measure(self) -> TableMeasures:
-        """Return the table's numbers now.
+        """Return the table's current measures.
 
         Raises:
             NotFoundError: There is no table yet.
-            LanceStreamError, OSError: It cannot be read.
+            LanceStreamError, OSError: The table cannot be read.
         """
         with self._lock:
             last_table, self._table = self._table, None
@@ -141,15 +142,15 @@ class TableWatch:
             if last_table is not None:
                 with suppress(TableReplacedError):
                     table = newest_of_same(last_table)
-            if table is None:  # the first time, the last one failed, or it is another table now
+            if table is None:  # the first call, one after a failure, or the table was replaced
                 self._size = None
                 self._counted.clear()
                 table = open_newest(self.uri, self._options)
-            measured = self._measured(table)
+            measures = self._measures_of(table)
             self._table = table
-            return measured
+            return measures
 
-    def _measured(self, table: TableVersion) -> TableMeasures:
+    def _measures_of(self, table: TableVersion) -> TableMeasures:
         now = self._environment.now_nanos() / 1e9
         committed_at = _seconds(table)
         mark = f"{table.version} {mark_of(table.manifest)}"
@@ -171,9 +172,9 @@ class TableWatch:
 
     def _lags(self, table: TableVersion, now: float) -> tuple[ConsumerLag, ...]:
         finished: dict[str, int] = {}
-        for consumer in list_consumers(table.refs):  # one with both tags has finished a version
-            has_read = consumer.version if not consumer.is_beginning else consumer.version - 1
-            finished[consumer.name] = max(has_read, finished.get(consumer.name, 0))
+        for consumer in list_consumers(table.refs):  # can have a tag of each kind
+            version = consumer.version - 1 if consumer.is_beginning else consumer.version
+            finished[consumer.name] = max(version, finished.get(consumer.name, 0))
         if not finished:
             self._counted.clear()
             return ()
@@ -202,15 +203,15 @@ class TableWatch:
         )
 
     def _count(self, table: TableVersion, versions: list[int]) -> None:
-        """Count the rows of some versions that have not been counted yet, and forget older ones."""
+        """Count the rows of versions that have not been counted yet, and forget older versions."""
         targets = versions[-MAX_COUNTED:]
         for version in self._counted.keys() - set(targets):
             del self._counted[version]
         uncounted = [version for version in targets if version not in self._counted]
         differences = RowDifferences(table)
-        for version in uncounted[:COUNTED_AT_ONCE]:
-            with suppress(NotFoundError):  # cleaned up since it was listed
-                self._counted[version] = _counted(table, version, differences)
+        for version in uncounted[:COUNTED_PER_CALL]:
+            with suppress(NotFoundError):  # cleaned up after the listing
+                self._counted[version] = _count_rows(table, version, differences)
 
 
 def _size_of(table: TableVersion) -> _Size:
@@ -225,7 +226,7 @@ def _size_of(table: TableVersion) -> _Size:
 
 
 def _indices(table: TableVersion) -> tuple[IndexMeasure, ...]:
-    with suppress(BadDataError):  # `verify` tells; the other numbers are right
+    with suppress(BadDataError):  # `verify` reports it; the other measures are correct
         return tuple(
             IndexMeasure(coverage.name, coverage.rows_unindexed, coverage.fraction)
             for coverage in index_coverage(table)
@@ -234,7 +235,7 @@ def _indices(table: TableVersion) -> tuple[IndexMeasure, ...]:
     return ()
 
 
-def _counted(table: TableVersion, version: int, differences: RowDifferences) -> _CountedRows:
+def _count_rows(table: TableVersion, version: int, differences: RowDifferences) -> _CountedRows:
     newer = table if version == table.version else table.read_at(version)
     counts = None
     with suppress(NotFoundError, BadDataError):  # no previous version, or no row ids

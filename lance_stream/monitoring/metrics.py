@@ -1,13 +1,13 @@
-"""All metrics: their names, units and labels, and what the report of a batch adds to them.
+"""All metrics: their names, units and labels, and how the report of a batch changes them.
 
-Prometheus and OpenTelemetry get the same metrics under names of their own conventions:
+Prometheus and OpenTelemetry get the same metrics, with names that follow their conventions:
 
     here              sink.rows, unit row, a counter
     Prometheus        lance_stream_sink_rows_total
     OpenTelemetry     lance_stream.sink.rows, unit {row}
 
-Labels are bounded: the tables, streams, consumers and indices after the first `MAX_NAMES` of each
-share the label "(others)", or are left out, and everything else is one of a few words.
+The number of labels is limited: after the first `MAX_NAMES` tables, streams, consumers and indices,
+the others share the label "(others)" or are omitted. All other labels have a few fixed values.
 """
 
 import logging
@@ -37,10 +37,10 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: Its name, without the package's.
-        unit: What it counts: "row"; or "s", "By".
-        help: What it means.
-        labels: The names of its labels.
+        name: The name, without the package's prefix.
+        unit: The unit: "s", "By" (bytes), or what is counted, such as "row".
+        help: A description.
+        labels: The names of the labels.
     """
 
     name: str
@@ -55,7 +55,7 @@ _INDEX = ("table", "index")
 
 BATCHES: Final = Metric("sink.batches", "batch", "Micro-batches, by outcome.", _OUTCOME)
 ROWS: Final = Metric("sink.rows", "row", "Rows of micro-batches, by outcome.", _KIND)
-ATTEMPTS: Final = Metric("sink.commit.attempts", "attempt", "Attempts of commits.")
+ATTEMPTS: Final = Metric("sink.commit.attempts", "attempt", "Commit attempts.")
 FILES: Final = Metric("sink.written.files", "file", "Data files written by micro-batches.")
 BYTES: Final = Metric("sink.written.size", "By", "Bytes of data files written by micro-batches.")
 INDEX_UPDATES: Final = Metric(
@@ -81,13 +81,13 @@ FEED_ROWS: Final = Metric(
     "feed.lag.rows", "row", "Rows that a stream of changes has yet to read.", ("stream",)
 )
 FEED_SECONDS: Final = Metric(
-    "feed.lag.duration", "s", "How long a stream of changes has been behind.", ("stream",)
+    "feed.lag.duration", "s", "Time since a stream of changes had read all versions.", ("stream",)
 )
 
 GAUGES: Final = (LAST_COMMIT, FEED_VERSIONS, FEED_ROWS, FEED_SECONDS)
 
 TABLE_GAUGES: Final = {
-    "version": Metric("table.version", "version", "The newest version's number."),
+    "version": Metric("table.version", "version", "The number of the newest version."),
     "rows": Metric("table.rows", "row", "Live rows."),
     "deleted_rows": Metric(
         "table.deleted_rows", "row", "Deleted rows that are still in data files."
@@ -97,7 +97,7 @@ TABLE_GAUGES: Final = {
         "table.small_fragments", "fragment", "Fragments that a compaction would rewrite."
     ),
     "data_bytes": Metric("table.data.size", "By", "Size of the data files of the newest version."),
-    "committed_at": Metric("table.commit.timestamp", "s", "When the newest version was committed."),
+    "committed_at": Metric("table.commit.timestamp", "s", "Commit time of the newest version."),
     "age_seconds": Metric("table.age", "s", "Age of the newest version."),
 }
 """By attribute of `TableMeasures`."""
@@ -144,7 +144,7 @@ KINDS: Final = {
     "ignored": "rows_ignored",
     "quarantined": "rows_quarantined",
 }
-"""By label, the attribute of a batch's report: a number, or numbers by reason."""
+"""The attributes of a batch's report by label: a number, or numbers by reason."""
 
 _PHASES: Final = frozenset({"plan", "collect", "scan", "write", "commit", "replay"})
 
@@ -164,27 +164,27 @@ class BatchReport(Protocol):
 
     @property
     def skipped(self) -> bool:
-        """Whether it was committed before."""
+        """Whether the batch had already been committed."""
         ...
 
     @property
     def attempts(self) -> int:
-        """Attempts of its commit."""
+        """The number of commit attempts."""
         ...
 
     @property
     def num_files(self) -> int:
-        """Data files that it wrote."""
+        """The number of data files written."""
         ...
 
     @property
     def bytes_written(self) -> int:
-        """Their size."""
+        """The size of the data files."""
         ...
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Duration of each phase."""
+        """The duration of each phase."""
         ...
 
 
@@ -197,7 +197,7 @@ class Sample(NamedTuple):
 
 
 class Instruments(Protocol):
-    """Where values go: Prometheus or OpenTelemetry."""
+    """Publishes values: by Prometheus or OpenTelemetry."""
 
     def add(self, sample: Sample) -> None:
         """Add to a counter."""
@@ -213,18 +213,18 @@ class Instruments(Protocol):
 
 
 class Metrics:
-    """Turns reports into values of metrics: the base of what publishes them.
+    """Updates metrics from reports; the base class of the publishers.
 
-    It is a function of a batch's report, for `lance_sink(..., on_commit=...)`.
+    It can be called with the report of a batch, as `lance_sink(..., on_commit=...)` does.
 
     Args:
-        instruments: Where the values go.
-        seconds_between_looks: How old the numbers of a watched table may be.
+        instruments: Publishes the values.
+        max_age_seconds: The maximum age of the measures of a watched table.
     """
 
-    def __init__(self, instruments: Instruments, seconds_between_looks: float) -> None:
+    def __init__(self, instruments: Instruments, max_age_seconds: float) -> None:
         self._instruments = instruments
-        self._seconds_between_looks = seconds_between_looks
+        self._max_age_seconds = max_age_seconds
         self._watches: dict[str, _WatchedTable] = {}
         self._names = {label: _Names() for label in ("table", "stream")}
 
@@ -238,13 +238,13 @@ class Metrics:
             self._instruments.set(Sample(LAST_COMMIT, (table,), time.time()))
 
     def watch(self, uri: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        """Publish the numbers of a table and of its consumers, too.
+        """Also publish the measures of a table and its consumers.
 
-        They are read when the metrics are collected, not by the stream's batches, and at most
-        every `seconds_between_looks`.
+        They are read when the metrics are collected, not by the stream's batches, and at most once
+        in `max_age_seconds`.
 
         Args:
-            uri: The table's location; there may be no table yet.
+            uri: The table's location; the table may not exist yet.
             storage_options: Settings of its store.
         """
         self._watches.setdefault(uri, _WatchedTable(TableWatch(uri, storage_options)))
@@ -258,14 +258,14 @@ class Metrics:
         rows: int | None = None,
         seconds: float | None = None,
     ) -> None:
-        """Count what a stream of changes read, and how far it is behind; None where unknown.
+        """Count the rows that a stream of changes read, and publish its lag; None if unknown.
 
         Args:
             stream: The query's name.
-            num_rows: Rows of its last batch.
-            versions: Versions that it has yet to read.
-            rows: The rows that these give.
-            seconds: For how long it has not read all versions.
+            num_rows: The number of rows of its last batch.
+            versions: The number of versions that it has yet to read.
+            rows: The number of row changes in them.
+            seconds: The time since the stream had read all versions.
         """
         labels = (self._names["stream"].bounded(stream),)
         self._instruments.add(Sample(FED_ROWS, labels, num_rows))
@@ -274,20 +274,20 @@ class Metrics:
             self._instruments.set(Sample(metric, labels, float("nan") if value is None else value))
 
     def table_samples(self) -> Iterator[Sample]:
-        """Yield the numbers of the watched tables; reads those that are too old."""
+        """Yield the measures of the watched tables, and read those that are too old."""
         names = self._names["table"]
         for uri, watched in list(self._watches.items()):
             table = names.bounded(uri)
             if table == OTHERS:
                 continue
-            measures = watched.measures(self._seconds_between_looks)
+            measures = watched.measures(self._max_age_seconds)
             yield Sample(READABLE, (table,), float(measures is not None))
             if measures is not None:
                 yield from _samples_of_table(table, measures)
 
 
 def samples_of(report: BatchReport, table: str) -> Iterator[Sample]:
-    """Yield what the report of a batch adds to counters and histograms."""
+    """Yield the values that the report of a batch adds to counters and histograms."""
     outcome = "skipped" if report.skipped else "empty" if report.version is None else "committed"
     yield Sample(BATCHES, (table, outcome), 1)
     for kind, attribute in KINDS.items():
@@ -319,7 +319,7 @@ def _samples_of_table(table: str, measures: TableMeasures) -> Iterator[Sample]:
 
 
 class _Names:
-    """The values of a label: the first ones, and one for all others."""
+    """The values of a label, limited to `MAX_NAMES`; all others share one value."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
@@ -333,7 +333,7 @@ class _Names:
 
 
 class _WatchedTable:
-    """The last numbers of a table."""
+    """The cached measures of a table."""
 
     def __init__(self, watch: TableWatch) -> None:
         self._watch = watch
@@ -343,7 +343,7 @@ class _WatchedTable:
         self._problems: Counter[str] = Counter()
 
     def measures(self, max_age_seconds: float) -> TableMeasures | None:
-        """Return the table's numbers, which may be a little old; None if it cannot be read."""
+        """Return the table's measures, possibly cached; None if the table cannot be read."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._last = self._read()

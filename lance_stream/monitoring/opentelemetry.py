@@ -1,13 +1,14 @@
-"""Metrics for OpenTelemetry, by its API; the program configures an SDK and its exporters.
+"""Metrics for OpenTelemetry, through its API; the program configures an SDK and its exporters.
 
     metrics = OpenTelemetryMetrics()
     metrics.watch(uri)
     stream.writeStream.foreachBatch(lance_sink(uri, on_commit=metrics))
 
-Names follow the semantic conventions: dots between namespaces, units of UCUM, no unit in a name,
-and attributes with the package's namespace.
+Names follow the semantic conventions: dots between namespaces, UCUM units, no unit in a name, and
+attributes with the package's namespace.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -26,7 +27,7 @@ from lance_stream.monitoring.metrics import (
     Metrics,
     Sample,
 )
-from lance_stream.storage.extras import brought_by
+from lance_stream.storage.extras import requires_extra
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -40,7 +41,7 @@ def name_of(metric: Metric) -> str:
 
 
 def unit_of(metric: Metric) -> str:
-    """Return its unit: what is counted is in braces."""
+    """Return the UCUM unit of a metric; counted things are in braces."""
     return _UCUM.get(metric.unit) or f"{{{metric.unit}}}"
 
 
@@ -50,20 +51,20 @@ class OpenTelemetryMetrics(Metrics):
     Pass it to `lance_sink` as `on_commit`. All sinks and tables of a process can share one.
 
     Args:
-        meter: Where; None for a meter of the program's global provider.
-        seconds_between_looks: How old the numbers of a watched table may be when the SDK collects
+        meter: The meter to use; None for a meter of the program's global provider.
+        max_age_seconds: The maximum age of the measures of a watched table when the SDK collects
             them.
 
     Raises:
         InvalidInputError: The library is missing: pip install 'lance-stream[opentelemetry]'.
     """
 
-    def __init__(self, meter: "Meter | None" = None, seconds_between_looks: float = 15.0) -> None:
-        with brought_by("opentelemetry", "metrics of OpenTelemetry"):
+    def __init__(self, meter: "Meter | None" = None, max_age_seconds: float = 15.0) -> None:
+        with requires_extra("opentelemetry", "OpenTelemetryMetrics"):
             from opentelemetry.metrics import get_meter
         meter = get_meter("lance_stream") if meter is None else meter
         instruments = _Instruments(meter)
-        super().__init__(instruments, seconds_between_looks)
+        super().__init__(instruments, max_age_seconds)
         for metric in (
             *TABLE_GAUGES.values(),
             *CONSUMER_GAUGES.values(),
@@ -108,19 +109,17 @@ class _Instruments:
 
     def _last_values(self, metric: Metric) -> list[Sample]:
         with self._lock:
-            measurements = list(self._values[metric].values())
-        return [
-            measurement for measurement in measurements if measurement.value == measurement.value
-        ]  # not where it is unknown
+            samples = list(self._values[metric].values())
+        return [sample for sample in samples if not math.isnan(sample.value)]  # NaN: unknown
 
     def observe_when_collected(self, metric: Metric, samples: Callable[[], list[Sample]]) -> None:
         from opentelemetry.metrics import Observation
 
-        def observed(_options: "CallbackOptions") -> "Iterable[Observation]":
+        def observe(_options: "CallbackOptions") -> "Iterable[Observation]":
             return [Observation(sample.value, _attributes(sample)) for sample in samples()]
 
         self._meter.create_observable_gauge(
-            name_of(metric), [observed], unit_of(metric), metric.help
+            name_of(metric), [observe], unit_of(metric), metric.help
         )
 
 

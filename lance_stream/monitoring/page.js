@@ -7,36 +7,36 @@
 
   function styled(trace, css) {
     const color = css("--" + trace.color);
-    const made = { ...trace, marker: { ...trace.marker, color } };
+    const plot = { ...trace, marker: { ...trace.marker, color } };
     if (trace.type === "scatter") {
-      made.line = { color, width: 1.8, shape: trace.step ? "hv" : "linear" };
-      if (trace.mode.includes("lines")) made.marker.size = 4;
-      if (trace.fill) made.fillcolor = color + "22";
+      plot.line = { color, width: 1.8, shape: trace.step ? "hv" : "linear" };
+      if (trace.mode.includes("lines")) plot.marker.size = 4;
+      if (trace.fill) plot.fillcolor = color + "22";
     }
-    if (trace.type === "bar") made.marker.line = { width: 0 };
-    for (const name of ["color", "step", "at"]) delete made[name];
-    return made;
+    if (trace.type === "bar") plot.marker.line = { width: 0 };
+    for (const name of ["color", "step", "at"]) delete plot[name];
+    return plot;
   }
 
-  function placed(trace, made) {
-    const all = axis === "time" ? data.times : data.versions;
-    made.x = trace.at ? trace.at.map((at) => all[at]) : all;
+  function withAxis(trace, plot) {
+    const values = axis === "time" ? data.times : data.versions;
+    plot.x = trace.at ? trace.at.map((index) => values[index]) : values;
     if (axis === "time" && trace.type === "bar") {
-      // bars have no width between uneven moments
-      Object.assign(made, { type: "scatter", mode: "markers" });
-      made.y = made.y.map((each) => each || null);
-      made.marker.size = 5;
+      // At uneven times, bars have no common width.
+      Object.assign(plot, { type: "scatter", mode: "markers" });
+      plot.y = plot.y.map((value) => value || null);
+      plot.marker.size = 5;
     }
-    return made;
+    return plot;
   }
 
   function layoutOf(figure, css) {
     const soft = css("--soft"), grid = css("--grid");
     const lines = { gridcolor: grid, linecolor: grid, zerolinecolor: css("--line"), automargin: true };
-    const own = figure.layout;
+    const figureLayout = figure.layout;
     const layout = {
       hovermode: "x unified",
-      ...own,
+      ...figureLayout,
       height: figure.height,
       margin: { l: 48, r: 24, t: 8, b: 36 },
       paper_bgcolor: "rgba(0,0,0,0)",
@@ -44,15 +44,15 @@
       font: { color: soft, size: 12, family: getComputedStyle(document.body).fontFamily },
       hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--text") }, align: "left" },
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal" },
-      xaxis: { ...lines, ...own.xaxis },
-      yaxis: { ...lines, ...own.yaxis },
+      xaxis: { ...lines, ...figureLayout.xaxis },
+      yaxis: { ...lines, ...figureLayout.yaxis },
     };
     if (figure.isOverVersions) {
       const [first, last] = [data.versions[0], data.versions[data.versions.length - 1]];
-      const beside = Math.max(0.6, (last - first) / 100);
+      const padding = Math.max(0.6, (last - first) / 100);
       layout.xaxis = axis === "time"
         ? { ...layout.xaxis, type: "date" }
-        : { ...layout.xaxis, type: "linear", tickformat: ",d", range: [first - beside, last + beside],
+        : { ...layout.xaxis, type: "linear", tickformat: ",d", range: [first - padding, last + padding],
             hoverformat: ",d", dtick: last - first < 12 ? 1 : undefined };
       if (layout.hovermode === "x unified" && axis === "version") {
         layout.xaxis.unifiedhovertitle = { text: "version %{x}" };
@@ -66,8 +66,8 @@
     const css = (name) => style.getPropertyValue(name).trim();
     for (const figure of data.figures) {
       const traces = figure.traces.map((trace) => {
-        const made = styled(trace, css);
-        return figure.isOverVersions ? placed(trace, made) : made;
+        const plot = styled(trace, css);
+        return figure.isOverVersions ? withAxis(trace, plot) : plot;
       });
       Plotly.react("figure-" + figure.key, traces, layoutOf(figure, css), config);
     }
@@ -77,7 +77,7 @@
     axis = event.target.value;
     draw();
   });
-  if (!data.times.some((each) => each !== null)) document.getElementById("axis").hidden = true;
+  if (!data.times.some((time) => time !== null)) document.getElementById("axis").hidden = true;
   dark.addEventListener("change", draw);
   draw();
 })();

@@ -1,8 +1,8 @@
 """The page of a report: one HTML file without external resources.
 
-All text from the table is escaped for where it stands: HTML in the body, and JSON without `<` in
-the data that the script reads. Scripts run only if their digest is in the page's security policy,
-so text that an error let through as markup could still not run. The policy forbids requests.
+All text from the table is escaped for its context: as HTML in the body, and as JSON without `<` in
+the script's data. The content security policy allows only scripts with a listed digest, so even
+text that became markup by mistake could not run. It also forbids requests.
 """
 
 import base64
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from lance_stream.monitoring.figures import Figure, figures_of, plain
 from lance_stream.monitoring.series import Series
-from lance_stream.storage.extras import brought_by
+from lance_stream.storage.extras import requires_extra
 
 _WIDE: Final = frozenset({"rows", "changes", "operations"})
 
@@ -27,7 +27,7 @@ def page_of(series: Series) -> str:
     Raises:
         InvalidInputError: Plotly is missing: pip install 'lance-stream[report]'.
     """
-    with brought_by("report", "the figures of a report"):
+    with requires_extra("report", "a report"):
         from plotly.offline import get_plotlyjs
     library, script = get_plotlyjs(), _text_of("page.js")
     figures = figures_of(series)
@@ -35,10 +35,10 @@ def page_of(series: Series) -> str:
         title=plain(series.uri),
         heading=plain(series.uri),
         subtitle=_subtitle(series),
-        tiles="".join(_tile(number, what) for number, what in _numbers(series)),
+        tiles="".join(_tile(number, label) for number, label in _numbers(series)),
         cards="".join(map(_card, figures)),
-        footer=f"Made by lance-stream at {series.read_at:%Y-%m-%d %H:%M:%S} UTC from the table's "
-        "manifests. Drag to zoom, double-click to reset.",
+        footer=f"Created by lance-stream at {series.read_at:%Y-%m-%d %H:%M:%S} UTC from the "
+        "table's manifests. Drag to zoom, double-click to reset.",
         data=_as_json(series, figures),
         library=library,
         script=script,
@@ -47,7 +47,7 @@ def page_of(series: Series) -> str:
 
 
 def in_notebook(page: str) -> str:
-    """Return a page as a frame in a notebook, apart from the notebook's own scripts and style."""
+    """Return a page as a frame, isolated from the scripts and styles of the notebook."""
     return (
         '<iframe sandbox="allow-scripts" style="width:100%;height:900px;border:0" '
         f'srcdoc="{escape(page, quote=True)}"></iframe>'
@@ -64,7 +64,7 @@ def _source_of(script: str) -> str:
 
 
 def _as_json(series: Series, figures: Sequence[Figure]) -> str:
-    """Return what the script draws, as JSON that cannot end its element."""
+    """Return the script's data as JSON, escaped so that it cannot close its element."""
     times = [version.info.timestamp for version in series.versions]
     data: dict[str, Any] = {
         "versions": [version.info.version for version in series.versions],
@@ -84,8 +84,8 @@ def _card(figure: Figure) -> str:
     )
 
 
-def _tile(number: str, what: str) -> str:
-    return f'<div class="tile"><b>{escape(number)}</b><span>{escape(what)}</span></div>'
+def _tile(number: str, label: str) -> str:
+    return f'<div class="tile"><b>{escape(number)}</b><span>{escape(label)}</span></div>'
 
 
 def _subtitle(series: Series) -> str:
@@ -105,7 +105,7 @@ def _subtitle(series: Series) -> str:
 
 
 def _numbers(series: Series) -> list[tuple[str, str]]:
-    """Return the numbers at the top of the page, and what they count."""
+    """Return the numbers at the top of the page, and their labels."""
     if not series.versions:
         return []
     newest = series.versions[-1]
@@ -118,7 +118,7 @@ def _numbers(series: Series) -> list[tuple[str, str]]:
     ]
     if series.consumers:
         most = max(consumer.versions for consumer in series.consumers)
-        numbers.append((_count(most), "versions behind, the slowest consumer"))
+        numbers.append((_count(most), "versions behind (slowest consumer)"))
     return numbers
 
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, by its client library.
+"""Metrics for Prometheus, through its client library.
 
     metrics = PrometheusMetrics()
     metrics.watch(uri)
@@ -25,7 +25,7 @@ from lance_stream.monitoring.metrics import (
     Metrics,
     Sample,
 )
-from lance_stream.storage.extras import brought_by
+from lance_stream.storage.extras import requires_extra
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -45,18 +45,18 @@ class PrometheusMetrics(Metrics):
     Pass it to `lance_sink` as `on_commit`. All sinks and tables of a process can share one.
 
     Args:
-        registry: Where; None for the default registry, which `start_http_server` serves.
-        seconds_between_looks: How old the numbers of a watched table may be when they are scraped.
+        registry: The registry; None for the default one, which `start_http_server` serves.
+        max_age_seconds: The maximum age of the measures of a watched table when they are scraped.
 
     Raises:
         InvalidInputError: The library is missing: pip install 'lance-stream[prometheus]'. Or the
-            registry has these metrics already: there is one object per registry.
+            registry already has these metrics: create one object per registry.
     """
 
     def __init__(
-        self, registry: "CollectorRegistry | None" = None, seconds_between_looks: float = 15.0
+        self, registry: "CollectorRegistry | None" = None, max_age_seconds: float = 15.0
     ) -> None:
-        with brought_by("prometheus", "metrics of Prometheus"):
+        with requires_extra("prometheus", "PrometheusMetrics"):
             import prometheus_client
         registry = prometheus_client.REGISTRY if registry is None else registry
         try:
@@ -64,15 +64,15 @@ class PrometheusMetrics(Metrics):
         except ValueError as error:
             raise InvalidInputError(
                 "the registry already has the metrics of a PrometheusMetrics. Create one per "
-                "process and share it between all sinks and tables, or give each its own registry, "
-                f"registry=prometheus_client.CollectorRegistry() ({error})"
+                "process and share it between all sinks and tables, or pass a separate registry to "
+                f"each: registry=prometheus_client.CollectorRegistry() ({error})"
             ) from None
-        super().__init__(registered, seconds_between_looks)
+        super().__init__(registered, max_age_seconds)
         registry.register(_Tables(self))
 
 
 class _RegisteredMetrics:
-    """The metrics that are set when something happens."""
+    """The metrics that reports update."""
 
     def __init__(self, registry: "CollectorRegistry") -> None:
         from prometheus_client import Counter, Gauge, Histogram
@@ -100,13 +100,13 @@ class _RegisteredMetrics:
 
 
 class _Tables:
-    """The metrics of watched tables, which are read when they are scraped."""
+    """The metrics of watched tables, which are read at a scrape."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def describe(self) -> "list[GaugeMetricFamily]":
-        """Return the metrics without values; the registry checks their names by it."""
+        """Return the metrics without values, so that the registry can check their names."""
         return list(self._families().values())
 
     def collect(self) -> "Iterator[GaugeMetricFamily]":

@@ -14,14 +14,14 @@ from lance_stream.monitoring.series import CommitTimes, Series, collect, commit_
 from lance_stream.snapshot.table_version import TableVersion
 
 DEFAULT_VERSIONS: Final = 2000
-"""How many of the newest versions a report shows."""
+"""The number of newest versions that a report shows."""
 
 
 class Report:
-    """A report about a table, returned by `Dataset.report`; a notebook shows it.
+    """A report about a table, returned by `Dataset.report`. Notebooks display it.
 
     Attributes:
-        series: The numbers that it shows.
+        series: The data that it shows.
     """
 
     def __init__(self, series: Series) -> None:
@@ -32,7 +32,7 @@ class Report:
 
     @cached_property
     def html(self) -> str:
-        """The page, which needs no network.
+        """The page, which loads nothing from the network.
 
         Raises:
             InvalidInputError: Plotly is missing: pip install 'lance-stream[report]'.
@@ -46,8 +46,8 @@ class Report:
         """Write the page to a file, and return its path.
 
         Raises:
-            InvalidInputError: It is no path, or its folder does not exist; or Plotly is missing:
-                pip install 'lance-stream[report]'.
+            InvalidInputError: The path is not valid, or its folder does not exist; or Plotly is
+                missing: pip install 'lance-stream[report]'.
             OSError: The file cannot be written.
         """
         if not isinstance(path, str | os.PathLike):
@@ -79,7 +79,7 @@ def make_report(
 
     Args:
         table: The version whose fragments and indices are shown.
-        versions: How many of the newest versions; None for all.
+        versions: The number of newest versions to show; None for all.
         commits: Reports of batches (`SinkCommit`), or their `CommitTimes`.
         environment: The clock.
 

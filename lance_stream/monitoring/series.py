@@ -1,7 +1,7 @@
-"""The numbers of a report: each version's, the newest version's fragments, indices and consumers.
+"""The data of a report: the size and changes of versions, and the newest version's details.
 
-Each manifest is read once. No data file is read, and no deletion file: what manifests do not tell
-is None.
+Each manifest is read once. No data or deletion file is read: numbers that the manifests do not
+state are None.
 """
 
 import json
@@ -21,20 +21,20 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment, total_size
 
 MAX_SECONDS: Final = 1e9
-"""More seconds than this are no duration of a batch."""
+"""Larger values are not durations of a batch."""
 
-LOG_WORD: Final = "lance_sink "
-"""What precedes the JSON in a line of the log "lance_stream.sink"."""
+LOG_PREFIX: Final = "lance_sink "
+"""The text before the JSON in a line of the log "lance_stream.sink"."""
 
 
 class VersionSize(NamedTuple):
     """One version and its size.
 
     Attributes:
-        info: What the version did.
+        info: The version's operation and changes.
         data_bytes: The size of its data files; None if not recorded.
-        deleted_rows: Deleted rows that are still in data files; None if not recorded.
-        fragments: Its number of fragments.
+        deleted_rows: The number of deleted rows that are still in data files; None if not recorded.
+        fragments: The number of its fragments.
     """
 
     info: VersionInfo
@@ -53,7 +53,7 @@ class FragmentSize(NamedTuple):
 
 
 class ConsumerState(NamedTuple):
-    """A reader of the change feed; `rows` and `seconds` are None if they are not known."""
+    """A consumer of the change feed; `rows` and `seconds` are None if they are unknown."""
 
     name: str
     version: int
@@ -65,9 +65,10 @@ class ConsumerState(NamedTuple):
 
 
 class IndexState(NamedTuple):
-    """An index: its name, its columns, and the share of the live rows that it covers, 0 to 1.
+    """An index: its name, its columns, and the fraction of the live rows that it covers, 0 to 1.
 
-    `unindexed` is the number of the others. Both are None if its writer did not state them.
+    `unindexed` is the number of live rows that it does not cover. Both are None if its writer did
+    not state them.
     """
 
     name: str
@@ -85,17 +86,17 @@ class CommitTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """What a report shows.
+    """The data of a report.
 
     Attributes:
         uri: The table's location.
-        read_at: When the numbers were read, in UTC.
+        read_at: The time of reading, in UTC.
         versions: The versions, the newest last.
-        has_older: Whether older versions exist that are not among them.
+        has_older: Whether there are older versions, which the report omits.
         fragments: The fragments of the newest version, in scan order.
-        consumers: The readers of the change feed.
+        consumers: The consumers of the change feed.
         indices: The indices; None if their list is damaged.
-        commits: Durations of micro-batches, as far as they were passed.
+        commits: The durations of micro-batches that the caller passed.
     """
 
     uri: str
@@ -114,11 +115,11 @@ def collect(
     commits: Iterable[CommitTimes] = (),
     environment: Environment = MACHINE,
 ) -> Series:
-    """Return the numbers of a table's report.
+    """Return the data of a table's report.
 
     Args:
         table: The version whose fragments and indices are shown.
-        limit: How many of the newest versions; None for all.
+        limit: The number of newest versions to show; None for all.
         commits: Durations of micro-batches.
         environment: The clock.
     """
@@ -145,17 +146,16 @@ def collect(
 def commits_in_log(lines: Iterable[str], uri: str) -> list[CommitTimes]:
     """Return the durations of the batches of a table, from lines of the log "lance_stream.sink".
 
-    Lines of other logs and other tables are skipped, whatever their format; so are batches that
-    were skipped.
+    Other lines, lines of other tables, and skipped batches are ignored.
 
     Args:
-        lines: Lines that contain what the sink logs: `lance_sink {"table": ...}`.
-        uri: The table's location, as the sink was given it.
+        lines: Lines of a log, some of which contain the sink's `lance_sink {"table": ...}`.
+        uri: The table's location, as it was passed to the sink.
     """
     commits: dict[int, CommitTimes] = {}
     for line in lines:
-        _, word, text = line.partition(LOG_WORD)
-        if not word:
+        _, prefix, text = line.partition(LOG_PREFIX)
+        if not prefix:
             continue
         with suppress(ValueError, RecursionError):
             entry, _ = json.JSONDecoder().raw_decode(text)
@@ -169,7 +169,7 @@ def commit_times(report: Any) -> CommitTimes | None:
     """Return the durations in a batch's report, `SinkCommit`; None if it committed nothing.
 
     Raises:
-        InvalidInputError: It is no such report.
+        InvalidInputError: The argument is not such a report.
     """
     try:
         version, seconds, skipped = report.version, report.seconds, report.skipped
@@ -198,7 +198,7 @@ def _is_duration(value: object) -> bool:
 
 
 def _normalized(uri: str) -> str:
-    """Return the same text for all spellings of a local path."""
+    """Return a normal form, the same for all spellings of a local path."""
     return (uri if ":/" in uri else os.path.realpath(uri)).rstrip("/")
 
 
@@ -219,7 +219,7 @@ def _sizes(fragment: Fragment) -> _Sizes:
 def _version_size(
     table: TableVersion, info: VersionInfo, cached: dict[bytes, _Sizes]
 ) -> VersionSize:
-    """Return the size of a version; most of its fragments are known from the one before."""
+    """Return the size of a version; the sizes of most fragments are cached."""
     fragments = table.manifest.fragments
     sizes = []
     for index, raw in enumerate(fragments.raws):

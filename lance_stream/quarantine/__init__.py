@@ -1,6 +1,6 @@
 """Quarantine: a second table for the rows of streams that do not fit the table.
 
-`table` has its columns and location, `quarantine_writer` commits the bad rows of a batch, and
+`table` defines its columns and location, `quarantine_writer` writes the bad rows of a batch, and
 `replay` lists them and writes them to the table once they fit. Decision 035 explains why both
 happen exactly once.
 """

@@ -1,15 +1,15 @@
 """Quarantines the bad rows of a batch exactly once, despite kills and concurrent drivers.
 
-    1  stage    the bad rows go to a new file in the table's directory
-    2  commit   the good rows; the stream's ledger entry names the file, in the same version
-    3  publish  the quarantine gets the rows of the file, and its config the file's name, in one
-                version; the file is deleted
+    1  stage    write the bad rows to a new file in the table's directory
+    2  commit   commit the good rows; the stream's ledger entry names the file, in the same version
+    3  publish  add the rows of the file to the quarantine, and the file's name to its config, in
+                one version; delete the file
 
-The commit of the table decides which bad rows count: a file that no ledger entry names is left over
-from a killed attempt, and cleanup removes it. After a kill between 2 and 3, step 3 is repeated by
-the next batch, by the repeated batch, or by a replay: whoever comes first. The names tell whether
-it is done. A commit of step 3 holds only if the quarantine still has the name that it had before
-the table was read, so a driver that was overtaken cannot publish a file twice.
+The commit of the table decides which bad rows are valid: if no ledger entry names a file, a killed
+attempt left it, and cleanup removes it. After a kill between 2 and 3, the next batch, the repeated
+batch or a replay does step 3. It is done if the name in the quarantine's config equals the name in
+the ledger. Step 3 commits only if the quarantine still has the name that it had before the table
+was read, so a driver that another one has overtaken cannot publish a file twice.
 """
 
 import json
@@ -55,7 +55,7 @@ from lance_stream.write.planning import commit_planned
 from lance_stream.write.row_checks import BadRows
 
 _MAX_ATTEMPTS: Final = 20
-"""How often a file is published, while others write to the quarantine."""
+"""The number of attempts to publish a file while other drivers write to the quarantine."""
 
 
 @dataclass
@@ -79,13 +79,13 @@ class QuarantineBatch:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def begin(self, target: TableVersion) -> None:
-        """Publish what an earlier batch has staged, before anything is written.
+        """Publish the file that an earlier batch has staged, before this batch is written.
 
         Args:
-            target: The table, which does not have the batch.
+            target: The table, without the batch.
 
         Raises:
-            InvalidInputError: The location has another table.
+            InvalidInputError: There is another table at the quarantine's location.
         """
         quarantine = open_quarantine(self.uri, self.storage_options, target.uri)
         published = _published(quarantine, self.batch.app_id)
@@ -101,12 +101,12 @@ class QuarantineBatch:
         target: TableVersion,
         environment: Environment = MACHINE,
     ) -> None:
-        """Write the bad rows to a file in the table's directory; those of the last call count.
+        """Write the bad rows to a file in the table's directory, which replaces an earlier one.
 
         Args:
-            bad: The rows; there may be none.
-            rules: How the sink would have written them, for a replay.
-            target: The table that they are for, at any version.
+            bad: The rows; possibly none.
+            rules: The sink's rules for writing them, for a replay.
+            target: The table into which they would have been written, at any version.
             environment: The clock.
         """
         self.file, self.counts = "", {}
@@ -133,7 +133,7 @@ def publish(
         app_id: The stream.
 
     Raises:
-        InvalidInputError: The location has another table.
+        InvalidInputError: There is another table at the quarantine's location.
         CommitError: The rows were not added; the ledger still names them.
     """
     for _ in range(_MAX_ATTEMPTS):
@@ -154,16 +154,17 @@ def publish(
                 target.store.delete(quarantined_rows_path(name))
         return
     raise CommitConflictError(
-        f"other drivers keep writing to the quarantine {uri}. The bad rows of {app_id!r} are not "
-        "lost: the next batch or replay adds them. Run the query in one driver"
+        f"other drivers keep writing to the quarantine {uri}. The bad rows of the stream "
+        f"{app_id!r} are not lost: the next batch or replay adds them. Run the query in one driver "
+        "only"
     )
 
 
 def staged_rows(target: TableVersion, name: str) -> pa.Table | None:
-    """Return the rows of a staged file; None if there is no file, or no longer.
+    """Return the rows of a staged file; None if the file does not exist.
 
-    It is deleted once the quarantine has its rows. An entry can name it even later: after a restore
-    by another program, or in a branch or clone of the table.
+    It is deleted once the quarantine has its rows. A ledger entry can still name it then: after a
+    restore by another program, or in a branch or clone of the table.
     """
     if not name:
         return None
@@ -181,7 +182,7 @@ def _staged(target: TableVersion, app_id: str) -> str:
 
 
 def _published(quarantine: TableVersion | None, app_id: str) -> str:
-    """Return the name of the last file of a stream that the quarantine has; empty if none."""
+    """Return the name of a stream's last published file; empty if there is none."""
     return "" if quarantine is None else quarantine.manifest.config.get(published_key(app_id), "")
 
 
@@ -199,10 +200,10 @@ def _append(quarantine: TableVersion, rows: pa.Table, change: tuple[str, str, st
     Args:
         quarantine: The quarantine; version 0 if it does not exist.
         rows: The rows.
-        change: The config key of the name, its value so far, and the new one.
+        change: The config key of the name, its old value and its new value.
 
     Raises:
-        RetryableConflictError: Others have written to the quarantine.
+        RetryableConflictError: Another driver has written to the quarantine.
     """
     key, before, name = change
     fragments = write_input(quarantine, rows)
@@ -224,14 +225,14 @@ def _check_unchanged(newest: Manifest, key: str, value: str) -> None:
 
 
 def _mark_stale(quarantine: TableVersion, app_id: str, published: str) -> None:
-    """Mark the rows of a previous table, which was deleted, or has forgotten the stream.
+    """Mark the rows of a table that was deleted, or that has forgotten the stream.
 
-    The stream begins again, and its bad rows are found again.
+    The stream starts over and quarantines its bad rows again.
 
     Args:
         quarantine: A version from before the table was read; only its rows are marked.
         app_id: The stream.
-        published: The name of its last file.
+        published: The name of the stream's last published file.
     """
     if not published:
         return
@@ -253,12 +254,12 @@ def _mark_stale(quarantine: TableVersion, app_id: str, published: str) -> None:
 def _quarantine_rows(
     bad: pa.Table, batch: MicroBatch, rules: Mapping[str, Any], environment: Environment
 ) -> pa.Table:
-    """Return bad rows as the quarantine stores them.
+    """Return bad rows in the columns of the quarantine.
 
     Args:
-        bad: The rows, as `row_checks.BAD_ROWS_SCHEMA`; at least one.
+        bad: The rows, in the columns of `row_checks.BAD_ROWS_SCHEMA`; at least one.
         batch: Their batch.
-        rules: How the sink would have written them.
+        rules: The sink's rules for writing them.
         environment: The clock.
     """
     now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=environment.now_nanos() // 1000)

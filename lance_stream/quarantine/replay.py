@@ -1,14 +1,14 @@
-"""Lists the rows in a table's quarantine, and writes them to the table once they fit.
+"""Lists the quarantined rows of a table, and writes them to the table once they fit.
 
-A replay moves rows in steps that can be killed at any moment:
+A replay moves rows in steps and can be killed at any moment:
 
-    1  claim    the rows get the replay's number
-    2  commit   the table gets them, and its ledger the number, in one version
-    3  delete   rows with the number leave the quarantine
+    1  claim    mark the rows with the number of the replay
+    2  commit   write them to the table, and the number to its ledger, in one version
+    3  delete   delete the rows with the number from the quarantine
 
-The next replay first settles what an earlier one has left: rows whose number the table's ledger has
-are deleted. Otherwise the ledger gets the number without rows, so that a replay that is still
-running cannot commit it any more, and the rows lose their claim.
+The next replay first resolves the claims of earlier ones. If the table's ledger has the number, the
+claimed rows are deleted. Otherwise the number is added to the ledger without rows, so that a replay
+that is still running can no longer commit it, and the claim is removed from the rows.
 """
 
 import itertools
@@ -63,39 +63,40 @@ READY: Final = "ready"
 STALE: Final = "stale"
 
 ROWS_PER_COMMIT: Final = 10_000
-"""How many rows a replay moves at once."""
+"""The number of rows per commit of a replay."""
 
 _WITHOUT_ORDER: Final = (
-    "without sequence_by they may be older than the table's rows; replace_existing=True writes them"
+    "without sequence_by, they may be older than the rows of the table; replace_existing=True "
+    "writes them"
 )
 _DERIVED: Final = (
     "a function failed for them: correct it and change its version; derive() computes these rows "
     "again and removes them from the quarantine"
 )
 _OVERWRITTEN: Final = (
-    "their batch overwrote the table, and so does every later one: correct the query"
+    "their batch overwrote the table, as every later batch does: correct the query"
 )
 
 Fix: TypeAlias = Callable[[pa.Table], pa.Table] | Mapping[str, str]
-"""What mends rows: a function of a table of them, or SQL expressions for some columns."""
+"""Corrects rows: a function of a table of rows, or SQL expressions by column."""
 
 
 @dataclass(frozen=True)
 class QuarantinedRows:
-    """Rows in quarantine that belong together.
+    """Quarantined rows of one batch with the same reason.
 
     Attributes:
-        app_id: Their stream.
-        batch_id: Their batch.
-        reason: Why they were set aside: a check, "null key", "null" or "type".
-        column: The column at fault; None if there is not one.
-        num_rows: How many there are.
-        time: When the first one was set aside.
-        message: The problem of the first one.
-        row: The first one, as JSON.
-        state: "ready": a replay writes them, if they fit. "stale": never; they are of a previous
-            table at the location, or of a stream that the table has forgotten, and stay until you
-            delete them.
+        app_id: The stream.
+        batch_id: The batch.
+        reason: The reason: the name of a check, "null key", "null" or "type".
+        column: The offending column; None if the reason concerns no single column.
+        num_rows: The number of rows.
+        time: The time at which the first row was quarantined.
+        message: The problem of the first row.
+        row: The first row, as JSON.
+        state: "ready" if a replay writes the rows that fit. "stale" if no replay does: the rows
+            belong to a previous table at the location, or to a stream that the table has forgotten,
+            and stay until you delete them.
     """
 
     app_id: str
@@ -114,9 +115,9 @@ class ReplayResult:
     """The outcome of a replay.
 
     Attributes:
-        rows_replayed: Rows that left the quarantine: the table has them, or a newer row of their
-            key (`sequence_by`).
-        rows_remaining: Rows that stay in quarantine, by the reason why.
+        rows_replayed: The number of rows that left the quarantine: the table has them, or a newer
+            row of their key (`sequence_by`).
+        rows_remaining: The number of rows that stay in the quarantine, by reason.
     """
 
     rows_replayed: int = 0
@@ -130,11 +131,11 @@ def list_quarantine(
     quarantine: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[QuarantinedRows]:
-    """Return the rows in a table's quarantine, grouped by batch and reason, oldest batch first.
+    """Return the quarantined rows of a table, grouped by batch and reason, oldest batch first.
 
     Args:
         uri: The table.
-        branch: The branch that the sink writes; None for the main one.
+        branch: The branch that the sink writes; None for the main branch.
         quarantine: The location of the quarantine, if it is not next to the table.
         storage_options: Settings of the store.
 
@@ -142,8 +143,8 @@ def list_quarantine(
         InvalidInputError: There is another table at the quarantine's location; or the table is
             itself a quarantine.
     """
-    at = branch_uri(uri, branch)
-    table, bad = _open(at, quarantine, storage_options)
+    location = branch_uri(uri, branch)
+    table, bad = _open(location, quarantine, storage_options)
     columns = ["app_id", "batch_id", "stale", "reason", "column", "time", "message", "row"]
     batches = [] if bad is None else [scan(bad, columns)]
     for name in dict(_unpublished(table, bad)).values():
@@ -157,7 +158,7 @@ def list_quarantine(
             group[0] += 1
             if row["time"] < group[1]["time"]:
                 group[1] = row
-    listed = [
+    entries = [
         QuarantinedRows(
             app_id,
             batch_id,
@@ -171,7 +172,7 @@ def list_quarantine(
         )
         for (app_id, batch_id, stale, reason, column), (num_rows, first) in groups.items()
     ]
-    return sorted(listed, key=lambda entry: (entry.app_id, entry.batch_id, entry.reason))
+    return sorted(entries, key=lambda entry: (entry.app_id, entry.batch_id, entry.reason))
 
 
 def replay_quarantine(
@@ -186,14 +187,14 @@ def replay_quarantine(
     replace_existing: bool = False,
     environment: Environment = MACHINE,
 ) -> ReplayResult:
-    """Write the quarantined rows that fit the table now to it, each exactly once.
+    """Write the quarantined rows that now fit the table to it, each exactly once.
 
     Rows are appended, or upserted by the key of the sink that quarantined them, and removed from
     the quarantine. Rows that still do not fit stay there. An interrupted replay can be repeated.
 
     Args:
         uri: The table.
-        branch: The branch that the sink writes; None for the main one.
+        branch: The branch that the sink writes; None for the main branch.
         quarantine: The location of the quarantine, if it is not next to the table.
         storage_options: Settings of the store.
         where: A SQL condition on the quarantine's columns, such as "reason = 'price'", that selects
@@ -202,26 +203,27 @@ def replay_quarantine(
             as {"price": "-price"}, or a function that takes a `pyarrow.Table` and returns one with
             the same number of rows, in the same order.
         expect: The conditions that rows must meet, as for `lance_sink`; by default the conditions
-            that the sink had when it quarantined them. An empty mapping for none.
+            with which the sink quarantined them. An empty mapping means no conditions.
         replace_existing: Whether upserted rows without an order (`sequence_by`) may replace rows of
-            the table, which may be newer. By default such rows stay in the quarantine.
+            the table, even if those are newer. By default such rows stay in the quarantine.
         environment: The clock and randomness.
 
     Returns:
-        The number of rows replayed, and of rows that stay.
+        The numbers of replayed and remaining rows.
 
     Raises:
-        InvalidInputError: An argument is invalid, or the location has another table.
+        InvalidInputError: An argument is invalid, or there is another table at the quarantine's
+            location.
         CommitError: The rows were not committed, or another replay is running.
     """
     checks = None if expect is None else as_checks(expect)
-    at = branch_uri(uri, branch)
-    table, bad = _open(at, quarantine, storage_options)
+    location = branch_uri(uri, branch)
+    table, bad = _open(location, quarantine, storage_options)
     unpublished = dict(_unpublished(table, bad))
     for app_id in unpublished:
-        publish(quarantine or quarantine_uri(at), storage_options or {}, table, app_id)
+        publish(quarantine or quarantine_uri(location), storage_options or {}, table, app_id)
     if unpublished:
-        table, bad = _open(at, quarantine, storage_options)
+        table, bad = _open(location, quarantine, storage_options)
     if bad is None:
         return ReplayResult()
     if where is not None:
@@ -240,24 +242,24 @@ def replay_quarantine(
 def _open(
     uri: str, quarantine: str | None, storage_options: Mapping[str, Any] | None
 ) -> tuple[TableVersion, TableVersion | None]:
-    """Return a table and its quarantine; None if it has none yet."""
+    """Return a table and its quarantine; None if the quarantine does not exist yet."""
     options = dict(storage_options or {})
     table = open_newest(uri, storage_options=options)
     bad = open_quarantine(quarantine or quarantine_uri(uri), options, uri)
     if bad is None:
-        of = table.manifest.config.get(TABLE_KEY)
-        if of is not None:
+        source = table.manifest.config.get(TABLE_KEY)
+        if source is not None:
             raise InvalidInputError(
-                f"the table {table.uri} is itself the quarantine of {of!r}: pass the location "
+                f"the table {table.uri} is itself the quarantine of {source!r}: pass the location "
                 "of that table"
             )
     return table, bad
 
 
 def _unpublished(table: TableVersion, bad: TableVersion | None) -> Iterator[tuple[str, str]]:
-    """Yield streams with rows that a killed sink has not added to the quarantine, and their file.
+    """Yield streams whose staged file the quarantine does not have yet, and the file's name.
 
-    The file may no longer exist: see `staged_rows`.
+    The file may not exist: see `staged_rows`.
     """
     published = {} if bad is None else bad.manifest.config
     for app_id, entry in ledger_entries.read_entries(table.manifest.config).items():
@@ -274,7 +276,7 @@ def _resolve_claims(
     """Finish or undo interrupted replays, and return the quarantine's newest version.
 
     Raises:
-        InvalidInputError: It is unknown whether one has committed its rows.
+        InvalidInputError: It is unknown whether a replay has committed its rows.
     """
     claims: set[int] = set()
     for batch in scan(bad, ["replay"], "replay IS NOT NULL"):
@@ -288,10 +290,10 @@ def _resolve_claims(
 
 
 def _is_committed(table: TableVersion, number: int, environment: Environment) -> bool:
-    """Return whether a table has the rows of a replay; if not, it never will.
+    """Return whether a table has the rows of a replay; if not, keep it from committing them.
 
     Raises:
-        InvalidInputError: The ledger does not tell.
+        InvalidInputError: The ledger no longer has the replay's entry.
     """
     fence = PendingBatch.of(APP_ID, number, digest=NO_ROWS)
     newest = append_fragments(
@@ -308,9 +310,9 @@ def _is_committed(table: TableVersion, number: int, environment: Environment) ->
         return False
     raise InvalidInputError(
         f"it is unknown whether the table {table.uri} has the rows of replay {number}: too many "
-        "other replays or commits have followed it. Look for one of these rows in the table; if it "
-        f"is there, delete the rows of the quarantine with replay = {number}, "
-        "otherwise set that column to NULL"
+        "other replays or commits have followed it. Check whether the table has these rows. If it "
+        f"does, delete the rows with replay = {number} from the quarantine; otherwise set that "
+        "column to NULL"
     )
 
 
@@ -351,15 +353,15 @@ class _Replay:
                 app_id, batch_id, rules, types, row_id = values
                 recorded = _recorded(rules)
                 has_order = recorded["mode"] != "upsert" or recorded["sequence_by"]
-                of_batch = () if has_order else (batch_id, app_id)
-                groups.setdefault((of_batch, rules, types), []).append(row_id)
+                batch_key = () if has_order else (batch_id, app_id)
+                groups.setdefault((batch_key, rules, types), []).append(row_id)
         for (_, rules, types), row_ids in sorted(groups.items(), key=lambda group: group[0][0]):
             for start in range(0, len(row_ids), ROWS_PER_COMMIT):
                 self._move(row_ids[start : start + ROWS_PER_COMMIT], _recorded(rules), types)
         return ReplayResult(self._num_replayed, dict(self._remaining.most_common()))
 
     def _move(self, row_ids: Sequence[int], recorded: Mapping[str, Any], types: str) -> None:
-        """Move some rows to the table, as far as they fit it."""
+        """Move those of some rows that fit to the table."""
         if recorded["mode"] == "overwrite":
             self._remaining[_OVERWRITTEN] += len(row_ids)
             return
@@ -374,23 +376,23 @@ class _Replay:
         if not fitting.num_rows:
             return
         number = self._next_number()
-        chosen = ", ".join(map(str, fitting[ROW_ID].to_pylist()))
+        id_list = ", ".join(map(str, fitting[ROW_ID].to_pylist()))
         claimed = update(
             self._bad,
             {"replay": str(number)},
-            f"replay IS NULL AND {ROW_ID} IN ({chosen})",
+            f"replay IS NULL AND {ROW_ID} IN ({id_list})",
             self._environment,
         )
-        mine: list[int] = []
+        claimed_ids: set[int] = set()
         for batch in scan(claimed, ["replay"], f"replay = {number}", with_row_id=True):
-            mine.extend(batch.column(ROW_ID).to_pylist())
-        is_mine = pa.array([row_id in set(mine) for row_id in fitting[ROW_ID].to_pylist()])
-        self._commit(fitting.filter(is_mine).drop_columns([ROW_ID]), recorded, number)
+            claimed_ids.update(batch.column(ROW_ID).to_pylist())
+        is_claimed = pa.array([row_id in claimed_ids for row_id in fitting[ROW_ID].to_pylist()])
+        self._commit(fitting.filter(is_claimed).drop_columns([ROW_ID]), recorded, number)
         delete(claimed, f"replay = {number}", self._environment)
-        self._num_replayed += len(mine)
+        self._num_replayed += len(claimed_ids)
 
     def _next_number(self) -> int:
-        """Return a number that no replay has had: ascending, and different in each process."""
+        """Return a new replay number: ascending, and different in each process."""
         newest = newest_of_same(self._table)
         entry = ledger_entries.read_entry(newest.manifest.config, APP_ID)
         after = -1 if entry is None else entry.batch_id
@@ -420,16 +422,15 @@ class _Replay:
         upsert(self._table, rows, rules, batch, environment=self._environment)
 
     def _fitting(self, row_ids: Sequence[int], recorded: Mapping[str, Any], types: str) -> pa.Table:
-        """Return those of some rows that fit the table, fixed, with their row ids."""
+        """Apply the corrections to some rows, and return those that fit the table, with row ids."""
         stored = take(self._bad, row_ids=row_ids, columns=["row", "deletes", "reason"])
         rows = rows_from_json(stored["row"].to_pylist(), types)
         rows = _fixed(rows, self._fix)
         needed = (*recorded["on"], *filter(None, [recorded["sequence_by"]]))
         missing = [name for name in needed if name not in rows.column_names]
         if missing:
-            self._remaining[f"they have no column {missing[0]!r}, which an upsert needs"] += len(
-                row_ids
-            )
+            reason = f"they have no column {missing[0]!r}, which an upsert needs"
+            self._remaining[reason] += len(row_ids)
             return rows.slice(0, 0)
         self._table = newest_of_same(self._table)
         table = self._table.arrow_schema
@@ -467,7 +468,7 @@ class _Replay:
 
 
 def _fixed(rows: pa.Table, fix: Fix | None) -> pa.Table:
-    """Return rows with the user's corrections.
+    """Return rows with the user's corrections applied.
 
     Raises:
         InvalidInputError: The function returns another number of rows, or an expression is invalid.
@@ -482,10 +483,10 @@ def _fixed(rows: pa.Table, fix: Fix | None) -> pa.Table:
             )
         fixed = fix(rows)
         if not isinstance(fixed, pa.Table) or fixed.num_rows != rows.num_rows:
-            got = f"{fixed.num_rows}" if isinstance(fixed, pa.Table) else type(fixed).__name__
+            result = f"{fixed.num_rows}" if isinstance(fixed, pa.Table) else type(fixed).__name__
             raise InvalidInputError(
                 f"fix must return as many rows as it receives, in the same order: it received "
-                f"{rows.num_rows} and returned {got}"
+                f"{rows.num_rows} and returned {result}"
             )
         return fixed
     batch = one_batch(rows)
@@ -495,15 +496,15 @@ def _fixed(rows: pa.Table, fix: Fix | None) -> pa.Table:
         if index < 0:
             rows = rows.append_column(name, values)
         else:
-            rows = rows.set_column(index, name, _as_before(values, rows.field(index)))
+            rows = rows.set_column(index, name, _in_type_of(rows.field(index), values))
     return rows
 
 
-def _as_before(values: pa.Array, column: pa.Field) -> pa.Array:
-    """Return the values of an expression in its column's type: arithmetic widens types.
+def _in_type_of(column: pa.Field, values: pa.Array) -> pa.Array:
+    """Cast the values of an expression to the type of its column, since arithmetic widens types.
 
     Raises:
-        InvalidInputError: One does not fit.
+        InvalidInputError: A value does not fit.
     """
     try:
         return values.cast(column.type)
@@ -535,13 +536,13 @@ def _recorded(text: str) -> dict[str, Any]:
         is_valid = False
     if not is_valid:
         raise CorruptDataError(
-            f"the rules of a row in quarantine are damaged: {text[:200]!r}. {CORRUPT_REMEDY}"
+            f"the rules of a quarantined row are damaged: {text[:200]!r}. {CORRUPT_REMEDY}"
         )
     return dict(rules)
 
 
 def _is_age(seconds: object) -> bool:
-    """Return whether seconds are a time span, or None."""
+    """Return whether a value is None or a valid age in seconds."""
     if seconds is None:
         return True
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
@@ -557,5 +558,5 @@ def _recorded_checks(recorded: Mapping[str, Any]) -> tuple[Check, ...]:
         )
     except (TypeError, KeyError, AttributeError):
         raise CorruptDataError(
-            f"the checks of a row in the quarantine are damaged: {str(recorded['expect'])[:200]}"
+            f"the checks of a quarantined row are damaged: {str(recorded['expect'])[:200]}"
         ) from None

@@ -1,7 +1,4 @@
-"""The quarantine of a table: its location and its columns.
-
-`quarantine_writer` says how rows get here.
-"""
+"""The quarantine of a table: its location and its columns."""
 
 import os
 import re
@@ -34,12 +31,12 @@ QUARANTINE_SCHEMA: Final = pa.schema(
         pa.field("replay", pa.int64()),
     ]
 )
-"""The stream and its batch; whether the row is of a previous table at the location, so that it is
-never replayed; when and why it was quarantined; the row, see `write.rows_as_json`; whether it
-deletes; the sink's rules, as JSON; the replay that is moving it to the table."""
+"""The stream and its batch; whether the row belongs to a previous table at the location, so that it
+is never replayed; when and why it was quarantined; the row (see `write.rows_as_json`); whether it
+deletes its key; the sink's rules, as JSON; the replay that is moving it to the table."""
 
 TABLE_KEY: Final = "lance_stream.quarantine_of"
-"""The config key of the location of the table whose quarantine it is."""
+"""The config key for the location of the table to which the quarantine belongs."""
 
 _PUBLISHED: Final = "lance_stream.quarantined."
 
@@ -63,11 +60,13 @@ def open_quarantine(
     Args:
         uri: Its location.
         storage_options: Settings of its store.
-        table_uri: The table whose quarantine it has to be; None to open any. If it is beside the
-            table, only the table's name counts: both may have been moved together.
+        table_uri: The table to which the quarantine must belong; None to open any. If the
+            quarantine is next to the table, only the table's name is compared, since both may have
+            been moved together.
 
     Raises:
-        InvalidInputError: It is another table, or the quarantine of another table.
+        InvalidInputError: The location has a table that is not a quarantine, or the quarantine of
+            another table.
     """
     try:
         table = open_newest(uri, storage_options=dict(storage_options))
@@ -79,19 +78,20 @@ def open_quarantine(
             problem = "is missing" if expected.name not in columns else "has another type"
             raise InvalidInputError(
                 f"the table {uri} is not a quarantine: the column {expected.name!r} {problem}. "
-                "Use another location: bad rows need a separate table"
+                "Choose another location: bad rows need a separate table"
             )
     if not table.has_stable_row_ids:
         raise InvalidInputError(
-            f"the table {uri} is not a quarantine: it has no stable row ids. Use another location"
+            f"the table {uri} is not a quarantine: it has no stable row ids. Choose another "
+            "location"
         )
-    of = table.manifest.config.get(TABLE_KEY, "")
+    source = table.manifest.config.get(TABLE_KEY, "")
     if table_uri is not None and not _is_same(
-        of, table_uri, is_derived=uri == quarantine_uri(table_uri)
+        source, table_uri, is_derived=uri == quarantine_uri(table_uri)
     ):
         raise InvalidInputError(
-            f"the table {uri} is the quarantine of {of or 'another table'}, not of {table_uri}; "
-            "every table needs its own. If the table has moved: "
+            f"the table {uri} is the quarantine of {source or 'another table'}, not of "
+            f"{table_uri}; every table needs a separate one. If the table has moved: "
             f"open_dataset({uri!r}).update_config({{{TABLE_KEY!r}: {normalized(table_uri)!r}}})"
         )
     return table
@@ -105,6 +105,6 @@ def _is_same(recorded: str, uri: str, *, is_derived: bool) -> bool:
 
 
 def normalized(uri: str) -> str:
-    """Return the same text for the common spellings of a table's location."""
+    """Return a normal form, the same for all common spellings of a table's location."""
     text = re.sub(r"^s3[an]:", "s3:", uri) if ":/" in uri else os.path.realpath(uri)
     return text.rstrip("/")

@@ -1,4 +1,4 @@
-"""Libraries of this package's extras, which may not be installed."""
+"""The package's extras: their libraries may not be installed."""
 
 import importlib.util
 from collections.abc import Iterator, Mapping
@@ -18,32 +18,32 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "fast": ("numba",),
     "index": ("lance",),
 }
-"""By extra, the modules that it installs."""
+"""The modules that each extra installs."""
 
 
 def is_installed(module: str) -> bool:
     """Return whether a module can be imported, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # nor the package that it is in
+    except ModuleNotFoundError:  # its parent package is not installed either
         return False
 
 
 @contextmanager
-def brought_by(extra: str, what: str) -> Iterator[None]:
-    """Import libraries in the body; if that fails, name the extra that installs them.
+def requires_extra(extra: str, feature: str) -> Iterator[None]:
+    """If an import in the body fails, raise an error that names the extra to install.
 
     Args:
-        extra: Its name.
-        what: What needs them: "tables on S3".
+        extra: The name of the extra.
+        feature: The feature that needs the libraries: "tables on S3".
 
     Raises:
-        InvalidInputError: One cannot be imported.
+        InvalidInputError: An import failed.
     """
     try:
         yield
     except ImportError as error:
         raise InvalidInputError(
-            f"{what} requires a library that is not installed ({error}): pip install "
+            f"{feature} requires a library that is not installed ({error}): pip install "
             f"'lance-stream[{extra}]'"
         ) from error

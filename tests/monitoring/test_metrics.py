@@ -95,7 +95,7 @@ def reader() -> InMemoryMetricReader:
 @pytest.fixture
 def otel(reader: InMemoryMetricReader) -> OpenTelemetryMetrics:
     meter = MeterProvider([reader]).get_meter("test")
-    return OpenTelemetryMetrics(meter, seconds_between_looks=0)
+    return OpenTelemetryMetrics(meter, max_age_seconds=0)
 
 
 def test_names_follow_the_conventions_of_both_systems() -> None:
@@ -156,7 +156,7 @@ def test_both_systems_get_equal_metrics(
     record_progress(ds.table.refs, "warehouse", 2)
     lance.dataset(ds.uri).create_scalar_index(ds.schema.names[0], "BTREE")
     registry = CollectorRegistry()
-    both = [otel, PrometheusMetrics(registry, seconds_between_looks=0)]
+    both = [otel, PrometheusMetrics(registry, max_age_seconds=0)]
     for value in both:
         value.watch(ds.uri)
         value(replace(REPORT, table=ds.uri))
@@ -252,7 +252,7 @@ def test_rows_are_unknown_until_all_versions_are_counted(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counting is spread over several scrapes, and a partial sum would look like progress."""
-    monkeypatch.setattr(measuring, "COUNTED_AT_ONCE", 2)
+    monkeypatch.setattr(measuring, "COUNTED_PER_CALL", 2)
     record_progress(ds.table.refs, "behind", 1)
     watch = TableWatch(ds.uri)
     assert [watch.measure().consumers[0].rows for _ in range(2)] == [None, 6]
@@ -308,7 +308,7 @@ def test_unreadable_tables_are_logged_once(
 ) -> None:
     """A warning at each scrape would flood the log, while the metric goes on telling."""
     registry = CollectorRegistry()
-    metrics = PrometheusMetrics(registry, seconds_between_looks=0)
+    metrics = PrometheusMetrics(registry, max_age_seconds=0)
     metrics.watch("memory://nowhere/t")
     for _ in range(3):
         text = generate_latest(registry).decode()

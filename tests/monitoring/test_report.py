@@ -267,7 +267,7 @@ def test_the_command_writes_the_page(ds: Dataset, tmp_path: Path, capsys: Any) -
     assert "File name too long. Choose a file" in capsys.readouterr().err
     assert main(["report", ds.uri, "-o", "REGION=eu-west-1"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "-o names the file to write" in said
+    assert "-o is the file to write" in said
     assert "--storage-option REGION=VALUE" in said
     assert not Path("REGION=eu-west-1").exists()
     named = tmp_path / "region=eu-west-1"

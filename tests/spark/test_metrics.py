@@ -85,7 +85,7 @@ def test_a_scrape_has_all_dashboard_metrics(
     """A panel whose metric does not exist stays empty without an error; reporting must also cost
     less than 1 % of a batch.
     """
-    metrics = PrometheusMetrics(registry, seconds_between_looks=0)
+    metrics = PrometheusMetrics(registry, max_age_seconds=0)
     metrics.watch(uri)
     assert value(scrape(address), "table_readable", table=uri) == 0  # there is no table yet
     shares: list[float] = []

@@ -47,7 +47,7 @@ from lance_stream.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from lance_stream.storage.extras import brought_by
+from lance_stream.storage.extras import requires_extra
 from lance_stream.storage.objects.object_requests import TryAgainError
 
 T = TypeVar("T")
@@ -430,7 +430,7 @@ def _drop(manifests: DynamoDBManifests, client: Any) -> None:
 
 
 def _new_client(manifests: DynamoDBManifests) -> Any:
-    with brought_by("s3", manifests.where):
+    with requires_extra("s3", manifests.where):
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 

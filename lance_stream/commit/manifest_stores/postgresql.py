@@ -31,7 +31,7 @@ from lance_stream.commit.manifest_stores import retrying
 from lance_stream.commit.manifest_stores.connection_cache import ConnectionCache
 from lance_stream.commit.manifest_stores.sql import DEFAULT_TABLE, Answer, SqlManifests
 from lance_stream.errors import InvalidInputError, StoreRefusedError
-from lance_stream.storage.extras import brought_by
+from lance_stream.storage.extras import requires_extra
 from lance_stream.storage.objects.object_requests import TryAgainError
 
 _DEFAULTS: Final = {
@@ -173,7 +173,7 @@ def postgres_manifests(conninfo: str, table: str = DEFAULT_TABLE) -> PostgresMan
 
 
 def _import_psycopg(manifests: PostgresManifests | None) -> Any:
-    with brought_by("postgresql", manifests.where if manifests else "PostgreSQL"):
+    with requires_extra("postgresql", manifests.where if manifests else "PostgreSQL"):
         import psycopg
     return psycopg
 

@@ -24,7 +24,7 @@ from lance_stream.errors import (
     NotFoundError,
     RetryableConflictError,
 )
-from lance_stream.storage.extras import brought_by, is_installed
+from lance_stream.storage.extras import is_installed, requires_extra
 from lance_stream.storage.store import Store
 from lance_stream.table.operations.transaction import Transaction, decode_transaction
 from lance_stream.table.operations.versions import CreateIndex
@@ -130,7 +130,7 @@ def build(request: BuildRequest, store: Store) -> Built:
         IndexBuildError: pylance cannot open the table.
         InvalidInputError: It is not installed.
     """
-    with brought_by("index", "bringing indices up to date"):
+    with requires_extra("index", "bringing indices up to date"):
         import lance
     commit_lock = _CommitLock(request.version, store)
     try:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.service import Service
-from lance_stream.storage.extras import brought_by
+from lance_stream.storage.extras import requires_extra
 from lance_stream.storage.objects.object_requests import ObjectRequests
 
 _IDLE_SECONDS: Final = "20s"  # services close idle connections
@@ -25,7 +25,7 @@ class ObstoreService(Service):
 
     def connect(self, container: str) -> ObjectRequests:
         """Return what sends requests to a bucket; see `ServiceSettings.connect`."""
-        with brought_by(self.extra, self.purpose):
+        with requires_extra(self.extra, self.purpose):
             from lance_stream.storage.engine.requests import EngineRequests
         return EngineRequests(self, container)
 

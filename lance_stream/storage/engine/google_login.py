@@ -15,7 +15,7 @@ from lance_stream.storage.engine.credentials import (
     FixedCredentials,
     RenewedCredentials,
 )
-from lance_stream.storage.extras import brought_by
+from lance_stream.storage.extras import requires_extra
 from lance_stream.storage.objects.object_requests import RefusedError, TryAgainError
 
 _SCOPES: Final = ["https://www.googleapis.com/auth/devstorage.read_write"]
@@ -50,7 +50,7 @@ class Login:
             return FixedCredentials({"token": ""})
         if self.kind == "token":
             return FixedCredentials({"token": self.value})
-        with brought_by("gcs", "credentials of Google Cloud Storage"):
+        with requires_extra("gcs", "credentials of Google Cloud Storage"):
             return GoogleCredentials(self)
 
     def lance_options(self) -> Mapping[str, str]:

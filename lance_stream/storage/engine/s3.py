@@ -20,7 +20,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.connection import ObstoreService, connection_options
 from lance_stream.storage.engine.credentials import Credentials, FixedCredentials
-from lance_stream.storage.extras import brought_by
+from lance_stream.storage.extras import requires_extra
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.storage.options.names import (
     as_flag,
@@ -193,7 +193,7 @@ class S3Settings(ObstoreService):
                     "token": self.token,
                 }
             )
-        with brought_by("s3", "credentials of AWS"):
+        with requires_extra("s3", "credentials of AWS"):
             from lance_stream.storage.engine.aws import AwsCredentials
         return AwsCredentials(self.profile, _KEYS)
 
