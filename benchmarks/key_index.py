@@ -43,7 +43,7 @@ import lance_stream
 from lance_stream.keys.file_columns import FileColumn
 from lance_stream.keys.index import key_index, run_files
 from lance_stream.keys.index.run_format import CoveredFile, KeyColumns, Keys
-from lance_stream.keys.index.run_merging import Part
+from lance_stream.keys.index.run_merging import RenumberedKeys
 from lance_stream.maintenance.compaction import rewrites
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.verbs.append import append_fragments
@@ -219,7 +219,9 @@ def look_up(folder: Path, fragments: int, keys: int) -> None:
         rows = dice.permutation(own).astype(np.uint32)
         place = FileColumn(number.to_bytes(16, "big"), 0)
         files = [CoveredFile((place,), own)]
-        run = run_files.write_run(store, columns, files, [Part(Keys(words, others, rows), None)])
+        run = run_files.write_run(
+            store, columns, files, [RenumberedKeys(Keys(words, others, rows), None)]
+        )
         assert run is not None
         run.numbers = np.array([number])
         runs.append((run, words, others))

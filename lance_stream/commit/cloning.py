@@ -51,7 +51,7 @@ from lance_stream.version import VERSION
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CloneSource:
     """A version to clone.
 
     Attributes:
@@ -68,7 +68,7 @@ class Source:
 
 
 def publish_clone(
-    log: VersionLog, source: Source, branch: str | None, environment: Environment = MACHINE
+    log: VersionLog, source: CloneSource, branch: str | None, environment: Environment = MACHINE
 ) -> Manifest:
     """Publish the first version of a branch or clone.
 
@@ -116,7 +116,7 @@ def publish_clone(
     return log.read(clone.version)
 
 
-def begin_clone(store: Store, source: Source, branch: str | None) -> tuple[Transaction, bool]:
+def begin_clone(store: Store, source: CloneSource, branch: str | None) -> tuple[Transaction, bool]:
     """Return the transaction by which a directory is cloned, and whether this call started it.
 
     If not, it is an equal one that was started before.
@@ -154,7 +154,7 @@ def begin_clone(store: Store, source: Source, branch: str | None) -> tuple[Trans
     )
 
 
-def _copy_tombstones(source: Source, target: Store) -> None:
+def _copy_tombstones(source: CloneSource, target: Store) -> None:
     tombstones = read_tombstones(source.manifest.config)
     for file in tombstones.files if tombstones else ():
         path = tombstone_path(file.name)

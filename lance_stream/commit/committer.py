@@ -42,7 +42,7 @@ from lance_stream.errors import (
 from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.storage.store import check_is_in_table
 from lance_stream.table.apply import Commit, Creation, apply
-from lance_stream.table.conflicts.rules import Verdict, check
+from lance_stream.table.conflicts.rules import ConflictVerdict, check
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.manifest import WRITER_LIBRARY, Manifest, WriterVersion, encode_manifest
@@ -224,7 +224,7 @@ def _attempt(
             verdict = _check_since(log, transaction, checked, state)
             if isinstance(verdict, NothingToCommit):
                 return verdict
-            if verdict is Verdict.REBASE:
+            if verdict is ConflictVerdict.REBASE:
                 transaction = rebase_transaction(
                     log, transaction, newest, environment.random_id, rebased
                 )
@@ -279,17 +279,17 @@ def _read_state(log: VersionLog, transaction: Transaction) -> LogState | None:
 
 def _check_since(
     log: VersionLog, transaction: Transaction, checked: int, state: LogState
-) -> Verdict | NothingToCommit:
+) -> ConflictVerdict | NothingToCommit:
     """Check our transaction against those of all versions after `checked`."""
-    verdict = Verdict.YES
+    verdict = ConflictVerdict.YES
     for version in range(checked + 1, state.newest.version + 1):
         theirs = _transaction_of(log, version, state)
         if theirs is not None and theirs.uuid == transaction.uuid:
             return NothingToCommit(
                 state.newest, f"this transaction was already committed as version {version}"
             )
-        if check(transaction, theirs, version) is Verdict.REBASE:
-            verdict = Verdict.REBASE
+        if check(transaction, theirs, version) is ConflictVerdict.REBASE:
+            verdict = ConflictVerdict.REBASE
     return verdict
 
 

@@ -32,7 +32,7 @@ from lance_stream.table.fragments.fragment import DataFile, Fragment
 _NO_LIMIT = (1 << 64) - 1
 
 
-class Rows(NamedTuple):
+class CandidateRows(NamedTuple):
     """Some live rows of a fragment.
 
     Attributes:
@@ -58,7 +58,7 @@ class VersionDiff:
 
     pending_range: PendingRange
     untouched: Collection[int] = ()
-    others: tuple[Rows, ...] = ()
+    others: tuple[CandidateRows, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class PendingRows:
         remaining: The remaining pending ranges.
     """
 
-    rows: list[Rows] = field(default_factory=list)
+    rows: list[CandidateRows] = field(default_factory=list)
     remaining: tuple[PendingRange, ...] = ()
 
     @property
@@ -112,7 +112,7 @@ def changed_since(
     }
     older_indices = older.manifest.fragments.index_by_id
     untouched: list[int] = []
-    others: list[Rows] = []
+    others: list[CandidateRows] = []
     for index, fragment_id in enumerate(table.manifest.fragments.ids):
         if before.get(fragment_id) == table.manifest.fragments.raw(index):
             untouched.append(fragment_id)
@@ -132,12 +132,12 @@ def changed_since(
     return VersionDiff(pending_range, frozenset(untouched), changes)
 
 
-def _restored(table: TableVersion, older: TableVersion, index: int, after: int) -> Rows:
+def _restored(table: TableVersion, older: TableVersion, index: int, after: int) -> CandidateRows:
     """Return the rows of a fragment that an older version had otherwise, though none is later."""
     rows = _rows(table, index, PendingRange(0), 0, None)
     stamps = _stamps(table, table.manifest.fragments[index])[rows.offsets]
     early = stamps <= np.uint64(after)
-    rows, stamps = Rows(index, rows.offsets[early], rows.row_ids[early]), stamps[early]
+    rows, stamps = CandidateRows(index, rows.offsets[early], rows.row_ids[early]), stamps[early]
     addresses, is_there = find_rows(older, rows.row_ids)
     before = np.zeros(len(stamps), np.uint64)
     order = np.argsort(addresses)
@@ -150,7 +150,7 @@ def _restored(table: TableVersion, older: TableVersion, index: int, after: int) 
         before[order[done : done + len(offsets)]] = older_stamps
         done += len(offsets)
     other = before != stamps
-    return Rows(index, rows.offsets[other], rows.row_ids[other])
+    return CandidateRows(index, rows.offsets[other], rows.row_ids[other])
 
 
 def files_of(fragment: Fragment, fields: Collection[int]) -> set[tuple[int, str, int]]:
@@ -185,7 +185,7 @@ def next_rows(
         max_rows: How many rows at most.
         changed: What changed after the last of them: a pending range that is not yet in the list.
     """
-    rows: list[Rows] = []
+    rows: list[CandidateRows] = []
     remaining = list(pending)
     num_remaining = max_rows
     if changed is not None:
@@ -219,7 +219,7 @@ def count_changed(table: TableVersion, changed: VersionDiff) -> int:
     return sum(len(read().offsets) for _, read in _sources(table, changed))
 
 
-_Source: TypeAlias = tuple[int, Callable[[], Rows]]
+_Source: TypeAlias = tuple[int, Callable[[], CandidateRows]]
 """The largest row id that some rows can have, and what returns them."""
 
 
@@ -247,13 +247,13 @@ def _sources(table: TableVersion, changed: VersionDiff) -> Iterator[_Source]:
         yield most, partial(_rows, table, index, pending_range, start, stop)
 
 
-def _same(rows: Rows) -> Rows:
+def _same(rows: CandidateRows) -> CandidateRows:
     return rows
 
 
 def _rows(
     table: TableVersion, index: int, pending_range: PendingRange, start: int, stop: int | None
-) -> Rows:
+) -> CandidateRows:
     """Return the live rows of a fragment that belong to a pending range."""
     fragment = table.manifest.fragments[index]
     num_rows = table.physical_rows(fragment)
@@ -268,13 +268,13 @@ def _rows(
     deleted = table.deleted_offsets(fragment).astype(np.int64) - start
     mask[deleted[(deleted >= 0) & (deleted < len(mask))]] = False
     chosen = np.flatnonzero(mask)
-    return Rows(index, (chosen + start).astype(np.uint32), ids[chosen])
+    return CandidateRows(index, (chosen + start).astype(np.uint32), ids[chosen])
 
 
-def _highest(sources: Iterator[_Source], max_rows: int) -> tuple[list[Rows], bool]:
+def _highest(sources: Iterator[_Source], max_rows: int) -> tuple[list[CandidateRows], bool]:
     """Return the rows with the highest row ids, and whether these are all."""
     ordered = sorted(sources, key=lambda source: -source[0])
-    candidates: list[Rows] = []
+    candidates: list[CandidateRows] = []
     limit = 0
     for most, read in ordered:
         if limit and most < limit:
@@ -289,7 +289,7 @@ def _highest(sources: Iterator[_Source], max_rows: int) -> tuple[list[Rows], boo
     return _cut(candidates, limit), False
 
 
-def _least_of_highest(candidates: list[Rows], max_rows: int) -> int:
+def _least_of_highest(candidates: list[CandidateRows], max_rows: int) -> int:
     """Return the `max_rows`-th highest row id; 0 if there are no more rows than that."""
     if sum(len(rows.offsets) for rows in candidates) <= max_rows:
         return 0
@@ -297,39 +297,43 @@ def _least_of_highest(candidates: list[Rows], max_rows: int) -> int:
     return int(np.partition(ids, len(ids) - max_rows)[len(ids) - max_rows])
 
 
-def _cut(candidates: list[Rows], limit: int) -> list[Rows]:
-    cut: list[Rows] = []
+def _cut(candidates: list[CandidateRows], limit: int) -> list[CandidateRows]:
+    cut: list[CandidateRows] = []
     for rows in candidates:
         chosen = rows.row_ids >= np.uint64(limit)
         if chosen.any():
-            cut.append(Rows(rows.fragment_index, rows.offsets[chosen], rows.row_ids[chosen]))
+            cut.append(
+                CandidateRows(rows.fragment_index, rows.offsets[chosen], rows.row_ids[chosen])
+            )
     return cut
 
 
-def _excluding(candidates: list[Rows], excluded: list[Rows]) -> list[Rows]:
+def _excluding(
+    candidates: list[CandidateRows], excluded: list[CandidateRows]
+) -> list[CandidateRows]:
     """Return rows without those that another pending range has already returned."""
     excluded_offsets: dict[int, list[npt.NDArray[np.uint32]]] = {}
     for rows in excluded:
         excluded_offsets.setdefault(rows.fragment_index, []).append(rows.offsets)
-    results: list[Rows] = []
+    results: list[CandidateRows] = []
     for rows in candidates:
         if rows.fragment_index in excluded_offsets:
             is_new = ~np.isin(rows.offsets, np.concatenate(excluded_offsets[rows.fragment_index]))
-            rows = Rows(rows.fragment_index, rows.offsets[is_new], rows.row_ids[is_new])
+            rows = CandidateRows(rows.fragment_index, rows.offsets[is_new], rows.row_ids[is_new])
         if len(rows.offsets):
             results.append(rows)
     return results
 
 
-def _joined(rows: list[Rows]) -> list[Rows]:
+def _joined(rows: list[CandidateRows]) -> list[CandidateRows]:
     """Return the rows of each fragment together, fragments in order."""
-    by_index: dict[int, list[Rows]] = {}
+    by_index: dict[int, list[CandidateRows]] = {}
     for row in rows:
         by_index.setdefault(row.fragment_index, []).append(row)
-    results: list[Rows] = []
+    results: list[CandidateRows] = []
     for index in sorted(by_index):
         offsets = np.concatenate([rows.offsets for rows in by_index[index]])
         ids = np.concatenate([rows.row_ids for rows in by_index[index]])
         order = np.argsort(offsets)
-        results.append(Rows(index, offsets[order], ids[order]))
+        results.append(CandidateRows(index, offsets[order], ids[order]))
     return results

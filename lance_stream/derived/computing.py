@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arrays import RowIds
-from lance_stream.derived.candidates import Rows
+from lance_stream.derived.candidates import CandidateRows
 from lance_stream.derived.declaration import Declaration
 from lance_stream.derived.fingerprints import Fingerprints, are_stale, fingerprints_of
 from lance_stream.derived.returned import as_outputs, counted, list_size, message_of, one_batch_of
@@ -106,7 +106,7 @@ class ComputedValues:
 def compute_jobs(
     table: TableVersion,
     declaration: Declaration,
-    rows: Sequence[Rows],
+    rows: Sequence[CandidateRows],
     num_workers: int,
     store: Store,
     stored_states: tuple[RowIds, npt.NDArray[np.int64]] | None = None,

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lance_stream.arrays import RowIds
 from lance_stream.commit.committer import ConfigEntries
-from lance_stream.derived.candidates import Rows
+from lance_stream.derived.candidates import CandidateRows
 from lance_stream.derived.computing import ComputedValues, StagedValues
 from lance_stream.derived.declaration import SOURCE_ROW_ID, Declaration
 from lance_stream.derived.ownership import check_columns, missing_columns
@@ -81,7 +81,7 @@ def open_target(
 
 
 def stored_states(
-    table: TableVersion, declaration: Declaration, rows: Sequence[Rows]
+    table: TableVersion, declaration: Declaration, rows: Sequence[CandidateRows]
 ) -> tuple[RowIds, npt.NDArray[np.int64]]:
     """Return (n,) row ids of the source, ascending, and (n,) their states in the separate table.
 

@@ -347,7 +347,7 @@ class _Parser:
                 self._expect("]")
                 node = self._node(start, nodes.Subscript(node, key))
             elif self._accept("."):
-                node = self._node(start, nodes.Part(node, self._identifier()))
+                node = self._node(start, nodes.FieldAccess(node, self._identifier()))
             else:
                 return node
 
@@ -420,7 +420,7 @@ class _Parser:
         node: Node = self._node(start, nodes.Column(path[0]))
         while self._accept("."):
             path.append(self._identifier())
-            node = self._node(start, nodes.Part(node, path[-1]))
+            node = self._node(start, nodes.FieldAccess(node, path[-1]))
         stop = self._tokens[self._next - 1].stop
         self._columns.append(NamedColumn(tuple(path), start, stop))
         return node

@@ -71,13 +71,13 @@ def _field_of(node: Node, schema: pa.Schema) -> pa.Field | None:
         if node.name != "get":
             return None
         whole = _field_of(node.arguments[0], schema)
-    elif isinstance(node, nodes.Part | nodes.Subscript | nodes.Parentheses):
+    elif isinstance(node, nodes.FieldAccess | nodes.Subscript | nodes.Parentheses):
         whole = _field_of(node.operand, schema)
     else:
         return None
     if whole is None or isinstance(node, nodes.Parentheses):
         return whole
-    if isinstance(node, nodes.Part):
+    if isinstance(node, nodes.FieldAccess):
         return _part_of(whole.type, node.name)
     is_map = pa.types.is_map(whole.type)
     return whole.type.item_field if is_map else getattr(whole.type, "value_field", None)
@@ -102,4 +102,4 @@ def _is_allowed(node: Node, parent: Node | None, field: pa.Field) -> bool:
         return parent.name in _BLIND_TO_VALUES
     if isinstance(parent, nodes.Subscript):
         return parent.operand is node
-    return isinstance(parent, nodes.Part | nodes.Parentheses)
+    return isinstance(parent, nodes.FieldAccess | nodes.Parentheses)

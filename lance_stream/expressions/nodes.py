@@ -125,7 +125,7 @@ class Not(Unary):
 
 
 @dataclass(eq=False)
-class Part(Unary):
+class FieldAccess(Unary):
     """a.b: a part of a struct, by its name."""
 
     name: str
@@ -351,7 +351,7 @@ def operands_of(node: And | Or) -> list[Node]:
 def path_of(node: Node) -> tuple[str, ...]:
     """Return the names in a column's node, from the top-level column down."""
     names: list[str] = []
-    while isinstance(node, Part):
+    while isinstance(node, FieldAccess):
         names.append(node.name)
         node = node.operand
     if not isinstance(node, Column):
@@ -361,6 +361,6 @@ def path_of(node: Node) -> tuple[str, ...]:
 
 def is_path(node: Node) -> bool:
     """Return whether a node is a column, or a part of a struct that names alone lead to."""
-    while isinstance(node, Part):
+    while isinstance(node, FieldAccess):
         node = node.operand
     return isinstance(node, Column)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.feed.value_conversion import Source, convert
+from lance_stream.feed.value_conversion import ValueSource, convert
 from lance_stream.file.blocks.arrow_blocks import array_from_numpy
 from lance_stream.read.fragment import FragmentReader
 from lance_stream.read.prefetch import num_readers, plan_batches, read_ahead
@@ -53,7 +53,7 @@ class ChangeUnit:
     change_type: str
     commit_version: int
     commit_timestamp: datetime
-    sources: tuple[Source | None, ...]
+    sources: tuple[ValueSource | None, ...]
     arrow_schema: pa.Schema
 
     @property

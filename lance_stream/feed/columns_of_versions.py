@@ -5,8 +5,8 @@ every field, nested ones included, is followed through the origins of versions (
 back to the newest common origin of both versions, and from there to the other version. If a
 version does not have a column, its values are null.
 
-A `Source` for each of the feed's columns describes which part of a version's data becomes which
-part of the column; `value_conversion` builds the values.
+A `ValueSource` for each of the feed's columns describes which part of a version's data becomes
+which part of the column; `value_conversion` builds the values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from lance_stream.errors import NotFoundError
 from lance_stream.expressions.predicates import Expression
 from lance_stream.feed.ancestry import Ancestry
 from lance_stream.feed.change_units import STAMPS, ChangeUnit, feed_schema
-from lance_stream.feed.value_conversion import Source
+from lance_stream.feed.value_conversion import ValueSource
 from lance_stream.read.scan import names_of
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_to_arrow
@@ -168,7 +168,9 @@ class FeedColumns:
             if ids.get(field) != by_name.get(path)
         }
 
-    def plan_read(self, table: TableVersion) -> tuple[tuple[Field, ...], tuple[Source | None, ...]]:
+    def plan_read(
+        self, table: TableVersion
+    ) -> tuple[tuple[Field, ...], tuple[ValueSource | None, ...]]:
         """Return which columns of a version to read, and how to build the feed's columns from them.
 
         Returns:
@@ -178,7 +180,7 @@ class FeedColumns:
         ids = self.ids_in(table)
         by_id = {field.id: field for field in table.schema.fields}
         fields: list[Field] = []
-        sources: list[Source | None] = []
+        sources: list[ValueSource | None] = []
         for target in self.schema.fields:
             stored = by_id.get(ids.get(target.id, UNASSIGNED_ID))
             if stored is None:
@@ -197,7 +199,7 @@ class FeedColumns:
             (".".join(path) for path, field_id in paths.items() if field_id not in ids), None
         )
 
-    def select(self, columns: Sequence[str] | None) -> tuple[pa.Schema, tuple[Source, ...]]:
+    def select(self, columns: Sequence[str] | None) -> tuple[pa.Schema, tuple[ValueSource, ...]]:
         """Return the schema of some columns, or parts of them, and their sources in the feed.
 
         Args:
@@ -345,7 +347,7 @@ def _narrowest(fields: Sequence[Field]) -> Field:
     return replace(field, children=(_narrowest(field.children),))
 
 
-def _source(target: Field, stored: Field, ids: Ids, index: int) -> Source:
+def _source(target: Field, stored: Field, ids: Ids, index: int) -> ValueSource:
     """Return the source of a field of the feed.
 
     Args:
@@ -355,7 +357,7 @@ def _source(target: Field, stored: Field, ids: Ids, index: int) -> Source:
         index: The index of `stored` among its siblings.
     """
     if target.is_blob or stored.is_blob:
-        return Source(index)
+        return ValueSource(index)
     if target.logical_type == stored.logical_type == MAP:
         target, stored = target.children[0], stored.children[0]
     index_by_id = {child.id: n for n, child in enumerate(stored.children)}
@@ -370,7 +372,7 @@ def _source(target: Field, stored: Field, ids: Ids, index: int) -> Source:
     )
     if is_list(target) and not is_list(stored):
         parts = ()  # such as a fixed-size list, whose items are not a child field
-    return Source(index, parts, is_whole)
+    return ValueSource(index, parts, is_whole)
 
 
 def _retyped(target: Field, ids: Ids, by_id: Mapping[int, Field]) -> Field:

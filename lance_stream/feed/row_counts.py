@@ -6,7 +6,7 @@ from lance_stream.errors import BadDataError, NotFoundError
 from lance_stream.feed.row_differences import RowDifferences
 from lance_stream.snapshot.history import VersionInfo, list_versions
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.changes.row_counts import RowCounts
+from lance_stream.table.changes.row_counts import ChangedRowCounts
 
 
 def list_counted_versions(table: TableVersion, limit: int | None = None) -> list[VersionInfo]:
@@ -33,5 +33,5 @@ def _with_counts(
     with suppress(NotFoundError, BadDataError):
         newer = table.read_at(info.version)
         older = table.read_at(info.version - 1) if info.version > 1 else None
-        return info.with_row_counts(RowCounts.of(differences.changes(older, newer)))
+        return info.with_row_counts(ChangedRowCounts.of(differences.changes(older, newer)))
     return info

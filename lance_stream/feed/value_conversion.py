@@ -33,7 +33,7 @@ _DIGITS_OF_64_BITS: Final = 20
 
 
 @dataclass(frozen=True)
-class Source:
+class ValueSource:
     """The source of a column of the feed, or of a nested field.
 
     Attributes:
@@ -44,11 +44,11 @@ class Source:
     """
 
     index: int
-    parts: tuple["Source | None", ...] = ()
+    parts: tuple["ValueSource | None", ...] = ()
     is_whole: bool = True
 
 
-def convert(array: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
+def convert(array: pa.Array, source: ValueSource, target: pa.DataType) -> pa.Array:
     """Convert stored values to a column of the feed.
 
     Args:
@@ -64,7 +64,7 @@ def convert(array: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
     return rule(array, source, target)
 
 
-def _convert_struct(array: pa.Array, source: Source, target: pa.StructType) -> pa.Array:
+def _convert_struct(array: pa.Array, source: ValueSource, target: pa.StructType) -> pa.Array:
     if not pa.types.is_struct(array.type):
         return pa.nulls(len(array), target)
     if not target.num_fields:
@@ -79,7 +79,7 @@ def _convert_struct(array: pa.Array, source: Source, target: pa.StructType) -> p
     return pa.StructArray.from_arrays(parts, fields=list(target), mask=_nulls_of(array))
 
 
-def _convert_list(array: pa.Array, source: Source, target: Any) -> pa.Array:
+def _convert_list(array: pa.Array, source: ValueSource, target: Any) -> pa.Array:
     if not is_list_type(array.type):
         return pa.nulls(len(array), target)
     is_null = np.asarray(array.is_null())
@@ -113,12 +113,12 @@ def _list_lengths(array: pa.Array) -> npt.NDArray[np.int64]:
     return (offsets[1:] - offsets[:-1]).astype(np.int64)
 
 
-def _converted_items(items: pa.Array, source: Source, target: pa.DataType) -> pa.Array:
-    part = source.parts[0] if source.parts else Source(0)
+def _converted_items(items: pa.Array, source: ValueSource, target: pa.DataType) -> pa.Array:
+    part = source.parts[0] if source.parts else ValueSource(0)
     return pa.nulls(len(items), target) if part is None else convert(items, part, target)
 
 
-def _convert_map(array: pa.Array, source: Source, target: pa.MapType) -> pa.Array:
+def _convert_map(array: pa.Array, source: ValueSource, target: pa.MapType) -> pa.Array:
     if not pa.types.is_map(array.type):
         return pa.nulls(len(array), target)
     keys, values = _entries_of(array, source, target)
@@ -136,7 +136,7 @@ def _convert_map(array: pa.Array, source: Source, target: pa.MapType) -> pa.Arra
 
 
 def _entries_of(
-    array: pa.MapArray, source: Source, target: pa.MapType
+    array: pa.MapArray, source: ValueSource, target: pa.MapType
 ) -> tuple[pa.Array, pa.Array]:
     """Return the converted keys and values of all maps that are not null, in order."""
     # Maps need not be adjacent: the index of an entry is the start of its map, plus its number
@@ -145,7 +145,7 @@ def _entries_of(
     first = array.offsets.to_numpy(zero_copy_only=False)[:-1]
     starts = np.cumsum(_lengths_of(array)) - _lengths_of(array)
     positions = pa.array(first[rows] + np.arange(len(rows)) - starts[rows], pa.int64())
-    parts = source.parts or (Source(0), Source(1))
+    parts = source.parts or (ValueSource(0), ValueSource(1))
     types = (target.key_type, target.item_type)
     return tuple(
         pa.nulls(len(positions), kind)
@@ -197,7 +197,7 @@ _NESTED_RULES: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[..., pa
 # --- values without nested fields
 
 
-def _convert_leaf(array: pa.Array, _source: Source, target: pa.DataType) -> pa.Array:
+def _convert_leaf(array: pa.Array, _source: ValueSource, target: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         return _convert_leaf(array.dictionary_decode(), _source, target)
     if array.type.equals(target):

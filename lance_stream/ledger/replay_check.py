@@ -19,7 +19,7 @@ from lance_stream.table.config.ledger_entries import LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LedgerAnswer:
     """What the ledger of a version says about a batch.
 
     Attributes:
@@ -85,7 +85,7 @@ class PendingBatch:
             return answer.match.entry or answer.match.newest
         raise refusal(answer.verdict, answer.match, self.batch, self.digest, table.uri)
 
-    def ask(self, table: TableVersion) -> Answer:
+    def ask(self, table: TableVersion) -> LedgerAnswer:
         """Return what the ledger of a version says about the batch.
 
         Raises:
@@ -100,8 +100,8 @@ class PendingBatch:
             verdict = VERDICTS[match.standing][contents]
             rows_differ |= contents is Contents.DIFFERENT
             if verdict is not Verdict.NEW:
-                return Answer(verdict, match, rows_differ)
-        return Answer(Verdict.NEW, None, rows_differ)
+                return LedgerAnswer(verdict, match, rows_differ)
+        return LedgerAnswer(Verdict.NEW, None, rows_differ)
 
     def lookup_in(self, table: TableVersion) -> Lookup:
         """Return where a version has the batch id; a version is looked up once.

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 
-from lance_stream.commit.cloning import Source, publish_clone
+from lance_stream.commit.cloning import CloneSource, publish_clone
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
 from lance_stream.maintenance.links import check_no_links
@@ -120,7 +120,7 @@ def create_branch(
     log = refs.log_of(new)
     with holding(refs, start.version):
         parent = _parent_of(refs)
-        source = Source(start.store, start.manifest, start.files.base_paths, start.location)
+        source = CloneSource(start.store, start.manifest, start.files.base_paths, start.location)
         publish_clone(log, source, new, environment)
         branch = Branch(
             new,

@@ -19,7 +19,7 @@ from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.changes.row_counts import RowCounts, count_changed_rows
+from lance_stream.table.changes.row_counts import ChangedRowCounts, count_changed_rows
 from lance_stream.table.version_marks import mark_of
 
 COUNTED_PER_CALL: Final = 64
@@ -244,7 +244,7 @@ def _count_rows(table: TableVersion, version: int, differences: RowDifferences) 
         operation = transaction.operation if transaction else None
         counts = count_changed_rows(older.manifest if older else None, newer.manifest, operation)
         if counts is None:
-            counts = RowCounts.of(differences.changes(older, newer))
+            counts = ChangedRowCounts.of(differences.changes(older, newer))
     return _CountedRows(_seconds(newer), counts.total if counts else None)
 
 

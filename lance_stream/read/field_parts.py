@@ -26,7 +26,7 @@ from lance_stream.schema.fields import Field
 from lance_stream.schema.types.logical_types import MAP, STRUCT
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """The part of a column that one data file contains: the field without its other children."""
 
     field: Field
@@ -107,7 +107,7 @@ def part_in_file(field: Field, field_ids: Container[int]) -> Field | None:
     return replace(field, children=children) if children else None
 
 
-def assemble(field: Field, parts: Sequence[Part], num_rows: int) -> pa.Array:
+def assemble(field: Field, parts: Sequence[FilePart], num_rows: int) -> pa.Array:
     """Build a column from its parts; missing fields become null.
 
     Args:
@@ -137,12 +137,12 @@ def assemble(field: Field, parts: Sequence[Part], num_rows: int) -> pa.Array:
 
 
 def _assemble_struct(
-    field: Field, arrow: pa.DataType, parts: Sequence[Part], num_rows: int
+    field: Field, arrow: pa.DataType, parts: Sequence[FilePart], num_rows: int
 ) -> pa.Array:
     children = []
     for child in field.children:
         parts_of_child = [
-            Part(below, part.array.field(index))
+            FilePart(below, part.array.field(index))
             for part in parts
             for index, below in enumerate(part.field.children)
             if below.id == child.id
@@ -153,7 +153,7 @@ def _assemble_struct(
     return pa.StructArray.from_arrays(children, fields=list(arrow), mask=mask)
 
 
-def _assemble_lists(field: Field, arrow: pa.DataType, parts: Sequence[Part]) -> pa.Array:
+def _assemble_lists(field: Field, arrow: pa.DataType, parts: Sequence[FilePart]) -> pa.Array:
     """Build lists from parts of their items; each part also has the lengths of the lists."""
     first = parts[0].array
     if any(not _have_same_lengths(first, part.array) for part in parts[1:]):
@@ -161,7 +161,7 @@ def _assemble_lists(field: Field, arrow: pa.DataType, parts: Sequence[Part]) -> 
             f"the lists of {field.name!r} are in {len(parts)} files of one fragment, with "
             "different lengths"
         )
-    item_parts = [Part(part.field.children[0], items_of(part.array)) for part in parts]
+    item_parts = [FilePart(part.field.children[0], items_of(part.array)) for part in parts]
     items = assemble(field.children[0], item_parts, len(item_parts[0].array))
     return with_items(arrow, first, items)
 

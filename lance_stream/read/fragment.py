@@ -38,8 +38,8 @@ from lance_stream.file.blocks.arrow_blocks import array_from_numpy
 from lance_stream.file.nested_arrays import map_blobs
 from lance_stream.file.versions import FileVersion
 from lance_stream.read.blob_locations import blob_locations, read_blobs, sizes_of_blobs
-from lance_stream.read.field_parts import Part, assemble, part_in_file, with_structure
-from lance_stream.read.page_cache import PageCache, PagesOfFile, Rows
+from lance_stream.read.field_parts import FilePart, assemble, part_in_file, with_structure
+from lance_stream.read.page_cache import CachedRows, PageCache, PagesOfFile
 from lance_stream.read.selections import TAKE_BELOW, Selection, batch_bounds, cuts, selection_of
 from lance_stream.read.skipping.row_ranges import RowRanges, bounded_leaves
 from lance_stream.read.units import READABLE_SYSTEM_COLUMNS, WorkUnit, output_schema
@@ -113,7 +113,7 @@ class FragmentReader:
         self._unit = unit
         self._page_cache = pages
         self._is_first = is_first
-        self._rows_of_unit: Rows | None = None
+        self._rows_of_unit: CachedRows | None = None
         self._pages_of_files: dict[tuple[str, int | None], PagesOfFile | None] = {}
         self._lock = threading.Lock()
         self._fragment = decode_fragment(unit.fragment)
@@ -208,7 +208,7 @@ class FragmentReader:
         """Cache pages between batches, if most rows of the range are read in several batches."""
         in_batch = self._unit.batch_size or self._default_batch_size(self._physical_rows())
         if self._page_cache is not None and num_rows > in_batch and 2 * num_rows > stop - start:
-            self._rows_of_unit = Rows(start, stop, in_batch)
+            self._rows_of_unit = CachedRows(start, stop, in_batch)
 
     def _ranges_that_may_match(self, num_rows: int) -> RowRanges:
         """Return the rows that the filter may match according to lineage and page bounds."""
@@ -353,7 +353,7 @@ class FragmentReader:
         Rows are selected before columns are assembled, because the files may have different values
         in deleted rows.
         """
-        parts: list[list[Part]] = [[] for _ in fields]
+        parts: list[list[FilePart]] = [[] for _ in fields]
         columns_of = self._columns_of_files
         stored_ids = {field_id for column_of in columns_of for field_id in column_of}
         whole_fields = {field.id: field for field in self._unit.schema.fields}
@@ -391,7 +391,7 @@ class FragmentReader:
             for (index, part), array in zip(stored_parts, arrays, strict=True):
                 if is_apart:
                     array = map_blobs(part, array, partial(self._bytes_of, data_file))
-                parts[index].append(Part(part, array))
+                parts[index].append(FilePart(part, array))
         return [
             self._checked(field, assemble(field, pieces, selection.num_rows))
             for field, pieces in zip(fields, parts, strict=True)
@@ -423,7 +423,9 @@ class FragmentReader:
                 )
             return self._pages_of_files[key]
 
-    def _open_pages(self, file: DataFile, page_cache: PageCache, rows: Rows) -> PagesOfFile | None:
+    def _open_pages(
+        self, file: DataFile, page_cache: PageCache, rows: CachedRows
+    ) -> PagesOfFile | None:
         files = self._unit.files
         others = [field for field in self._output if field not in self._filter_fields]
         columns = [

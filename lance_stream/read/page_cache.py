@@ -47,7 +47,7 @@ _PartKey: TypeAlias = tuple[object, int]
 """The name of a file, and the offset of a part of it."""
 
 
-class Rows(NamedTuple):
+class CachedRows(NamedTuple):
     """The rows of a file that a scan reads.
 
     Attributes:
@@ -188,7 +188,7 @@ class PagesOfFile:
         self,
         cache: PageCache,
         columns: Sequence[tuple[Sequence[StoredPage], bool]],
-        rows: Rows,
+        rows: CachedRows,
         read_ranges: ReadRanges,
         *,
         is_first: bool,

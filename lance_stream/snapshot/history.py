@@ -11,7 +11,7 @@ from lance_stream.errors import BadDataError, NotFoundError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import timestamp_of
 from lance_stream.storage.store import Store
-from lance_stream.table.changes.row_counts import RowCounts, count_changed_rows
+from lance_stream.table.changes.row_counts import ChangedRowCounts, count_changed_rows
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations.operation import Operation, SupportedOperation, operation_name
@@ -55,14 +55,14 @@ class VersionInfo:
     rows_deleted: int | None = None
 
     @property
-    def row_counts(self) -> RowCounts | None:
+    def row_counts(self) -> ChangedRowCounts | None:
         """The three numbers of changed rows; None if they are not known."""
         inserted, updated, deleted = self.rows_inserted, self.rows_updated, self.rows_deleted
         if inserted is None or updated is None or deleted is None:
             return None
-        return RowCounts(inserted, updated, deleted)
+        return ChangedRowCounts(inserted, updated, deleted)
 
-    def with_row_counts(self, counts: RowCounts) -> "VersionInfo":
+    def with_row_counts(self, counts: ChangedRowCounts) -> "VersionInfo":
         """Return the summary with the numbers of changed rows."""
         return replace(
             self,

@@ -18,7 +18,7 @@ from lance_stream.storage.locations import (
     text_of,
 )
 from lance_stream.storage.options.names import take_settings
-from lance_stream.storage.protocols import DYNAMODB, service_of, split_bucket
+from lance_stream.storage.protocols import DYNAMODB, split_bucket, store_kind_of
 
 _OPTIONAL: Final = "azure.identity"
 """Needed for some kinds of credentials only, which say so."""
@@ -46,12 +46,17 @@ def check_can_write_to(
     check_is_shared(location)
     text, options = text_of(location), dict(storage_options or {})
     protocol = protocol_of(text)
-    service = service_of(protocol)
-    if service is not None and service.extra is not None:
-        _check_service(text, protocol, service.name, options)
+    kind = store_kind_of(protocol)
+    if kind is not None and kind.extra is not None:
+        if kind.check_options is not None:
+            kind.check_options(options)
+        else:  # the environment of where they are used may complete them
+            take_settings(options, kind.name)
+        if kind.has_buckets:
+            split_bucket(text.partition("?")[0] if protocol == DYNAMODB else text)
         if is_used_here:
-            _check_extra(protocol, service.extra)
-    elif service is None and is_registered(protocol):
+            _check_extra(protocol, kind.extra)
+    elif kind is None and is_registered(protocol):
         raise InvalidInputError(
             f"{text!r} is on a filesystem that is registered with fsspec, where tables can only be "
             "read: fsspec cannot create a version exactly once. Write to a local or shared disk, "
@@ -60,17 +65,6 @@ def check_can_write_to(
         )
     else:
         open_store(text, options)
-
-
-def _check_service(uri: str, protocol: str, store: str, options: Mapping[str, Any]) -> None:
-    if store == "s3":
-        from lance_stream.storage.engine.s3 import s3_settings
-
-        s3_settings(options)
-    else:  # their settings may be completed by the environment of where they are used
-        take_settings(options, store)
-    if store != "azure":  # its URIs come in several forms, which may need the account's name
-        split_bucket(uri.partition("?")[0] if protocol == DYNAMODB else uri)
 
 
 def _check_extra(protocol: str, extra: str) -> None:

@@ -31,7 +31,7 @@ _NEVER: Final = "never"
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class StoreKind:
     """What holds the files of some protocols.
 
     Attributes:
@@ -40,6 +40,9 @@ class Service:
         extra: The extra of this package that installs its library; None if it needs none.
         scheme: The protocol that other programs know it by; None if they know each of ours.
         is_of_one_machine: Whether each machine, or process, has its own.
+        has_buckets: Whether its URIs are `protocol://bucket/path`.
+        check_options: Raises for storage options that are invalid wherever the store is used; None
+            to check their names only.
     """
 
     name: str
@@ -47,6 +50,8 @@ class Service:
     extra: str | None = None
     scheme: str | None = None
     is_of_one_machine: bool = False
+    has_buckets: bool = False
+    check_options: Callable[[Mapping[str, Any]], object] | None = None
 
 
 def _open_path(_protocol: str, path: str, options: Mapping[str, Any]) -> Store:
@@ -103,6 +108,12 @@ def _open_s3(_protocol: str, rest: str, options: Mapping[str, Any]) -> Store:
     return ObjectStore(s3_settings(options), bucket, root)
 
 
+def _check_s3_options(options: Mapping[str, Any]) -> None:
+    from lance_stream.storage.engine.s3 import s3_settings
+
+    s3_settings(options)
+
+
 def _open_google(_protocol: str, rest: str, options: Mapping[str, Any]) -> Store:
     from lance_stream.storage.engine.google import google_settings
     from lance_stream.storage.objects.object_store import ObjectStore
@@ -139,14 +150,16 @@ def split_bucket(uri: str) -> tuple[str, str]:
     return bucket, path
 
 
-_S3: Final = Service("s3", _open_s3, extra="s3", scheme="s3")
-_GOOGLE: Final = Service("google", _open_google, extra="gcs", scheme="gs")
-_AZURE: Final = Service("azure", _open_azure, extra="azure")
+_S3: Final = StoreKind(
+    "s3", _open_s3, extra="s3", scheme="s3", has_buckets=True, check_options=_check_s3_options
+)
+_GOOGLE: Final = StoreKind("google", _open_google, extra="gcs", scheme="gs", has_buckets=True)
+_AZURE: Final = StoreKind("azure", _open_azure, extra="azure")
 
-PROTOCOLS: Final[Mapping[str, Service]] = {
-    "": Service("local", _open_path, is_of_one_machine=True),
-    "file": Service("local", _open_file_uri, is_of_one_machine=True),
-    "memory": Service("memory", _open_memory, is_of_one_machine=True),
+PROTOCOLS: Final[Mapping[str, StoreKind]] = {
+    "": StoreKind("local", _open_path, is_of_one_machine=True),
+    "file": StoreKind("local", _open_file_uri, is_of_one_machine=True),
+    "memory": StoreKind("memory", _open_memory, is_of_one_machine=True),
     **dict.fromkeys(("s3", "s3a", "s3n"), _S3),
     **dict.fromkeys(("gs", "gcs"), _GOOGLE),
     **dict.fromkeys(("az", "abfs", "abfss", "azure", "adl", "wasb", "wasbs"), _AZURE),
@@ -174,12 +187,12 @@ REFUSED: Final[Mapping[str, str]] = {
 """Protocols that are refused on purpose, and why."""
 
 
-def service_of(protocol: str) -> Service | None:
-    """Return the service of a protocol in lower case; None for a protocol that is not ours."""
+def store_kind_of(protocol: str) -> StoreKind | None:
+    """Return the store of a protocol in lower case; None for a protocol that is not ours."""
     return _S3 if protocol == DYNAMODB else PROTOCOLS.get(protocol)
 
 
 def usual_protocol(protocol: str) -> str:
     """Return the protocol that other programs know for one of ours: "s3" for "s3a"."""
-    service = PROTOCOLS.get(protocol)
-    return protocol if service is None or service.scheme is None else service.scheme
+    kind = PROTOCOLS.get(protocol)
+    return protocol if kind is None or kind.scheme is None else kind.scheme

@@ -24,7 +24,7 @@ from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.decisions import check_untouched
 from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.parts import Part
+from lance_stream.upsert.parts import UpsertPart
 from lance_stream.upsert.tombstones import RememberedDeletes
 from lance_stream.upsert.update_planner import PlannedUpdate, plan_update
 from lance_stream.write.phases import Phases
@@ -81,7 +81,7 @@ class Work(NamedTuple):
             none to honor and none to add.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[UpsertPart]
     stored: Sequence[str]
     remembered: RememberedDeletes | None
 
@@ -230,7 +230,7 @@ def _already_committed(table: TableVersion, version: int | None) -> UpsertResult
     return UpsertResult(table, already_committed_in=version, was_already_committed=True)
 
 
-def _outcome_of(table: TableVersion, parts: Sequence[Part]) -> UpsertResult:
+def _outcome_of(table: TableVersion, parts: Sequence[UpsertPart]) -> UpsertResult:
     """Return the sum of the parts' outcomes, before the commit."""
     decisions = [part.written.decision for part in parts]
     deletes = [part.written.deletes for part in parts if part.written.deletes is not None]

@@ -15,7 +15,7 @@ from lance_stream.write.fragments import delete_files
 
 
 @dataclass(frozen=True)
-class Part:
+class UpsertPart:
     """The outcome of one part; picklable.
 
     Attributes:
@@ -33,7 +33,7 @@ class Part:
     partial: Mapping[str, pa.DataType] = field(default_factory=dict)
 
 
-def discard_parts(store: Store, parts: Iterable[Part]) -> None:
+def discard_parts(store: Store, parts: Iterable[UpsertPart]) -> None:
     """Delete the files of parts, which no version references; best effort."""
     for part in parts:
         delete_files(store, part.written.files)

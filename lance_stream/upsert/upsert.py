@@ -37,7 +37,7 @@ from lance_stream.upsert.incoming import (
     prepare,
     which_delete,
 )
-from lance_stream.upsert.parts import Part
+from lance_stream.upsert.parts import UpsertPart
 from lance_stream.upsert.row_writer import Written, write_rows, written_order
 from lance_stream.upsert.tombstones import remembered_deletes
 from lance_stream.write.arrow_input import ArrowInput, one_batch, read_input
@@ -160,7 +160,7 @@ class _BatchOfRows:
                 rows = rows.take(written_order(decision, self._written))
                 on, by = self.rules.on, self.rules.sequence_by
                 self._workers.remember(table, on, by, self._written.fragments, rows)
-        part = Part(self._written, incoming.num_rows, incoming.num_late + decision.num_late)
+        part = UpsertPart(self._written, incoming.num_rows, incoming.num_late + decision.num_late)
         return Work([part], incoming.rows.schema.names, remembered)
 
     def discard(self) -> None:

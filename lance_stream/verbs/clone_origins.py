@@ -32,7 +32,7 @@ from lance_stream.table.paths import CLONED_FROM, branch_directory
 
 
 @dataclass(frozen=True)
-class Origin:
+class CloneOrigin:
     """A version of another table whose files a clone needs.
 
     Attributes:
@@ -44,7 +44,7 @@ class Origin:
     version: int
 
 
-def origins_of(table: TableVersion) -> list[Origin]:
+def origins_of(table: TableVersion) -> list[CloneOrigin]:
     """Return the versions of other tables whose files a version needs.
 
     Raises:
@@ -52,7 +52,7 @@ def origins_of(table: TableVersion) -> list[Origin]:
         UntrustedLocationError: The other table may not be opened.
     """
     root_of_table = _root_of(location_of_files(table.location), table.branch)
-    origins: dict[tuple[str, str | None, int], Origin] = {}
+    origins: dict[tuple[str, str | None, int], CloneOrigin] = {}
     for base in _needed_base_paths(table):
         root = _root_of(location_of_files(base.path), base.name)
         if root == root_of_table:  # a branch names the files of its table
@@ -70,7 +70,7 @@ def origins_of(table: TableVersion) -> list[Origin]:
                 "(tag_source=False), and never clean up versions of that table"
             )
         for branch, version in references:
-            origins[root, branch, version] = Origin(refs.of(branch), version)
+            origins[root, branch, version] = CloneOrigin(refs.of(branch), version)
     return list(origins.values())
 
 

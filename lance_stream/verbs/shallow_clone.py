@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from lance_stream.commit.cloning import Source, begin_clone, publish_clone
+from lance_stream.commit.cloning import CloneSource, begin_clone, publish_clone
 from lance_stream.commit.manifest_stores.choice import location_of_files
 from lance_stream.commit.opening import open_log
 from lance_stream.errors import (
@@ -52,7 +52,7 @@ def shallow_clone(
     options = as_options(table.storage_options if storage_options is None else storage_options)
     log = open_log(target_uri, options)
     target = TableVersion(os.fspath(target_uri), options, log.store, log, start.manifest)
-    source = Source(start.store, start.manifest, start.files.base_paths, start.location)
+    source = CloneSource(start.store, start.manifest, start.files.base_paths, start.location)
     _check_can_be_read(source, target)
     try:
         existing = log.latest()
@@ -96,7 +96,7 @@ def shallow_clone(
     return target.at(manifest)
 
 
-def _check_can_be_read(source: Source, target: TableVersion) -> None:
+def _check_can_be_read(source: CloneSource, target: TableVersion) -> None:
     """Raise unless the readers of a clone can open the files that it will name.
 
     Raises:

@@ -152,7 +152,7 @@ def as_checks(expect: object) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-class Verdict(NamedTuple):
+class CheckedBatch(NamedTuple):
     """A batch after the checks.
 
     Attributes:
@@ -206,7 +206,7 @@ class RowRules:
         for check in self.checks:
             _check_condition(check, pa.schema(fields))
 
-    def judge(self, batch: pa.RecordBatch) -> Verdict:
+    def judge(self, batch: pa.RecordBatch) -> CheckedBatch:
         """Return the good rows of a batch, and why the others are bad.
 
         Args:
@@ -221,14 +221,14 @@ class RowRules:
             judging.evaluate(check, columns)
         good = judging.is_good()
         if good.all():
-            return Verdict(self._good(batch, columns), _NO_BAD_ROWS, batch.slice(0, 0))
+            return CheckedBatch(self._good(batch, columns), _NO_BAD_ROWS, batch.slice(0, 0))
         mask = pa.array(good)
         rows = batch.filter(mask)
         if self.casts:
             good_rows = np.flatnonzero(good)
             columns = {name: column.of_rows(good_rows) for name, column in columns.items()}
         rejected = batch.filter(pa.array(~good))
-        return Verdict(self._good(rows, columns), judging.bad_rows(), rejected)
+        return CheckedBatch(self._good(rows, columns), judging.bad_rows(), rejected)
 
     def _good(self, rows: pa.RecordBatch, columns: "Mapping[str, _Column]") -> pa.RecordBatch:
         if not self.casts:

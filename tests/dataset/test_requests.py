@@ -29,7 +29,7 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.files.open_files import forget_deleted_offsets
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
-from lance_stream.storage.protocols import Service
+from lance_stream.storage.protocols import StoreKind
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert as apply_upsert
@@ -65,7 +65,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectService]:
     service = ObjectService()
-    monkeypatch.setitem(protocols.PROTOCOLS, "test", Service("test", lambda *_: service.store()))
+    monkeypatch.setitem(protocols.PROTOCOLS, "test", StoreKind("test", lambda *_: service.store()))
     yield service
     assert not any("hint" in key for key in service.objects)
 

@@ -168,7 +168,7 @@ def shape_of(node: Node) -> str:
             return f"({' '.join([node.name, *map(shape_of, node.arguments)])})"
         case nodes.Cast():
             return f"({shape_of(node.operand)} :: {node.to})"
-        case nodes.Part():
+        case nodes.FieldAccess():
             return f"({shape_of(node.operand)} . {node.name})"
         case nodes.Escape():
             return f"({shape_of(node.operand)} ESCAPE {node.character})"

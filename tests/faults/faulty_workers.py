@@ -16,7 +16,7 @@ from typing import Any
 from lance_stream.storage import protocols
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.options import names
-from lance_stream.storage.protocols import Service
+from lance_stream.storage.protocols import StoreKind
 from lance_stream.storage.store import BytesLike, FileWriter
 from tests.faults.drivers import SCHEMA, Change, create_dataset, to_arrow
 
@@ -103,7 +103,7 @@ def main(folder: str) -> None:
     from tests.spark.sink.few_rows_by_tasks import upsert_by_tasks
 
     upsert_by_tasks(pytest.MonkeyPatch())
-    protocols.PROTOCOLS["deadly"] = Service("local", open_deadly)  # type: ignore[index]  # read-only for others
+    protocols.PROTOCOLS["deadly"] = StoreKind("local", open_deadly)  # type: ignore[index]  # read-only for others
     names.LOCAL.update(fault=("fault",), deaths=("deaths",))  # type: ignore[attr-defined]  # the same
     spark = (
         SparkSession.builder.master(f"local[2,{NUM_TASKS}]")

@@ -16,7 +16,7 @@ from typing import Any
 from lance_stream.storage import protocols
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.options import names
-from lance_stream.storage.protocols import Service
+from lance_stream.storage.protocols import StoreKind
 from lance_stream.storage.store import BytesLike, FileWriter
 
 FAULTS = ("killed within", "killed after", "fails after")
@@ -116,7 +116,7 @@ def main(folder: str, *cases: str) -> None:
 
     rewrite_jobs.SMALL_TASK_BYTES = 0  # type: ignore[misc]  # so that each group is a task
     file_jobs.FILES_PER_TASK = 3  # type: ignore[misc]  # so that there are several
-    protocols.PROTOCOLS["dying"] = Service("local", open_dying)  # type: ignore[index]  # read-only for others
+    protocols.PROTOCOLS["dying"] = StoreKind("local", open_dying)  # type: ignore[index]  # read-only for others
     names.LOCAL.update(fault=("fault",))  # type: ignore[attr-defined]  # the same
     spark = start_spark()
     outcomes = {}

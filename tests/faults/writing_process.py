@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from lance_stream.spark import LanceSource
-from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWriter
+from lance_stream.spark.writer.lance_writer import BatchWriter, StreamWriter, TaskResult
 
 NUM_TASKS = 3
 FAULTS = ("killed", "fails always")
@@ -29,7 +29,7 @@ class FaultyBatchWriter(BatchWriter):
 
     fault = ""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         return go_down(super().write(iterator), self.fault)
 
 
@@ -38,7 +38,7 @@ class FaultyStreamWriter(StreamWriter):
 
     fault = ""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         return go_down(super().write(iterator), self.fault)
 
 
@@ -64,7 +64,7 @@ class FaultySource(LanceSource):
         return writer
 
 
-def go_down(part: Part, fault: str) -> Part:
+def go_down(part: TaskResult, fault: str) -> TaskResult:
     """Let the first attempts of two tasks, or all attempts of one, come to nothing."""
     context = TaskContext.get()
     assert context is not None

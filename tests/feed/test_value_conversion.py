@@ -8,46 +8,52 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_stream.feed.value_conversion import Source, convert
+from lance_stream.feed.value_conversion import ValueSource, convert
 
 POINT = pa.struct([("x", pa.int64()), ("y", pa.string())])
 SWAPPED = pa.struct([("y", pa.string()), ("z", pa.int8()), ("x", pa.int8())])
-OF_POINT = Source(0, (Source(1), None, Source(0)), is_whole=False)
-LIST = Source(0, (OF_POINT,), is_whole=False)
+OF_POINT = ValueSource(0, (ValueSource(1), None, ValueSource(0)), is_whole=False)
+LIST = ValueSource(0, (OF_POINT,), is_whole=False)
 
-CASES: list[tuple[pa.DataType, list[Any], pa.DataType, list[Any], Source]] = [
-    (pa.int64(), [1, None, 300], pa.int8(), [1, None, None], Source(0)),
-    (pa.uint64(), [1, 2**64 - 1], pa.int64(), [1, None], Source(0)),
-    (pa.int64(), [-1, 7], pa.uint8(), [None, 7], Source(0)),
-    (pa.int64(), [2**53, 2**53 + 1], pa.float64(), [2.0**53, None], Source(0)),
-    (pa.int32(), [5, 2049], pa.float16(), [5.0, None], Source(0)),
-    (pa.float64(), [1.0, 1.5, None, 1e300], pa.int64(), [1, None, None, None], Source(0)),
-    (pa.float64(), [0.5, 0.1, float("inf")], pa.float32(), [0.5, None, float("inf")], Source(0)),
-    (pa.float32(), [0.5, None, 70000.0], pa.float16(), [0.5, None, None], Source(0)),
+CASES: list[tuple[pa.DataType, list[Any], pa.DataType, list[Any], ValueSource]] = [
+    (pa.int64(), [1, None, 300], pa.int8(), [1, None, None], ValueSource(0)),
+    (pa.uint64(), [1, 2**64 - 1], pa.int64(), [1, None], ValueSource(0)),
+    (pa.int64(), [-1, 7], pa.uint8(), [None, 7], ValueSource(0)),
+    (pa.int64(), [2**53, 2**53 + 1], pa.float64(), [2.0**53, None], ValueSource(0)),
+    (pa.int32(), [5, 2049], pa.float16(), [5.0, None], ValueSource(0)),
+    (pa.float64(), [1.0, 1.5, None, 1e300], pa.int64(), [1, None, None, None], ValueSource(0)),
+    (
+        pa.float64(),
+        [0.5, 0.1, float("inf")],
+        pa.float32(),
+        [0.5, None, float("inf")],
+        ValueSource(0),
+    ),
+    (pa.float32(), [0.5, None, 70000.0], pa.float16(), [0.5, None, None], ValueSource(0)),
     (
         pa.decimal128(10, 2),
         [Decimal("1.50"), Decimal("1.25"), None],
         pa.decimal128(5, 1),
         [Decimal("1.5"), None, None],
-        Source(0),
+        ValueSource(0),
     ),
-    (pa.int64(), [3, 10**9], pa.decimal128(5, 1), [Decimal("3.0"), None], Source(0)),
-    (pa.decimal128(5, 1), [Decimal("3.0"), Decimal("3.5")], pa.int8(), [3, None], Source(0)),
-    (pa.string(), ["a", None], pa.large_string(), ["a", None], Source(0)),
-    (pa.string(), ["a", None], pa.dictionary(pa.int8(), pa.string()), ["a", None], Source(0)),
-    (pa.dictionary(pa.int8(), pa.string()), ["a", "b"], pa.string(), ["a", "b"], Source(0)),
-    (pa.binary(), [b"ab", b"abc", None], pa.binary(2), [b"ab", None, None], Source(0)),
-    (pa.date32(), [date(2026, 1, 2)], pa.timestamp("s"), [datetime(2026, 1, 2)], Source(0)),
+    (pa.int64(), [3, 10**9], pa.decimal128(5, 1), [Decimal("3.0"), None], ValueSource(0)),
+    (pa.decimal128(5, 1), [Decimal("3.0"), Decimal("3.5")], pa.int8(), [3, None], ValueSource(0)),
+    (pa.string(), ["a", None], pa.large_string(), ["a", None], ValueSource(0)),
+    (pa.string(), ["a", None], pa.dictionary(pa.int8(), pa.string()), ["a", None], ValueSource(0)),
+    (pa.dictionary(pa.int8(), pa.string()), ["a", "b"], pa.string(), ["a", "b"], ValueSource(0)),
+    (pa.binary(), [b"ab", b"abc", None], pa.binary(2), [b"ab", None, None], ValueSource(0)),
+    (pa.date32(), [date(2026, 1, 2)], pa.timestamp("s"), [datetime(2026, 1, 2)], ValueSource(0)),
     (
         pa.timestamp("s"),
         [datetime(2026, 1, 2), datetime(2026, 1, 2, 3)],
         pa.date32(),
         [date(2026, 1, 2), None],
-        Source(0),
+        ValueSource(0),
     ),
-    (pa.timestamp("s"), [datetime(2500, 1, 1)], pa.timestamp("ns"), [None], Source(0)),
-    (pa.timestamp("us"), [datetime(2026, 1, 2)], pa.timestamp("us", "UTC"), [None], Source(0)),
-    (pa.string(), ["1"], pa.int64(), [None], Source(0)),
+    (pa.timestamp("s"), [datetime(2500, 1, 1)], pa.timestamp("ns"), [None], ValueSource(0)),
+    (pa.timestamp("us"), [datetime(2026, 1, 2)], pa.timestamp("us", "UTC"), [None], ValueSource(0)),
+    (pa.string(), ["1"], pa.int64(), [None], ValueSource(0)),
     (
         POINT,
         [{"x": 1, "y": "a"}, None, {"x": 300, "y": None}],
@@ -67,28 +73,32 @@ CASES: list[tuple[pa.DataType, list[Any], pa.DataType, list[Any], Source]] = [
         [[1, 2], None, [3], [4, 500]],
         pa.list_(pa.int8(), 2),
         [[1, 2], None, None, [4, None]],
-        Source(0),
+        ValueSource(0),
     ),
-    (pa.list_(pa.int8(), 2), [[1, 2], None], pa.list_(pa.int64()), [[1, 2], None], Source(0)),
+    (pa.list_(pa.int8(), 2), [[1, 2], None], pa.list_(pa.int64()), [[1, 2], None], ValueSource(0)),
     (
         pa.map_(pa.int64(), POINT),
         [[(1, {"x": 1, "y": "a"})], None, [], [(300, None), (2, None)], [(3, None)]],
         pa.map_(pa.int8(), SWAPPED),
         [[(1, {"y": "a", "z": None, "x": 1})], None, [], None, [(3, None)]],
-        Source(0, (Source(0), OF_POINT), is_whole=False),
+        ValueSource(0, (ValueSource(0), OF_POINT), is_whole=False),
     ),
-    (POINT, [{"x": 1, "y": "a"}, None], pa.struct([]), [{}, None], Source(0, is_whole=False)),
-    (POINT, [{"x": 1, "y": "a"}], pa.struct([]), [{}], Source(0, is_whole=False)),
-    (pa.int64(), [1], POINT, [None], Source(0, (None, None))),
-    (POINT, [{"x": 1, "y": "a"}], pa.int64(), [None], Source(0)),
-    (pa.null(), [None], POINT, [None], Source(0, (None, None))),
+    (POINT, [{"x": 1, "y": "a"}, None], pa.struct([]), [{}, None], ValueSource(0, is_whole=False)),
+    (POINT, [{"x": 1, "y": "a"}], pa.struct([]), [{}], ValueSource(0, is_whole=False)),
+    (pa.int64(), [1], POINT, [None], ValueSource(0, (None, None))),
+    (POINT, [{"x": 1, "y": "a"}], pa.int64(), [None], ValueSource(0)),
+    (pa.null(), [None], POINT, [None], ValueSource(0, (None, None))),
 ]
 
 
 @pytest.mark.floors
 @pytest.mark.parametrize(("before", "values", "now", "expected", "source"), CASES)
 def test_values_under_another_type_or_null(
-    before: pa.DataType, values: list[Any], now: pa.DataType, expected: list[Any], source: Source
+    before: pa.DataType,
+    values: list[Any],
+    now: pa.DataType,
+    expected: list[Any],
+    source: ValueSource,
 ) -> None:
     """Values that the type cannot hold become null."""
     read = pa.array(values, before)
@@ -132,7 +142,7 @@ def test_integers_convert_up_to_the_limit(before: pa.DataType) -> None:
             fitting = [value for value, there in zip(values, cast, strict=True) if value == there]
         else:
             fitting = [value for value in values if low <= value <= high or before == now]
-        output = convert(array, Source(0), now)
+        output = convert(array, ValueSource(0), now)
         assert output.type == now
         expected = [None, *(value if value in fitting else None for value in values)]
         assert output.to_pylist() == expected, now
@@ -148,4 +158,4 @@ def test_whole_floats_become_integers(now: pa.DataType) -> None:
         int(number) if number.is_integer() and low <= int(number) <= high else None
         for number in floats
     ]
-    assert convert(pa.array(floats), Source(0), now).to_pylist() == expected
+    assert convert(pa.array(floats), ValueSource(0), now).to_pylist() == expected

@@ -3,7 +3,7 @@
 import pytest
 
 from lance_stream.commit import committer
-from lance_stream.table.conflicts.rules import Verdict
+from lance_stream.table.conflicts.rules import ConflictVerdict
 from tests.histories.engine import Outcome, replay
 from tests.histories.life import STORE_CALLS
 from tests.histories.steps import step
@@ -40,9 +40,9 @@ def test_revived_rows_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a rebase, the rows that a rival has deleted come back."""
     real = committer.check
 
-    def without_rebase(*arguments: object) -> Verdict:
+    def without_rebase(*arguments: object) -> ConflictVerdict:
         real(*arguments)  # type: ignore[arg-type]  # as it was called
-        return Verdict.YES
+        return ConflictVerdict.YES
 
     monkeypatch.setattr(committer, "check", without_rebase)
     assert isinstance(upsert_beside("delete", [1, 3], "we", 0).error, AssertionError)

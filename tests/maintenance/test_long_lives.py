@@ -22,7 +22,7 @@ from lance_stream.maintenance.compaction.automatic import Automatic
 from lance_stream.maintenance.compaction.background import ROUND
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
-from lance_stream.storage.protocols import Service
+from lance_stream.storage.protocols import StoreKind
 from lance_stream.table.lineage.row_ids import encode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.table.manifest import FragmentList, Manifest, encode_manifest
@@ -147,7 +147,7 @@ def tables() -> Iterator[Callable[[int], str]]:
         patch.setitem(
             protocols.PROTOCOLS,
             "test",
-            Service("test", lambda _, rest, __: service.store(rest.removeprefix("//bucket/"))),
+            StoreKind("test", lambda _, rest, __: service.store(rest.removeprefix("//bucket/"))),
         )
         yield table
 

@@ -270,10 +270,10 @@ def test_restores_count_like_the_feed(ds: Dataset) -> None:
 def test_repeated_measurements_cost_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prometheus scrapes every few seconds, all day."""
     from lance_stream.storage import protocols
-    from lance_stream.storage.protocols import Service
+    from lance_stream.storage.protocols import StoreKind
 
     service = ObjectService()
-    monkeypatch.setitem(protocols.PROTOCOLS, "test", Service("test", lambda *_: service.store()))
+    monkeypatch.setitem(protocols.PROTOCOLS, "test", StoreKind("test", lambda *_: service.store()))
     uri = "test://bucket/t"
     ds = lance_stream.create_dataset(uri, SCHEMA)
     for number in range(20):

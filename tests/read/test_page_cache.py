@@ -14,11 +14,11 @@ from lance_stream.byte_ranges import ByteRange
 from lance_stream.file.metadata.stored_pages import StoredPage
 from lance_stream.read import fragment, page_cache
 from lance_stream.read import prefetch as reading_ahead
-from lance_stream.read.page_cache import PageCache, PagesOfFile, Rows
+from lance_stream.read.page_cache import CachedRows, PageCache, PagesOfFile
 from lance_stream.storage import protocols
 from lance_stream.storage.coalesce import Joining
 from lance_stream.storage.objects import object_store
-from lance_stream.storage.protocols import Service
+from lance_stream.storage.protocols import StoreKind
 from tests.contracts.object_service import ObjectService
 
 URI = "test://bucket/t"
@@ -33,7 +33,7 @@ ALL = [f"n{number}" for number in range(NUM_COLUMNS)]
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> ObjectService:
     service = ObjectService()
-    monkeypatch.setitem(protocols.PROTOCOLS, "test", Service("test", lambda *_: service.store()))
+    monkeypatch.setitem(protocols.PROTOCOLS, "test", StoreKind("test", lambda *_: service.store()))
     for module, name in (
         (fragment, "BATCH_BYTES"),
         (reading_ahead, "BATCH_BYTES"),
@@ -260,14 +260,18 @@ class Bytes:
 PAGE = StoredPage((ByteRange(4096, 6000), ByteRange(6016, 5_000_000)), 0, 1000)
 
 
-def pages_of(file: Any, rows: Rows, *, is_first: bool = False) -> PagesOfFile:
+def pages_of(file: Any, rows: CachedRows, *, is_first: bool = False) -> PagesOfFile:
     kept = PageCache()
     return PagesOfFile(kept, [([PAGE], False)], rows, file, is_first=is_first)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("rows", [Rows(0, 1000, 100), Rows(300, 700, 100), Rows(990, 1000, 1)])
-def test_any_range_is_answered(rows: Rows, is_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "rows", [CachedRows(0, 1000, 100), CachedRows(300, 700, 100), CachedRows(990, 1000, 1)]
+)
+def test_any_range_is_answered(
+    rows: CachedRows, is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A range may cross parts of a page, and decoders rely on its alignment in memory."""
     monkeypatch.setattr(page_cache, "START_BYTES", 1 << 20)
     file = Bytes(5_100_000)
@@ -288,7 +292,7 @@ def test_any_range_is_answered(rows: Rows, is_first: bool, monkeypatch: pytest.M
 def test_rows_far_apart_are_read_separately() -> None:
     """A single row of a large page does not justify fetching the whole page."""
     file = Bytes(5_100_000)
-    pages = pages_of(file, Rows(0, 1000, 100))
+    pages = pages_of(file, CachedRows(0, 1000, 100))
     wanted = [ByteRange(10_000, 10_100)]
     pages.read_ranges(wanted, 500)
     assert file.asked == wanted
@@ -302,7 +306,9 @@ def test_overlapping_pages_are_read_as_they_are() -> None:
     """
     file = Bytes(5_100_000)
     pages = [PAGE, StoredPage((ByteRange(5000, 7000),), 0, 1000)]
-    reader = PagesOfFile(PageCache(), [(pages, False)], Rows(0, 1000, 10), file, is_first=False)
+    reader = PagesOfFile(
+        PageCache(), [(pages, False)], CachedRows(0, 1000, 10), file, is_first=False
+    )
     reader.read_ranges([ByteRange(5000, 5100)], 1)
     assert file.asked == [ByteRange(5000, 5100)]
 
@@ -317,7 +323,7 @@ def test_concurrent_readers_fetch_parts_once() -> None:
         assert go_on.wait(10)
         return file(ranges)
 
-    pages = pages_of(slow, Rows(0, 1000, 100))
+    pages = pages_of(slow, CachedRows(0, 1000, 100))
     found: list[bytes] = []
 
     def read() -> None:
@@ -344,7 +350,7 @@ def test_failed_parts_are_fetched_again() -> None:
             raise failures.pop()
         return file(ranges)
 
-    pages = pages_of(failing, Rows(0, 1000, 100))
+    pages = pages_of(failing, CachedRows(0, 1000, 100))
     with pytest.raises(OSError, match="no answer"):
         pages.read_ranges([ByteRange(10_000, 10_010)], 1)
     found = pages.read_ranges([ByteRange(10_000, 10_010)], 1)
@@ -374,7 +380,9 @@ def test_threads_that_split_a_page_together_agree(monkeypatch: pytest.MonkeyPatc
                 return False
             return True
 
-    pages = PagesOfFile(Changing(), [([PAGE], False)], Rows(0, 1000, 100), file, is_first=False)
+    pages = PagesOfFile(
+        Changing(), [([PAGE], False)], CachedRows(0, 1000, 100), file, is_first=False
+    )
     read()
     read()
     assert found == [[file.data[span.start : span.stop] for span in wanted]] * 3

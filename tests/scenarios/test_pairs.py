@@ -46,7 +46,7 @@ from lance_stream.errors import (
 )
 from lance_stream.storage.locations import open_store
 from lance_stream.table.apply import APPLY
-from lance_stream.table.conflicts.rules import Verdict
+from lance_stream.table.conflicts.rules import ConflictVerdict
 from lance_stream.table.operations.columns import DataOverlay
 from lance_stream.table.operations.operation import OPERATIONS, UnknownOperation
 from lance_stream.table.operations.versions import Clone, UpdateMemWalState
@@ -108,9 +108,9 @@ class Player:
         self.stage = Stage(folder, stable_row_ids=stable_row_ids, primary_key=primary_key)
         self.stable_row_ids = stable_row_ids
         self.indices = {f"{name}_idx" for name in INDICES if name != "id" or not primary_key}
-        self.verdicts: list[Verdict] = []
+        self.verdicts: list[ConflictVerdict] = []
 
-    def check(self, ours: Any, theirs: Any, version: int) -> Verdict:
+    def check(self, ours: Any, theirs: Any, version: int) -> ConflictVerdict:
         self.verdicts.append(committer_check(ours, theirs, version))
         return self.verdicts[-1]
 
@@ -175,7 +175,7 @@ class Player:
         except LanceStreamError as error:
             return type(error).__name__
         assert isinstance(done, CommittedTransaction), done
-        return "rebase" if Verdict.REBASE in self.verdicts else "yes"
+        return "rebase" if ConflictVerdict.REBASE in self.verdicts else "yes"
 
     def end(self, table: Path, verdict: str) -> End:
         ds = lance_stream.open_dataset(str(table))

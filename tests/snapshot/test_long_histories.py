@@ -26,7 +26,7 @@ from lance_stream.feed.rules import FeedRules
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
-from lance_stream.storage.protocols import Service
+from lance_stream.storage.protocols import StoreKind
 from lance_stream.table.fragments.fragment_list import FragmentNumbers
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.manifest import FragmentList, Manifest, encode_manifest
@@ -103,7 +103,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 def counted(patch: pytest.MonkeyPatch) -> Iterator[Place]:
     service = ObjectService()
-    patch.setitem(protocols.PROTOCOLS, "test", Service("test", lambda *_: service.store("t")))
+    patch.setitem(protocols.PROTOCOLS, "test", StoreKind("test", lambda *_: service.store("t")))
 
     def look() -> tuple[dict[str, int], int]:
         found = service.kinds(), sum(each.num_bytes for each in service.asked)

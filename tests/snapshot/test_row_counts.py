@@ -11,7 +11,7 @@ import lance_stream
 from lance_stream import Dataset, InvalidInputError
 from lance_stream.snapshot.history import VersionInfo
 from lance_stream.table.changes import row_counts
-from lance_stream.table.changes.row_counts import RowCounts, count_changed_rows
+from lance_stream.table.changes.row_counts import ChangedRowCounts, count_changed_rows
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
@@ -67,8 +67,8 @@ def test_counts_without_an_operation_are_certain() -> None:
     compacted = updated.append(rows(5)).compact()
     versions = [dataset.table.manifest for dataset in (ds, appended, updated)]
     moved = [compacted.checkout(version).table.manifest for version in (5, 6)]
-    assert count_changed_rows(*versions[:2], None) == RowCounts(1)
-    assert count_changed_rows(*versions[1:], None) == RowCounts(0, 5, 0)
+    assert count_changed_rows(*versions[:2], None) == ChangedRowCounts(1)
+    assert count_changed_rows(*versions[1:], None) == ChangedRowCounts(0, 5, 0)
     assert count_changed_rows(*moved, None) is None
 
 
@@ -86,7 +86,7 @@ def test_rows_changed_in_place_are_not_counted(
         "last_updated_at_versions": encode_row_versions(RowVersionSequence.uniform(4, 3)),
     }
     for changed, expected in (
-        (fragment, RowCounts(1)),
+        (fragment, ChangedRowCounts(1)),
         (replace(fragment, **{column: changes[column]}), None),
     ):
         newer = replace(older.successor(), fragments=FragmentList.of([changed, appended]))
@@ -152,10 +152,10 @@ def test_billions_of_rows_are_counted_compactly(
     manifest = replace(manifest, next_row_id=num_rows if operation is Rewrite else first)
     counts = count_changed_rows(manifest, newer, instance)
     assert counts == {
-        Append: RowCounts(num_rows),
-        Update: RowCounts(num_rows),
-        Overwrite: RowCounts(num_rows, 0, 2),
-        Rewrite: RowCounts(),
+        Append: ChangedRowCounts(num_rows),
+        Update: ChangedRowCounts(num_rows),
+        Overwrite: ChangedRowCounts(num_rows, 0, 2),
+        Rewrite: ChangedRowCounts(),
     }.get(operation)
 
 

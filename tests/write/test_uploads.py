@@ -21,7 +21,7 @@ from tests.contracts.object_service import ObjectService
 ROW = pa.table({"id": [1]})
 
 
-class Service(ObjectService):
+class StoreKind(ObjectService):
     """A service that can delay data files, or refuse them."""
 
     is_refusing = False
@@ -33,20 +33,20 @@ class Service(ObjectService):
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    service = Service()
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreKind]:
+    service = StoreKind()
     monkeypatch.setitem(
-        protocols.PROTOCOLS, "test", protocols.Service("test", lambda *_: service.store("u"))
+        protocols.PROTOCOLS, "test", protocols.StoreKind("test", lambda *_: service.store("u"))
     )
     return service
 
 
 @pytest.fixture
-def ds(service: Service) -> Dataset:
+def ds(service: StoreKind) -> Dataset:
     return lance_stream.create_dataset("test://bucket/u", ROW.schema)
 
 
-def test_versions_are_published_after_their_files(service: Service, ds: Dataset) -> None:
+def test_versions_are_published_after_their_files(service: StoreKind, ds: Dataset) -> None:
     """Files are closed in the background, and a version must not appear before all of them
     exist.
     """
@@ -82,7 +82,7 @@ def test_failures_wait_for_running_closes() -> None:
     assert closed.is_set()
 
 
-def test_failed_commits_leave_no_files(service: Service, ds: Dataset) -> None:
+def test_failed_commits_leave_no_files(service: StoreKind, ds: Dataset) -> None:
     """An upload that is still under way when the commit fails must be removed as well."""
     service.objects = {key: data for key, data in service.objects.items() if "_versions" not in key}
     with pytest.raises(lance_stream.NotFoundError):

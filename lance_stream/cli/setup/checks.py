@@ -33,7 +33,7 @@ _SKEW_SECONDS: Final = 60.0
 OK, WARNING, FAILURE = "ok", "warning", "failure"
 
 
-class Check(NamedTuple):
+class SetupCheck(NamedTuple):
     """The outcome of a check.
 
     Attributes:
@@ -49,7 +49,7 @@ class Check(NamedTuple):
 
 def run_checks(
     table: TableArgument | None, environment: Environment, *, is_probing: bool
-) -> Iterator[Check]:
+) -> Iterator[SetupCheck]:
     """Yield the outcome of each check.
 
     Args:
@@ -67,27 +67,29 @@ def run_checks(
         yield from check_location(table, environment, is_probing=is_probing)
 
 
-def check_python() -> Check:
+def check_python() -> SetupCheck:
     """Check the version of this Python."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < _OLDEST_PYTHON:
-        return Check("Python", FAILURE, f"{version}; lance-stream requires 3.11 or newer")
-    return Check("Python", OK, f"{version} ({sys.executable})")
+        return SetupCheck("Python", FAILURE, f"{version}; lance-stream requires 3.11 or newer")
+    return SetupCheck("Python", OK, f"{version} ({sys.executable})")
 
 
-def check_spark() -> Check:
+def check_spark() -> SetupCheck:
     """Check the version of PySpark."""
     version = _version_of_spark()
     if version is None:
-        return Check("Spark", FAILURE, "PySpark is not installed: pip install 'pyspark>=4.1,<4.4'")
+        return SetupCheck(
+            "Spark", FAILURE, "PySpark is not installed: pip install 'pyspark>=4.1,<4.4'"
+        )
     installed = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     first, end = _SPARK
     if installed < first:
         advice = "lance-stream requires 4.1 or newer: pip install 'pyspark>=4.1,<4.4'"
-        return Check("Spark", FAILURE, f"PySpark {version}; {advice}")
+        return SetupCheck("Spark", FAILURE, f"PySpark {version}; {advice}")
     if installed >= end:
-        return Check("Spark", WARNING, f"PySpark {version} is newer than the tested versions")
-    return Check("Spark", OK, f"PySpark {version}")
+        return SetupCheck("Spark", WARNING, f"PySpark {version} is newer than the tested versions")
+    return SetupCheck("Spark", OK, f"PySpark {version}")
 
 
 def _version_of_spark() -> str | None:
@@ -102,15 +104,15 @@ def _version_of_spark() -> str | None:
         return None
 
 
-def check_java() -> Check:
+def check_java() -> SetupCheck:
     """Check the Java installation that Spark would use."""
     problem = java.find_problem()
     if problem is not None:
-        return Check("Java", FAILURE, f"{problem}. {java.HOW_TO_GET_IT}")
-    return Check("Java", OK, str(java.find_java()[0]))
+        return SetupCheck("Java", FAILURE, f"{problem}. {java.HOW_TO_GET_IT}")
+    return SetupCheck("Java", OK, str(java.find_java()[0]))
 
 
-def check_workers() -> Check:
+def check_workers() -> SetupCheck:
     """Check the Python with which Spark would start workers on this machine.
 
     An unsuitable default is a warning, because a program can set `PYSPARK_PYTHON` itself.
@@ -120,10 +122,10 @@ def check_workers() -> Check:
     problem = pythons.find_problem(executable)
     if problem is None:
         source = "PYSPARK_PYTHON" if setting else "the default of Spark"
-        return Check("workers", OK, f"{executable} ({source})")
+        return SetupCheck("workers", OK, f"{executable} ({source})")
     if setting:
-        return Check("workers", FAILURE, f"{problem}. {pythons.ADVICE}")
-    return Check(
+        return SetupCheck("workers", FAILURE, f"{problem}. {pythons.ADVICE}")
+    return SetupCheck(
         "workers",
         WARNING,
         f"PYSPARK_PYTHON is not set: unless the program sets it, {problem}. Activate the "
@@ -131,12 +133,12 @@ def check_workers() -> Check:
     )
 
 
-def check_checkpoints() -> Check:
+def check_checkpoints() -> SetupCheck:
     """Report the cost of Spark's default checkpoint file manager, unless one is configured."""
     manager = _spark_defaults().get(_CHECKPOINT_MANAGER)
     if manager is not None:
-        return Check("checkpoints", OK, f"{manager.rpartition('.')[2]} (spark-defaults.conf)")
-    return Check(
+        return SetupCheck("checkpoints", OK, f"{manager.rpartition('.')[2]} (spark-defaults.conf)")
+    return SetupCheck(
         "checkpoints",
         OK,
         "Spark's default, which starts about 32 processes per micro-batch if the checkpoint is on "
@@ -159,19 +161,19 @@ def _spark_defaults() -> dict[str, str]:
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and not pair[0].startswith("#")}
 
 
-def check_extras() -> Check:
+def check_extras() -> SetupCheck:
     """List the extras of this package that are installed."""
     installed = [extra for extra, modules in MODULES.items() if all(map(is_installed, modules))]
     missing = [extra for extra in MODULES if extra not in installed]
     message = f"installed: {', '.join(installed) or 'none'}"
     if missing:
         message += f"; others: pip install 'lance-stream[{','.join(missing)}]'"
-    return Check("extras", OK, message)
+    return SetupCheck("extras", OK, message)
 
 
 def check_location(
     table: TableArgument, environment: Environment, *, is_probing: bool
-) -> Iterator[Check]:
+) -> Iterator[SetupCheck]:
     """Check a table's location and its store; the arguments are those of `run_checks`."""
     uri, options = table.uri, table.storage_options
     failure = _failure_of("location", lambda: check_can_write_to(uri, options))
@@ -180,20 +182,20 @@ def check_location(
         return
     try:
         version = open_newest(uri, storage_options=options).version
-        yield Check("location", OK, f"a table at version {version}")
+        yield SetupCheck("location", OK, f"a table at version {version}")
     except NotFoundError:
-        yield Check("location", OK, "reachable; there is no table yet")
+        yield SetupCheck("location", OK, "reachable; there is no table yet")
     except (LanceStreamError, OSError) as error:
-        yield Check("location", FAILURE, str(error))
+        yield SetupCheck("location", FAILURE, str(error))
         return
     if is_probing:
         if choose(uri, options).manifests is not None:
-            yield Check("create once", OK, "versions are published in a manifest store")
+            yield SetupCheck("create once", OK, "versions are published in a manifest store")
         else:
             yield from probe(open_store(uri, options), environment)
 
 
-def probe(store: Store, environment: Environment) -> Iterator[Check]:
+def probe(store: Store, environment: Environment) -> Iterator[SetupCheck]:
     """Create a file twice, which must succeed once only; compare the clocks; delete the file."""
     path = f"{_PROBES}/doctor-{uuid.uuid4()}"
     try:
@@ -201,12 +203,12 @@ def probe(store: Store, environment: Environment) -> Iterator[Check]:
         content = store.read(path)
         written = [file.modified for file in store.list_files(_PROBES) if file.path == path]
     except (LanceStreamError, OSError) as error:
-        yield Check("create once", FAILURE, str(error))
+        yield SetupCheck("create once", FAILURE, str(error))
         return
     finally:
         _failure_of("create once", lambda: store.delete(path))
     if created != (True, False) or content != b"first":
-        yield Check(
+        yield SetupCheck(
             "create once",
             FAILURE,
             "both of two creates of one name succeeded: this store ignores the condition that "
@@ -214,23 +216,23 @@ def probe(store: Store, environment: Environment) -> Iterator[Check]:
             "docs/operations/stores.md",
         )
         return
-    yield Check("create once", OK, "of two creates of one name, the first succeeded")
+    yield SetupCheck("create once", OK, "of two creates of one name, the first succeeded")
     skew = environment.now_nanos() / 1e9 - written[0] if written else 0.0
     message = f"this machine is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store"
     if abs(skew) > _SKEW_SECONDS:
-        yield Check(
+        yield SetupCheck(
             "clocks",
             WARNING,
             f"{message}: synchronize it with NTP, because cleanup depends on the ages of files",
         )
     else:
-        yield Check("clocks", OK, message)
+        yield SetupCheck("clocks", OK, message)
 
 
-def _failure_of(name: str, action: Callable[[], object]) -> Check | None:
+def _failure_of(name: str, action: Callable[[], object]) -> SetupCheck | None:
     """Return the failure of an action; None if it succeeded."""
     try:
         action()
     except (LanceStreamError, OSError) as error:
-        return Check(name, FAILURE, str(error))
+        return SetupCheck(name, FAILURE, str(error))
     return None

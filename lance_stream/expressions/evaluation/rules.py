@@ -112,8 +112,8 @@ def _scattered(value: pa.Array, mask: Any) -> pa.Array:
     return value.take(pa.array(np.cumsum(mask) - 1, mask=~mask))
 
 
-def _column(node: nodes.Column | nodes.Part, batch: pa.RecordBatch) -> Datum:
-    if isinstance(node, nodes.Part) and not is_path(node):
+def _column(node: nodes.Column | nodes.FieldAccess, batch: pa.RecordBatch) -> Datum:
+    if isinstance(node, nodes.FieldAccess) and not is_path(node):
         return functions.field_of(node, evaluate_node(node.operand, batch), node.name)
     path = path_of(node)
     field_at(batch.schema, path)
@@ -595,7 +595,7 @@ _KEEP_INTEGERS: Final = _FIRST_VALID | {"abs", "positive", "round", "nullif"}
 
 RULES: Mapping[type[Node], Rule] = {
     nodes.Column: _column,
-    nodes.Part: _column,
+    nodes.FieldAccess: _column,
     nodes.Subscript: _subscript,
     nodes.Literal: _literal,
     nodes.Bytes: _bytes,

@@ -26,7 +26,7 @@ ENTRY_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pages:
+class FieldPages:
     """The pages of one field.
 
     Attributes:
@@ -60,7 +60,7 @@ def range_of_column(start: int, num_batches: int, column: int, limit: int) -> By
     return ByteRange(first, first + size)
 
 
-def decode_pages(entries: Buffer, limit: int) -> Pages:
+def decode_pages(entries: Buffer, limit: int) -> FieldPages:
     """Return the pages of one field.
 
     Raises:
@@ -71,7 +71,7 @@ def decode_pages(entries: Buffer, limit: int) -> Pages:
     # a page of a null column has a length, but no bytes
     if bool(((position < 0) | (position > limit) | (length < 0) | (length >> 31 > 0)).any()):
         raise CorruptDataError(f"the page table points out of the file's {limit} bytes")
-    return Pages(position, length)
+    return FieldPages(position, length)
 
 
 def encode_page_table(columns: Sequence[npt.NDArray[np.int64]]) -> bytes:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from lance_stream.arrays import Positions
 from lance_stream.byte_ranges import Asking, Buffer, ByteRange, read_together
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
-from lance_stream.file.v0_1.page_table import Pages
+from lance_stream.file.v0_1.page_table import FieldPages
 from lance_stream.file.v0_1.runs import Runs, ranges_from
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field
@@ -43,7 +43,7 @@ class Columns:
         limit: The end of the bytes that pages may refer to.
     """
 
-    pages: Mapping[int, Pages]
+    pages: Mapping[int, FieldPages]
     dictionaries: Mapping[int, pa.Array]
     limit: int
 
@@ -62,7 +62,7 @@ def read_field(field: Field, columns: Columns, runs: Runs) -> Asking[pa.Array]:
 
 
 def read_values(
-    arrow: pa.DataType, pages: Pages, runs: Runs, limit: int, *, empty_is_null: bool
+    arrow: pa.DataType, pages: FieldPages, runs: Runs, limit: int, *, empty_is_null: bool
 ) -> Asking[pa.Array]:
     """Return plain values or byte strings.
 
@@ -142,7 +142,7 @@ def _read_list(field: Field, arrow: pa.DataType, columns: Columns, runs: Runs) -
 
 
 def _read_binary(
-    arrow: pa.DataType, pages: Pages, runs: Runs, limit: int, empty_is_null: bool
+    arrow: pa.DataType, pages: FieldPages, runs: Runs, limit: int, empty_is_null: bool
 ) -> Asking[pa.Array]:
     _check_within(pages, runs, 0)
     ends = yield from _read_ends(pages, runs, limit, "<i8")
@@ -171,7 +171,7 @@ def _read_binary(
     return array
 
 
-def _read_plain(arrow: pa.DataType, pages: Pages, runs: Runs, limit: int) -> Asking[pa.Array]:
+def _read_plain(arrow: pa.DataType, pages: FieldPages, runs: Runs, limit: int) -> Asking[pa.Array]:
     bits = bits_per_value(arrow)
     if bits is None:
         raise UnsupportedFeatureError(f"files of version 0.1 do not support plain {arrow}")
@@ -226,7 +226,7 @@ class _Ends:
     lengths: Positions
 
 
-def _read_ends(pages: Pages, runs: Runs, limit: int, offset_type: str) -> Asking[_Ends]:
+def _read_ends(pages: FieldPages, runs: Runs, limit: int, offset_type: str) -> Asking[_Ends]:
     width = int(offset_type[-1])
     base = pages.position[runs.batch]
     data = yield from _read_bytes(base + runs.start * width, base + (runs.stop + 1) * width, limit)
@@ -280,7 +280,7 @@ def _offsets(lengths: Positions, offset_type: type[Any], arrow: pa.DataType) -> 
     return offsets.astype(offset_type)
 
 
-def _check_within(pages: Pages, runs: Runs, extra: int) -> None:
+def _check_within(pages: FieldPages, runs: Runs, extra: int) -> None:
     lengths = pages.length[runs.batch]
     past = runs.stop + extra > lengths
     if bool(past.any()):

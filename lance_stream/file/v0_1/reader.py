@@ -25,7 +25,7 @@ from lance_stream.errors import (
 from lance_stream.file.metadata.stored_pages import StoredPage
 from lance_stream.file.rows import Rows
 from lance_stream.file.v0_1.file_tail import DictionaryLocation, FileTail, read_tail
-from lance_stream.file.v0_1.page_table import Pages, decode_pages, range_of_column
+from lance_stream.file.v0_1.page_table import FieldPages, decode_pages, range_of_column
 from lance_stream.file.v0_1.read_fields import Columns, read_field, read_values
 from lance_stream.file.v0_1.runs import Runs, runs_of_offsets, runs_of_range
 from lance_stream.file.v0_1.statistics import (
@@ -47,8 +47,8 @@ class V01File:
 
     def __init__(self, tail: FileTail) -> None:
         self.tail = tail
-        self._pages: dict[int, Pages] = {}
-        self._statistics_pages: dict[int, Pages] = {}
+        self._pages: dict[int, FieldPages] = {}
+        self._statistics_pages: dict[int, FieldPages] = {}
         self._dictionaries: dict[int, pa.Array] = {}
 
     def read(
@@ -176,7 +176,7 @@ class V01File:
             raise CorruptDataError(
                 f"{location.length} values start at byte {location.start} of {limit}"
             )
-        pages = Pages(np.array([location.start]), np.array([location.length]))
+        pages = FieldPages(np.array([location.start]), np.array([location.length]))
         arrow = field_to_arrow(field).type.value_type
         # an empty value of a dictionary is null, even if the column is not nullable
         return read_values(arrow, pages, _all_of(location.length), limit, empty_is_null=True)

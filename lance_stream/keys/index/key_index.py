@@ -48,7 +48,12 @@ from lance_stream.keys.index.run_format import (
     U32s,
     joined,
 )
-from lance_stream.keys.index.run_merging import Part, groups_to_merge, merged, planned_parts
+from lance_stream.keys.index.run_merging import (
+    RenumberedKeys,
+    groups_to_merge,
+    merged,
+    planned_parts,
+)
 from lance_stream.keys.index.sorted_words import spread
 from lance_stream.keys.key_filter import are_exact
 from lance_stream.schema.arrow_schemas import field_to_arrow
@@ -357,7 +362,7 @@ class KeyIndex:
         self,
         store: Store,
         files: Sequence[CoveredFile],
-        parts: Sequence[Part],
+        parts: Sequence[RenumberedKeys],
         seeds: tuple[int, int],
     ) -> None:
         """Add sorted keys: many as a run in a file, a few in memory.
@@ -542,7 +547,7 @@ class KeyIndex:
         starts = np.concatenate([[0], np.cumsum([file.num_rows for file in files], dtype=np.int64)])
         start_of = np.zeros(self._next, np.int64)
         start_of[list(numbers.values())] = starts[:-1]
-        parts = [Part(run.numbered(start_of), None) for run in self._runs]
+        parts = [RenumberedKeys(run.numbered(start_of), None) for run in self._runs]
         run = run_files.write_run(store, self.columns(self._seeds), files, parts)
         if run is None:
             return False

@@ -25,7 +25,7 @@ from lance_stream.keys.index import key_index, run_files
 from lance_stream.keys.index.key_index import IndexSnapshot, KeyIndex
 from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
 from lance_stream.keys.index.run_format import CoveredFile, U32s
-from lance_stream.keys.index.run_merging import REMOVED, Part
+from lance_stream.keys.index.run_merging import REMOVED, RenumberedKeys
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_to_arrow
@@ -193,7 +193,7 @@ class _CarriedKeys(NamedTuple):
     snapshot: IndexSnapshot
     runs: tuple[IndexRun, ...]
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[RenumberedKeys]:
         """Return the keys to merge."""
         in_memory = [run for run in self.snapshot.runs if len(run.words)]
         most = max(
@@ -201,8 +201,8 @@ class _CarriedKeys(NamedTuple):
         )
         start_of = np.full(most + 1, -1, np.int64)
         start_of[self.number_of] = self.starts[:-1]
-        parts = [Part(run.numbered(start_of), self.numbers) for run in in_memory]
-        return [*parts, *(Part(run, self._numbers_in(run)) for run in self.runs)]
+        parts = [RenumberedKeys(run.numbered(start_of), self.numbers) for run in in_memory]
+        return [*parts, *(RenumberedKeys(run, self._numbers_in(run)) for run in self.runs)]
 
     def _numbers_in(self, run: IndexRun) -> U32s:
         """Return the new number of each row of a run."""

@@ -38,7 +38,7 @@ from lance_stream.keys.index.run_format import (
     decode_footer,
     footer_bytes,
 )
-from lance_stream.keys.index.run_merging import Part, merged
+from lance_stream.keys.index.run_merging import RenumberedKeys, merged
 from lance_stream.keys.index.sorted_words import SortedWords, spread
 from lance_stream.storage.store import Store
 from lance_stream.table.paths import KEY_INDEX_DIRECTORY, key_index_path, parse_key_index_name
@@ -275,7 +275,7 @@ def _write_at(file: int, data: memoryview, position: int) -> None:
 
 
 def write_run(
-    store: Store, columns: KeyColumns, files: Sequence[CoveredFile], parts: Sequence[Part]
+    store: Store, columns: KeyColumns, files: Sequence[CoveredFile], parts: Sequence[RenumberedKeys]
 ) -> IndexRun | None:
     """Write a run, and return it with a complete local copy; None if either fails.
 

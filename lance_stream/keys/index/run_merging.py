@@ -27,7 +27,7 @@ REMOVED: Final = np.uint32(0xFFFFFFFF)
 _CHUNKS_AT_ONCE: Final = 32
 
 
-class Source(Protocol):
+class KeySource(Protocol):
     """Keys that can be merged.
 
     Attributes:
@@ -52,7 +52,7 @@ class Source(Protocol):
         ...
 
 
-class Part(NamedTuple):
+class RenumberedKeys(NamedTuple):
     """Keys to merge, and the new numbers of their rows.
 
     Attributes:
@@ -61,7 +61,7 @@ class Part(NamedTuple):
             if the merged run omits it. None if all rows keep their numbers.
     """
 
-    source: Source
+    source: KeySource
     numbers: U32s | None
 
 
@@ -108,8 +108,8 @@ def in_groups(sized: Iterable[tuple[T, int]], most: int) -> list[tuple[T, ...]]:
 
 
 def planned_parts(
-    sources: Sequence[tuple[Source, Sequence[CoveredFile]]], table_files: set[CoveredFile]
-) -> tuple[list[CoveredFile], list[Part]]:
+    sources: Sequence[tuple[KeySource, Sequence[CoveredFile]]], table_files: set[CoveredFile]
+) -> tuple[list[CoveredFile], list[RenumberedKeys]]:
     """Return the files of a merged run, and the new numbers of its sources' rows.
 
     Args:
@@ -118,7 +118,7 @@ def planned_parts(
     """
     remaining = set(table_files)
     files: list[CoveredFile] = []
-    parts: list[Part] = []
+    parts: list[RenumberedKeys] = []
     first = 0
     for source, source_files in sources:
         numbers = np.full(sum(file.num_rows for file in source_files), REMOVED, np.uint32)
@@ -131,11 +131,11 @@ def planned_parts(
                 numbers[start:stop] = np.arange(first, first + file.num_rows, dtype=np.uint32)
                 first += file.num_rows
             start = stop
-        parts.append(Part(source, numbers))
+        parts.append(RenumberedKeys(source, numbers))
     return files, parts
 
 
-def merged(parts: Sequence[Part]) -> Iterator[Keys]:
+def merged(parts: Sequence[RenumberedKeys]) -> Iterator[Keys]:
     """Yield the keys of several sources in order, some at a time."""
     # Every `_CHUNKS_AT_ONCE`-th first word of a chunk separates two steps; the edges are the
     # positions of these words in every source.
@@ -164,7 +164,7 @@ def _in_order(some: Sequence[Keys]) -> Keys:
     )
 
 
-def _renumbered(part: Part, start: int, stop: int) -> Keys:
+def _renumbered(part: RenumberedKeys, start: int, stop: int) -> Keys:
     source = part.source
     words, rows = source.words[start:stop], source.rows[start:stop]
     others = None if source.others is None else source.others[start:stop]

@@ -61,7 +61,7 @@ Condition: TypeAlias = ColumnCondition | AnyOf | AllOf
 
 _NEVER_FAIL: Final = (
     nodes.Column,
-    nodes.Part,
+    nodes.FieldAccess,
     nodes.Parentheses,
     nodes.And,
     nodes.Or,
@@ -126,7 +126,7 @@ def _only_column_of(node: Node) -> Path | None:
     pending = [node]
     while pending:
         operand = pending.pop()
-        if isinstance(operand, nodes.Column | nodes.Part):
+        if isinstance(operand, nodes.Column | nodes.FieldAccess):
             if not is_path(operand):
                 return None
             path = path_of(operand)
@@ -135,10 +135,10 @@ def _only_column_of(node: Node) -> Path | None:
             column_path = path
         elif isinstance(operand, _NEVER_FAIL):
             if isinstance(operand, nodes.In) and not isinstance(
-                operand.operand, nodes.Column | nodes.Part
+                operand.operand, nodes.Column | nodes.FieldAccess
             ):
                 return None
             pending.extend(operand.children())
-        elif any(isinstance(inner, nodes.Column | nodes.Part) for inner in operand.walk()):
+        elif any(isinstance(inner, nodes.Column | nodes.FieldAccess) for inner in operand.walk()):
             return None
     return column_path

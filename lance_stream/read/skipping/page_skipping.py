@@ -250,4 +250,4 @@ def _true_or_unknown(node: Node, path: Path, bound: pa.Array) -> Mask:
 
 
 def _is_column(node: Node) -> bool:
-    return isinstance(node, nodes.Column | nodes.Part) and is_path(node)
+    return isinstance(node, nodes.Column | nodes.FieldAccess) and is_path(node)

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.protocols import service_of
+from lance_stream.storage.protocols import store_kind_of
 
 _log = logging.getLogger(__name__)
 
@@ -75,13 +75,8 @@ def storage_options_of(settings: Mapping[str, str], location: str) -> dict[str, 
     """
     target = _target(location)
     present = {name: value.strip() for name, value in settings.items() if value and value.strip()}
-    if target.store == "s3":
-        return dict(_of_s3(_InBucket(present, target.container)))
-    if target.store == "azure":
-        return dict(_of_azure(present, target))
-    if target.store == "google":
-        return dict(_of_google(present))
-    return {}
+    read = _BY_STORE.get(target.store)
+    return {} if read is None else dict(read(present, target))
 
 
 _Options: TypeAlias = Iterator[tuple[str, str]]
@@ -108,7 +103,8 @@ _AMAZONS_HOST = re.compile(r"s3[.-]([a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:
 _ENCRYPTIONS: Final = {"AES256": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
 
 
-def _of_s3(settings: _InBucket) -> _Options:
+def _of_s3(all_settings: Mapping[str, str], target: _Target) -> _Options:
+    settings = _InBucket(all_settings, target.container)
     yield from _s3_credentials(settings)
     host = settings["endpoint"]
     region = settings["endpoint.region"]
@@ -272,7 +268,7 @@ def _only_host(settings: Mapping[str, str]) -> str:
 # --- Google
 
 
-def _of_google(settings: Mapping[str, str]) -> _Options:
+def _of_google(settings: Mapping[str, str], _target: _Target) -> _Options:
     def get(name: str) -> str:
         """Return a setting of the connector, under its newer or older name."""
         return settings.get(f"fs.gs.{name}", "") or settings.get(f"google.cloud.{name}", "")
@@ -307,13 +303,20 @@ def _of_google(settings: Mapping[str, str]) -> _Options:
         yield "requester_pays", "true"
 
 
+_BY_STORE: Final[Mapping[str, Callable[[Mapping[str, str], _Target], _Options]]] = {
+    "s3": _of_s3,
+    "azure": _of_azure,
+    "google": _of_google,
+}
+
+
 # --- locations
 
 
 def _target(location: str) -> _Target:
     scheme, separator, rest = location.partition("://")
-    service = service_of(scheme.lower()) if separator else None
-    store = "local" if service is None or service.is_of_one_machine else service.name
+    kind = store_kind_of(scheme.lower()) if separator else None
+    store = "local" if kind is None or kind.is_of_one_machine else kind.name
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     container, _, host = authority.partition("@")
     return _Target(store, container, host if store == "azure" else "")

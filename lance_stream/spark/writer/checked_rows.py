@@ -43,7 +43,7 @@ REMEDY = (
 )
 
 
-class SortedRows:
+class CheckedRows:
     """The good rows of a task's batches.
 
     Args:
@@ -86,19 +86,19 @@ class RowChecks:
     helpers: tuple[str, ...]
     upsert: UpsertRules | None
 
-    def sort(self, batches: Iterable[pa.RecordBatch]) -> SortedRows:
+    def sort(self, batches: Iterable[pa.RecordBatch]) -> CheckedRows:
         """Return the good rows of a task.
 
         Args:
             batches: The rows, with names in the table's spelling.
         """
         if self.upsert is None or self.upsert.delete_when is None:
-            return SortedRows(CheckedBatches(batches, self.rules, self.helpers), ())
+            return CheckedRows(CheckedBatches(batches, self.rules, self.helpers), ())
         rules = self.upsert
         marked = (
             batch.append_column(DELETES, pa.array(which_delete(batch, rules))) for batch in batches
         )
-        return SortedRows(CheckedBatches(marked, self.rules, (DELETES,)), (DELETES,))
+        return CheckedRows(CheckedBatches(marked, self.rules, (DELETES,)), (DELETES,))
 
     def refuse_or_quarantine(
         self, job: Job, bad: BadRows, num_rows: int, batch: MicroBatch | None

@@ -80,7 +80,7 @@ def _differences(node: Node, columns: StructType) -> Iterator[str]:
     for call in node.find_all(nodes.Call):
         if call.name not in _SAME_IN_EVERY_SESSION:
             yield f"calls {call.name}, which Spark may evaluate differently by its settings"
-    if any(not is_path(part) for part in node.find_all(nodes.Part, nodes.Subscript)):
+    if any(not is_path(part) for part in node.find_all(nodes.FieldAccess, nodes.Subscript)):
         yield "has a subscript, and Spark's settings decide what a missing item is"
     for field in columns:
         if _is_padded(field):

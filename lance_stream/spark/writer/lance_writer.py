@@ -1,7 +1,7 @@
 """The format "lance" as a writer: `df.write.format("lance")`, `writeStream.format("lance")`.
 
     planning worker    a writer is created       the table is read: `verbs.jobs`, `upsert_writer`
-    tasks              writer.write(batches)     data files, or staged rows, described by a `Part`
+    tasks              writer.write(batches)     data files, or staged rows, in a `TaskResult`
     commit worker      writer.commit(parts)      one version
                 or     writer.abort(parts)       the files are deleted, if no commit was tried
 
@@ -57,7 +57,7 @@ from lance_stream.spark.session.column_names import (
     resolve_columns,
 )
 from lance_stream.spark.session.user_errors import without_traceback
-from lance_stream.spark.writer.checked_rows import Job, RowChecks, SortedRows, target_of
+from lance_stream.spark.writer.checked_rows import CheckedRows, Job, RowChecks, target_of
 from lance_stream.spark.writer.new_tables import new_table_schema
 from lance_stream.spark.writer.upsert_writer import UpsertJob, commit_upsert, plan_upsert, stage
 from lance_stream.spark.writer.upsert_writer import discard as discard_staged
@@ -71,7 +71,7 @@ _log = logging.getLogger("lance_stream.spark.writer")
 
 
 @dataclass(frozen=True)
-class Part(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """The result of a task.
 
     Attributes:
@@ -217,7 +217,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.checks = checks
         self.skip = write is not None and job.has_committed(write.batch)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write the rows of one task."""
         if self.skip:
             return _digest(self.job, iterator)
@@ -260,7 +260,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.may_differ = may_differ
         self.late_start = late_start
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write the rows of one task; only compute their digest if the ledger has the batch id."""
         query_id, batch_id = (
             _task_property("sql.streaming.queryId"),
@@ -289,7 +289,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Delete the files that the tasks wrote, if no commit was tried."""
         _abort(messages, self.job)
 
-    def _check_may_create(self, job: Job, parts: Sequence[Part], batch: PendingBatch) -> None:
+    def _check_may_create(self, job: Job, parts: Sequence[TaskResult], batch: PendingBatch) -> None:
         try:
             check_may_create(job.uri, batch.batch, late_start=self.late_start)
         except NotFoundError:
@@ -303,8 +303,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return PendingBatch.of(app_id, batch_id, query_id, may_differ=self.may_differ)
 
 
-def _part(job: Job, **values: Any) -> Part:
-    return Part(job if isinstance(job, WriteJob) else None, **values)
+def _part(job: Job, **values: Any) -> TaskResult:
+    return TaskResult(job if isinstance(job, WriteJob) else None, **values)
 
 
 def _write(
@@ -312,24 +312,24 @@ def _write(
     batches: Iterable[pa.RecordBatch],
     query_id: str = "",
     checks: RowChecks | None = None,
-) -> Part:
+) -> TaskResult:
     named = _named(job, batches, () if checks is None else checks.helpers)
     read = DigestingBatches(named) if checks is None else checks.sort(named)
     try:
         if isinstance(job, UpsertJob):
             staged = stage(job, read)
             bad = _bad_rows(read)
-            return Part(None, (), read.digest, query_id=query_id, staged=staged, bad=bad)
+            return TaskResult(None, (), read.digest, query_id=query_id, staged=staged, bad=bad)
         fragments = write_fragments(read, job.target)
     except LanceStreamError as error:
         error.add_note("while a Spark task wrote its part of the rows; nothing was committed")
         return _part(job, query_id=query_id, error=pickle.dumps(error))
     encoded = tuple(map(encode_fragment, fragments))
-    return Part(job, encoded, read.digest, query_id=query_id, bad=_bad_rows(read))
+    return TaskResult(job, encoded, read.digest, query_id=query_id, bad=_bad_rows(read))
 
 
-def _bad_rows(read: DigestingBatches | SortedRows) -> bytes:
-    return read.bad.encode() if isinstance(read, SortedRows) and read.bad else b""
+def _bad_rows(read: DigestingBatches | CheckedRows) -> bytes:
+    return read.bad.encode() if isinstance(read, CheckedRows) and read.bad else b""
 
 
 def _named(
@@ -358,13 +358,13 @@ def _renamed(batch: pa.RecordBatch, names: Sequence[str], helpers: Sequence[str]
     return batch.rename_columns([e if e in helpers else next(rest) for e in batch.schema.names])
 
 
-def _digest(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> Part:
+def _digest(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> TaskResult:
     digest = add_up(map(digest_of, _named(job, batches)))
     return _part(job, digest=digest, is_in=True, query_id=query_id)
 
 
 def _commit(
-    job: Job, parts: Sequence[Part], batch: PendingBatch | None, checks: RowChecks | None
+    job: Job, parts: Sequence[TaskResult], batch: PendingBatch | None, checks: RowChecks | None
 ) -> None:
     if batch is not None:
         identity = replace(batch.batch, rules=_rules_of(job))
@@ -389,7 +389,7 @@ def _commit(
 
 
 def _refuse_or_quarantine(
-    checks: RowChecks, job: Job, parts: Sequence[Part], batch: PendingBatch | None
+    checks: RowChecks, job: Job, parts: Sequence[TaskResult], batch: PendingBatch | None
 ) -> QuarantineBatch | None:
     """Refuse the rows if there are bad ones, and delete their files; or stage bad ones."""
     bad = BadRows()
@@ -407,7 +407,7 @@ def _refuse_or_quarantine(
 
 
 def _commit_rows(
-    job: Job, parts: Sequence[Part], batch: PendingBatch | None, *, even_without_rows: bool
+    job: Job, parts: Sequence[TaskResult], batch: PendingBatch | None, *, even_without_rows: bool
 ) -> tuple[bool, bool]:
     """Commit good rows; return whether a version is new, and whether the table had the batch."""
     if isinstance(job, UpsertJob):
@@ -445,12 +445,12 @@ def _log_commit(job: Job, batch: PendingBatch | None, rows: str, version: int | 
 
 
 def _abort(messages: Sequence[WriterCommitMessage | None], job: Job) -> None:
-    parts = [message for message in messages if isinstance(message, Part)]
+    parts = [message for message in messages if isinstance(message, TaskResult)]
     if any(message is None for message in messages) or isinstance(job, UpsertJob):
         _discard(parts, job)  # data files only if no commit was tried
 
 
-def _discard(parts: Iterable[Part], job: Job) -> None:
+def _discard(parts: Iterable[TaskResult], job: Job) -> None:
     """Delete the files of parts that were never committed."""
     for part in parts:
         if part.job is not None:
@@ -459,13 +459,13 @@ def _discard(parts: Iterable[Part], job: Job) -> None:
             discard_staged(job, [part.staged])
 
 
-def _parts_of(messages: Sequence[WriterCommitMessage | None], job: Job) -> list[Part]:
+def _parts_of(messages: Sequence[WriterCommitMessage | None], job: Job) -> list[TaskResult]:
     """Return the parts of a job if every task succeeded.
 
     Raises:
         LanceStreamError: A task's error; the files of the others are deleted.
     """
-    parts = [message for message in messages if isinstance(message, Part)]
+    parts = [message for message in messages if isinstance(message, TaskResult)]
     for part in parts:
         if part.error is not None:
             _discard(parts, job)
@@ -473,7 +473,7 @@ def _parts_of(messages: Sequence[WriterCommitMessage | None], job: Job) -> list[
     return parts
 
 
-def _fragments_of(parts: Sequence[Part]) -> list[Fragment]:
+def _fragments_of(parts: Sequence[TaskResult]) -> list[Fragment]:
     return [decode_fragment(fragment) for part in parts for fragment in part.fragments]
 
 

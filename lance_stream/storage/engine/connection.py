@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.service import Service
+from lance_stream.storage.engine.service import ObjectService
 from lance_stream.storage.extras import requires_extra
 from lance_stream.storage.objects.object_requests import ObjectRequests
 
 _IDLE_SECONDS: Final = "20s"  # services close idle connections
 
 
-class ObstoreService(Service):
+class ObstoreService(ObjectService):
     """A service that obstore reaches, as a base of its settings; see `ServiceSettings`, too.
 
     Attributes:

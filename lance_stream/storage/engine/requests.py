@@ -40,7 +40,7 @@ from lance_stream.storage.engine.answers import (
     NotImplementedAnswerError,
     meaning_of,
 )
-from lance_stream.storage.engine.service import Service
+from lance_stream.storage.engine.service import ObjectService
 from lance_stream.storage.objects.object_requests import (
     PART_BYTES,
     Data,
@@ -73,7 +73,7 @@ class EngineRequests:
         container: The bucket or container.
     """
 
-    def __init__(self, service: Service, container: str) -> None:
+    def __init__(self, service: ObjectService, container: str) -> None:
         _refuse_forked_process()
         self._service = service
         self._container = container

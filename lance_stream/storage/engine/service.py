@@ -9,7 +9,7 @@ from lance_stream.storage.engine.credentials import Credentials
 from lance_stream.storage.objects.object_requests import RequestPolicy
 
 
-class Service(ABC):
+class ObjectService(ABC):
     """What is specific to a service, as a base of its settings; see `ServiceSettings`, too.
 
     Attributes:

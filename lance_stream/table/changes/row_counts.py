@@ -44,7 +44,7 @@ _NEVER_BRING_BACK_ROWS: Final = (Append, Delete, Overwrite, Rewrite, Update)
 
 
 @dataclass(frozen=True, slots=True)
-class RowCounts:
+class ChangedRowCounts:
     """The numbers of rows that a version changed.
 
     Attributes:
@@ -63,7 +63,7 @@ class RowCounts:
         return self.inserted + self.updated + self.deleted
 
     @classmethod
-    def of(cls, changed: TableChanges) -> "RowCounts":
+    def of(cls, changed: TableChanges) -> "ChangedRowCounts":
         """Return the numbers of the rows in which two versions differ."""
         return cls(
             sum(len(insert.offsets) for insert in changed.inserts),
@@ -74,7 +74,7 @@ class RowCounts:
 
 def count_changed_rows(
     older: Manifest | None, newer: Manifest, operation: Operation | None
-) -> RowCounts | None:
+) -> ChangedRowCounts | None:
     """Return how many rows a version changed; None if the manifests do not show it.
 
     Args:
@@ -83,39 +83,41 @@ def count_changed_rows(
         operation: Its operation; None if unknown.
     """
     if older is not None and older.fragments == newer.fragments and older.schema == newer.schema:
-        return RowCounts()
+        return ChangedRowCounts()
     with suppress(BadDataError):  # reading the rows reports the error
         if not has_stable_row_ids(newer):
             return _by_fragments(older, newer, operation)
         if older is None:
             inserted = _live_rows(newer.fragments)
-            return None if inserted is None else RowCounts(inserted)
+            return None if inserted is None else ChangedRowCounts(inserted)
         return _by_row_ids(plan_diff(older, newer), older, operation)
     return None
 
 
 def _by_fragments(
     older: Manifest | None, newer: Manifest, operation: Operation | None
-) -> RowCounts | None:
+) -> ChangedRowCounts | None:
     appended = appended_fragments(older, newer, operation)
     if appended.changes is None:
         inserted = _live_rows(appended.fragments)
-        return None if inserted is None else RowCounts(inserted)
+        return None if inserted is None else ChangedRowCounts(inserted)
     before = None if older is None else _live_rows(older.fragments)
     after = _live_rows(newer.fragments)
     if isinstance(operation, Delete) and before is not None and after is not None:
-        return RowCounts(deleted=before - after)
+        return ChangedRowCounts(deleted=before - after)
     return None
 
 
-def _by_row_ids(plan: DiffPlan, older: Manifest, operation: Operation | None) -> RowCounts | None:
+def _by_row_ids(
+    plan: DiffPlan, older: Manifest, operation: Operation | None
+) -> ChangedRowCounts | None:
     after = _live_rows([*plan.added, *(newer for _, newer in plan.common)])
     if not plan.removed and not plan.common:
-        return None if after is None else RowCounts(inserted=after)
+        return None if after is None else ChangedRowCounts(inserted=after)
     never_revives = isinstance(operation, _NEVER_BRING_BACK_ROWS)
     if not plan.sequences and not plan.deletion_files_of and _physical_rows(plan) <= MAX_ROWS:
         changed = diff(plan)
-        return RowCounts.of(changed) if never_revives or not changed.is_ambiguous else None
+        return ChangedRowCounts.of(changed) if never_revives or not changed.is_ambiguous else None
     before = _live_rows([*plan.removed, *(older for older, _ in plan.common)])
     if before is None or after is None or not never_revives or not _is_countable(plan):
         return None
@@ -127,7 +129,7 @@ def _by_row_ids(plan: DiffPlan, older: Manifest, operation: Operation | None) ->
         inserted += written.inserted
         updated += written.updated
     deleted = before + inserted - after
-    return RowCounts(inserted, updated, deleted) if deleted >= 0 else None
+    return ChangedRowCounts(inserted, updated, deleted) if deleted >= 0 else None
 
 
 def _physical_rows(plan: DiffPlan) -> int:

@@ -77,7 +77,7 @@ from lance_stream.table.operations.versions import (
 )
 
 
-class Verdict(Enum):
+class ConflictVerdict(Enum):
     """What becomes of our operation after theirs."""
 
     YES = "yes"
@@ -86,11 +86,11 @@ class Verdict(Enum):
     NO = "no"
 
 
-Rule: TypeAlias = Callable[[Any, Any], Verdict]
+Rule: TypeAlias = Callable[[Any, Any], ConflictVerdict]
 Test: TypeAlias = Callable[[Any, Any], bool]
 
 
-def check(ours: Transaction, theirs: Transaction | None, version: int) -> Verdict:
+def check(ours: Transaction, theirs: Transaction | None, version: int) -> ConflictVerdict:
     """Return whether our transaction may follow theirs unchanged, or after a rebase.
 
     Args:
@@ -115,13 +115,13 @@ def check(ours: Transaction, theirs: Transaction | None, version: int) -> Verdic
         )
     verdict = judge(ours.operation, theirs.operation)
     names = f"this {operation_name(ours.operation)}", operation_name(theirs.operation)
-    if verdict is Verdict.RETRY:
+    if verdict is ConflictVerdict.RETRY:
         raise RetryableConflictError(
             f"{names[0]} was planned on version {ours.read_version}, and {names[1]} of version "
             f"{version} has changed what it depends on. Plan it again on the newest version",
             version,
         )
-    if verdict is Verdict.NO:
+    if verdict is ConflictVerdict.NO:
         raise IncompatibleConflictError(
             f"{names[0]} was planned on version {ours.read_version}, but no longer means the same "
             f"after {names[1]} of version {version}",
@@ -130,10 +130,10 @@ def check(ours: Transaction, theirs: Transaction | None, version: int) -> Verdic
     return verdict
 
 
-def judge(ours: Operation, theirs: Operation) -> Verdict:
+def judge(ours: Operation, theirs: Operation) -> ConflictVerdict:
     """Return what becomes of our operation after theirs."""
     if isinstance(ours, UnknownOperation) or isinstance(theirs, UnknownOperation):
-        return Verdict.NO
+        return ConflictVerdict.NO
     for test, verdict in ABOVE:
         if test(ours, theirs) or test(theirs, ours):
             return verdict
@@ -143,19 +143,19 @@ def judge(ours: Operation, theirs: Operation) -> Verdict:
 # The words of the table.
 
 
-def yes(_ours: Any, _theirs: Any) -> Verdict:
+def yes(_ours: Any, _theirs: Any) -> ConflictVerdict:
     """It means the same."""
-    return Verdict.YES
+    return ConflictVerdict.YES
 
 
-def retry(_ours: Any, _theirs: Any) -> Verdict:
+def retry(_ours: Any, _theirs: Any) -> ConflictVerdict:
     """It has to be planned again."""
-    return Verdict.RETRY
+    return ConflictVerdict.RETRY
 
 
-def no(_ours: Any, _theirs: Any) -> Verdict:
+def no(_ours: Any, _theirs: Any) -> ConflictVerdict:
     """It no longer means the same."""
-    return Verdict.NO
+    return ConflictVerdict.NO
 
 
 def usually(
@@ -170,35 +170,35 @@ def usually(
     return dict.fromkeys(OPERATIONS.values(), default) | dict(exceptions)
 
 
-def first(*cases: tuple[Test, Verdict]) -> Rule:
+def first(*cases: tuple[Test, ConflictVerdict]) -> Rule:
     """Return the rule that gives the verdict of the first test that is true, and else yes."""
 
-    def rule(ours: Any, theirs: Any) -> Verdict:
-        return next((verdict for test, verdict in cases if test(ours, theirs)), Verdict.YES)
+    def rule(ours: Any, theirs: Any) -> ConflictVerdict:
+        return next((verdict for test, verdict in cases if test(ours, theirs)), ConflictVerdict.YES)
 
     return rule
 
 
 def retry_if(*tests: Test) -> Rule:
     """Return the rule that says retry if one of the tests is true, and else yes."""
-    return first(*((test, Verdict.RETRY) for test in tests))
+    return first(*((test, ConflictVerdict.RETRY) for test in tests))
 
 
 def no_if(*tests: Test) -> Rule:
     """Return the rule that says no if one of the tests is true, and else yes."""
-    return first(*((test, Verdict.NO) for test in tests))
+    return first(*((test, ConflictVerdict.NO) for test in tests))
 
 
-ABOVE: tuple[tuple[Test, Verdict], ...] = (
-    (falsifies_nullability, Verdict.RETRY),
-    (merges_over_metadata, Verdict.RETRY),
-    (restores_over_metadata, Verdict.NO),
+ABOVE: tuple[tuple[Test, ConflictVerdict], ...] = (
+    (falsifies_nullability, ConflictVerdict.RETRY),
+    (merges_over_metadata, ConflictVerdict.RETRY),
+    (restores_over_metadata, ConflictVerdict.NO),
 )
 """Rules that precede the table. Each is tested in both directions."""
 
 _deletes_rows = first(
-    (changes_more_than_deletions, Verdict.RETRY),
-    (same_fragments, Verdict.REBASE),
+    (changes_more_than_deletions, ConflictVerdict.RETRY),
+    (same_fragments, ConflictVerdict.REBASE),
 )
 
 RULES: Mapping[type[SupportedOperation], Mapping[type[SupportedOperation], Rule]] = (
@@ -230,7 +230,8 @@ RULES: Mapping[type[SupportedOperation], Mapping[type[SupportedOperation], Rule]
                 yes,
                 {
                     Overwrite: first(
-                        (same_config_keys, Verdict.NO), (lambda *_: True, Verdict.RETRY)
+                        (same_config_keys, ConflictVerdict.NO),
+                        (lambda *_: True, ConflictVerdict.RETRY),
                     ),
                     UpdateConfig: no_if(same_config_keys),
                     UpdateMemWalState: no,
@@ -245,8 +246,8 @@ RULES: Mapping[type[SupportedOperation], Mapping[type[SupportedOperation], Rule]
                     Merge: retry_if(has_log_index),
                     Restore: no,
                     Update: first(
-                        (rewrites_uncertain_index, Verdict.RETRY),
-                        (rewrites_indexed_fragments, Verdict.REBASE),
+                        (rewrites_uncertain_index, ConflictVerdict.RETRY),
+                        (rewrites_indexed_fragments, ConflictVerdict.REBASE),
                     ),
                     Project: retry_if(drops_indexed_field),
                     DataReplacement: retry_if(replaces_indexed_field),
@@ -307,9 +308,9 @@ RULES: Mapping[type[SupportedOperation], Mapping[type[SupportedOperation], Rule]
                     Merge: retry,
                     Restore: no,
                     Update: first(
-                        (may_insert_same_keys, Verdict.RETRY),
-                        (changes_more_than_deletions, Verdict.RETRY),
-                        (same_fragments, Verdict.REBASE),
+                        (may_insert_same_keys, ConflictVerdict.RETRY),
+                        (changes_more_than_deletions, ConflictVerdict.RETRY),
+                        (same_fragments, ConflictVerdict.REBASE),
                     ),
                     Project: retry_if(drops_modified_field),
                     DataReplacement: retry_if(same_fragments),
@@ -344,9 +345,9 @@ RULES: Mapping[type[SupportedOperation], Mapping[type[SupportedOperation], Rule]
                     Merge: retry,
                     Restore: no,
                     Update: first(
-                        (removes_ours, Verdict.NO),
-                        (moves_rows_of_ours, Verdict.RETRY),
-                        (rewrites_replaced_field, Verdict.RETRY),
+                        (removes_ours, ConflictVerdict.NO),
+                        (moves_rows_of_ours, ConflictVerdict.RETRY),
+                        (rewrites_replaced_field, ConflictVerdict.RETRY),
                     ),
                     Project: no_if(drops_replaced_field),
                     DataReplacement: retry_if(replaces_same_field),

@@ -60,7 +60,7 @@ from lance_stream.upsert.histories.shadowed_events import (
     tracked_columns,
 )
 from lance_stream.upsert.incoming import END_AT, START_AT, UpsertRules, key_rows, which_delete
-from lance_stream.upsert.parts import Part, discard_parts
+from lance_stream.upsert.parts import UpsertPart, discard_parts
 from lance_stream.upsert.row_writer import ChangedRows, write_rows, written_order
 from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
@@ -237,7 +237,7 @@ def merge_history(
     *,
     may_stay: bool = True,
     keeps_keys: bool = True,
-) -> Part:
+) -> UpsertPart:
     """Look up the histories of the keys, rebuild them, and write the differences.
 
     Args:
@@ -303,7 +303,7 @@ def merge_history(
         - len(decision.deleted),
         deletes=deletes if deletes.rows.num_rows else None,
     )
-    return Part(written, events.rows.num_rows, rebuilt.num_superseded)
+    return UpsertPart(written, events.rows.num_rows, rebuilt.num_superseded)
 
 
 class _VersionsOfKeys(NamedTuple):
@@ -571,7 +571,7 @@ class BatchOfEvents:
         self._workers = workers
         self._environment = environment
         self._matcher = KeyMatcher(workers)
-        self._parts: list[Part] = []
+        self._parts: list[UpsertPart] = []
 
     def write(self, table: TableVersion, phases: Phases) -> Work:
         """Look up the histories of the keys, rebuild them, and write the differences."""

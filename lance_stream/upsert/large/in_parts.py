@@ -38,7 +38,7 @@ from lance_stream.upsert.decisions import Decision, decide_changes
 from lance_stream.upsert.histories.merge_history import merge_history, prepare_events
 from lance_stream.upsert.histories.shadowed_events import open_shadowed_events
 from lance_stream.upsert.incoming import IncomingRows, UpsertRules, prepare
-from lance_stream.upsert.parts import Part, discard_parts
+from lance_stream.upsert.parts import UpsertPart, discard_parts
 from lance_stream.upsert.row_writer import ChangedRows, Written, write_rows, written_order
 from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
 from lance_stream.write.arrow_input import one_batch
@@ -46,7 +46,7 @@ from lance_stream.write.casting import cast_batch
 from lance_stream.write.fragments import write_target
 from lance_stream.write.phases import Phases
 
-Outcome: TypeAlias = Part | LanceStreamError
+Outcome: TypeAlias = UpsertPart | LanceStreamError
 """The outcome of a part, or the error of a part that failed; a failed part leaves no files."""
 
 
@@ -66,7 +66,7 @@ class PartedUpsert:
     remembered: RememberedDeletes | None = None
     keeps_keys: bool = True
 
-    def do_rows(self, rows: pa.Table) -> Part:
+    def do_rows(self, rows: pa.Table) -> UpsertPart:
         """Look up the keys of rows, decide, and write the rows.
 
         Args:
@@ -101,9 +101,9 @@ class PartedUpsert:
             raise
         self._remember(incoming.rows, decision, written)
         num_late = incoming.num_late + decision.num_late
-        return Part(written, incoming.num_rows, num_late, staged, incoming.partial)
+        return UpsertPart(written, incoming.num_rows, num_late, staged, incoming.partial)
 
-    def _do_events(self, batch: pa.RecordBatch, matcher: KeyMatcher) -> Part:
+    def _do_events(self, batch: pa.RecordBatch, matcher: KeyMatcher) -> UpsertPart:
         """Do the same for events of a history."""
         assert self.remembered is not None  # always set for a history
         return merge_history(
@@ -117,7 +117,7 @@ class PartedUpsert:
 
     def do_changes(
         self, rows: pa.Table, addresses: RowAddresses, partial: Mapping[str, pa.DataType]
-    ) -> Part:
+    ) -> UpsertPart:
         """Write staged changed rows, or only their new columns.
 
         Args:
@@ -147,7 +147,7 @@ class PartedUpsert:
             write_target(self.table),
         )
         self._remember(changed, decision, written)
-        return Part(written)
+        return UpsertPart(written)
 
     def _may_stay(self, incoming: IncomingRows, decision: Decision) -> bool:
         """Return whether changed rows may stay in place, judged only by their columns."""
@@ -248,7 +248,7 @@ class _Parts:
         self._stored = [name for name in columns if name not in rules.except_columns]
         self._sequence = sequence
         self._environment = environment
-        self._parts: list[Part] = []
+        self._parts: list[UpsertPart] = []
 
     def write(self, table: TableVersion, phases: Phases) -> Work:
         """Execute the parts for a version."""
@@ -263,9 +263,9 @@ class _Parts:
                 )
                 stored = table.arrow_schema.names
             outcomes = self._run(PartedUpsert(table, self.rules, remembered))
-        self._parts = [outcome for outcome in outcomes if isinstance(outcome, Part)]
+        self._parts = [outcome for outcome in outcomes if isinstance(outcome, UpsertPart)]
         for outcome in outcomes:
-            if not isinstance(outcome, Part):
+            if not isinstance(outcome, UpsertPart):
                 raise outcome
         return Work(self._parts, stored, remembered)
 

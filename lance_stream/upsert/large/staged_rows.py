@@ -51,7 +51,7 @@ from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules, key_rows
 from lance_stream.upsert.large.in_parts import Outcome, PartedUpsert, upsert_in_parts
-from lance_stream.upsert.parts import Part, discard_parts
+from lance_stream.upsert.parts import UpsertPart, discard_parts
 from lance_stream.upsert.upsert import upsert
 from lance_stream.write.arrow_input import one_batch, without_views
 from lance_stream.write.phases import Phases
@@ -312,15 +312,18 @@ def upsert_staged(
         done: list[Outcome] = []
         try:
             done.extend(workers.run(partial(_do_range, planned, sorted_rows), ranges))
-            parts = [outcome for outcome in done if isinstance(outcome, Part)]
+            parts = [outcome for outcome in done if isinstance(outcome, UpsertPart)]
             if len(parts) == len(done):
                 done.extend(workers.run(*_staged_parts(planned, parts, max_rows)))
         except BaseException:
-            discard_parts(table.store, [outcome for outcome in done if isinstance(outcome, Part)])
+            discard_parts(
+                table.store, [outcome for outcome in done if isinstance(outcome, UpsertPart)]
+            )
             raise
         finally:
             discard_files(
-                table.store, [outcome.changes for outcome in done if isinstance(outcome, Part)]
+                table.store,
+                [outcome.changes for outcome in done if isinstance(outcome, UpsertPart)],
             )
         return done
 
@@ -338,7 +341,7 @@ def upsert_staged(
 
 
 def _staged_parts(
-    planned: PartedUpsert, parts: Sequence[Part], max_rows: int
+    planned: PartedUpsert, parts: Sequence[UpsertPart], max_rows: int
 ) -> tuple[Callable[[WordRange], Outcome], list[WordRange]]:
     """Return the function that writes the staged changes of parts, and the ranges of fragments."""
     changes = [part.changes for part in parts]

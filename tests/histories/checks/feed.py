@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from lance_stream.feed.row_differences import RowDifferences
-from lance_stream.table.changes.row_counts import RowCounts
+from lance_stream.table.changes.row_counts import ChangedRowCounts
 from tests.histories.life import STAMPS, Life, Line, plain_rows
 from tests.histories.model import KEY, Column, State
 from tests.histories.steps import Choices, DoesNotFit, check
@@ -269,7 +269,7 @@ def row_counts(life: Life, choose: Choices) -> None:
     counted = {info.version: info.row_counts for info in ds.versions(count_rows=True)}
     for version in range(after + 1, through + 1):
         older = ds.checkout(version - 1).table if version > 1 else None
-        of_feed = RowCounts.of(differences.changes(older, ds.checkout(version).table))
+        of_feed = ChangedRowCounts.of(differences.changes(older, ds.checkout(version).table))
         assert counted[version] == of_feed, version
         assert in_manifests[version] in (None, of_feed), version
         life.counts["row counts from manifests"] += in_manifests[version] is not None

@@ -23,7 +23,7 @@ from lance_stream.keys.index import key_index, run_files, run_format
 from lance_stream.keys.index.memtable import words_of
 from lance_stream.keys.index.run_files import RunUnavailableError, write_run
 from lance_stream.keys.index.run_format import CoveredFile, KeyColumns, Keys, RunEncoder, RunFooter
-from lance_stream.keys.index.run_merging import Part, merged, planned_parts
+from lance_stream.keys.index.run_merging import RenumberedKeys, merged, planned_parts
 from lance_stream.keys.index.shared_index import index_keys, merge_runs, shared_index
 from lance_stream.maintenance.cleanup import CleanupRules, cleanup
 from lance_stream.maintenance.compaction.compact import commit_prepared
@@ -277,7 +277,7 @@ def run_of(
     words = np.array([each[0] for each in made], np.uint64)
     others = None if columns.is_exact else np.array([each[1] for each in made], np.uint32)
     keys = Keys(words, others, np.array([each[2] for each in made], np.uint32))
-    run = write_run(store, columns, files, [Part(keys, None)])
+    run = write_run(store, columns, files, [RenumberedKeys(keys, None)])
     assert run is not None
     return run, made
 
@@ -313,7 +313,7 @@ def test_runs_may_have_no_key() -> None:
     store = MemoryStore(f"/{uuid.uuid4()}")
     place = FileColumn(bytes(16), 0)
     none = Keys(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))
-    written = write_run(store, TEXTS, [CoveredFile((place,), 9)], [Part(none, None)])
+    written = write_run(store, TEXTS, [CoveredFile((place,), 9)], [RenumberedKeys(none, None)])
     assert written is not None
     footer = run_files.read_footer(store, written.path)
     opened = run_files.open_run(written.path, footer, 0)

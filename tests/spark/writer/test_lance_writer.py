@@ -16,7 +16,7 @@ from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.resolving import open_version
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWriter
+from lance_stream.spark.writer.lance_writer import BatchWriter, StreamWriter, TaskResult
 from lance_stream.table.config import ledger_entries
 from lance_stream.verbs.jobs import plan_job
 
@@ -322,7 +322,7 @@ def test_every_spark_type_round_trips(session: Any, uri: str) -> None:
 # --- what becomes of files when a job ends badly
 
 
-def written(uri: str, query_id: str = "") -> Part:
+def written(uri: str, query_id: str = "") -> TaskResult:
     """Return the part of a task that has written two rows."""
     job = plan_job(uri, rows(0).schema)
     part = BatchWriter(job, None).write(iter(rows(0, 1).to_batches()))

@@ -18,7 +18,7 @@ from lance_stream.spark import lance_sink, register
 from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
-from lance_stream.spark.writer.lance_writer import BatchWriter, Part, StreamWriter, plan
+from lance_stream.spark.writer.lance_writer import BatchWriter, StreamWriter, TaskResult, plan
 from lance_stream.spark.writer.upsert_writer import UpsertJob, plan_upsert
 from lance_stream.table.config import ledger_entries
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
@@ -268,7 +268,7 @@ def planned(uri: str, rows: pa.Table, streaming: bool = False, **options: str) -
     return plan_upsert(arguments, spark_schema(carrier_schema(rows.schema)))
 
 
-def written(job: UpsertJob, rows: pa.Table, query_id: str = "") -> Part:
+def written(job: UpsertJob, rows: pa.Table, query_id: str = "") -> TaskResult:
     part = BatchWriter(job, None).write(iter(rows.to_batches()))
     return replace(pickle.loads(pickle.dumps(part)), query_id=query_id)
 

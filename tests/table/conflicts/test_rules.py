@@ -5,7 +5,7 @@ import pytest
 from pyroaring import BitMap
 
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
-from lance_stream.table.conflicts.rules import RULES, Verdict, check, judge
+from lance_stream.table.conflicts.rules import RULES, ConflictVerdict, check, judge
 from lance_stream.table.fragments.fragment import DataFile, DeletionFile, DeletionFileType, Fragment
 from lance_stream.table.indices import IndexMetadata
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
@@ -31,7 +31,12 @@ from lance_stream.table.operations.versions import (
 )
 from tests.commit.tables import SCHEMA
 
-YES, REBASE, RETRY, NO = Verdict.YES, Verdict.REBASE, Verdict.RETRY, Verdict.NO
+YES, REBASE, RETRY, NO = (
+    ConflictVerdict.YES,
+    ConflictVerdict.REBASE,
+    ConflictVerdict.RETRY,
+    ConflictVerdict.NO,
+)
 
 
 def fragment(fragment_id: int, *, deleted: int = 0, file: str = "a") -> Fragment:
@@ -163,7 +168,7 @@ def test_every_pair_of_operations_gets_a_verdict() -> None:
     """A rule that fails on an operation would surface only in a race."""
     assert ONE_OF_EACH.keys() == set(OPERATIONS.values())
     for ours, theirs in itertools.product(ONE_OF_EACH.values(), repeat=2):
-        assert isinstance(judge(ours, theirs), Verdict)
+        assert isinstance(judge(ours, theirs), ConflictVerdict)
 
 
 # ours after theirs, as the reference was seen to do it (facts of the format, section 5)
@@ -210,7 +215,7 @@ MEASURED = [
 
 @pytest.mark.parametrize(("ours", "theirs", "verdict"), MEASURED)
 def test_the_rules_equal_those_of_pylance(
-    ours: Operation, theirs: Operation, verdict: Verdict
+    ours: Operation, theirs: Operation, verdict: ConflictVerdict
 ) -> None:
     """Writers of both must agree, or one overwrites what the other relies on."""
     assert judge(ours, theirs) is verdict
@@ -338,7 +343,7 @@ FINER = [
 
 @pytest.mark.parametrize(("ours", "theirs", "verdict"), FINER)
 def test_rules_can_examine_the_operations(
-    ours: Operation, theirs: Operation, verdict: Verdict
+    ours: Operation, theirs: Operation, verdict: ConflictVerdict
 ) -> None:
     """Whether two operations conflict can depend on their fragments, columns and keys."""
     assert judge(ours, theirs) is verdict
