@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -14,6 +15,8 @@ from lance_stream.cli.grammar import StoreOption
 if TYPE_CHECKING:
     from lance_stream.dataset import Dataset
     from lance_stream.snapshot.resolving import VersionSpec
+
+_MOST_NAMES: Final = 20
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -73,10 +76,27 @@ class TableArgument:
             InvalidInputError: The location or an option is invalid.
         """
         from lance_stream.dataset import open_dataset
+        from lance_stream.errors import NotFoundError
 
         branch = None if self.branch is None else (self.branch, None)
-        newest = open_dataset(self.uri, branch, self.storage_options)
+        try:
+            newest = open_dataset(self.uri, branch, self.storage_options)
+        except NotFoundError as error:
+            if self.branch is None and (names := self._tables_in_it()):
+                rest = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+                error.add_note(f"The folder has tables: {', '.join(names[:_MOST_NAMES])}{rest}")
+            raise
         return checkout(newest, version)
+
+    def _tables_in_it(self) -> list[str]:
+        """Return the names of the tables in a folder on a local disk."""
+        from lance_stream.storage.locations import open_store
+        from lance_stream.table.paths import VERSIONS_DIRECTORY
+
+        folder = open_store(self.uri, self.storage_options).local_path("")
+        if folder is None:
+            return []
+        return sorted(path.parent.name for path in Path(folder).glob(f"*/{VERSIONS_DIRECTORY}"))
 
 
 def takes_table(function: Function) -> Function:

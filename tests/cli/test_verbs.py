@@ -520,6 +520,17 @@ def test_streams_can_be_listed_and_forgotten(run: Run, ds: Dataset) -> None:
     assert "has no stream 'orders'; its streams are none" in error
 
 
+def test_a_folder_of_tables_names_them(run: Run, tmp_path: Path) -> None:
+    """Users of a database point at its folder first."""
+    for name in ("orders.lance", "events.lance"):
+        lance_stream.create_dataset(str(tmp_path / name), SCHEMA)
+    (tmp_path / "logs").mkdir()
+    for command in ("show", "head"):
+        code, out, error = run(command, str(tmp_path))
+        assert (code, out) == (3, "")
+        assert "The folder has tables: events.lance, orders.lance\n" in error
+
+
 # --- how it ends
 
 
