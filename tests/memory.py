@@ -19,7 +19,7 @@ import pytest
 from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.snapshot.files.hidden_columns import forget_hidden_columns
 from lance_stream.snapshot.files.open_files import forget_deleted_offsets
-from lance_stream.table.lineage.row_ids import forget_row_ids
+from lance_stream.table.lineage.row_ids import clear_row_id_cache
 
 LIMIT_BYTES = 1_750_000_000
 GROWTH_BYTES = 60_000_000
@@ -63,7 +63,7 @@ def resident_bytes() -> int:
 def give_back() -> None:
     """Forget what is only kept for later, and give back to the system what is not used (Linux)."""
     clear_key_indices()
-    forget_row_ids()
+    clear_row_id_cache()
     forget_hidden_columns()
     forget_deleted_offsets()
     gc.collect()

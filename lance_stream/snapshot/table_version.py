@@ -151,10 +151,10 @@ class TableVersion:
             CorruptDataError: The numbers of a fragment contradict each other.
         """
         fragments = self.manifest.fragments
-        physical, live, odd = fragments.stated_rows
-        if odd:
+        physical, live, unknown = fragments.row_counts
+        if unknown:
             physical, live = physical.copy(), live.copy()
-        for index in odd:
+        for index in unknown:
             fragment = fragments[index]  # or the reason why it cannot be decoded
             physical[index] = self.physical_rows(fragment)
             live[index] = self.num_live_rows(fragment)

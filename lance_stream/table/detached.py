@@ -1,13 +1,13 @@
-"""Detached versions: versions outside a table's history, which the reference creates on request.
+"""Detached versions: versions outside of a table's history, which the reference can create.
 
     _versions/d{version}.manifest     a random number with its highest bit set
 
-No version follows a detached one, and it follows no other: it is a version's content with one
-transaction applied. It is opened by its number, or by a tag, and read like any other version. Its
-row ids may be those of other rows in the history.
+A detached version is the result of applying one transaction to a version; no version follows it. It
+is opened by its number, or by a tag, and read like any other version. Its row ids may belong to
+other rows in the history.
 
 Source:  lance/src/io/commit.rs of release 14 (`do_commit_detached_transaction`), and experiments.
-Differs: The reference restores a detached version, and creates branches from it, so that a row id
+Differs: The reference can restore a detached version, or create a branch from it, so that a row id
          belongs to different rows of one history. Its writes fail with an internal error.
 """
 
@@ -19,7 +19,7 @@ def check_is_attached(version: int) -> None:
     """Raise if a version is detached, and so can only be read.
 
     Raises:
-        InvalidInputError: It is.
+        InvalidInputError: The version is detached.
     """
     if is_detached(version):
         raise InvalidInputError(

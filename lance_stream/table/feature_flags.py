@@ -1,11 +1,12 @@
-"""Feature flags: what a reader or writer must understand to use a table.
+"""Feature flags: the features that a reader or writer must support to use a table.
 
-A manifest has two words of 64 bits. A reader that does not understand a bit of
-`reader_feature_flags` must not read the table; a writer that does not understand a bit of
-`writer_feature_flags` must not write to it. `FLAGS` defines how each bit is handled, and why.
+A manifest has two words of 64 bits. A reader that does not support a bit of `reader_feature_flags`
+must not read the table; a writer that does not support a bit of `writer_feature_flags` must not
+write to it. `FLAGS` defines how this library handles each bit, and why.
 
 Source:  table.proto, Manifest.reader_feature_flags; facts of the format, section 1.3.
-Differs: The reference reads bit 14 (managed blobs); we refuse it until such blobs can be read.
+Differs: The reference reads bit 14 (managed blobs); this library refuses it until it can read such
+         blobs.
 """
 
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ class FeatureFlag:
 
     Attributes:
         name: The feature's name.
-        can_read: Whether tables that have it are read.
-        can_write: Whether tables that have it are written to.
+        can_read: Whether tables with it can be read.
+        can_write: Whether tables with it can be written to.
         reason: Why.
     """
 
@@ -52,36 +53,39 @@ class FeatureFlag:
 
 
 FLAGS: dict[int, FeatureFlag] = {
-    DELETION_FILES: FeatureFlag("deletion files", True, True, "both flavours are read and written"),
+    DELETION_FILES: FeatureFlag("deletion files", True, True, "both formats are read and written"),
     STABLE_ROW_IDS: FeatureFlag(
         "stable row ids", True, True, "read, and assigned to every new row"
     ),
     V2_FORMAT: FeatureFlag(
-        "file version 2", True, True, "has no meaning where the data format is stated"
+        "file version 2", True, True, "ignored: the manifest names the data format"
     ),
     TABLE_CONFIG: FeatureFlag(
-        "table config", True, True, "carried from version to version; the ledger is part of it"
+        "table config", True, True, "copied from version to version; contains the ledger"
     ),
     BASE_PATHS: FeatureFlag(
-        "base paths", True, True, "files are looked for below their base; new ones are our own"
+        "base paths",
+        True,
+        True,
+        "files are read below their base path; new ones are written to the table",
     ),
     NO_TRANSACTION_FILE: FeatureFlag(
-        "no transaction file", True, True, "the inline copy is read; writing both is harmless"
+        "no transaction file", True, True, "the inline copy is read; new versions have both"
     ),
     DATA_OVERLAYS: FeatureFlag(
-        "data overlay files", False, False, "ignoring an overlay would give stale values"
+        "data overlay files", False, False, "ignoring an overlay would return stale values"
     ),
     COVERED_INDEX_METADATA: FeatureFlag(
         "covering columns of indices",
         True,
         True,
-        "filters use an index for its own column only; index metadata is carried untouched",
+        "filters use an index for its key column only; index metadata is copied unchanged",
     ),
     MIXED_FILE_VERSIONS: FeatureFlag(
         "data files of several file versions",
         True,
         True,
-        "each file is read by its own version; new ones have the table's",
+        "every file is read by its version; new files have the table's",
     ),
     STABLE_ROW_ID_FRAGMENT_REUSE: FeatureFlag(
         "fragment reuse index with stable row ids", False, False, "not released by the reference"
@@ -90,30 +94,30 @@ FLAGS: dict[int, FeatureFlag] = {
         "fragment reuse index",
         True,
         True,
-        "says how indices see moved rows: filters use no index of such a table, and index "
-        "metadata is carried untouched",
+        "maps index entries to moved rows: filters use no index of such a table, and index "
+        "metadata is copied unchanged",
     ),
     SPILLED_ROW_LINEAGE: FeatureFlag(
         "spilled row lineage",
         True,
         True,
-        "row ids or row versions stand in hidden columns of data files",
+        "row ids or row versions are in hidden columns of data files",
     ),
     FRAGMENT_TREE: FeatureFlag(
-        "fragment tree", False, False, "the manifest does not list the fragments itself"
+        "fragment tree", False, False, "the manifest itself does not list the fragments"
     ),
     INDEPENDENT_COVERING_FIELDS: FeatureFlag(
         "independent covering fields", False, False, "not released by the reference"
     ),
     MANAGED_BLOBS: FeatureFlag(
-        "managed blobs", False, False, "values stand in files that are not read yet"
+        "managed blobs", False, False, "values are in files that cannot be read yet"
     ),
     NON_REUSABLE_FIELD_IDS: FeatureFlag(
         "field ids that are never used again",
         False,
         False,
-        "a writer must keep the count of field ids, which we do not; readers need nothing, and "
-        "the flag has no place among theirs",
+        "a writer must maintain the count of field ids, which is not supported; the flag is not "
+        "valid for readers",
     ),
     ZONE_WRITE_SEEDS: FeatureFlag(
         "zone statistics in data files", False, False, "not released by the reference"
@@ -122,7 +126,7 @@ FLAGS: dict[int, FeatureFlag] = {
         "clustering and object metadata", False, False, "not released by the reference"
     ),
 }
-"""How each defined bit is handled."""
+"""How every defined bit is handled."""
 
 PAIRED = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_INDEX | MANAGED_BLOBS | ZONE_WRITE_SEEDS
 """Bits that are valid only if both words have them."""
@@ -131,11 +135,11 @@ _STICKY = MIXED_FILE_VERSIONS | FRAGMENT_REUSE_INDEX
 
 
 def check_readable(manifest: Manifest) -> None:
-    """Raise unless we understand every feature that a reader of a version must.
+    """Raise unless this library supports every feature that a reader of a version must.
 
     Raises:
-        UnsupportedFeatureError: We do not; the message names the feature.
-        CorruptDataError: One of the two words has a bit that both must have.
+        UnsupportedFeatureError: It does not; the message names the feature.
+        CorruptDataError: Only one of the two words has a bit that both must have.
     """
     _check_paired(manifest)
     check_manifest_fields(manifest.unknown, for_writing=False)
@@ -143,11 +147,11 @@ def check_readable(manifest: Manifest) -> None:
 
 
 def check_writable(manifest: Manifest) -> None:
-    """Raise unless we understand every feature that a writer of the next version must.
+    """Raise unless this library supports every feature that a writer of the next version must.
 
     Raises:
-        UnsupportedFeatureError: We do not; the message names the feature.
-        CorruptDataError: One of the two words has a bit that both must have.
+        UnsupportedFeatureError: It does not; the message names the feature.
+        CorruptDataError: Only one of the two words has a bit that both must have.
     """
     check_readable(manifest)
     check_manifest_fields(manifest.unknown, for_writing=True)
@@ -163,9 +167,9 @@ def flags_for(manifest: Manifest) -> tuple[int, int]:
     """Return the reader's and the writer's flags that a new version must carry.
 
     Args:
-        manifest: The new version, still with the flags of the previous one. Of these, stable row
-            ids, mixed file versions and the fragment reuse index are kept; covering columns are
-            kept while there are indices; the others follow from the contents.
+        manifest: The new version, with the flags of the previous one. Of these, stable row ids,
+            mixed file versions and the fragment reuse index are kept, and covering columns while
+            there are indices; the others are derived from the contents.
     """
     inherited = manifest.reader_feature_flags | manifest.writer_feature_flags
     both = inherited & (STABLE_ROW_IDS | _STICKY)
@@ -181,16 +185,16 @@ def flags_for(manifest: Manifest) -> tuple[int, int]:
 
 
 def _check_paired(manifest: Manifest) -> None:
-    alone = (manifest.reader_feature_flags ^ manifest.writer_feature_flags) & PAIRED
-    if alone:
+    unpaired = (manifest.reader_feature_flags ^ manifest.writer_feature_flags) & PAIRED
+    if unpaired:
         raise CorruptDataError(
-            f"the manifest flags {_names(alone)} for readers or for writers only; it means "
-            "something only if both are flagged"
+            f"the manifest has {_names(unpaired)} in only one of the two words of flags; it must "
+            "be in both"
         )
 
 
-def _refuse(verb: str, flags: int, understood: set[int]) -> None:
-    refused = flags & ~sum(understood)
+def _refuse(verb: str, flags: int, supported: set[int]) -> None:
+    refused = flags & ~sum(supported)
     if refused:
         raise UnsupportedFeatureError(
             f"the table cannot be {verb}: it uses {_names(refused)} (flags {flags})"

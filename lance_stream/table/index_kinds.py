@@ -1,11 +1,11 @@
-"""The kind of an index, as its users name it: BTREE, INVERTED, IVF_PQ.
+"""The kind of an index, as users call it: BTREE, INVERTED, IVF_PQ.
 
     details' type                     kind
     BTreeIndexDetails                 BTREE, and so on, by the table below
     VectorIndexDetails                IVF, then HNSW if it has field 3, then the vectors' codec:
                                       field 4 PQ, 5 SQ, 6 RQ, 8 FLAT
     any other                         its name in capitals, without "IndexDetails"
-    none                              UNKNOWN: old writers do not state it
+    none                              UNKNOWN: old writers omitted it
 
 Source: table.proto, IndexMetadata.index_details; the fields of VectorIndexDetails are measured on
         the reference.
@@ -41,7 +41,7 @@ _CODECS: Final = MappingProxyType({4: "PQ", 5: "SQ", 6: "RQ", 8: "FLAT"})
 
 
 def kind_of(index: IndexMetadata) -> str:
-    """Return the kind of an index, as the reference's functions that create one spell it."""
+    """Return the kind of an index, as the reference's functions for creating one spell it."""
     if index.details is None:
         return UNKNOWN
     type_url, details = index.details
@@ -55,6 +55,6 @@ def _vector_kind(details: bytes) -> str:
     except CorruptDataError:
         return "VECTOR"
     codecs = [codec for number, codec in _CODECS.items() if number in numbers]
-    if len(codecs) != 1:  # of an older writer, which does not state it; or of a later one
+    if len(codecs) != 1:  # written by an older or a later version of the reference
         return "VECTOR"
     return "_".join(["IVF", *(["HNSW"] if _HNSW in numbers else []), *codecs])

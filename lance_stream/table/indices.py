@@ -1,6 +1,6 @@
-"""An index in a table's metadata: which columns and fragments it covers.
+"""The metadata of an index in a table: the columns and fragments that it covers.
 
-The index's own files are not read.
+The files of the index are not read.
 
 Source: table.proto, messages IndexMetadata, IndexFile, IndexSection.
 """
@@ -27,17 +27,17 @@ class IndexMetadata:
     """One index, or one segment of it.
 
     Attributes:
-        uuid: 16 bytes; also the name of its directory below `_indices`.
-        field_ids: The columns that it is keyed on.
-        name: The user's name for it, shared by the segments of one index.
-        dataset_version: The version that it was built from.
-        fragment_bitmap: A roaring bitmap of the ids of the fragments that it covers.
-        details: Type URL and bytes of its own description; None when not stated.
-        index_version: Version of the index's own format.
-        created_at: Milliseconds since 1970-01-01 UTC.
-        base_id: Its base path; None for the table's own directory.
-        files: Its files, if the writer listed them.
-        covering_field_ids: The columns whose values it contains.
+        uuid: 16 bytes; also the name of the index's directory below `_indices`.
+        field_ids: The key columns.
+        name: The index's name, which all segments of an index share.
+        dataset_version: The version that the index was built from.
+        fragment_bitmap: A roaring bitmap of the ids of the covered fragments.
+        details: The type URL and bytes of the index's description; None if old writers omitted it.
+        index_version: The version of the index's format.
+        created_at: The time of creation, in milliseconds since 1970-01-01 UTC.
+        base_id: The index's base path; None for the table's directory.
+        files: The index's files, if the writer listed them.
+        covering_field_ids: The columns whose values the index contains.
         unknown: Serialized unknown fields of the message, kept unchanged.
     """
 
@@ -103,12 +103,12 @@ def decode_index_section(data: bytes) -> tuple[IndexMetadata, ...]:
     """Return the indices that the bytes of an IndexSection message list.
 
     Raises:
-        CorruptDataError: The bytes are no such message.
+        CorruptDataError: The bytes are not an IndexSection message.
     """
     section = wire.parse_message(table_pb2.IndexSection, data)
     return tuple(index_from_proto(index) for index in section.indices)
 
 
 def encode_index_section(indices: Iterable[IndexMetadata]) -> bytes:
-    """Return the bytes of the IndexSection message that lists the given indices."""
+    """Return the bytes of the IndexSection message of some indices."""
     return wire.join_frames(_INDICES, [wire.serialize(index_to_proto(index)) for index in indices])

@@ -10,10 +10,10 @@ A manifest file consists of (all numbers little-endian):
     u16 0, u16 2       format version of the frame; readers ignore it
     "LANC"
 
-Both earlier sections are found by their byte offset in the Manifest message (index_section,
-transaction_section). Offset 0 is a valid place: presence is tested, never truth.
+The Manifest message has the byte offsets of both earlier sections (index_section,
+transaction_section). Offset 0 is valid, so test these fields for presence, not for truth.
 
-The index section is carried as undecoded bytes. So is each fragment (see `fragment_list`).
+The index section and the fragments stay undecoded bytes (see `fragment_list`).
 
 Source:  table.proto, message Manifest; facts of the format, section 1.2.
 Differs: The offset of the inline transaction is field 23 in files of Lance 14, and was field 21
@@ -45,24 +45,23 @@ from lance_stream.table.messages import wire
 MAGIC = b"LANC"
 FOOTER = Struct("<QHH4s")
 WRITER_LIBRARY = "lance-stream"
-"""The `writer_version.library` of every manifest that we write.
-
-The reference checks for its own old bugs only if the library is "lance", and treats a missing
-writer version as one of its oldest.
+"""The `writer_version.library` of every manifest that this library writes. The reference checks for
+its own old bugs only if the library is "lance", and treats a missing writer version as one of its
+oldest.
 """
 
 _FRAME_VERSION = (0, 2)
 _FEW_FIELDS = 256
 _LENGTH = Struct("<I")
 _NANOS = 1_000_000_000
-_MIXED_FILE_VERSIONS = 1 << 8  # the flag of that name in `feature_flags`, which stands on this
+_MIXED_FILE_VERSIONS = 1 << 8  # as in `feature_flags`, which imports this module
 # google.protobuf.Timestamp: from 0001-01-01 to 9999-12-31.
 _MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799
 
 
 @dataclass(frozen=True, slots=True)
 class WriterVersion:
-    """Which program wrote a manifest."""
+    """The program that wrote a manifest."""
 
     library: str
     version: str
@@ -85,12 +84,12 @@ class DataFormat:
 
 @dataclass(frozen=True, slots=True)
 class BasePath:
-    """A place outside the table's directory where its files may be stored.
+    """A directory outside of the table's in which its files may be stored.
 
     Attributes:
-        id: What `base_id` of a data or deletion file refers to.
+        id: The number that `base_id` of a data or deletion file refers to.
         path: A URI or an absolute path.
-        name: The user's name for it.
+        name: The name that the user gave it.
         is_dataset_root: Whether data files are stored below `path`/data, as in a table's
             directory, or in `path` itself.
     """
@@ -107,31 +106,32 @@ class Manifest:
 
     Attributes:
         version: From 1; each commit adds 1. A detached version has its highest bit set.
-        schema: The columns, and the schema's own metadata.
+        schema: The columns, and the metadata of the schema.
         fragments: The rows, in scan order.
-        data_format: File format and file version of new data files.
-        timestamp_nanos: When it was committed, nanoseconds since 1970-01-01 UTC; None when not
-            stated.
+        data_format: The file format and file version of new data files.
+        timestamp_nanos: When it was committed, in nanoseconds since 1970-01-01 UTC; None if
+            unknown.
         tag: A tag in the manifest itself; unused, because tags are separate files.
         reader_feature_flags: See `feature_flags`.
         writer_feature_flags: See `feature_flags`.
-        max_fragment_id: The largest fragment id ever used; None if none was, and in manifests of
+        max_fragment_id: The largest fragment id ever used; None without any, and in manifests of
             old writers.
-        transaction_file: Name of the transaction's file below `_transactions`; empty for none.
-        writer_version: The program that wrote it.
-        next_row_id: The first stable row id that was never used.
-        config: The table's configuration; keys `lance.` are the reference's, `lance_stream.` ours.
-        table_metadata: Key-value metadata of the table, the user's own.
-        base_paths: Places outside the table's directory.
-        branch: The branch it belongs to; None for the main one.
+        transaction_file: The name of the transaction's file below `_transactions`; empty for none.
+        writer_version: The program that wrote the manifest.
+        next_row_id: The first stable row id that has never been used.
+        config: The table's configuration; `lance.` is the prefix of the reference's keys,
+            `lance_stream.` of ours.
+        table_metadata: The user's metadata of the table.
+        base_paths: Directories outside of the table's.
+        branch: The branch of the version; None for the main branch.
         version_aux_data: A file position of old writers.
         index_section: The IndexSection message, undecoded; None without indices.
         inline_transaction: The Transaction message, undecoded; None when the file has none.
-        unknown: Serialized unknown fields of the message, of this version only.
+        unknown: Serialized unknown fields of the message; they are not inherited.
         dictionaries: The values of dictionary columns, by field id, in tables of file version 0.1.
-        distrusted_fragments: The fragments as in the file, if `fragments` omit their numbers of
-            rows; None if they are the same. Lance 0.8 wrote wrong numbers into manifests without a
-            writer version; without a number, the files are counted.
+        distrusted_fragments: The fragments as in the file, if `fragments` lack the row counts; None
+            if both are the same. Lance 0.8 wrote wrong counts into manifests without a writer
+            version; without a count, rows are counted in the files.
     """
 
     version: int
@@ -158,11 +158,11 @@ class Manifest:
     distrusted_fragments: FragmentList | None = None
 
     def successor(self) -> "Manifest":
-        """Return a copy for the next version to start from, without what belongs to this version.
+        """Return a copy from which the next version starts, without what belongs to this version.
 
-        Transaction, tag, timestamp, writer and auxiliary data are not inherited; nor are offsets
-        into this version's file, and unknown fields, which may be such offsets. The index section
-        is inherited as bytes; an operation that invalidates indices drops it.
+        Transaction, tag, timestamp, writer and auxiliary data are not inherited. Neither are
+        offsets into this version's file, nor unknown fields, which may be such offsets. The index
+        section is inherited as bytes; an operation that invalidates indices drops it.
         """
         return replace(
             self,
@@ -185,7 +185,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
         data: The whole file.
 
     Raises:
-        CorruptDataError: The file is cut short or damaged. Each fragment is checked when it is
+        CorruptDataError: The file is truncated or damaged. Fragments are checked when they are
             decoded.
     """
     data = bytes(data)
@@ -203,8 +203,8 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
         )
     rest, raws, unknown = _split_manifest(data, start, stop)
     message = wire.parse_message(table_pb2.Manifest, rest)
-    wire.unknown_fields(message)  # there are none left but fields of a wrong type, which it refuses
-    stated = fragments = FragmentList(raws)
+    wire.unknown_fields(message)  # raises for fields of a wrong type; there are no others
+    fragments_in_file = fragments = FragmentList(raws)
     if not message.HasField("writer_version") and not message.HasField("data_format"):
         fragments = FragmentList(map(without_counts, raws))
     transaction_section: int | None = None
@@ -243,7 +243,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
         ),
         unknown=unknown,
         dictionaries=_dictionaries(message, data) if data_format.version == "0.1" else {},
-        distrusted_fragments=None if fragments == stated else stated,
+        distrusted_fragments=None if fragments == fragments_in_file else fragments_in_file,
     )
 
 
@@ -251,15 +251,15 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of a version's manifest file.
 
     Raises:
-        InvalidInputError: A number or text of the manifest cannot be written, or a section is
-            larger than 4 GiB.
+        InvalidInputError: A value of the manifest cannot be written, or a section is larger than 4
+            GiB.
     """
     parts: list[bytes] = []
 
     def add_section(*bodies: bytes) -> int:
         position, size = sum(map(len, parts)), sum(map(len, bodies))
         if size >> 32:
-            raise InvalidInputError(f"a manifest's section of {size} bytes is too large")
+            raise InvalidInputError(f"a section of a manifest has {size} bytes, more than 4 GiB")
         parts.extend((_LENGTH.pack(size), *bodies))
         return position
 
@@ -282,18 +282,18 @@ def encode_manifest(manifest: Manifest) -> bytes:
         fragments = manifest.fragments.framed_parts
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"the manifest cannot be written: {error}") from error
-    # What is unique to a version comes last, as in the reference's files: the last bytes of a
-    # manifest distinguish it from every other one (see `commit.manifest_files`).
+    # The fields that are unique to a version come last, as in the reference's files: the last bytes
+    # of a manifest distinguish it from every other one (see `commit.manifest_files`).
     position = add_section(*fragments, rest, manifest.unknown)
     parts.append(FOOTER.pack(position, *_FRAME_VERSION, MAGIC))
     return b"".join(parts)
 
 
 def unique_parts(manifest: Manifest) -> tuple[bytes, ...]:
-    """Return byte strings that together occur in this version's message only.
+    """Return byte strings that together occur only in this version's message.
 
-    They are the time of its creation and the name of its transaction file, as every serializer
-    writes them; none if the manifest lacks one of them.
+    They are the timestamp and the name of the transaction file, in the only encoding that
+    serializers use. Empty if the manifest lacks one of them.
     """
     if manifest.timestamp_nanos is None or not manifest.transaction_file:
         return ()
@@ -323,12 +323,12 @@ def _encode_fields(
     dictionaries: Mapping[int, pa.Array] = MappingProxyType({}),
     offsets: Mapping[int, int] = MappingProxyType({}),
 ) -> bytes:
-    """Return the fields of a schema as the first bytes of a manifest's message.
+    """Encode the fields of a schema as the first bytes of a Manifest message.
 
     Args:
         schema: The columns.
         dictionaries: The values of dictionary columns, by field id.
-        offsets: Where each of them is in the file.
+        offsets: The byte offsets of these values in the file.
     """
     message = table_pb2.Manifest(fields=fields_to_proto(schema.fields))
     for stored in message.fields:
@@ -381,15 +381,15 @@ def _message(
 
 
 def _split_manifest(data: bytes, start: int, stop: int) -> tuple[bytes, tuple[bytes, ...], bytes]:
-    """Return the known fields except the fragments; the fragments; the unknown fields.
+    """Split a Manifest message into known fields, fragments and unknown fields.
 
     Args:
         data: The file.
-        start: Where the message begins.
+        start: The position of the message.
         stop: One past its last byte.
     """
     fields = [*islice(wire.iterate_fields(data, start, stop), _FEW_FIELDS + 1)]
-    if len(fields) > _FEW_FIELDS:  # protobuf finds many fragments faster, and copies all bytes
+    if len(fields) > _FEW_FIELDS:  # protobuf is faster for many fragments, but copies all bytes
         outline = wire.parse_message(outlines_pb2.ManifestOutline, data[start:stop])
         raws = tuple(outline.fragments)
         outline.ClearField("fragments")
@@ -417,13 +417,15 @@ def _is_fragment(field: wire.WireField) -> bool:
 
 
 def _find_section(data: bytes, position: int, limit: int, what: str) -> tuple[int, int]:
-    """Return where a section's bytes begin, and where they end."""
+    """Return the start and the stop of a section's bytes."""
     start = position + _LENGTH.size
     if start > limit:
         raise CorruptDataError(f"{what} begins at byte {position}, but the limit is byte {limit}")
     (size,) = _LENGTH.unpack_from(data, position)
     if start + size > limit:
-        raise CorruptDataError(f"{what} states {size} bytes, but {limit - start} are left")
+        raise CorruptDataError(
+            f"{what} should have {size} bytes, but only {limit - start} are left"
+        )
     return start, start + size
 
 
@@ -433,7 +435,7 @@ def _read_section(data: bytes, position: int, limit: int, what: str) -> bytes:
 
 
 def _dictionaries(message: table_pb2.Manifest, data: bytes) -> dict[int, pa.Array]:
-    """Return the values of the columns that have a dictionary; they are in the same file."""
+    """Decode the values of dictionary columns, which are in the same file."""
     return {
         descriptor.id: decode_dictionary(
             logical_to_leaf(descriptor.logical_type).value_type,
@@ -469,18 +471,18 @@ def _writer_version(message: table_pb2.Manifest) -> WriterVersion:
 
 
 def _data_format(message: table_pb2.Manifest, fragments: FragmentList) -> DataFormat:
-    """Return the stated format, or the one meant by old writers that stated none or a wrong one.
+    """Return the data format, derived from the files if an old writer omitted it or was wrong.
 
-    Lance 0.16 stated version 0.1 for tables whose files are of a later version.
+    Lance 0.16 wrote version 0.1 for tables whose files have a later version.
     """
     if message.HasField("data_format"):
-        stated = DataFormat(message.data_format.file_format, message.data_format.version)
+        data_format = DataFormat(message.data_format.file_format, message.data_format.version)
         may_be_mixed = message.reader_feature_flags & _MIXED_FILE_VERSIONS
-        if stated.version != "0.1" or may_be_mixed:
-            return stated
+        if data_format.version != "0.1" or may_be_mixed:
+            return data_format
         files = fragments[0].files if len(fragments) else ()
         if not files or files[0].file_version <= (0, 2):
-            return stated
+            return data_format
     files = fragments[0].files if len(fragments) else ()
     if files:
         major, minor = files[0].file_version

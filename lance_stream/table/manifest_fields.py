@@ -1,10 +1,10 @@
-"""How each field of a manifest is handled: it is read, harmless, or refused.
+"""How the fields of a manifest are handled: they are read, harmless, or refused.
 
-By the format's rule, a feature that changes a table's rows sets a feature flag (see
-`feature_flags`). Fields without a flag, or in addition to one, are listed here; so are fields of
-later releases, by their numbers. A number that is not listed is from an unknown release: by the
-rule, readers can ignore it; writers leave it out of the next version, as the reference does,
-because it may be a position in that manifest's own file.
+By the format's rule, a feature that changes the meaning of a table's rows has a feature flag (see
+`feature_flags`). This module lists the fields by number, including those of later releases. A
+number that is not listed is from an unknown release. By the rule, readers can ignore it. Writers
+omit it from the next version, as the reference does, because it may be a position in that
+manifest's file.
 
 Source:  table.proto and file.proto of the reference, from its first releases to 14.0.2.
 """
@@ -18,16 +18,16 @@ from lance_stream.table.messages import wire
 
 
 class Treatment(Enum):
-    """What we do with a field."""
+    """How a field is treated."""
 
     READ = "its value is used"
     HARMLESS = "it changes neither rows nor columns"
-    REFUSED_BY_READERS = "without it rows would be missing or wrong"
-    REFUSED_BY_WRITERS = "the next version would have to state it again"
+    REFUSED_BY_READERS = "without it, rows would be missing or wrong"
+    REFUSED_BY_WRITERS = "the next version would have to contain it"
 
 
 class FieldRule(NamedTuple):
-    """How a field is handled, and why if that is not obvious."""
+    """How a field is handled, and the reason if it is not obvious."""
 
     treatment: Treatment
     reason: str = ""
@@ -87,7 +87,7 @@ FIELDS: Final[Mapping[str, Mapping[int, FieldRule]]] = {
         4: _harmless("part of the writer's name"),
     },
     "Manifest.DataStorageFormat": {
-        1: _harmless("`verify` reports a wrong one; each file states its own format"),
+        1: _harmless("`verify` reports a wrong one; every file has its own format"),
         2: _READ,
     },
     "BasePath": {1: _READ, 2: _READ, 3: _READ, 4: _READ},
@@ -107,13 +107,13 @@ FIELDS: Final[Mapping[str, Mapping[int, FieldRule]]] = {
     "DeletionFile": {1: _READ, 2: _READ, 3: _READ, 4: _READ, 7: _READ},
     "ExternalFile": {1: _READ, 2: _READ, 3: _READ},
     "Field": {
-        1: _harmless("no writer uses it; the logical type is the same"),
+        1: _harmless("no writer sets it; the logical type has the same information"),
         2: _READ,
         3: _READ,
         4: _READ,
         5: _READ,
         6: _READ,
-        7: _harmless("a hint; the pages state how they are encoded"),
+        7: _harmless("a hint; pages describe their encoding"),
         8: _READ,
         9: _READ,
         10: _READ,
@@ -124,18 +124,18 @@ FIELDS: Final[Mapping[str, Mapping[int, FieldRule]]] = {
     },
     "Dictionary": {1: _READ, 2: _READ},
 }
-"""How each field of a manifest's messages is handled, by its number."""
+"""How the fields of a manifest's messages are handled, by field number."""
 
 
 def check_manifest_fields(unknown: bytes, *, for_writing: bool) -> None:
-    """Raise if a manifest has fields that a reader, or a writer, must not ignore.
+    """Raise if a manifest has fields that a reader or a writer must not ignore.
 
     Args:
-        unknown: The fields of the manifest that our definition of the message does not have.
-        for_writing: Whether the next version will be created from it.
+        unknown: The manifest's fields that are not in the definition of the message.
+        for_writing: Whether the next version will be created from the manifest.
 
     Raises:
-        UnsupportedFeatureError: It has; the message names the feature.
+        UnsupportedFeatureError: There is such a field; the message names the feature.
     """
     refused = {Treatment.REFUSED_BY_READERS}
     if for_writing:
@@ -149,5 +149,5 @@ def check_manifest_fields(unknown: bytes, *, for_writing: bool) -> None:
             continue
         verb = "written" if rule.treatment is Treatment.REFUSED_BY_WRITERS else "read"
         raise UnsupportedFeatureError(
-            f"the table cannot be {verb}: field {field.number} of its manifest states {rule.reason}"
+            f"the table cannot be {verb}: field {field.number} of its manifest has {rule.reason}"
         )

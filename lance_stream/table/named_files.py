@@ -1,7 +1,7 @@
-"""The files that a version references, and how a version would reference a file in the directory.
+"""The files that a version names, and the name under which a version would have a given file.
 
-A file that no version names is useless to readers: it is left over from a removed version or a
-failed commit, or it belongs to a commit under way.
+A file that no version names is not used by readers: it is left over from a removed version or a
+failed commit, or it belongs to a commit in progress.
 
     data/*                            by its path, in a fragment
     data/{data file}/*.blob           with its data file
@@ -9,15 +9,15 @@ failed commit, or it belongs to a commit under way.
     _transactions/*.txn               by its path
     _indices/{uuid}/**                by the index's folder
     _lance_stream/tombstones/*        by its path, in the config
-    _lance_stream/key_bounds/*        with the column that it is of
+    _lance_stream/key_bounds/*        with its column
     _lance_stream/key_index/*         with the first of its columns
-    _lance_stream/staged_rows/*       never: rows on their way to a commit
+    _lance_stream/staged_rows/*       never: rows of a commit in progress
     _lance_stream/quarantined/*       by its name, in the config
     _versions/{manifest}-{uuid}       never: staged for an external manifest store
     temporary files in those folders  never
 
-Anything else in the directory is not the table's own; nor are files deeper in one of these folders,
-such as those of a branch called `x/data` in the directory of the branch `x`.
+Other files in the directory do not belong to the table; nor do files deeper in one of these
+folders, such as those of a branch called `x/data` in the directory of the branch `x`.
 """
 
 import re
@@ -35,7 +35,7 @@ from lance_stream.table.manifest import BasePath, Manifest
 
 
 class FileKind(StrEnum):
-    """What a file is."""
+    """The kind of a file."""
 
     MANIFEST = "manifests"
     TRANSACTION = "transactions"
@@ -53,14 +53,14 @@ class FileKind(StrEnum):
 
 
 class Nameable(NamedTuple):
-    """What a file is, and how a version would name it.
+    """The kind of a file, and the name under which a version would have it.
 
     Attributes:
-        kind: What it is.
+        kind: The kind.
         name: One of the names that `names_of` yields for versions that need the file; None if no
-            version ever does.
-        is_certain: Whether its path alone proves that it is the table's. Otherwise it is the
-            table's only if a version names it, or did.
+            version can need it.
+        is_certain: Whether the path alone proves that the file belongs to the table. Otherwise it
+            does only if a version names it, or has named it.
     """
 
     kind: FileKind
@@ -69,16 +69,16 @@ class Nameable(NamedTuple):
 
 
 def names_of(manifest: Manifest, seen: set[bytes], *, with_bases: bool = True) -> Iterator[str]:
-    """Yield the names of all files in the table's own directory that a version needs.
+    """Yield the names of all files in the table's directory that a version needs.
 
-    It is not checked whether a base path is the directory being cleaned up, or a folder in it: a
-    file below a base path gets all names that it may have there.
+    A base path may be the directory that is cleaned up, or a folder in it. This is not checked; a
+    file below a base path has all names that it could have in that directory.
 
     Args:
-        manifest: The version, of this table or of another; its features must be known (see
+        manifest: The version, of this table or another one; its features must be supported (see
             `feature_flags`).
-        seen: Bytes of fragments to skip. The version's are added to them: most fragments are in
-            many versions.
+        seen: The bytes of fragments to skip, since most fragments are in many versions. Those of
+            the version are added.
         with_bases: Whether to include files below a base path.
 
     Raises:
@@ -100,10 +100,10 @@ def names_of(manifest: Manifest, seen: set[bytes], *, with_bases: bool = True) -
         yield paths.key_bounds_path(field.id)
         yield f"{paths.KEY_INDEX_DIRECTORY}/{field.id}"
     bases = {base_path.id: base_path for base_path in manifest.base_paths}
-    for at, raw in enumerate(manifest.fragments.raws):
+    for position, raw in enumerate(manifest.fragments.raws):
         if raw not in seen:
             seen.add(raw)
-            yield from _names_of_fragment(manifest.fragments[at], bases, with_bases)
+            yield from _names_of_fragment(manifest.fragments[position], bases, with_bases)
 
 
 def _names_of_fragment(
@@ -111,7 +111,7 @@ def _names_of_fragment(
 ) -> Iterator[str]:
     if has_overlays(fragment):
         raise UnsupportedFeatureError(
-            f"fragment {fragment.id} has overlays, and the files that they name are unknown"
+            f"fragment {fragment.id} has overlays, whose files are unknown"
         )
     for file in fragment.files:
         if file.base_id is None:
@@ -136,7 +136,7 @@ def _names_of_fragment(
 
 
 def _names_below(base: BasePath | None, path: str) -> Iterator[str]:
-    """Yield the paths that a file below a base path can have in any directory that contains it."""
+    """Yield the possible paths of a file below a base path, relative to directories above it."""
     yield path
     parts = f"{base.path if base else ''}/{path}".split("/")
     for start, part in enumerate(parts):
@@ -144,14 +144,14 @@ def _names_below(base: BasePath | None, path: str) -> Iterator[str]:
             yield "/".join(parts[start:])
 
 
-# A local store's own; the reference's, for data files; those of its library for local files.
+# Those of the local store; of the reference, for data files; of its object store for local files.
 _TEMPORARY: Final = re.compile(r"\..+\.tmp|\.tmp.*|.+#\d+")
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def nameable(path: str) -> Nameable | None:
-    """Return what a file is; None if it is not the table's, or is never cleaned up.
+    """Classify a file; return None if it is not the table's, or is never cleaned up.
 
     Args:
         path: Relative to the table's directory.
@@ -176,13 +176,13 @@ def _data(path: str) -> Nameable:
 
 
 def _deletions(path: str) -> Nameable | None:
-    is_one = paths.parse_deletion_file_name(path.partition("/")[2]) is not None
-    return Nameable(FileKind.DELETIONS, path) if is_one else None
+    matches = paths.parse_deletion_file_name(path.partition("/")[2]) is not None
+    return Nameable(FileKind.DELETIONS, path) if matches else None
 
 
 def _transaction(path: str) -> Nameable | None:
-    is_one = path.endswith(".txn") and _depth(path) == 1
-    return Nameable(FileKind.TRANSACTION, path) if is_one else None
+    matches = path.endswith(".txn") and _depth(path) == 1
+    return Nameable(FileKind.TRANSACTION, path) if matches else None
 
 
 def _version(path: str) -> Nameable | None:
@@ -192,12 +192,12 @@ def _version(path: str) -> Nameable | None:
 
 def _index(path: str) -> Nameable | None:
     folder = "/".join(path.split("/")[:2])
-    is_one = path != folder and _UUID.fullmatch(folder.partition("/")[2]) is not None
-    return Nameable(FileKind.INDEX, folder) if is_one else None
+    matches = path != folder and _UUID.fullmatch(folder.partition("/")[2]) is not None
+    return Nameable(FileKind.INDEX, folder) if matches else None
 
 
 def _parser_of(kind: FileKind) -> Callable[[str], Nameable | None]:
-    """Return the parser for the files of a folder of ours, which has no folders."""
+    """Return the parser for a folder below `_lance_stream`, which has no subfolders."""
     return lambda path: Nameable(kind, path) if _depth(path) == 2 else None
 
 
@@ -226,6 +226,6 @@ _FOLDERS: Final[Mapping[str, Callable[[str], Nameable | None]]] = {
 }
 
 FOLDERS: Final = tuple(_FOLDERS)
-"""The folders in which files may be left over."""
+"""The folders in which unused files can be."""
 
 _FIRST_PARTS: Final = frozenset(folder.partition("/")[0] for folder in FOLDERS)

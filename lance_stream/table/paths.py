@@ -1,4 +1,4 @@
-"""The paths of all kinds of files of a table, and the contents of their names.
+"""Builds and parses the paths of all files of a table.
 
 All paths are relative to the table's directory and use "/":
 
@@ -21,11 +21,12 @@ All paths are relative to the table's directory and use "/":
     _lance_stream/staged_rows/{32 hex digits}.arrow         ours: see `staged_rows`
     _lance_stream/quarantined/{32 hex digits}.arrow         ours: see `quarantine_writer`
 
-V2 names sort the newest version first. A table has one scheme; both in one directory is an error.
+V2 names sort the newest version first. A table has only one scheme; names of both schemes in one
+directory are an error.
 
-A path in a manifest is untrusted input: one that is absolute, contains "..", or could mean either
-on some system is refused. Only base paths that the manifest declares may be outside the table's
-directory.
+A path in a manifest is untrusted input: it is refused if it is absolute or contains "..", or would
+be on some operating system. Only base paths that the manifest declares may be outside of the
+table's directory.
 
 Source: the table format's "Dataset Directory" and "Manifest Naming Schemes".
 """
@@ -85,14 +86,14 @@ _RANDOM_BYTES = 16
 _BINARY_DIGITS = 24
 _DATA_NAME_LENGTH = _BINARY_DIGITS + 26
 _DATA_SUFFIX = b".lance"
-# The value of each digit by its character; 255 for what is no digit.
+# The value of a digit, by its character; 255 for other characters.
 _DIGITS = np.full(256, 255, np.uint8)
 _DIGITS[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 _DELETION_SUFFIXES = {DeletionFileType.ARROW_ARRAY: "arrow", DeletionFileType.BITMAP: "bin"}
 
 
 class NamingScheme(Enum):
-    """How the manifests of a table are named."""
+    """The naming scheme of a table's manifests."""
 
     V1 = "V1"
     V2 = "V2"
@@ -142,7 +143,8 @@ def manifest_path(version: int, scheme: NamingScheme = NamingScheme.V2) -> str:
 def parse_manifest_name(name: str) -> ManifestName | None:
     """Parse the name of a file in `_versions`; None if it is not a version's manifest.
 
-    Detached versions, temporary files and the hint give None: they are not part of the history.
+    Returns None for detached versions, temporary files and the hint, which are not part of the
+    history.
     """
     digits = name.removesuffix(_MANIFEST)
     if digits == name or not _is_number(digits):
@@ -166,13 +168,13 @@ def staged_manifest_path(path: str, uuid: str) -> str:
 
 
 def parse_staged_manifest_name(name: str) -> ManifestName | None:
-    """Parse the name of a staged manifest, which may not be a version's yet; None if it is not."""
+    """Parse the name of a manifest that is staged for publishing; None for other names."""
     stem, mark, uuid = name.partition(f"{_MANIFEST}-")
     return parse_manifest_name(f"{stem}{_MANIFEST}") if mark and uuid else None
 
 
 def parse_detached_manifest_name(name: str) -> int | None:
-    """Return the detached version that a file name is of, or None."""
+    """Return the detached version whose manifest has this name, or None."""
     digits = name.removesuffix(_MANIFEST)
     if digits == name or not digits.startswith("d") or not _is_number(digits[1:]):
         return None
@@ -187,7 +189,7 @@ def scheme_of(names: Iterable[str]) -> NamingScheme | None:
         names: The file names in `_versions`.
 
     Returns:
-        The scheme of the manifests among them; None if there is none.
+        The scheme of the manifests among them; None without manifests.
 
     Raises:
         CorruptDataError: Both schemes occur.
@@ -196,15 +198,15 @@ def scheme_of(names: Iterable[str]) -> NamingScheme | None:
     if len(examples) > 1:
         raise CorruptDataError(
             "the table has manifests of both naming schemes, for example "
-            f"{examples[NamingScheme.V1]!r} and {examples[NamingScheme.V2]!r}: which version is "
-            "the newest cannot be determined. A migration was interrupted: complete it with "
+            "{examples[NamingScheme.V1]!r} and {examples[NamingScheme.V2]!r}, so the newest "
+            "version cannot be determined. A migration was interrupted: complete it with "
             "lance_stream.migrate_manifest_paths(uri)"
         )
     return next(iter(examples), None)
 
 
 def newest_manifest(names: Sequence[str]) -> ManifestName | None:
-    """Return the newest version among file names; None if there is none.
+    """Return the newest version among file names; None without versions.
 
     Args:
         names: The file names in `_versions`, sorted.
@@ -212,8 +214,8 @@ def newest_manifest(names: Sequence[str]) -> ManifestName | None:
     Raises:
         CorruptDataError: Both schemes occur.
     """
-    # Names of scheme V2 have one length, and the newest sorts first: the names of a long history
-    # need not be parsed.
+    # All names of scheme V2 have the same length, and the newest one sorts first, so the names of a
+    # long history need not be parsed.
     others = [name for name in names if len(name) != _V2_LENGTH]
     if scheme_of(others) is None:
         return next(filter(None, map(parse_manifest_name, names)), None)
@@ -225,11 +227,11 @@ def data_file_name(random: bytes) -> str:
     """Return the name of a new data file.
 
     Args:
-        random: 16 random bytes. The first three become binary digits, so that the names of a
-            table spread evenly over an object store's key space.
+        random: 16 random bytes. The first three become binary digits, so that the names of a table
+            are spread evenly over an object store's key space.
 
     Raises:
-        InvalidInputError: They are not 16.
+        InvalidInputError: The number of bytes is not 16.
     """
     if len(random) != _RANDOM_BYTES:
         raise InvalidInputError(f"a data file's name needs 16 random bytes, not {len(random)}")
@@ -237,7 +239,7 @@ def data_file_name(random: bytes) -> str:
 
 
 def parse_data_file_name(name: str) -> bytes | None:
-    """Return the 16 bytes that a data file's name was built from; None if it was not."""
+    """Return the 16 bytes from which a data file's name was built; None for other names."""
     stem = name.removesuffix(".lance")
     if stem == name or len(stem) != _DATA_NAME_LENGTH:
         return None
@@ -250,15 +252,15 @@ def parse_data_file_name(name: str) -> bytes | None:
 def parse_data_file_names(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
-    """Return what `parse_data_file_name` returns, for many names at once.
+    """Parse many names of data files at once, like `parse_data_file_name`.
 
     Args:
         data: A buffer.
-        starts: (n,) where each name begins in it.
-        stops: (n,) where it ends.
+        starts: (n,) the start of each name in the buffer.
+        stops: (n,) the stop of each name.
 
     Returns:
-        (n,) which names were built from 16 bytes; (n, 16) those bytes, 0 for other names.
+        (n,) whether a name was built from 16 bytes; (n, 16) these bytes, 0 for other names.
     """
     random = np.zeros((len(starts), _RANDOM_BYTES), np.uint8)
     size = _DATA_NAME_LENGTH + len(_DATA_SUFFIX)
@@ -266,11 +268,11 @@ def parse_data_file_names(
     names = data[starts[are_random][:, None] + np.arange(size)]
     stems, ends = names[:, :_DATA_NAME_LENGTH], names[:, _DATA_NAME_LENGTH:]
     digits = _DIGITS[stems]
-    are_right = (ends == np.frombuffer(_DATA_SUFFIX, np.uint8)).all(axis=1)
-    are_right &= (digits[:, :_BINARY_DIGITS] < 2).all(axis=1)
-    are_right &= (digits[:, _BINARY_DIGITS:] < 16).all(axis=1)
-    are_random[are_random] = are_right
-    digits = digits[are_right]
+    are_valid = (ends == np.frombuffer(_DATA_SUFFIX, np.uint8)).all(axis=1)
+    are_valid &= (digits[:, :_BINARY_DIGITS] < 2).all(axis=1)
+    are_valid &= (digits[:, _BINARY_DIGITS:] < 16).all(axis=1)
+    are_random[are_random] = are_valid
+    digits = digits[are_valid]
     high, low = digits[:, _BINARY_DIGITS::2], digits[:, _BINARY_DIGITS + 1 :: 2]
     random[are_random] = np.concatenate(
         [np.packbits(digits[:, :_BINARY_DIGITS], axis=1), high << 4 | low], axis=1
@@ -283,10 +285,10 @@ def data_file_path(path: str, base: BasePath | None = None) -> str:
 
     Args:
         path: The path in the manifest.
-        base: Its base path, if the manifest names one.
+        base: The file's base path, if the manifest names one.
 
     Raises:
-        CorruptDataError: The path points outside the directory.
+        CorruptDataError: The path points outside of the directory.
     """
     check_stored_path(path)
     return path if base is not None and not base.is_dataset_root else f"{DATA_DIRECTORY}/{path}"
@@ -324,7 +326,7 @@ def transaction_path(name: str) -> str:
     """Return the path of a transaction file.
 
     Raises:
-        CorruptDataError: The name points outside the directory.
+        CorruptDataError: The name points outside of the directory.
     """
     return f"{TRANSACTIONS_DIRECTORY}/{check_stored_path(name)}"
 
@@ -350,7 +352,7 @@ def parse_deletion_file_name(name: str) -> DeletionFileName | None:
 
 
 def tombstone_file_name(random: bytes) -> str:
-    """Return the name of a new file of remembered deletes.
+    """Return the name of a new file of tombstones.
 
     Args:
         random: 16 random bytes.
@@ -359,7 +361,7 @@ def tombstone_file_name(random: bytes) -> str:
 
 
 def tombstone_path(name: str) -> str:
-    """Return the path of a file of remembered deletes."""
+    """Return the path of a file of tombstones."""
     return f"{TOMBSTONES_DIRECTORY}/{name}"
 
 
@@ -413,11 +415,11 @@ def tag_path(tag: str) -> str:
     """Return the path of a tag's file; letters beyond ASCII are percent-encoded.
 
     Raises:
-        InvalidInputError: The name is not allowed for a tag.
+        InvalidInputError: The name is not valid for a tag.
 
     Source:
-        The reference accepts letters, digits, ".", "-" and "_"; no dot at either end, no "..", no
-        ".lock" at the end.
+        The reference accepts letters, digits, ".", "-" and "_"; but no dot at either end, no "..",
+        and no ".lock" at the end.
     """
     if (
         not isinstance(tag, str)
@@ -429,13 +431,13 @@ def tag_path(tag: str) -> str:
     ):
         raise InvalidInputError(
             f"{tag!r} cannot be the name of a tag: letters, digits, '.', '-' and '_' are allowed, "
-            "no dot at either end, no '..', no '.lock' at the end"
+            "but no dot at either end, no '..', and no '.lock' at the end"
         )
     return f"{TAGS_DIRECTORY}/{quote(tag)}{_TAG}"
 
 
 def parse_tag_file_name(name: str) -> str | None:
-    """Return the tag that a file name is of, or None."""
+    """Return the tag whose file has this name, or None."""
     stem = name.removesuffix(_TAG)
     return None if stem == name or not stem or stem.startswith(".") else unquote(stem)
 
@@ -444,10 +446,10 @@ def branch_directory(branch: str) -> str:
     """Return the directory of a branch, relative to the directory of its table.
 
     Raises:
-        InvalidInputError: The name is not allowed for a branch.
+        InvalidInputError: The name is not valid for a branch.
 
     Source:
-        The reference accepts parts of letters, digits, ".", "-" and "_", with "/" between them; no
+        The reference accepts parts of letters, digits, ".", "-" and "_", separated by "/"; but no
         "..", no ".lock" at the end, and not "main".
     """
     parts = branch.split("/")
@@ -463,7 +465,7 @@ def branch_directory(branch: str) -> str:
     ):
         raise InvalidInputError(
             f"{branch!r} cannot be the name of a branch: letters, digits, '.', '-' and '_' are "
-            "allowed, with '/' between parts, no '..', no '.lock' at the end, and not 'main'"
+            "allowed, and '/' between parts, but no '..', no '.lock' at the end, and not 'main'"
         )
     return f"{TREE_DIRECTORY}/{branch}"
 
@@ -472,20 +474,20 @@ def branch_file_path(branch: str) -> str:
     """Return the path of a branch's file.
 
     Raises:
-        InvalidInputError: The name is not allowed for a branch.
+        InvalidInputError: The name is not valid for a branch.
     """
     branch_directory(branch)
     return f"{BRANCHES_DIRECTORY}/{quote(branch, safe='')}{_TAG}"
 
 
 def parse_branch_file_path(path: str) -> str | None:
-    """Return the branch that a file path is of, or None.
+    """Return the branch whose file has this path, or None.
 
-    A store may keep the "/" of a name unencoded, so that the file is in folders.
+    A store may not encode the "/" of a name, so that the file is in subfolders.
     """
     stem = path.removeprefix(f"{BRANCHES_DIRECTORY}/").removesuffix(_TAG)
-    is_one = path == f"{BRANCHES_DIRECTORY}/{stem}{_TAG}" and not _is_hidden(stem)
-    return unquote(stem) if is_one else None
+    matches = path == f"{BRANCHES_DIRECTORY}/{stem}{_TAG}" and not _is_hidden(stem)
+    return unquote(stem) if matches else None
 
 
 def _is_hidden(stem: str) -> bool:
@@ -493,21 +495,21 @@ def _is_hidden(stem: str) -> bool:
 
 
 def check_stored_path(path: str) -> str:
-    """Return a path from a manifest if it stays below the directory that it is relative to.
+    """Return a path from a manifest, after checking that it stays below its directory.
 
     Raises:
-        CorruptDataError: It is empty or absolute, has an empty segment or one of "." and "..", a
+        CorruptDataError: It is empty or absolute; or has an empty segment, a segment "." or "..", a
             backslash, a drive or scheme, or a control character.
     """
     segments = path.split("/")
-    is_bad = (
+    is_invalid = (
         any(segment in ("", ".", "..") for segment in segments)
         or "\\" in path
         or _DRIVE_OR_SCHEME.match(path) is not None
         or segments[0].startswith("~")
         or _CONTROL.search(path) is not None
     )
-    if is_bad:
+    if is_invalid:
         raise CorruptDataError(
             f"the stored path {path[:200]!r} is not a path below the table's directory"
         )

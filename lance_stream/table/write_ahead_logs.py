@@ -1,21 +1,21 @@
 """The write-ahead log (MemWAL) of a table, and the column changes that would lose its rows.
 
-Rows in the log are no part of a version. Their writer merges them later, and readers of the log
-match their values to the table's columns by field id. A commit cannot see them, so a table with a
-log refuses what would leave them without values, or with values that do not fit:
+Rows in the log are not part of a version. Their writer merges them later, and readers of the log
+match their values with the table's columns by field id. A commit cannot see these rows. So a table
+with a log refuses changes that would leave them without values, or with values that do not fit:
 
     a column with another type             its values get a new field id, unknown to rows in the log
     a new column that has values           rows in the log would be null in it
     a column that may no longer be null    rows in the log may have nulls
     another primary key                    open writers of the log know the key by its names
 
-Renaming and dropping other columns, and adding columns without values, are safe. An overwrite, and
-restoring a version from before the log, remove the log together with the rows that it is for.
+Renaming and dropping other columns, and adding columns without values, are safe. An overwrite
+removes the log together with the rows, and so does restoring a version from before the log.
 
 Source:  lance/src/dataset/schema_evolution.rs of release 14 (`reject_on_mem_wal`), and experiments.
-Differs: The reference accepts values for a new column if they come from a join (`merge`), a new
-         column that may not be null, and to drop the primary key. It looks for the log before the
-         commit only.
+Differs: The reference accepts values of a new column if they come from a join (`merge`), new
+         non-nullable columns, and dropping the primary key. It looks for the log only before the
+         commit.
 """
 
 from collections.abc import Collection
@@ -36,7 +36,7 @@ def has_write_ahead_log(manifest: Manifest) -> bool:
     """Return whether a table is written through a write-ahead log.
 
     Raises:
-        CorruptDataError: Its index section is damaged.
+        CorruptDataError: The index section is damaged.
     """
     section = manifest.index_section
     if section is None or WRITE_AHEAD_LOG.encode() not in section:
@@ -47,12 +47,12 @@ def has_write_ahead_log(manifest: Manifest) -> bool:
 def check_rows_in_log(
     manifest: Manifest, schema: Schema, with_values: Collection[int] | None = None
 ) -> None:
-    """Raise if a table has a write-ahead log whose rows would not fit other columns.
+    """Raise if a table has a write-ahead log whose rows would not fit new columns.
 
     Args:
         manifest: The version.
-        schema: The columns of the next one.
-        with_values: The ids of the fields of which rows have values in the next version. None: new
+        schema: The columns of the next version.
+        with_values: The ids of the fields that have values in the next version; None if all new
             columns have values.
 
     Raises:
@@ -64,8 +64,8 @@ def check_rows_in_log(
     reason = _reason(_by_id(manifest.schema), _by_id(schema), with_values)
     if reason is not None:
         raise InvalidInputError(
-            f"{reason}. The table has a write-ahead log (MemWAL), which may have rows that are in "
-            f"no version yet. {_REMEDY}; then change the column"
+            f"{reason}. The table has a write-ahead log (MemWAL), which may have rows that are not "
+            f"in any version yet. {_REMEDY}; then change the column"
         )
 
 
@@ -73,7 +73,7 @@ _Fields = dict[int, tuple[str, Field]]
 
 
 def _reason(before: _Fields, after: _Fields, with_values: Collection[int] | None) -> str | None:
-    """Return why rows in the log would not fit the new columns; None if they would."""
+    """Return why rows in the log would not fit the new columns; None if they fit."""
     removed = {path for field_id, (path, _) in before.items() if field_id not in after}
     for field_id, (path, field) in after.items():
         if field_id not in before:
@@ -81,8 +81,8 @@ def _reason(before: _Fields, after: _Fields, with_values: Collection[int] | None
                 return f"the type of the column {path!r} cannot be changed"
             if not field.nullable or with_values is None or field_id in with_values:
                 return (
-                    f"the column {path!r} cannot be added with values, nor without nulls: rows in "
-                    "the log would be null in it"
+                    f"the column {path!r} can only be added as a nullable column without values: "
+                    "rows in the log would be null in it"
                 )
             continue
         old = before[field_id][1]

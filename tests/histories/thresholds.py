@@ -16,7 +16,7 @@ from tests.keys.index.small_runs import restart
 THRESHOLDS: Mapping[str, list[Any]] = {
     "keys.file_columns._FEW": [0, 2, None],
     "keys.file_columns._MOST_KINDS": [2, None],
-    "table.fragments.fragment_list._FEW": [0, 2, None],
+    "table.fragments.fragment_list._MIN_BULK": [0, 2, None],
     "keys.index.run_format.CHUNK_ROWS": [16, None],
     "keys.index.run_files._MANY_CHUNKS": [1, None],
     "keys.index.key_index.LEAST_SAVED_ROWS": [20, 50, None],

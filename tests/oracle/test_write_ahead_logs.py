@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[Change, Change, str]] = {
     "computed column": (
         lambda table: table.ours.add_columns({"twice": "n * 2"}),
         lambda table: table.pylance.add_columns({"twice": "n * 2"}),
-        "'twice' cannot be added with values",
+        "'twice' can only be added as a nullable column",
     ),
     "no nulls": (
         lambda table: table.ours.alter_columns({"path": "n", "nullable": False}),

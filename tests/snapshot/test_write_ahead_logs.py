@@ -41,7 +41,7 @@ def test_write_ahead_logs_are_warned_of_once(
     output = json.loads(capsys.readouterr().out)
     assert output["write_ahead_log"]["num_files"] > 0
     assert main(["show", path]) == 0
-    assert "unmerged rows are not part of any version" in capsys.readouterr().out
+    assert "unmerged rows belong to no version" in capsys.readouterr().out
     (finding,) = ds.verify()
     assert finding.rule == "write-ahead log"
     ds = ds.append(pa.table({"id": [4], "x": [4.0]}))

@@ -49,7 +49,7 @@ def test_unknown_writer_flags_leave_tables_readable(bit: int) -> None:
 @pytest.mark.parametrize("words", [(256, 0), (0, 256), (1024, 0), (0, 1024), (1 << 14, 0)])
 def test_half_of_a_paired_flag_is_corrupt(words: tuple[int, int]) -> None:
     """Some features change both reading and writing, so one word alone is a contradiction."""
-    with pytest.raises(CorruptDataError, match="only if both"):
+    with pytest.raises(CorruptDataError, match="must be in both"):
         flags.check_readable(with_flags(*words))
 
 

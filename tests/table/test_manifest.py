@@ -227,7 +227,7 @@ def test_manifests_with_flipped_bytes_read_or_fail() -> None:
     [
         (table_pb2.Manifest(index_section=1 << 63), "index section"),
         (table_pb2.Manifest(index_section=5), "index section"),
-        (table_pb2.Manifest(transaction_section=0), "states"),
+        (table_pb2.Manifest(transaction_section=0), "should have"),
     ],
 )
 def test_a_section_outside_the_file_is_refused(message: table_pb2.Manifest, what: str) -> None:

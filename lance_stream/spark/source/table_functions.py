@@ -207,7 +207,7 @@ def rows_of_fragments(table: TableVersion) -> Rows:
     """Yield a row for each fragment; decodes none."""
     fragments, rows = table.manifest.fragments, table.row_counts
     sizes = fragments.file_sizes
-    num_bytes = zip(sizes.num_bytes.tolist(), sizes.are_stated.tolist(), strict=True)
+    num_bytes = zip(sizes.num_bytes.tolist(), sizes.are_complete.tolist(), strict=True)
     yield from zip(
         fragments.ids,
         rows.live.tolist(),

@@ -25,7 +25,7 @@ def check_next_row_id(manifest: Manifest) -> None:
     Raises:
         CorruptDataError: A row has a larger id, or a sequence of row ids is damaged.
     """
-    largest = manifest.fragments.remembered(largest_row_id)
+    largest = manifest.fragments.cached(largest_row_id)
     if largest >= manifest.next_row_id:
         raise CorruptDataError(
             f"the manifest of version {manifest.version} has the next row id "

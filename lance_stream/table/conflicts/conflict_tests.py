@@ -121,7 +121,7 @@ def _may_list_deleted_keys(keys: KeyExistenceFilter | None) -> bool:
     """Whether some listed keys may be those of tombstones instead of new rows."""
     if keys is None:
         return False
-    return bool(keys.key_hashes) or (keys.bloom is not None and keys.bloom.holds_anything)
+    return bool(keys.key_hashes) or (keys.bloom is not None and keys.bloom.contains_everything)
 
 
 def _inserts_rows(update: Update) -> bool:

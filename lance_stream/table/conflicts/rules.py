@@ -1,24 +1,24 @@
 """Conflicts: one table with a rule for every pair of operations.
 
-Our operation was planned on some version; meanwhile other writers have committed newer ones. For
-each of those, `RULES[ours][theirs]` decides about ours:
+Our operation was planned on some version; since then other writers have committed newer ones. For
+each of these, `RULES[ours][theirs]` decides about ours:
 
     yes       it has the same meaning on the newer version
-    rebase    it has, once their change is merged into ours: see `rebase`
-    retry     it has to be planned again
+    rebase    it has the same meaning once their change is merged into it: see `rebase`
+    retry     it must be planned again
     no        it no longer means the same
 
-A rule is one of these words, or first examines the two operations (`retry_if`, `no_if`, ...). Three
-rules precede the table, because they hold for whole classes of pairs: see `ABOVE`. What is unknown
-conflicts: an unknown operation, a missing transaction.
+A rule is one of these words, or depends on the two operations (`retry_if`, `no_if`, ...). The rules
+in `PRECEDING` come before the table, because they apply to whole classes of pairs. An unknown
+operation or a missing transaction conflicts with everything.
 
 Source:  the table format's "Conflict Resolution"; facts of the format, section 5, measured on the
          reference.
-Differs: A new index on a column that was changed in place meanwhile is committed without the
-         fragments in which it was. The reference re-plans a rewrite of indexed fragments after a
-         new index on them; ours, which rewrites no index, follows it. It re-plans an upsert after
-         rows that were only changed, or if the upsert inserts none. It lets a clone follow
-         anything; a clone is the first version of a table, and follows nothing.
+Differs: If a column was changed in place meanwhile, a new index on it is committed without coverage
+         of the changed fragments. The reference plans a rewrite of fragments again after a new
+         index on them; ours, which rewrites no index, may follow it. It plans an upsert again even
+         if rows were only changed, or if the upsert inserts none. It lets a clone follow anything;
+         but a clone is the first version of a table, and follows nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -78,7 +78,7 @@ from lance_stream.table.operations.versions import (
 
 
 class ConflictVerdict(Enum):
-    """What becomes of our operation after theirs."""
+    """Whether our operation may follow theirs, and how."""
 
     YES = "yes"
     REBASE = "rebase"
@@ -103,7 +103,7 @@ def check(ours: Transaction, theirs: Transaction | None, version: int) -> Confli
         `YES` or `REBASE`.
 
     Raises:
-        RetryableConflictError: Ours has to be planned again on the newer version.
+        RetryableConflictError: Ours must be planned again on the newer version.
         IncompatibleConflictError: Ours no longer means the same.
     """
     if theirs is None:
@@ -113,28 +113,28 @@ def check(ours: Transaction, theirs: Transaction | None, version: int) -> Confli
             "cannot be read. Plan the operation again on the newest version",
             version,
         )
-    verdict = judge(ours.operation, theirs.operation)
+    verdict = verdict_on(ours.operation, theirs.operation)
     names = f"this {operation_name(ours.operation)}", operation_name(theirs.operation)
     if verdict is ConflictVerdict.RETRY:
         raise RetryableConflictError(
-            f"{names[0]} was planned on version {ours.read_version}, and {names[1]} of version "
-            f"{version} has changed what it depends on. Plan it again on the newest version",
+            f"{names[0]} was planned on version {ours.read_version}, and the {names[1]} of version "
+            f"{version} changed what it depends on. Plan it again on the newest version",
             version,
         )
     if verdict is ConflictVerdict.NO:
         raise IncompatibleConflictError(
             f"{names[0]} was planned on version {ours.read_version}, but no longer means the same "
-            f"after {names[1]} of version {version}",
+            f"after the {names[1]} of version {version}",
             version,
         )
     return verdict
 
 
-def judge(ours: Operation, theirs: Operation) -> ConflictVerdict:
-    """Return what becomes of our operation after theirs."""
+def verdict_on(ours: Operation, theirs: Operation) -> ConflictVerdict:
+    """Return whether our operation may follow theirs."""
     if isinstance(ours, UnknownOperation) or isinstance(theirs, UnknownOperation):
         return ConflictVerdict.NO
-    for test, verdict in ABOVE:
+    for test, verdict in PRECEDING:
         if test(ours, theirs) or test(theirs, ours):
             return verdict
     return RULES[type(ours)][type(theirs)](ours, theirs)
@@ -144,34 +144,34 @@ def judge(ours: Operation, theirs: Operation) -> ConflictVerdict:
 
 
 def yes(_ours: Any, _theirs: Any) -> ConflictVerdict:
-    """It means the same."""
+    """The operation means the same."""
     return ConflictVerdict.YES
 
 
 def retry(_ours: Any, _theirs: Any) -> ConflictVerdict:
-    """It has to be planned again."""
+    """The operation must be planned again."""
     return ConflictVerdict.RETRY
 
 
 def no(_ours: Any, _theirs: Any) -> ConflictVerdict:
-    """It no longer means the same."""
+    """The operation no longer means the same."""
     return ConflictVerdict.NO
 
 
 def usually(
     default: Rule, exceptions: Mapping[type[SupportedOperation], Rule] = MappingProxyType({})
 ) -> Mapping[type[SupportedOperation], Rule]:
-    """Return the rules for one of our operations after each of theirs.
+    """Return the rules for one of our operations after all of theirs.
 
     Args:
-        default: The rule for most of them.
-        exceptions: The rules for the others.
+        default: The rule after most operations.
+        exceptions: The rules after the others.
     """
     return dict.fromkeys(OPERATIONS.values(), default) | dict(exceptions)
 
 
 def first(*cases: tuple[Test, ConflictVerdict]) -> Rule:
-    """Return the rule that gives the verdict of the first test that is true, and else yes."""
+    """Return the rule with the verdict of the first test that is true, or else yes."""
 
     def rule(ours: Any, theirs: Any) -> ConflictVerdict:
         return next((verdict for test, verdict in cases if test(ours, theirs)), ConflictVerdict.YES)
@@ -180,16 +180,16 @@ def first(*cases: tuple[Test, ConflictVerdict]) -> Rule:
 
 
 def retry_if(*tests: Test) -> Rule:
-    """Return the rule that says retry if one of the tests is true, and else yes."""
+    """Return the rule for a retry if one of the tests is true, and else yes."""
     return first(*((test, ConflictVerdict.RETRY) for test in tests))
 
 
 def no_if(*tests: Test) -> Rule:
-    """Return the rule that says no if one of the tests is true, and else yes."""
+    """Return the rule for no if one of the tests is true, and else yes."""
     return first(*((test, ConflictVerdict.NO) for test in tests))
 
 
-ABOVE: tuple[tuple[Test, ConflictVerdict], ...] = (
+PRECEDING: tuple[tuple[Test, ConflictVerdict], ...] = (
     (falsifies_nullability, ConflictVerdict.RETRY),
     (merges_over_metadata, ConflictVerdict.RETRY),
     (restores_over_metadata, ConflictVerdict.NO),
@@ -388,4 +388,4 @@ RULES: Mapping[type[SupportedOperation], Mapping[type[SupportedOperation], Rule]
         }
     )
 )
-"""What becomes of our operation (first key) after theirs (second key)."""
+"""The rule for our operation (first key) after theirs (second key)."""

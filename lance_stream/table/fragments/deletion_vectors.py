@@ -1,19 +1,20 @@
 """Deletion vectors: the offsets of a fragment's deleted rows, as the bytes of a deletion file.
 
 There are two formats. Up to 4,999 offsets are an Arrow IPC file with one record batch of one
-column, `row_id: uint32 not null`; 5,000 and more are a 32-bit roaring bitmap in its portable
-form, little-endian:
+column, `row_id: uint32 not null`; 5,000 and more are a 32-bit roaring bitmap in the portable
+format, little-endian:
 
     u32 cookie                12346: no container is run-coded; u32 num_containers follows
-                              12347 | (num_containers - 1) << 16: some are; then follow
-                              ceil(num_containers / 8) bytes, bit i set when container i is
-    (u16, u16) a container    the high 16 bits of its numbers, how many they are less 1
-    u32 a container           its byte offset; left out with cookie 12347 below 4 containers
+                              12347 | (num_containers - 1) << 16: some are run-coded;
+                              ceil(num_containers / 8) bytes follow, bit i set when container
+                              i is run-coded
+    (u16, u16) per container  the high 16 bits of its numbers, and their count minus 1
+    u32 per container         its byte offset; absent with cookie 12347 and fewer than 4
     containers                up to 4,096 numbers: u16 each, ascending
                               more: 8,192 bytes, one bit for each low half
-                              run-coded: u16 num_runs, then (u16 first, u16 length - 1) a run
+                              run-coded: u16 num_runs, then (u16 first, u16 length - 1) per run
 
-A deletion file is complete: it includes rows deleted earlier.
+A deletion file is complete: it includes rows that were deleted earlier.
 
 Source:  table.proto, DeletionFile; the Roaring format specification.
 Differs: The proto has Int32Array for the Arrow format; Lance writes uint32, in any order and
@@ -38,11 +39,11 @@ from lance_stream.table.lineage.row_ids import MAX_MATERIALIZED
 from lance_stream.table.messages.arrow_messages import read_only_batch
 
 BITMAP_THRESHOLD = 5000
-"""From how many deleted rows on a deletion file is a bitmap."""
+"""The number of deleted rows from which a deletion file is a bitmap."""
 
 _SCHEMA = pa.schema([pa.field("row_id", pa.uint32(), nullable=False)])
 _BYTES_PER_ROW = 5
-"""Of an offset and its position in a bitmap of nulls."""
+"""The size of an offset and its validity bit, rounded up."""
 
 _U32, _U16 = struct.Struct("<I"), struct.Struct("<H")
 _COOKIE, _COOKIE_WITH_RUNS = 12346, 12347
@@ -51,7 +52,7 @@ _MAX_CONTAINERS = 1 << 16
 _MAX_IN_ARRAY = 4096
 _BITSET_BYTES = 8192
 _DAMAGE = (struct.error, IndexError, ValueError)
-"""What reading a place that is not there raises."""
+"""The errors of reading past the end of the bytes."""
 
 
 def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, bytes]:
@@ -61,14 +62,16 @@ def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, by
         offsets: The offsets of all deleted rows of the fragment, in any order; at least one.
 
     Raises:
-        InvalidInputError: There are no offsets, or one is not a row offset.
+        InvalidInputError: There are no offsets, or one does not fit in 32 bits.
     """
     numbers = np.asarray(offsets)
     if not len(numbers) or int(numbers.min()) < 0 or int(numbers.max()) >> 32:
-        raise InvalidInputError("a deletion file holds row offsets of 32 bits, at least one")
+        raise InvalidInputError(
+            "a deletion file must have at least one row offset, and offsets of 32 bits"
+        )
     deleted = distinct(numbers.astype(np.uint32))
     if len(deleted) >= BITMAP_THRESHOLD:
-        # the library reads the bytes of an array, but anything else number by number
+        # pyroaring reads the bytes of an `array`, but any other sequence number by number.
         return DeletionFileType.BITMAP, bytes(BitMap(array("I", deleted.tobytes())).serialize())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, _SCHEMA) as writer:
@@ -88,14 +91,14 @@ def decode_deletion_vector(
         data: The whole file.
         file_type: Its format, from the manifest.
         physical_rows: The fragment's number of rows, including deleted ones.
-        num_deleted_rows: The number of offsets in the manifest; 0 if it is not stated.
+        num_deleted_rows: The number of offsets according to the manifest; 0 if unknown.
 
     Returns:
         (num_deleted,) u32, ascending and unique.
 
     Raises:
-        CorruptDataError: The file is damaged, an offset is not below `physical_rows`, or there
-            are not as many as the manifest states.
+        CorruptDataError: The file is damaged, an offset is not below `physical_rows`, or their
+            number differs from the manifest's.
         UnsupportedFeatureError: There are more than 2^29.
     """
     decode = _decode_arrow if file_type is DeletionFileType.ARROW_ARRAY else _decode_roaring
@@ -107,8 +110,8 @@ def decode_deletion_vector(
         )
     if num_deleted_rows and len(deleted) != num_deleted_rows:
         raise CorruptDataError(
-            f"a deletion file holds {len(deleted)} offsets, but the manifest states "
-            f"{num_deleted_rows}"
+            f"a deletion file has {len(deleted)} offsets, but {num_deleted_rows} according to the "
+            "manifest"
         )
     return deleted
 
@@ -121,7 +124,7 @@ def _decode_arrow(data: bytes, physical_rows: int) -> RowOffsets:
     _check_count(batch.num_rows, physical_rows)
     column = batch.column(0)
     if column.null_count:
-        raise CorruptDataError("a deletion file holds nulls")
+        raise CorruptDataError("a deletion file has nulls")
     return distinct(column.to_numpy(zero_copy_only=False))
 
 
@@ -132,70 +135,73 @@ def _decode_roaring(data: bytes, physical_rows: int) -> RowOffsets:
     return deleted
 
 
-def decode_bitmap(data: bytes, most: int) -> RowOffsets:
+def decode_bitmap(data: bytes, max_numbers: int) -> RowOffsets:
     """Return the numbers of a roaring bitmap.
 
-    Done here, container by container, because the library trusts the sizes that it reads.
+    pyroaring is not used for this because it trusts the sizes in the bytes.
 
     Args:
         data: The bitmap.
-        most: How many numbers it can have.
+        max_numbers: The maximum number of numbers.
 
     Returns:
         (n,) u32, ascending and unique.
 
     Raises:
-        CorruptDataError: It is no roaring bitmap, or has more numbers.
+        CorruptDataError: It is not a roaring bitmap, or has more numbers.
         UnsupportedFeatureError: There are more than 2^29.
     """
-    numbers = decode_bitmap_up_to(data, most)
+    numbers = decode_bitmap_up_to(data, max_numbers)
     if numbers is None:
         raise CorruptDataError(
-            f"a roaring bitmap has {bitmap_size(data)} numbers, but at most {most} are possible"
+            f"a roaring bitmap has {bitmap_size(data)} numbers, but at most {max_numbers} are "
+            "possible here"
         )
     return numbers
 
 
-def decode_bitmap_up_to(data: bytes, most: int) -> RowOffsets | None:
-    """Return the numbers of a roaring bitmap as `decode_bitmap` does; None if they are more.
+def decode_bitmap_up_to(data: bytes, max_numbers: int) -> RowOffsets | None:
+    """Return the numbers of a roaring bitmap like `decode_bitmap`; None if there are too many.
 
     Raises:
-        CorruptDataError: It is no roaring bitmap.
+        CorruptDataError: It is not a roaring bitmap.
         UnsupportedFeatureError: There are more than 2^29.
     """
     try:
         headers = _read_headers(data)
-        # Before anything is decoded: six bytes of a run can stand for 65,536 numbers.
+        # Check the count before decoding: six bytes of a run can be 65,536 numbers.
         count = int(headers.counts.sum())
-        if count > most:
+        if count > max_numbers:
             return None
         if count > MAX_MATERIALIZED:
-            raise UnsupportedFeatureError(f"the {count} numbers of a roaring bitmap are too many")
+            raise UnsupportedFeatureError(
+                f"a roaring bitmap has {count} numbers, more than are supported"
+            )
         parts = [
             lows.astype(np.uint32) + np.uint32(key << 16)
             for key, lows in _containers(data, headers)
         ]
     except _DAMAGE as error:
-        raise _no_bitmap(error) from error
+        raise _not_a_bitmap(error) from error
     return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint32), *parts])
 
 
 def bitmap_size(data: bytes) -> int:
-    """Return how many numbers a roaring bitmap states to have; decodes none.
+    """Return the number of numbers in a roaring bitmap according to its headers; decodes none.
 
     Raises:
-        CorruptDataError: It is no roaring bitmap.
+        CorruptDataError: It is not a roaring bitmap.
     """
     try:
         return int(_read_headers(data).counts.sum())
     except _DAMAGE as error:
-        raise _no_bitmap(error) from error
+        raise _not_a_bitmap(error) from error
 
 
 def which_in_bitmap(data: bytes, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-    """Return which numbers are in a roaring bitmap, whatever else is.
+    """Return which of some numbers are in a roaring bitmap.
 
-    Skips the containers that cannot have any of them, and decodes the others.
+    Decodes only the containers that can have one of them.
 
     Args:
         data: The bitmap.
@@ -205,7 +211,7 @@ def which_in_bitmap(data: bytes, numbers: npt.NDArray[np.uint64]) -> npt.NDArray
         (n,) booleans.
 
     Raises:
-        CorruptDataError: It is no roaring bitmap.
+        CorruptDataError: It is not a roaring bitmap.
     """
     order = np.argsort(numbers, kind="stable")
     ascending = numbers[order]
@@ -218,22 +224,22 @@ def which_in_bitmap(data: bytes, numbers: npt.NDArray[np.uint64]) -> npt.NDArray
             hits = slice(int(first), int(stop))
             is_member[order[hits]] = are_among(ascending[hits] & np.uint64(0xFFFF), lows)
     except _DAMAGE as error:
-        raise _no_bitmap(error) from error
+        raise _not_a_bitmap(error) from error
     return is_member
 
 
-def _no_bitmap(error: Exception) -> CorruptDataError:
+def _not_a_bitmap(error: Exception) -> CorruptDataError:
     return CorruptDataError(f"these bytes are not a roaring bitmap: {error}")
 
 
 class _Headers(NamedTuple):
-    """What a roaring bitmap states of its n containers.
+    """The headers of the n containers of a roaring bitmap.
 
     Attributes:
         keys: (n,) u16, the high halves of their numbers, ascending.
-        counts: (n,) i64, how many numbers they have.
+        counts: (n,) i64, the number of their numbers.
         is_run: (n,) whether they are run-coded.
-        start: Where the first one begins.
+        start: The byte position of the first container.
     """
 
     keys: npt.NDArray[np.unsignedinteger]
@@ -268,7 +274,7 @@ def _read_headers(data: bytes) -> _Headers:
         position += 4 * num_containers
     elif num_containers >= _MIN_CONTAINERS_WITH_OFFSETS:
         position += 4 * num_containers
-    # The offsets are passed over: containers follow one another without gaps.
+    # The byte offsets are not needed: containers follow each other without gaps.
     return _Headers(keys, counts, is_run, position)
 
 
@@ -280,11 +286,11 @@ def _containers(
     Args:
         data: The bitmap.
         headers: Its headers.
-        high_halves: The high halves that matter; None for all.
+        high_halves: The high halves of the containers to decode; None for all.
 
     Raises:
-        CorruptDataError: A container that is wanted is damaged, or the last one does not end with
-            the bytes.
+        CorruptDataError: A decoded container is damaged, or the last one does not end with the
+            bytes.
     """
     position = headers.start
     parts = (headers.keys.tolist(), headers.counts.tolist(), headers.is_run.tolist())
@@ -321,6 +327,7 @@ def _read_container(
         stops = firsts + lengths
         if bool((firsts[1:] < stops[:-1]).any()) or (num_runs and int(stops[-1]) > 1 << 16):
             raise CorruptDataError("the runs of a roaring bitmap overlap or do not ascend")
+        # Number i of a run is its first one plus i: expand all runs at once.
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if num_runs else 0
         lows = np.repeat(firsts - (ends - lengths), lengths) + np.arange(total)
@@ -338,16 +345,18 @@ def _check_count(count: int, physical_rows: int) -> None:
     if count > physical_rows:
         raise _too_many(count, physical_rows)
     if count > MAX_MATERIALIZED:
-        raise UnsupportedFeatureError(f"{count} deleted rows in one fragment are too many")
+        raise UnsupportedFeatureError(
+            f"a fragment has {count} deleted rows, more than are supported"
+        )
 
 
 def _too_many(count: int, physical_rows: int) -> CorruptDataError:
     return CorruptDataError(
-        f"a deletion file holds {count} offsets, but the fragment has {physical_rows} rows"
+        f"a deletion file has {count} offsets, but the fragment has {physical_rows} rows"
     )
 
 
 def _take(data: bytes, position: int, count: int, dtype: str) -> npt.NDArray[np.unsignedinteger]:
     if position + count * np.dtype(dtype).itemsize > len(data):
-        raise CorruptDataError("a roaring bitmap is cut short")
+        raise CorruptDataError("a roaring bitmap is truncated")
     return np.frombuffer(data, dtype, count, position)

@@ -1,8 +1,8 @@
-"""The sizes of fragments' data files, read for many fragments at once.
+"""Reads the sizes of data files from the messages of many fragments at once.
 
-    fragment     files: path, fields, columns, size in bytes
-    most have    one file, whose size is found in a few numpy steps (`wire_columns`)
-    others       are parsed individually
+    fragment message     files: path, fields, columns, size in bytes
+    one file             read in a few numpy steps (`wire_columns`); most fragments
+    several files        parsed individually
 
 Source: table.proto, messages DataFragment and DataFile.
 """
@@ -25,29 +25,29 @@ _MAX_BYTES = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class FileSizes:
-    """The data files of n fragments, in their order.
+    """The data files of n fragments, in order.
 
     Attributes:
-        num_files: (n,) how many each has.
-        num_bytes: (n,) their size together, as far as it is stated.
-        are_stated: (n,) whether the sizes of all are stated, which old writers left out.
+        num_files: (n,) the number of files.
+        num_bytes: (n,) the total size in bytes, without files of unknown size.
+        are_complete: (n,) whether the sizes of all files are known; old writers omitted them.
     """
 
     num_files: Counts
     num_bytes: Counts
-    are_stated: Mask
+    are_complete: Mask
 
     @property
     def total(self) -> int | None:
-        """The size of all files in bytes; None if one is not stated."""
-        return sum(self.num_bytes.tolist()) if bool(self.are_stated.all()) else None
+        """The size of all files in bytes; None if one is unknown."""
+        return sum(self.num_bytes.tolist()) if bool(self.are_complete.all()) else None
 
     @classmethod
     def of(cls, raws: Sequence[bytes]) -> "FileSizes":
         """Return the sizes of fragments' files.
 
         Args:
-            raws: The bytes of one DataFragment message each.
+            raws: The bytes of the DataFragment messages.
 
         Raises:
             CorruptDataError: The bytes of a fragment are damaged. Not all damage is detected here.
@@ -70,5 +70,5 @@ class FileSizes:
             sizes = [file.file_size_bytes for file in message.files]
             result.num_files[index] = len(sizes)
             result.num_bytes[index] = min(sum(sizes), _MAX_BYTES)
-            result.are_stated[index] = all(sizes)
+            result.are_complete[index] = all(sizes)
         return result

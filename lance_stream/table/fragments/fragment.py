@@ -1,8 +1,8 @@
 """A fragment: a horizontal slice of a table's rows, with its data files and its deleted rows.
 
-The rows of a fragment have *offsets* from 0 to `physical_rows`, exclusive; the offsets of deleted
-rows are in its deletion file. The columns are stored in one or more data files, each with some of
-the fields. Row ids and row versions are undecoded bytes here: see `row_ids`, `row_versions`.
+The rows of a fragment have *offsets* from 0 to `physical_rows`, exclusive; its deletion file has
+the offsets of deleted rows. The columns are stored in one or more data files, each with some of the
+fields. Row ids and row versions are undecoded bytes here: see `row_ids`, `row_versions`.
 
 Source: table.proto, messages DataFragment, DataFile, DeletionFile, ExternalFile.
 """
@@ -27,9 +27,9 @@ INLINE_SEQUENCES: Final = MappingProxyType(
 )
 """The names of the sequences that a fragment's message may contain, by field number."""
 
-_SEQUENCES_ELSEWHERE: Final = frozenset((6, 8, 10, 12, 13, 14))
+_EXTERNAL_SEQUENCES: Final = frozenset((6, 8, 10, 12, 13, 14))
 _LONG_MESSAGE: Final = 4096
-"""Bytes of a message from which on copies of its sequences cost more than looking for them."""
+"""The size in bytes from which finding the sequences in a message is cheaper than copying them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class DataFile:
     """One file with some of the columns of a fragment.
 
     Attributes:
-        path: Below `data/`, or below the base path's own data directory.
-        field_ids: The fields in the file; -2 marks one whose data here is no longer used.
-        column_indices: For each of `field_ids` the file's column; -1 for a field without one.
+        path: The path below `data/`, or below the data directory of the base path.
+        field_ids: The fields in the file; -2 marks one whose values here are no longer used.
+        column_indices: The file's column of each of `field_ids`; -1 for a field without a column.
             Empty in files of version 0.1.
         file_version: (major, minor) as stored; (0, 2) and (0, 0) to (0, 3) are old spellings.
         size_bytes: The file's size; 0 if unknown.
-        base_id: The base path that `path` is relative to; None for the table's own directory.
-        unknown: Serialized fields of the message that we do not know, kept as they came.
+        base_id: The base path that `path` is relative to; None for the table's directory.
+        unknown: Serialized unknown fields of the message, kept unchanged.
     """
 
     path: str
@@ -58,12 +58,12 @@ class DataFile:
     def column_of(self) -> dict[int, int]:
         """Return the column in the file of each field that is in use.
 
-        In files of version 0.1 that is the field's position in the page table, which begins with
-        the smallest field id.
+        In files of version 0.1, the column is the field's position in the page table, which begins
+        with the smallest field id.
 
         Raises:
-            UnsupportedFeatureError: It is unknown with which id a file of version 0.1 begins.
-            CorruptDataError: Two fields are the same, or have the same column.
+            UnsupportedFeatureError: The first field id of a file of version 0.1 is unknown.
+            CorruptDataError: A field or a column occurs twice.
         """
         self._check_no_field_twice()
         if not self.column_indices and self.field_ids:
@@ -104,14 +104,14 @@ def total_size(files: Iterable[DataFile]) -> int | None:
 def columns_of_files(
     files: Sequence[DataFile], shared: Container[int] = ()
 ) -> list[dict[int, int]]:
-    """Return for each data file of a fragment the columns of the fields that are read from it.
+    """Return the columns of the fields that are read from each data file of a fragment.
 
-    Each field is read from the last file that has it. Lance 0.10 left the values of a replaced
-    column in its old file, under the same field id.
+    A field is read from the last file that has it: Lance 0.10 did not remove a replaced column from
+    its old file, which has the same field id.
 
     Args:
         files: The files.
-        shared: Ids of fields that may be in several files at once: structs with their parts.
+        shared: Ids of the fields that may be in several files: structs.
 
     Raises:
         BadDataError: As `DataFile.column_of`.
@@ -130,7 +130,7 @@ def columns_of_files(
 
 
 class DeletionFileType(IntEnum):
-    """How a deletion file stores its offsets."""
+    """The format of a deletion file."""
 
     ARROW_ARRAY = 0
     BITMAP = 1
@@ -141,12 +141,12 @@ class DeletionFile:
     """The file with the offsets of a fragment's deleted rows.
 
     Attributes:
-        file_type: Its format; see `deletion_vectors`.
+        file_type: The format; see `deletion_vectors`.
         read_version: The version that its writer had read.
         id: A random u64 that distinguishes the files of two writers.
-        num_deleted_rows: How many offsets it has; 0 if an old writer did not state it.
-        base_id: Its base path; None for the table's own directory.
-        unknown: Serialized fields of the message that we do not know, kept as they came.
+        num_deleted_rows: The number of offsets; 0 if an old writer omitted it.
+        base_id: The file's base path; None for the table's directory.
+        unknown: Serialized unknown fields of the message, kept unchanged.
     """
 
     file_type: DeletionFileType
@@ -170,12 +170,12 @@ class ExternalFile:
 class LineageColumn:
     """A sequence that is stored as a hidden u64 column of one of the data files.
 
-    Equal ones have the same values, whatever happens to the other columns of the file.
+    Two equal objects have the same values, even if the file has other columns.
 
     Attributes:
-        field_id: Which column: one of `LINEAGE_FIELD_IDS`.
+        field_id: The column's id, one of `LINEAGE_FIELD_IDS`.
         file: The file, with this column only; None if not exactly one file of the fragment has it.
-        num_files: How many have it, if not one.
+        num_files: The number of files with the column, if not one.
     """
 
     field_id: int
@@ -184,7 +184,7 @@ class LineageColumn:
 
     @classmethod
     def among(cls, field_id: int, files: Sequence["DataFile"]) -> "LineageColumn":
-        """Return the column as the files of a fragment have it."""
+        """Find the column among the files of a fragment."""
         holding = [file for file in files if field_id in file.field_ids]
         if len(holding) != 1:
             return cls(field_id, None, len(holding))
@@ -198,11 +198,11 @@ class LineageColumn:
 LINEAGE_FIELD_IDS: Mapping[str, int] = MappingProxyType(
     {"row_ids": -3, "created_at_versions": -4, "last_updated_at_versions": -5}
 )
-"""Under which ids data files hold sequences as hidden columns."""
+"""The field ids of sequences that data files have as hidden columns."""
 
 
 StoredSequence: TypeAlias = bytes | ExternalFile | LineageColumn
-"""A row id or row version sequence as the manifest has it: inline bytes, or where it is."""
+"""A row id or row version sequence in the manifest: inline bytes, or its location."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +211,14 @@ class Fragment:
 
     Attributes:
         id: Unique among all fragments that the table ever had; u32.
-        files: Its data files; together they have each field in use at most once. A field of the
-            schema that is in none of them reads as nulls.
-        physical_rows: The number of rows in its files, including deleted ones.
-        deletion_file: Its deleted rows, if it has any.
-        row_ids: The stable row ids, one for each physical row; None without stable row ids.
-        last_updated_at_versions: One version for each physical row; None reads as 1 for all.
+        files: The data files, which have each used field at most once. A field of the schema that
+            is in none of them reads as nulls.
+        physical_rows: The number of rows in the files, including deleted ones.
+        deletion_file: The file of deleted rows; None without any.
+        row_ids: The stable row ids, one per physical row; None without stable row ids.
+        last_updated_at_versions: One version per physical row; None means version 1 for all rows.
         created_at_versions: The same for the version that created the row.
-        unknown: Serialized fields of the message that we do not know, kept as they came; among
-            them `overlays`.
+        unknown: Serialized unknown fields of the message, kept unchanged; among them `overlays`.
     """
 
     id: int
@@ -245,7 +244,7 @@ class Fragment:
 
     @property
     def num_live_rows(self) -> int:
-        """Physical rows less deleted ones, according to the manifest."""
+        """The number of physical rows minus deleted ones, according to the manifest."""
         num_deleted = self.deletion_file.num_deleted_rows if self.deletion_file else 0
         return self.physical_rows - num_deleted
 
@@ -271,11 +270,11 @@ def data_file_from_proto(message: table_pb2.DataFile) -> DataFile:
     """Return the data file that a message describes.
 
     Raises:
-        CorruptDataError: It has column indices, but not one for each field.
+        CorruptDataError: It has column indices, but not one per field.
 
     Source:
         table.proto, DataFile. Files of version 0.1 and 0.2, stored as (0, 0) to (0, 2), have no
-        column indices: their columns are found by field id.
+        column indices: columns follow from field ids.
     """
     field_ids, column_indices = tuple(message.fields), tuple(message.column_indices)
     file_version = (message.file_major_version, message.file_minor_version)
@@ -313,13 +312,14 @@ def deletion_file_from_proto(message: table_pb2.DeletionFile) -> DeletionFile:
     """Return the deletion file that a message describes.
 
     Raises:
-        UnsupportedFeatureError: It is of a flavour other than Arrow and roaring.
+        UnsupportedFeatureError: Its format is neither Arrow nor a roaring bitmap.
     """
     try:
         file_type = DeletionFileType(int(message.file_type))
     except ValueError as error:
         raise UnsupportedFeatureError(
-            f"a deletion file is of type {message.file_type}; known are 0 (Arrow) and 1 (bitmap)"
+            f"a deletion file has the type {message.file_type}; only 0 (Arrow) and 1 (bitmap) are "
+            "supported"
         ) from error
     return DeletionFile(
         file_type=file_type,
@@ -355,9 +355,9 @@ def fragment_from_proto(message: table_pb2.DataFragment) -> Fragment:
     """Return the fragment that a message describes.
 
     Raises:
-        CorruptDataError: Its id or number of rows is out of range, it has more deleted rows than
-            rows, or one of its files is invalid.
-        UnsupportedFeatureError: Its deletion file has an unknown format.
+        CorruptDataError: The id or the number of rows is out of range, there are more deleted rows
+            than rows, or a file is invalid.
+        UnsupportedFeatureError: The deletion file has an unknown format.
     """
     if message.id > MAX_FRAGMENT_ID:
         raise CorruptDataError(f"fragment id {message.id} does not fit in 32 bits")
@@ -422,7 +422,7 @@ def decode_fragment(data: bytes) -> Fragment:
     """Return the fragment that the bytes of a message describe.
 
     Raises:
-        BadDataError: As `fragment_from_proto`, or the bytes are no message.
+        BadDataError: As `fragment_from_proto`, or the bytes are not a message.
     """
     rest, positions = without_sequences(data)
     fragment = fragment_from_proto(wire.parse_message(table_pb2.DataFragment, rest))
@@ -438,12 +438,12 @@ def decode_fragment(data: bytes) -> Fragment:
 
 
 def without_sequences(data: bytes) -> tuple[bytes, dict[str, slice]]:
-    """Leave the sequences out of a fragment's message if they are long, before it is parsed.
+    """Cut long sequences out of a fragment's message, before it is parsed.
 
     Returns:
-        The message's other fields; and where the sequences are, by the names of `Fragment`. If none
-        is long, or the message is not as our writers and the reference write it, the whole message
-        and none.
+        The message's other fields, and the slices of the sequences by the attribute names of
+        `Fragment`. If the message is short, or not as this library and the reference write it, the
+        whole message and no slice.
     """
     if len(data) < _LONG_MESSAGE:
         return data, {}
@@ -454,22 +454,22 @@ def without_sequences(data: bytes) -> tuple[bytes, dict[str, slice]]:
             name = INLINE_SEQUENCES.get(number)
             if name is None:
                 rest.append(data[start:stop])
-                if number in _SEQUENCES_ELSEWHERE:
+                if number in _EXTERNAL_SEQUENCES:
                     return data, {}
             elif name in sequences or wire_type != wire.LENGTH_DELIMITED:
                 return data, {}
             else:
                 sequences[name] = slice(value_start, stop)
-    except CorruptDataError:  # to be reported by the parser
+    except CorruptDataError:  # the parser reports it
         return data, {}
     return b"".join(rest), sequences
 
 
 def without_counts(data: bytes) -> bytes:
-    """Return the message of a fragment without its numbers of rows and deleted rows.
+    """Return the message of a fragment without its counts of rows and deleted rows.
 
     Raises:
-        CorruptDataError: The bytes are not such a message.
+        CorruptDataError: The bytes are not a DataFragment message.
     """
     message = wire.parse_message(table_pb2.DataFragment, data)
     message.ClearField("physical_rows")

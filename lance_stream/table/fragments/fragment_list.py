@@ -1,8 +1,8 @@
-"""The fragments of a version: encoded bytes that are carried over, and decoded on demand.
+"""The fragments of a version: kept as encoded bytes, and decoded on demand.
 
-A table of 20,000 fragments is opened, appended to and committed without decoding the fragments that
-are carried over. What a commit needs of all of them (`FragmentNumbers`: ids, rows, deleted rows) is
-read from the bytes at once, and carried from version to version with the bytes.
+A table of 20,000 fragments is opened, appended to and committed without decoding unchanged
+fragments. What a commit needs of all of them (`FragmentNumbers`: ids, rows, deleted rows) is read
+from the bytes in bulk, and passed on to the next version together with the bytes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ from lance_stream.table.messages import wire
 from lance_stream.table.messages.wire_columns import Spans, walk
 
 FRAGMENTS = 2
-"""The number of the fragments' field in a Manifest message."""
+"""The field number of the fragments in a Manifest message."""
 
 _ID, _DELETION_FILE, _PHYSICAL_ROWS = 1, 3, 4
 _HIDDEN_LINEAGE = (12, 13, 14)
@@ -42,35 +42,35 @@ _HIDDEN_ARMS = (
     "column_last_updated_at_versions",
     "column_created_at_versions",
 )
-# Fewer messages are just as fast to read individually.
-_FEW = 256
+# The number of messages from which reading in bulk is faster than parsing.
+_MIN_BULK = 256
 
 
-class StatedRows(NamedTuple):
-    """How many rows n fragments have, in their order.
+class ManifestRowCounts(NamedTuple):
+    """The row counts of n fragments, in order.
 
     Attributes:
-        physical: (n,) i64, the rows in their files, deleted ones included. Read-only.
-        live: (n,) i64, the others. Read-only.
-        odd: The positions of fragments whose bytes do not state this, or contradict themselves:
-            both numbers are 0.
+        physical: (n,) i64, the number of rows in the files, including deleted ones. Read-only.
+        live: (n,) i64, the number of live rows. Read-only.
+        unknown: The indices of fragments whose counts are missing or contradictory: both are 0
+            there.
     """
 
     physical: npt.NDArray[np.int64]
     live: npt.NDArray[np.int64]
-    odd: list[int]
+    unknown: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentNumbers:
-    """The numbers of n fragments, in their order.
+    """The numbers in the messages of n fragments, in order.
 
     Attributes:
-        ids: (n,) u64, their ids.
-        physical_rows: (n,) u64, the rows in their files; 0 if an old writer did not state it.
-        num_deleted_rows: (n,) u64, the offsets in their deletion files; 0 without such a file,
-            and if an old writer did not state it.
-        has_deletion_file: (n,) whether they have one.
+        ids: (n,) u64, the fragment ids.
+        physical_rows: (n,) u64, the number of rows in the files; 0 if an old writer omitted it.
+        num_deleted_rows: (n,) u64, the number of offsets in the deletion files; 0 without such a
+            file, or if an old writer omitted it.
+        has_deletion_file: (n,) whether there is a deletion file.
         has_hidden_lineage: (n,) whether row ids or row versions are hidden columns of data files.
     """
 
@@ -85,14 +85,14 @@ class FragmentNumbers:
         """Return the numbers of fragments.
 
         Args:
-            raws: The bytes of one DataFragment message each.
+            raws: The bytes of the DataFragment messages.
 
         Raises:
             CorruptDataError: The bytes of a fragment are damaged. Not all damage is detected here,
-                but the numbers of a fragment that can be decoded are right.
+                but the numbers of decodable fragments are correct.
         """
-        if len(raws) < _FEW:
-            return cls._parsed_alone(raws)
+        if len(raws) < _MIN_BULK:
+            return cls._parsed(raws)
         data = np.frombuffer(b"".join(raws), np.uint8)
         stops = np.fromiter(accumulate(map(len, raws)), np.int64, len(raws))
         messages = Spans(np.concatenate([np.zeros(1, np.int64), stops])[: len(raws)], stops)
@@ -114,10 +114,10 @@ class FragmentNumbers:
             np.logical_or.reduce(is_hidden),
         )
         odd = np.flatnonzero(walked.is_odd)
-        return result._with(odd, cls._parsed_alone([raws[index] for index in odd.tolist()]))
+        return result._with(odd, cls._parsed([raws[index] for index in odd.tolist()]))
 
     @classmethod
-    def _parsed_alone(cls, raws: Iterable[bytes]) -> "FragmentNumbers":
+    def _parsed(cls, raws: Iterable[bytes]) -> "FragmentNumbers":
         messages = [
             wire.parse_message(table_pb2.DataFragment, without_sequences(raw)[0]) for raw in raws
         ]
@@ -142,7 +142,7 @@ class FragmentNumbers:
         )
 
     def _with(self, positions: Positions, others: "FragmentNumbers") -> "FragmentNumbers":
-        """Return the numbers with other fragments at some positions."""
+        """Return the numbers with those of other fragments at some indices."""
         if not len(positions):
             return self
         result = self.take(np.arange(len(self.ids)))
@@ -151,7 +151,7 @@ class FragmentNumbers:
         return result
 
     def replaced(self, changes: Mapping[int, Fragment]) -> "FragmentNumbers":
-        """Return the numbers of the list with other fragments at some positions."""
+        """Return the numbers after some fragments, by index, were replaced."""
         positions = np.array(list(changes), np.intp)
         return self._with(positions, FragmentNumbers.of_decoded(list(changes.values())))
 
@@ -190,24 +190,24 @@ class FragmentNumbers:
 
 
 class FragmentList(Sequence[Fragment]):
-    """The fragments of a version, each kept as its message's bytes and decoded on demand.
+    """The fragments of a version, kept as the bytes of their messages and decoded on demand.
 
-    Two lists can be compared fragment by fragment as bytes (`raw`); equal bytes mean that the
-    fragment is unchanged. Indexing decodes a fragment, and caches it.
+    Two lists can be compared fragment by fragment by their bytes (`raw`); equal bytes mean that the
+    fragment is unchanged. Indexing decodes a fragment and caches it.
 
     Args:
-        raws: The bytes of one DataFragment message each.
+        raws: The bytes of the DataFragment messages.
     """
 
     def __init__(self, raws: Iterable[bytes] = ()) -> None:
         self.raws = tuple(raws)
         self._decoded: dict[int, Fragment] = {}
-        self._answers: dict[Callable[[FragmentList], int], int] = {}
+        self._cached_values: dict[Callable[[FragmentList], int], int] = {}
         self._lineage_before: tuple[tuple[bytes, ...], ConstantLineage] | None = None
 
     @classmethod
     def of(cls, fragments: Iterable[Fragment]) -> "FragmentList":
-        """Return the list of the given fragments."""
+        """Return the list of some fragments."""
         if isinstance(fragments, FragmentList):
             return fragments
         decoded = tuple(fragments)
@@ -220,7 +220,9 @@ class FragmentList(Sequence[Fragment]):
         more = FragmentList.of(fragments)
         result = FragmentList(self.raws + more.raws)
         result._decoded = {**self._decoded}
-        result._decoded.update((len(self) + at, fragment) for at, fragment in more._decoded.items())
+        result._decoded.update(
+            (len(self) + index, fragment) for index, fragment in more._decoded.items()
+        )
         if "numbers" in self.__dict__:
             result.numbers = FragmentNumbers.joined([self.numbers, more.numbers])
         result._lineage_before = self._cached_lineage
@@ -229,7 +231,7 @@ class FragmentList(Sequence[Fragment]):
         if "index_by_id" in self.__dict__ and self.index_by_id.keys().isdisjoint(more.ids):
             result.index_by_id = {**self.index_by_id}
             result.index_by_id.update(
-                (fragment_id, len(self) + at) for fragment_id, at in more.index_by_id.items()
+                (fragment_id, len(self) + index) for fragment_id, index in more.index_by_id.items()
             )
         return result
 
@@ -237,23 +239,24 @@ class FragmentList(Sequence[Fragment]):
         """Return a list in which some fragments are replaced or removed.
 
         Args:
-            changes: By position in this list, the fragment to put there, or None to remove it. The
-                order is kept.
+            changes: Maps an index in this list to the new fragment, or None to remove it. The order
+                is kept.
         """
         if not changes:
             return self
-        instead = {index: change for index, change in changes.items() if change is not None}
+        replacements = {index: change for index, change in changes.items() if change is not None}
         raws = list(self.raws)
-        for index, fragment in instead.items():
+        for index, fragment in replacements.items():
             raws[index] = encode_fragment(fragment)
         result = FragmentList(raws)
-        result._decoded = {**self._decoded, **instead}
+        result._decoded = {**self._decoded, **replacements}
         if "numbers" in self.__dict__:
-            result.numbers = self.numbers.replaced(instead)
+            result.numbers = self.numbers.replaced(replacements)
         result._lineage_before = self._cached_lineage
-        if len(instead) == len(changes):
+        if len(replacements) == len(changes):
             if "index_by_id" in self.__dict__ and all(
-                self.index_by_id.get(fragment.id) == index for index, fragment in instead.items()
+                self.index_by_id.get(fragment.id) == index
+                for index, fragment in replacements.items()
             ):
                 result.index_by_id = self.index_by_id
             return result
@@ -284,43 +287,45 @@ class FragmentList(Sequence[Fragment]):
             CorruptDataError: The bytes of a fragment are damaged.
         """
         if len(self._decoded) == len(self.raws):
-            return FragmentNumbers.of_decoded([self._decoded[at] for at in range(len(self.raws))])
+            return FragmentNumbers.of_decoded(
+                [self._decoded[index] for index in range(len(self.raws))]
+            )
         return FragmentNumbers.of(self.raws)
 
     @cached_property
-    def stated_rows(self) -> StatedRows:
-        """The number of rows of each fragment, as far as the bytes tell; decodes none.
+    def row_counts(self) -> ManifestRowCounts:
+        """The row counts of the fragments, where known; decodes none.
 
         Raises:
             CorruptDataError: The bytes of a fragment are damaged.
         """
         numbers = self.numbers
-        is_odd = (
+        is_unknown = (
             (numbers.physical_rows == 0)
             | (numbers.physical_rows > MAX_PHYSICAL_ROWS)
             | (numbers.num_deleted_rows > numbers.physical_rows)
             | (numbers.has_deletion_file & (numbers.num_deleted_rows == 0))
             | (numbers.ids > MAX_FRAGMENT_ID)
         )
-        physical = np.where(is_odd, 0, numbers.physical_rows).astype(np.int64)
-        live = physical - np.where(is_odd, 0, numbers.num_deleted_rows).astype(np.int64)
+        physical = np.where(is_unknown, 0, numbers.physical_rows).astype(np.int64)
+        live = physical - np.where(is_unknown, 0, numbers.num_deleted_rows).astype(np.int64)
         for counts in (physical, live):
             counts.flags.writeable = False
-        return StatedRows(physical, live, np.flatnonzero(is_odd).tolist())
+        return ManifestRowCounts(physical, live, np.flatnonzero(is_unknown).tolist())
 
     @cached_property
     def lineage(self) -> ConstantLineage:
-        """Row ids and row versions that all rows of a fragment share; decodes none.
+        """The row ids and row versions that are uniform within fragments; decodes none.
 
-        What is known of the list that this one was made from is not read again.
+        The values of the list from which this one was derived are reused.
         """
         if self._lineage_before is None:
             return constant_lineage(self.raws)
         raws, lineage = self._lineage_before
-        num_both = min(len(raws), len(self.raws))
-        differ = np.ones(len(self.raws), np.bool_)
-        differ[:num_both] = np.fromiter(map(is_not, raws, self.raws), np.bool_, num_both)
-        positions = np.flatnonzero(differ)
+        num_common = min(len(raws), len(self.raws))
+        is_new = np.ones(len(self.raws), np.bool_)
+        is_new[:num_common] = np.fromiter(map(is_not, raws, self.raws), np.bool_, num_common)
+        positions = np.flatnonzero(is_new)
         self._lineage_before = None
         new = constant_lineage([self.raws[index] for index in positions.tolist()])
         return lineage.replaced(len(self.raws), positions, new)
@@ -345,15 +350,17 @@ class FragmentList(Sequence[Fragment]):
 
     @property
     def framed_parts(self) -> Sequence[bytes]:
-        """What `framed` consists of. Of a few fragments, which may be megabytes, nothing is copied.
+        """The parts of `framed`; a few fragments, which may be megabytes, are not copied.
 
-        Protobuf joins many fragments faster, and what it has joined is kept for the next version.
+        Many fragments are joined by protobuf, which is faster, and cached for the next version.
         """
-        return wire.frame_parts(FRAGMENTS, self.raws) if len(self.raws) < _FEW else (self.framed,)
+        return (
+            wire.frame_parts(FRAGMENTS, self.raws) if len(self.raws) < _MIN_BULK else (self.framed,)
+        )
 
     @cached_property
     def ids(self) -> tuple[int, ...]:
-        """The id of each fragment, found without decoding the rest of it.
+        """The ids of the fragments; decodes none.
 
         Raises:
             CorruptDataError: The bytes of a fragment are damaged.
@@ -362,7 +369,7 @@ class FragmentList(Sequence[Fragment]):
 
     @cached_property
     def index_by_id(self) -> dict[int, int]:
-        """The position in the list of each fragment, by id.
+        """The index in the list of each fragment, by id.
 
         Raises:
             CorruptDataError: Two fragments have the same id.
@@ -379,7 +386,7 @@ class FragmentList(Sequence[Fragment]):
 
     @property
     def num_live_rows(self) -> int:
-        """Physical rows less deleted ones, according to the manifest; decodes no fragment.
+        """The number of physical rows minus deleted ones, according to the manifest; decodes none.
 
         Raises:
             CorruptDataError: The bytes of a fragment are damaged.
@@ -388,7 +395,7 @@ class FragmentList(Sequence[Fragment]):
 
     @property
     def live_rows(self) -> list[int | None]:
-        """How many live rows each fragment has; None if it is not stated.
+        """The number of live rows of each fragment; None if unknown.
 
         Raises:
             CorruptDataError: The bytes of a fragment are damaged.
@@ -425,19 +432,19 @@ class FragmentList(Sequence[Fragment]):
         """
         return bool(self.numbers.has_hidden_lineage.any())
 
-    def remembered(self, ask: Callable[["FragmentList"], int]) -> int:
+    def cached(self, compute: Callable[["FragmentList"], int]) -> int:
         """Return a number derived from the fragments, computed on first use.
 
         Args:
-            ask: Computes it; the result is cached with this list, by function.
+            compute: Computes the number, which is cached per function.
         """
-        if ask not in self._answers:
-            self._answers[ask] = ask(self)
-        return self._answers[ask]
+        if compute not in self._cached_values:
+            self._cached_values[compute] = compute(self)
+        return self._cached_values[compute]
 
     @property
     def num_decoded(self) -> int:
-        """How many of the fragments have been decoded so far."""
+        """The number of fragments that have been decoded so far."""
         return len(self._decoded)
 
     def __len__(self) -> int:
@@ -457,13 +464,13 @@ class FragmentList(Sequence[Fragment]):
         return decoded
 
     def _take(self, positions: Positions) -> "FragmentList":
-        """Return the list of the fragments at some positions, with their cached values."""
+        """Return the list of the fragments at some indices, with their cached values."""
         result = FragmentList(map(self.raws.__getitem__, positions.tolist()))
         if self._decoded:
             decoded = self._decoded
             result._decoded = {
-                at: decoded[index]
-                for at, index in enumerate(positions.tolist())
+                new_index: decoded[index]
+                for new_index, index in enumerate(positions.tolist())
                 if index in decoded
             }
         if "numbers" in self.__dict__:

@@ -1,15 +1,15 @@
-"""Row ids and row versions of fragments whose rows share them, read for many fragments at once.
+"""Reads uniform row ids and row versions from the messages of many fragments at once.
 
 Most fragments were appended and never changed. The row ids of such a fragment are one range, and
-its row versions one run:
+its row versions are one run:
 
     fragment        id, physical_rows, row ids, last updated at, created at
-    row versions    one run: its span is a range, of one version     or none: version 1 for all rows
+    row versions    one run: a range of rows with one version; or none: version 1 for all rows
     row ids         one segment, a range
 
-So what a filter over these columns needs of 10,000 fragments is read from their bytes in a few
-numpy steps (`wire_columns`), without an object for each. Anything else, or in a file, is unknown
-here and has to be decoded.
+So the values that a filter on these columns needs are read from the bytes of 10,000 fragments in a
+few numpy steps (`wire_columns`), without an object per fragment. Other sequences, and those in
+files, are unknown here and must be decoded.
 
 Source: table.proto, message DataFragment; rowids.proto.
 """
@@ -28,19 +28,19 @@ from lance_stream.table.messages.wire_columns import Spans, walk
 
 _ID, _PHYSICAL_ROWS = 1, 4
 _ROW_IDS, _LAST_UPDATED, _CREATED = 5, 7, 9
-# A sequence that is stored in a file, or in a hidden column.
-_ELSEWHERE = {_ROW_IDS: (6, 12), _LAST_UPDATED: (8, 13), _CREATED: (10, 14)}
-_FIRST = 1  # the runs of a sequence, its segments, the span of a run, the range of a segment
+# The fields of sequences that are stored in a file, or in a hidden column.
+_EXTERNAL_FIELDS = {_ROW_IDS: (6, 12), _LAST_UPDATED: (8, 13), _CREATED: (10, 14)}
+_FIRST = 1  # runs of a sequence; its segments; the span of a run; the range of a segment
 _VERSION = 2
 _START, _END = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantValues:
-    """A value that is the same for all rows of each of n fragments, or increases by one per row.
+    """A value per fragment that is the same for all of its rows, or increases by one per row.
 
     Attributes:
-        values: (n,) u64: the version of all rows; or the row id of the first one.
+        values: (n,) u64, the version of all rows, or the row id of the first one.
         is_constant: (n,) whether the fragment has such a value.
     """
 
@@ -50,7 +50,7 @@ class ConstantValues:
     def replaced(
         self, count: int, positions: npt.NDArray[np.intp], others: "ConstantValues"
     ) -> "ConstantValues":
-        """Return the values with others at some positions; see `ConstantLineage.replaced`."""
+        """Return the values with others at some indices; see `ConstantLineage.replaced`."""
         return ConstantValues(
             _replaced(self.values, count, positions, others.values),
             _replaced(self.is_constant, count, positions, others.is_constant),
@@ -59,12 +59,12 @@ class ConstantValues:
 
 @dataclass(frozen=True, slots=True)
 class ConstantLineage:
-    """The uniform values of n fragments, in their order.
+    """The uniform values of n fragments, in order.
 
     Attributes:
-        ids: (n,) u64.
-        physical_rows: (n,) u64.
-        is_plain: (n,) whether the message was read.
+        ids: (n,) u64, the fragment ids.
+        physical_rows: (n,) u64, the numbers of rows.
+        is_plain: (n,) whether the message could be read here.
         first_row_ids: The stable row id of the first row, if they are consecutive.
         last_updated: The last-updated-at version of all rows.
         created: The created-at version of all rows.
@@ -80,12 +80,12 @@ class ConstantLineage:
     def replaced(
         self, count: int, positions: npt.NDArray[np.intp], others: "ConstantLineage"
     ) -> "ConstantLineage":
-        """Return the values of another list of fragments.
+        """Return the values of a list of fragments that was derived from this one.
 
         Args:
-            count: How many fragments it has.
-            positions: (n,) which of them are not at the same position of this list.
-            others: Their values.
+            count: The number of its fragments.
+            positions: (n,) the indices of those that this list does not have at the same index.
+            others: The values of these.
         """
         return ConstantLineage(
             _replaced(self.ids, count, positions, others.ids),
@@ -97,30 +97,32 @@ class ConstantLineage:
         )
 
     def ids_within(self, row_ids: U64s) -> tuple[Positions, Positions]:
-        """Return which of some rows each fragment has, as far as its row ids are one range.
+        """Find the rows that are in each fragment, where its row ids are one range.
 
         Args:
-            row_ids: (n,) u64, ascending.
+            row_ids: (n,) u64, ascending: the rows to find.
 
         Returns:
-            (num_fragments,) where its ids begin among these, and where they end; the same where
-            it has none, and where `first_row_ids` are not known.
+            (num_fragments,) the start and the stop of the fragment's rows among `row_ids`; equal if
+            it has none of them, or if `first_row_ids` is unknown.
         """
         first, is_constant = self.first_row_ids.values, self.first_row_ids.is_constant
-        begins = np.searchsorted(row_ids, first)
-        ends = np.searchsorted(row_ids, first + self.physical_rows)
-        return begins, np.where(is_constant, ends, begins)
+        starts = np.searchsorted(row_ids, first)
+        stops = np.searchsorted(row_ids, first + self.physical_rows)
+        return starts, np.where(is_constant, stops, starts)
 
     def share_no_row_id(self, others: U64s) -> Mask:
-        """Return which fragments have ids that neither `others` nor another range contains.
+        """Return which fragments have ids that occur neither in `others` nor in another range.
 
         Args:
-            others: (n,) u64, ascending: the ids of the fragments that have no range.
+            others: (n,) u64, ascending: the ids of the fragments whose ids are not a range.
         """
         positions = np.flatnonzero(self.first_row_ids.is_constant)
         positions = positions[np.argsort(self.first_row_ids.values[positions], kind="stable")]
         first = self.first_row_ids.values[positions]
         stop = first + self.physical_rows[positions]
+        # None of `others` is within the range, no earlier range reaches into it, nor it into the
+        # next one.
         is_alone = np.searchsorted(others, first) == np.searchsorted(others, stop)
         is_alone[1:] &= np.maximum.accumulate(stop)[:-1] <= first[1:]
         is_alone[:-1] &= stop[:-1] <= first[1:]
@@ -130,20 +132,22 @@ class ConstantLineage:
 
 
 def constant_lineage(raws: Sequence[bytes]) -> ConstantLineage:
-    """Return the uniform values of fragments without decoding them.
+    """Read the uniform values of fragments without decoding them.
 
     Args:
-        raws: The bytes of one DataFragment message each.
+        raws: The bytes of the DataFragment messages.
     """
     data = np.frombuffer(b"".join(raws), np.uint8)
     stops = np.fromiter(accumulate(map(len, raws)), np.int64, len(raws))
     starts = np.concatenate([np.zeros(1, np.int64), stops])[: len(raws)]
-    sequences = [sequence for field, others in _ELSEWHERE.items() for sequence in (field, *others)]
+    sequences = [
+        sequence for field, others in _EXTERNAL_FIELDS.items() for sequence in (field, *others)
+    ]
     walked = walk(data, Spans(starts, stops), (_ID, _PHYSICAL_ROWS), sequences)
     num_rows = walked.numbers[_PHYSICAL_ROWS]
     is_plain = ~walked.is_odd & (num_rows > 0)
     inline = {}
-    for field, others in _ELSEWHERE.items():
+    for field, others in _EXTERNAL_FIELDS.items():
         is_present = is_plain.copy()
         for other in others:
             is_present &= walked.spans[other].starts < 0
@@ -164,7 +168,7 @@ def _versions(data: Bytes, sequences: Spans, is_present: Mask, num_rows: U64s) -
     some, runs = _only_part(data, sequences, np.flatnonzero(is_present & ~is_constant))
     walked = walk(data, runs, (_VERSION,), (_FIRST,))
     good = ~walked.is_odd & (walked.spans[_FIRST].starts >= 0)
-    some, spans = some[good], _chosen(walked.spans[_FIRST], good)
+    some, spans = some[good], _select(walked.spans[_FIRST], good)
     owners, _, lengths = _ranges(data, some, spans)
     fits = lengths == num_rows[owners]
     is_constant[owners[fits]] = True
@@ -189,16 +193,16 @@ def _row_ids(data: Bytes, sequences: Spans, is_present: Mask, num_rows: U64s) ->
 def _only_part(
     data: Bytes, messages: Spans, some: npt.NDArray[np.intp]
 ) -> tuple[npt.NDArray[np.intp], Spans]:
-    """Return which messages have one embedded message as field 1, and where it is."""
-    walked = walk(data, _chosen(messages, some), (), (_FIRST,))  # one that comes twice is odd
+    """Return the messages that have exactly one embedded message as field 1, and its span."""
+    walked = walk(data, _select(messages, some), (), (_FIRST,))  # a repeated one is odd
     good = ~walked.is_odd & (walked.spans[_FIRST].starts >= 0)
-    return some[good], _chosen(walked.spans[_FIRST], good)
+    return some[good], _select(walked.spans[_FIRST], good)
 
 
 def _ranges(
     data: Bytes, some: npt.NDArray[np.intp], segments: Spans
 ) -> tuple[npt.NDArray[np.intp], U64s, U64s]:
-    """Return which segments are ranges, where these start, and how long they are."""
+    """Return the segments that are ranges, with their first numbers and lengths."""
     inside, ranges = _only_part(data, segments, np.arange(len(some)))
     some = some[inside]
     walked = walk(data, ranges, (_START, _END))
@@ -217,11 +221,11 @@ def _replaced(
     others: npt.NDArray[_Value],
 ) -> npt.NDArray[_Value]:
     result = np.empty(count, values.dtype)
-    num_both = min(count, len(values))
-    result[:num_both] = values[:num_both]
+    num_common = min(count, len(values))
+    result[:num_common] = values[:num_common]
     result[positions] = others
     return result
 
 
-def _chosen(spans: Spans, which: npt.NDArray[np.intp] | Mask) -> Spans:
+def _select(spans: Spans, which: npt.NDArray[np.intp] | Mask) -> Spans:
     return Spans(spans.starts[which], spans.stops[which])

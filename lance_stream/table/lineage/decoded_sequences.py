@@ -1,7 +1,7 @@
-"""A cache of decoded sequences: every batch of a stream needs those of all fragments.
+"""A cache of decoded sequences, since every batch of a stream needs those of all fragments.
 
-A sequence is known by its bytes. Most of a manifest's bytes are sequences that do not change from
-version to version, though the messages of their fragments do, with each row that is deleted.
+The bytes of a sequence are the key. Most of a manifest's bytes are sequences that do not change
+from version to version, while the messages that contain them change with every deleted row.
 """
 
 from collections.abc import Callable
@@ -22,29 +22,29 @@ class _DecodedSequence(NamedTuple, Generic[S]):
 
 
 class DecodedSequences(Generic[S]):
-    """The sequences of one kind that were used last; safe for several threads.
+    """The most recently used sequences of one kind; safe for several threads.
 
     Args:
-        size_of: Returns about how many bytes of memory a decoded sequence takes.
-        room_bytes: How much memory they take at most.
+        size_of: Returns the approximate size in memory of a decoded sequence, in bytes.
+        max_bytes: The maximum size in memory of all cached sequences.
     """
 
-    def __init__(self, size_of: Callable[[S], int], room_bytes: int) -> None:
+    def __init__(self, size_of: Callable[[S], int], max_bytes: int) -> None:
         self._size_of = size_of
         self._cache = Cache[tuple[int, bytes], _DecodedSequence[S]](
-            room_bytes, lambda decoded: decoded.size
+            max_bytes, lambda decoded: decoded.size
         )
 
     def get_or_decode(self, data: bytes, decode: Callable[[bytes], S]) -> S:
-        """Return what the bytes mean; the caller must not change it.
+        """Return the decoded sequence, which the caller must not change.
 
         Args:
-            data: The bytes of a sequence. Few are decoded faster than looked up.
-            decode: Decodes them; what it raises is not kept.
+            data: The bytes of a sequence. A short one is decoded each time, which is faster.
+            decode: Decodes the bytes. Errors are not cached.
         """
         if len(data) < _MIN_BYTES:
             return decode(data)
-        # Hashing all of the bytes would take longer than comparing them with the likely ones.
+        # Hash only a sample: comparing all bytes with one candidate is faster than hashing them.
         middle = len(data) // 2
         key = len(data), data[:_SAMPLE] + data[middle : middle + _SAMPLE] + data[-_SAMPLE:]
         cached = self._cache.get(key)
@@ -55,5 +55,5 @@ class DecodedSequences(Generic[S]):
         return sequence
 
     def clear(self) -> None:
-        """Forget all sequences."""
+        """Remove all sequences."""
         self._cache.clear()

@@ -2,9 +2,9 @@
 
     row address    u64    fragment id << 32 | row offset
 
-The address of a row changes when an update or a compaction moves the row; its row id does not. The
-index maps the row ids of one version to addresses. It is built from the row id sequences of all
-fragments, without deleted rows, and only when rows are requested by id.
+The address of a row changes when an update or a compaction moves it; its row id does not. The index
+maps the row ids of one version to addresses. It is built from the row id sequences of all
+fragments, without deleted rows, when rows are first requested by id.
 
 Source: the specification of row ids, "Row Address" and "Row ID Index".
 """
@@ -20,11 +20,11 @@ from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.table.lineage.row_ids import MAX_MATERIALIZED, RowIdSequence
 
 NO_ADDRESS = np.uint64((1 << 64) - 1)
-"""Means no address; no row can have it."""
+"""No address: no row can have this one."""
 
 _OFFSET_BITS = np.uint64(32)
 _OFFSET_MASK = np.uint64((1 << 32) - 1)
-# A table with a slot for every id of the span is used up to this many slots per row.
+# The maximum number of slots per row in an array with one slot for every id in the span.
 _MAX_SLOTS_PER_ROW = 2
 
 
@@ -32,8 +32,8 @@ def pack_addresses(fragment_ids: int | RowIds, offsets: npt.ArrayLike) -> RowAdd
     """Return the addresses of the rows at some offsets, (n,) u64.
 
     Args:
-        fragment_ids: The fragment of all of them, or (n,) u64 the fragment of each.
-        offsets: (n,) their row offsets.
+        fragment_ids: The fragment id of all rows, or (n,) u64 one per row.
+        offsets: (n,) the row offsets.
     """
     high = np.asarray(fragment_ids, np.uint64) << _OFFSET_BITS
     packed: RowAddresses = np.asarray(offsets).astype(np.uint64) | high
@@ -41,18 +41,18 @@ def pack_addresses(fragment_ids: int | RowIds, offsets: npt.ArrayLike) -> RowAdd
 
 
 def unpack_addresses(addresses: npt.ArrayLike) -> tuple[npt.NDArray[np.uint32], RowIds]:
-    """Return the fragment ids, (n,) u32, and the row offsets, (n,) u64, of some addresses."""
+    """Return the fragment ids, (n,) u32, and the row offsets, (n,) u64, of addresses."""
     packed = np.asarray(addresses, np.uint64)
     return (packed >> _OFFSET_BITS).astype(np.uint32), packed & _OFFSET_MASK
 
 
 class FragmentRows(NamedTuple):
-    """A fragment's rows, for the index.
+    """The rows of a fragment, for the index.
 
     Attributes:
         fragment_id: The fragment's id.
-        row_ids: The row id of each physical row.
-        deleted: (n,) ascending offsets of the deleted rows; None if there are none.
+        row_ids: The row ids of the physical rows.
+        deleted: (n,) ascending offsets of the deleted rows; None without any.
     """
 
     fragment_id: int
@@ -61,7 +61,7 @@ class FragmentRows(NamedTuple):
 
 
 class RowIdIndex:
-    """The row address of each row id in one version of a table.
+    """Maps the row ids of one version of a table to row addresses.
 
     Args:
         fragments: All fragments of the version.
@@ -100,7 +100,7 @@ class RowIdIndex:
         self._fill(ids[: self.num_rows], addresses[: self.num_rows])
 
     def _fill(self, ids: RowIds, addresses: RowAddresses) -> None:
-        """Keep a table with a slot for each id where ids are dense, else a sorted list."""
+        """Build an array with a slot for every id if the ids are dense, else a sorted list."""
         self._addresses = addresses
         if not len(ids):
             return
@@ -111,21 +111,22 @@ class RowIdIndex:
             self._addresses = np.full(span, NO_ADDRESS, np.uint64)
             self._addresses[(ids - np.uint64(first)).astype(np.int64)] = addresses
             if int(np.count_nonzero(self._addresses != NO_ADDRESS)) != len(ids):
-                self._refuse_twins(np.sort(ids))
+                self._raise_duplicates(np.sort(ids))
             return
         if bool((ids[1:] < ids[:-1]).any()):
-            # Stable is the faster one here: ids stand in ascending runs, one a fragment.
+            # The stable sort is faster here: the ids are ascending runs, one per fragment.
             order = np.argsort(ids, kind="stable")
             ids, self._addresses = ids[order], addresses[order]
         if bool((ids[1:] == ids[:-1]).any()):
-            self._refuse_twins(ids)
+            self._raise_duplicates(ids)
         self._ids = ids
 
     @staticmethod
-    def _refuse_twins(sorted_ids: RowIds) -> None:
-        twins = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
+    def _raise_duplicates(sorted_ids: RowIds) -> None:
+        duplicates = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
         raise CorruptDataError(
-            f"{len(twins)} row ids belong to two live rows each, for example {int(twins[0])}: an "
+            f"{len(duplicates)} row ids belong to two live rows each, for example "
+            f"{int(duplicates[0])}: an "
             "older writer may have used a next_row_id that was too low"
         )
 
@@ -136,13 +137,13 @@ class RowIdIndex:
             row_ids: (n,) u64, in any order; an id may occur more than once.
 
         Returns:
-            (n,) addresses in the order of the ids, and (n,) whether there is such a live row; if
-            not, the address is `NO_ADDRESS`.
+            (n,) addresses in the order of the ids, `NO_ADDRESS` for an id without a live row; and
+            (n,) whether there is a live row.
         """
         targets = np.asarray(row_ids, np.uint64)
         positions: npt.NDArray[np.int64]
         if self._ids is None:
-            # Modulo 2^64: an id below the first becomes a slot far after the last.
+            # Modulo 2^64: an id below the first one becomes a slot far beyond the last.
             shifted = targets - np.uint64(self._first)
             is_there = shifted < np.uint64(len(self._addresses))
             positions = np.where(is_there, shifted, np.uint64(0)).astype(np.int64)

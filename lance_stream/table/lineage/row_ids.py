@@ -13,9 +13,9 @@ are five kinds of segments:
 Holes and arrays are stored as a base and u16 or u32 offsets to it, or as u64 values, all
 little-endian. An id occurs once in a sequence.
 
-A few stored bytes can claim any number of ids: a range of 20 bytes claims 2^63. The number of ids
-is known without materializing them, and has to be compared with the fragment's number of rows
-first.
+A few stored bytes can claim any number of ids: a range of 20 bytes can claim 2^63. The number of
+ids is known without materializing them, and must first be compared with the fragment's number of
+rows.
 
 Source:  rowids.proto, messages RowIdSequence, U64Segment, EncodedU64Array.
 Differs: The proto counts the bits of a bitmap from the most significant. Lance writes them from
@@ -40,7 +40,7 @@ from lance_stream.table.messages import wire
 
 MAX_PHYSICAL_ROWS = 1 << 32
 MAX_MATERIALIZED = 1 << 29
-"""How many ids are materialized at once; `slice` and `take` return parts of longer sequences."""
+"""The maximum number of ids in one array; `slice` and `take` return parts of longer sequences."""
 
 _MAX_U64 = (1 << 64) - 1
 _SEGMENT = 1
@@ -55,11 +55,11 @@ _MAX_LISTED = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """One or more range segments that follow one another.
+    """One or more consecutive range segments.
 
     Attributes:
         starts: (num_ranges,) u64, the first id of each range.
-        stops: (num_ranges,) u64, one past the last; never less than its start.
+        stops: (num_ranges,) u64, one past the last id of each range; not below its start.
     """
 
     starts: RowIds
@@ -76,11 +76,12 @@ class Ranges:
     def take(self, offsets: Positions) -> RowIds:
         """Return the ids at some offsets of the segment."""
         if len(self.starts) == 1:
-            near: RowIds = offsets.astype(np.uint64) + self.starts[0]
-            return near
+            ids: RowIds = offsets.astype(np.uint64) + self.starts[0]
+            return ids
+        # The range of each offset, and how many ids of it come at or after the offset.
         which = np.searchsorted(self.ends, offsets, side="right")
-        behind = (self.ends[which] - offsets).astype(np.uint64)
-        row_ids: RowIds = self.stops[which] - behind
+        num_after = (self.ends[which] - offsets).astype(np.uint64)
+        row_ids: RowIds = self.stops[which] - num_after
         return row_ids
 
     def to_array(self) -> RowIds:
@@ -89,7 +90,7 @@ class Ranges:
             return self.take(np.arange(len(self), dtype=np.int64))
         lengths = (self.stops - self.starts).astype(np.int64)
         first = self.ends - lengths
-        # Modulo 2^64: what is subtracted may be larger than the start.
+        # Modulo 2^64, because the offset of a range may be larger than its start.
         ids: RowIds = np.repeat(self.starts - first.astype(np.uint64), lengths)
         ids += np.arange(len(self), dtype=np.uint64)
         return ids
@@ -101,11 +102,14 @@ class Ranges:
         else:
             order = np.argsort(self.starts, kind="stable")
             starts = self.starts[order]
-        near = np.searchsorted(starts, ids, side="right") - 1
-        which = np.maximum(near, 0) if order is None else order[np.maximum(near, 0)]
-        is_there = (near >= 0) & (ids < self.stops[which])
-        behind = (self.stops[which] - np.where(is_there, ids, self.stops[which])).astype(np.int64)
-        offsets: Positions = np.where(is_there, self.ends[which] - behind, -1)
+        # The last range that starts at or before each id.
+        candidates = np.searchsorted(starts, ids, side="right") - 1
+        which = np.maximum(candidates, 0) if order is None else order[np.maximum(candidates, 0)]
+        is_there = (candidates >= 0) & (ids < self.stops[which])
+        num_after = (self.stops[which] - np.where(is_there, ids, self.stops[which])).astype(
+            np.int64
+        )
+        offsets: Positions = np.where(is_there, self.ends[which] - num_after, -1)
         return offsets
 
 
@@ -114,7 +118,7 @@ class RangeWithHoles:
     """The ids of a range that has few holes.
 
     Attributes:
-        start: The first id that the range may hold.
+        start: The first id of the range, unless it is a hole.
         stop: One past the last.
         holes: (num_holes,) u64, strictly ascending, within the range.
     """
@@ -128,7 +132,7 @@ class RangeWithHoles:
 
     def take(self, offsets: Positions) -> RowIds:
         """Return the ids at some offsets of the segment."""
-        # The number of ids before each hole; ascending, like the holes.
+        # The number of ids before each hole, ascending. Skip the holes at or before each offset.
         before = self.holes - np.uint64(self.start) - np.arange(len(self.holes), dtype=np.uint64)
         positions = offsets.astype(np.uint64)
         passed = np.searchsorted(before, positions, side="right").astype(np.uint64)
@@ -155,7 +159,7 @@ class RangeWithBitmap:
     """The ids of a range that has many holes.
 
     Attributes:
-        start: The first id that the range may hold.
+        start: The first id of the range, unless it is a hole.
         stop: One past the last.
         bitmap: ceil((stop - start) / 8) bytes, least significant bit first.
     """
@@ -166,7 +170,7 @@ class RangeWithBitmap:
 
     @cached_property
     def num_ids(self) -> int:
-        """How many bits are set."""
+        """The number of bits that are set."""
         return int(np.bitwise_count(np.frombuffer(self.bitmap, np.uint8)).sum(dtype=np.int64))
 
     def __len__(self) -> int:
@@ -189,7 +193,7 @@ class RangeWithBitmap:
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """RowIds listed individually; the sorted_array and array segments.
+    """Individually listed ids: sorted_array and array segments.
 
     Attributes:
         values: (num_ids,) u64.
@@ -215,7 +219,7 @@ class Values:
 
     @cached_property
     def _order(self) -> Positions | None:
-        """What sorts the ids; None if they ascend."""
+        """The permutation that sorts the ids; None if they ascend."""
         return None if _ascend(self.values) else np.argsort(self.values, kind="stable")
 
 
@@ -237,7 +241,7 @@ class RowIdSequence:
         """Return the sequence of the ids from `start` up to but not including `stop`.
 
         Raises:
-            InvalidInputError: They are not two u64 in this order.
+            InvalidInputError: They are not two u64 values in this order.
         """
         if not 0 <= start <= stop <= _MAX_U64:
             raise InvalidInputError(
@@ -248,7 +252,7 @@ class RowIdSequence:
 
     @classmethod
     def from_array(cls, ids: npt.ArrayLike) -> "RowIdSequence":
-        """Return the sequence of the given ids, u64."""
+        """Return the sequence of some ids, u64."""
         return cls((Values(np.asarray(ids, np.uint64)),))
 
     @classmethod
@@ -281,20 +285,20 @@ class RowIdSequence:
             and np.array_equal(self.to_array(), other.to_array())
         )
 
-    __hash__ = None  # type: ignore[assignment]  # how Python says it
+    __hash__ = None  # type: ignore[assignment]  # makes it unhashable
 
     def __repr__(self) -> str:
         return f"<{self.num_ids} row ids in {len(self.segments)} segments>"
 
     def to_array(self) -> RowIds:
-        """Return all ids as (num_rows,) u64. They are not row addresses and not offsets.
+        """Return all ids as (num_rows,) u64: neither row addresses nor offsets.
 
         Raises:
             UnsupportedFeatureError: There are more than 2^29.
         """
         if self.num_ids > MAX_MATERIALIZED:
             raise UnsupportedFeatureError(
-                f"a row id sequence of {self.num_ids} ids is not decoded at once; the limit is "
+                f"a sequence of {self.num_ids} row ids is too long for one array; the limit is "
                 f"{MAX_MATERIALIZED}"
             )
         if len(self.segments) == 1:
@@ -333,13 +337,15 @@ class RowIdSequence:
             InvalidInputError: The offsets are out of range.
         """
         if not 0 <= start <= stop <= self.num_ids:
-            raise InvalidInputError(f"rows {start} to {stop} are not among {self.num_ids}")
+            raise InvalidInputError(
+                f"the rows {start} to {stop} are not within the {self.num_ids} rows"
+            )
         return self.take(np.arange(start, stop, dtype=np.int64))
 
     def find(self, ids: npt.ArrayLike) -> Positions:
         """Return the row offsets of some ids.
 
-        Cheap for ranges, however long they are.
+        Ranges are not materialized, however long they are.
 
         Args:
             ids: (n,) u64, in any order.
@@ -363,12 +369,12 @@ class RowIdSequence:
 def decode_row_ids(data: bytes, num_rows: int | None = None) -> RowIdSequence:
     """Decode a RowIdSequence message.
 
-    Long ones are kept, because every batch of a stream asks for those of all fragments.
+    Long sequences are cached, because every batch of a stream needs those of all fragments.
 
     Args:
         data: The message.
         num_rows: The fragment's number of physical rows, including deleted ones; None in a
-            transaction, where only some rows may have an id yet.
+            transaction, in which only some rows may have an id.
 
     Raises:
         CorruptDataError: The bytes are not such a message, a segment breaks a rule of its kind,
@@ -377,7 +383,8 @@ def decode_row_ids(data: bytes, num_rows: int | None = None) -> RowIdSequence:
     sequence = _CACHE.get_or_decode(bytes(data), _decode)
     if num_rows is not None and sequence.num_ids != num_rows:
         raise CorruptDataError(
-            f"a fragment of {num_rows} rows has {sequence.num_ids} row ids: one for each is needed"
+            f"a fragment of {num_rows} rows has {sequence.num_ids} row ids, but must have one per "
+            "row"
         )
     return sequence
 
@@ -386,7 +393,9 @@ def _decode(data: bytes) -> RowIdSequence:
     message = wire.parse_message(rowids_pb2.RowIdSequence, data)
     sequence = RowIdSequence(decode_segments(message.segments))
     if sequence.num_ids > MAX_PHYSICAL_ROWS:
-        raise CorruptDataError(f"{sequence.num_ids} row ids are more than a fragment can have rows")
+        raise CorruptDataError(
+            f"a sequence has {sequence.num_ids} row ids, more than a fragment can have rows"
+        )
     if len(sequence.segments) > 1 and sequence.num_ids <= _MAX_LISTED:
         sequence = RowIdSequence.from_array(sequence.to_array())
     for segment in sequence.segments:
@@ -396,12 +405,12 @@ def _decode(data: bytes) -> RowIdSequence:
 
 
 _CACHE: Final = DecodedSequences[RowIdSequence](
-    lambda sequence: sum(map(_size_of, sequence.segments)), room_bytes=256 << 20
+    lambda sequence: sum(map(_size_of, sequence.segments)), max_bytes=256 << 20
 )
 
 
-def forget_row_ids() -> None:
-    """Forget the sequences that were decoded, as a new process would."""
+def clear_row_id_cache() -> None:
+    """Remove all cached sequences, so that a measurement starts like a new process."""
     _CACHE.clear()
 
 
@@ -420,38 +429,38 @@ def _size_of(segment: Segment) -> int:
 
 
 def decode_segments(messages: Iterable[rowids_pb2.U64Segment]) -> list[Segment]:
-    """Return the segments that messages describe; consecutive ones of a kind are combined.
+    """Decode segments; consecutive ones of the same kind are combined.
 
     Raises:
         CorruptDataError: A segment breaks a rule of its kind.
     """
     segments: list[Segment] = []
-    for kind, several in groupby(messages, lambda message: message.WhichOneof("segment")):
+    for kind, group in groupby(messages, lambda message: message.WhichOneof("segment")):
         if kind == "range":
             bounds = [
-                bound for segment in several for bound in (segment.range.start, segment.range.end)
+                bound for segment in group for bound in (segment.range.start, segment.range.end)
             ]
             pairs = np.array(bounds, np.uint64).reshape(-1, 2)
             segments.append(_ranges(pairs[:, 0], pairs[:, 1]))
         elif kind == "sorted_array":
-            segments += _decode_arrays([segment.sorted_array for segment in several], ascend=True)
+            segments += _decode_arrays([segment.sorted_array for segment in group], ascend=True)
         elif kind == "array":
-            segments += _decode_arrays([segment.array for segment in several], ascend=False)
+            segments += _decode_arrays([segment.array for segment in group], ascend=False)
         else:
-            segments += map(_decode_segment, several)
+            segments += map(_decode_segment, group)
     return segments
 
 
 def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
-    """Encode ids as a RowIdSequence message, the smallest that we know of.
+    """Encode ids as a RowIdSequence message, the smallest of several candidates.
 
     Args:
-        ids: A sequence, or (num_rows,) u64 ids in row order. The caller guarantees that each id
-            occurs once.
+        ids: A sequence, or (num_rows,) u64 ids in row order. The caller guarantees that they are
+            unique.
     """
     if isinstance(ids, RowIdSequence):
         if len(ids.segments) == 1 and isinstance(ids.segments[0], Ranges):
-            # The ranges of a new fragment stay ranges, however long: nothing is materialized.
+            # The range of a new fragment is not materialized, however long it is.
             only = ids.segments[0]
             if len(only.starts) == 1:
                 return _encode_ranges(only.starts, only.stops)
@@ -461,15 +470,16 @@ def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
     if not len(values):
         return b""
     if int(values.max()) == _MAX_U64:
-        # One past it does not fit in 64 bits, so no range can end there.
+        # The stop of a range with this id would not fit in 64 bits.
         return _frame(rowids_pb2.U64Segment(array=_encode_array(values)))
-    # Modulo 2^64, so that the comparison also holds where ids descend.
+    # Start a new range wherever ids are not consecutive; modulo 2^64 where they descend.
     breaks = np.flatnonzero(values[1:] - values[:-1] != 1) + 1
     firsts = np.concatenate(([0], breaks))
     stops = np.concatenate((breaks, [len(values)]))
     starts, ends = values[firsts], values[stops - 1] + np.uint64(1)
     if len(firsts) == 1:
         return _encode_ranges(starts, ends)
+    # Try to split the ids where they descend, around long ranges, and at multiples of 2^16.
     candidates: list[bytes] = []
     descents = np.flatnonzero(values[1:] <= values[:-1]) + 1
     is_long = stops - firsts >= _LONG_RUN
@@ -487,7 +497,7 @@ def encode_row_ids(ids: RowIdSequence | npt.ArrayLike) -> bytes:
 
 
 def _ends_of_spans(values: RowIds) -> Positions:
-    """Return where ids pass a multiple of 2^16: between two such positions, they fit in 16 bits."""
+    """Return the positions where ids pass a multiple of 2^16; ids in between fit in 16 bits."""
     spans = values >> np.uint64(16)
     return np.flatnonzero(spans[1:] != spans[:-1]) + 1
 
@@ -501,7 +511,7 @@ def _encode_ascending(values: RowIds) -> rowids_pb2.U64Segment:
     num_holes = span - len(values)
     size_of_array = len(values) * _width(span - 1)
     size_of_bitmap = -(-span // 8)
-    # Each hole lies between two ids, so its offset from the first hole is less than the span.
+    # A hole is between two ids, so its offset from the first hole is less than the span.
     size_of_holes = num_holes * _width(span - 1)
     smallest = min(size_of_array, size_of_bitmap, size_of_holes)
     if smallest == size_of_array:
@@ -554,7 +564,7 @@ def _encode_ranges(starts: RowIds, stops: RowIds) -> bytes:
 
 
 def _size_of_ranges(starts: RowIds, stops: RowIds) -> int:
-    # Tag and length of the segment, tag and length of the range; of a bound that is 0, nothing.
+    # Tag and length of the segment and of the range; tag and value of bounds other than 0.
     bounds = np.concatenate((starts, stops))
     return 4 * len(starts) + int((_varint_sizes(bounds) + 1)[bounds > 0].sum())
 
@@ -572,8 +582,8 @@ def _frame(segment: rowids_pb2.U64Segment) -> bytes:
 
 def _find_among(values: RowIds, targets: RowIds, order: Positions | None) -> Positions:
     positions = np.searchsorted(values, targets, sorter=order)
-    near = np.minimum(positions, len(values) - 1)
-    offsets: Positions = near if order is None else order[near]
+    candidates = np.minimum(positions, len(values) - 1)
+    offsets: Positions = candidates if order is None else order[candidates]
     return np.where(values[offsets] == targets, offsets, -1)
 
 
@@ -584,10 +594,10 @@ def _ascend(values: RowIds) -> bool:
 def _ranges(starts: RowIds, stops: RowIds) -> Ranges:
     if bool((starts > stops).any()):
         raise CorruptDataError("a range of row ids ends before it starts")
-    # Summed as floats first: the exact sum of lengths near 2^64 would wrap around.
+    # Sum as floats: an integer sum of lengths near 2^64 would wrap around.
     if float((stops - starts).astype(np.float64).sum()) > 2.0**62:
-        raise CorruptDataError("ranges of row ids hold more ids than a table can have rows")
-    holds_ids = stops > starts  # an empty range could hide the one that an id is in
+        raise CorruptDataError("ranges of row ids have more ids than a table can have rows")
+    holds_ids = stops > starts  # `find` might select an empty range
     return Ranges(starts[holds_ids], stops[holds_ids])
 
 
@@ -599,49 +609,52 @@ def _decode_segment(message: rowids_pb2.U64Segment) -> Segment:
         (holes,) = [array.values for array in _decode_arrays([holed.holes], ascend=False)]
         _check_ascending(holes, "the holes of a range of row ids")
         if len(holes) and not (holed.start <= holes[0] and holes[-1] < holed.end):
-            raise CorruptDataError("a hole lies outside its range of row ids")
+            raise CorruptDataError("a hole is outside of its range of row ids")
         return RangeWithHoles(holed.start, holed.end, holes)
     if kind == "range_with_bitmap":
         mapped = message.range_with_bitmap
         _check_span(mapped.start, mapped.end)
         span, bitmap = mapped.end - mapped.start, mapped.bitmap
         if len(bitmap) != -(-span // 8):
-            raise CorruptDataError(f"a bitmap of {len(bitmap)} bytes stands for {span} row ids")
+            raise CorruptDataError(
+                f"a bitmap of {len(bitmap)} bytes cannot describe {span} row ids"
+            )
         if span % 8 and bitmap[-1] >> span % 8:
             raise CorruptDataError("a bitmap of row ids has bits set past its end")
         return RangeWithBitmap(mapped.start, mapped.end, bitmap)
-    raise CorruptDataError("a segment of row ids is of an unknown kind")
+    raise CorruptDataError("a segment of row ids has an unknown kind")
 
 
 def _decode_arrays(
     messages: Sequence[rowids_pb2.EncodedU64Array], *, ascend: bool
 ) -> Iterator[Values]:
-    """Yield the ids of arrays that follow one another; those of one width together.
+    """Decode consecutive arrays; yield those of the same width together.
 
     Args:
         messages: The arrays.
-        ascend: Whether the ids of each have to ascend.
+        ascend: Whether the ids of every array must ascend.
     """
-    for kind, several in groupby(messages, lambda message: message.WhichOneof("array")):
-        parts = [_ARRAYS[kind](segment) for segment in several] if kind in _ARRAYS else None
+    for kind, group in groupby(messages, lambda message: message.WhichOneof("array")):
+        parts = [_ARRAYS[kind](segment) for segment in group] if kind in _ARRAYS else None
         if parts is None:
-            raise CorruptDataError("an array of row ids is of an unknown kind")
+            raise CorruptDataError("an array of row ids has an unknown kind")
         width = _WIDTHS[kind]
         for _, data in parts:
             if len(data) % width:
                 raise CorruptDataError(
-                    f"an array of row ids has {len(data)} bytes: not whole values"
+                    f"an array of row ids has {len(data)} bytes, which are not whole values"
                 )
         offsets = np.frombuffer(b"".join(data for _, data in parts), f"<u{width}")
         lengths = np.array([len(data) // width for _, data in parts], np.int64)
         bases = np.repeat(np.array([base for base, _ in parts], np.uint64), lengths)
         ids = offsets.astype(np.uint64) + bases
         if bool((ids < bases).any()):
-            raise CorruptDataError("an array of row ids goes beyond 64 bits")
+            raise CorruptDataError("an array of row ids has values beyond 64 bits")
         if ascend:
-            falls = np.flatnonzero(ids[1:] <= ids[:-1]) + 1
-            if not are_among(falls, np.cumsum(lengths)).all():
-                raise CorruptDataError("a sorted array of row ids do not ascend")
+            # Ids may descend only where another array starts.
+            descents = np.flatnonzero(ids[1:] <= ids[:-1]) + 1
+            if not are_among(descents, np.cumsum(lengths)).all():
+                raise CorruptDataError("the ids of a sorted array do not ascend")
         yield Values(ids)
 
 
@@ -657,7 +670,7 @@ def _check_span(start: int, stop: int) -> None:
     if start > stop:
         raise CorruptDataError("a range of row ids ends before it starts")
     if stop - start > 1 << 62:
-        raise CorruptDataError("a range of row ids holds more ids than a table can have rows")
+        raise CorruptDataError("a range of row ids has more ids than a table can have rows")
 
 
 def _check_ascending(values: Sequence[int] | RowIds, what: str) -> None:

@@ -2,15 +2,15 @@
 
 A sequence is a list of runs:
 
-    span       U64Segment   as many rows as the span has numbers
-    version    u64          of each of them
+    span       U64Segment   its number of values is the number of rows
+    version    u64          the version of these rows
 
-Runs are in physical row order, including deleted rows. A fragment without a sequence reads as
-version 1 for every row.
+Runs are in physical row order, including deleted rows. Without a sequence, all rows of a fragment
+have version 1.
 
 Source:  rowids.proto, messages RowDatasetVersionSequence and RowDatasetVersionRun.
-Differs: The span looks like offsets or row ids, but only the number of its members counts: after
-         a compaction spans restart and overlap.
+Differs: The values of a span look like offsets or row ids, but only their number matters: after a
+         compaction, spans restart and overlap.
 """
 
 from collections.abc import Iterable
@@ -34,23 +34,23 @@ FIRST_VERSION = 1
 
 
 class RowVersionSequence:
-    """One version for each physical row of a fragment, as runs.
+    """The versions of the physical rows of a fragment, as runs.
 
     Args:
-        lengths: (num_runs,) how many rows each run has.
-        versions: (num_runs,) the version of each run's rows.
+        lengths: (num_runs,) the numbers of rows of the runs.
+        versions: (num_runs,) the versions of the runs.
     """
 
     def __init__(self, lengths: npt.ArrayLike, versions: npt.ArrayLike) -> None:
         counts = np.asarray(lengths, np.int64).reshape(-1)
         stamps = np.asarray(versions, np.uint64).reshape(-1)
         if len(counts) != len(stamps) or bool((counts < 0).any()):
-            raise InvalidInputError("row versions need one length, not negative, for each version")
+            raise InvalidInputError("every row version needs a length, which is not negative")
         counts, stamps = counts[counts > 0], stamps[counts > 0]
-        # Adjacent runs of one version are merged.
-        begins = np.flatnonzero(np.concatenate(([True], stamps[1:] != stamps[:-1])))[: len(stamps)]
-        self.lengths: Positions = np.add.reduceat(counts, begins) if len(counts) else counts
-        self.versions: RowVersions = stamps[begins]
+        # Merge adjacent runs of the same version.
+        starts = np.flatnonzero(np.concatenate(([True], stamps[1:] != stamps[:-1])))[: len(stamps)]
+        self.lengths: Positions = np.add.reduceat(counts, starts) if len(counts) else counts
+        self.versions: RowVersions = stamps[starts]
 
     @classmethod
     def uniform(cls, num_rows: int, version: int) -> "RowVersionSequence":
@@ -59,10 +59,10 @@ class RowVersionSequence:
 
     @classmethod
     def from_array(cls, versions: npt.ArrayLike) -> "RowVersionSequence":
-        """Return the sequence of the given versions, one for each row."""
+        """Return the sequence of some versions, one per row."""
         stamps = np.asarray(versions, np.uint64)
-        begins = np.flatnonzero(np.concatenate(([True], stamps[1:] != stamps[:-1])))[: len(stamps)]
-        return cls(np.diff(np.concatenate((begins, [len(stamps)]))), stamps[begins])
+        starts = np.flatnonzero(np.concatenate(([True], stamps[1:] != stamps[:-1])))[: len(stamps)]
+        return cls(np.diff(np.concatenate((starts, [len(stamps)]))), stamps[starts])
 
     @classmethod
     def concat(cls, sequences: Iterable["RowVersionSequence"]) -> "RowVersionSequence":
@@ -92,7 +92,8 @@ class RowVersionSequence:
             and np.array_equal(self.versions, other.versions)
         )
 
-    __hash__ = None  # type: ignore[assignment]  # how Python says it
+    # makes it unhashable
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<{self.num_rows} row versions in {len(self.lengths)} runs>"
@@ -105,8 +106,8 @@ class RowVersionSequence:
         """
         if self.num_rows > MAX_MATERIALIZED:
             raise UnsupportedFeatureError(
-                f"{self.num_rows} row versions are not decoded at once; the limit is "
-                f"{MAX_MATERIALIZED}"
+                f"a sequence of {self.num_rows} row versions is too long for one array; the limit "
+                f"is {MAX_MATERIALIZED}"
             )
         return np.repeat(self.versions, self.lengths)
 
@@ -129,7 +130,9 @@ class RowVersionSequence:
             InvalidInputError: The offsets are out of range.
         """
         if not 0 <= start <= stop <= self.num_rows:
-            raise InvalidInputError(f"rows {start} to {stop} are not among {self.num_rows}")
+            raise InvalidInputError(
+                f"the rows {start} to {stop} are not within the {self.num_rows} rows"
+            )
         return self.take(np.arange(start, stop, dtype=np.int64))
 
     def without(self, offsets: npt.ArrayLike) -> "RowVersionSequence":
@@ -146,7 +149,7 @@ def decode_row_versions(data: bytes | None, num_rows: int) -> RowVersionSequence
     """Decode a RowDatasetVersionSequence message.
 
     Args:
-        data: The message; None if the fragment has none.
+        data: The message; None without one.
         num_rows: The fragment's number of physical rows, including deleted ones.
 
     Raises:
@@ -157,29 +160,29 @@ def decode_row_versions(data: bytes | None, num_rows: int) -> RowVersionSequence
     sequence, total = _CACHE.get_or_decode(bytes(data), _decode)
     if sequence is None or total != num_rows or num_rows > MAX_PHYSICAL_ROWS:
         raise CorruptDataError(
-            f"a fragment of {num_rows} rows has {total} row versions: one for each is needed"
+            f"a fragment of {num_rows} rows has {total} row versions, but must have one per row"
         )
     return sequence
 
 
 def _decode(data: bytes) -> tuple[RowVersionSequence | None, int]:
-    """Return the sequence, unless it has more rows than a fragment can have, and their number."""
+    """Return the sequence, or None if it has too many rows for a fragment, and its row count."""
     runs = _decode_runs(data) if len(data) >= _LONG_BYTES else None
     if runs is not None:
         return runs, runs.num_rows
     message = wire.parse_message(rowids_pb2.RowDatasetVersionSequence, data)
     lengths = [_length_of(run.span) for run in message.runs]
-    total = sum(lengths)  # of integers without a limit
+    total = sum(lengths)  # Python integers, which do not overflow
     if total > MAX_PHYSICAL_ROWS:
         return None, total
     return RowVersionSequence(lengths, [run.version for run in message.runs]), total
 
 
 def _decode_runs(data: bytes) -> RowVersionSequence | None:
-    """Return what a message means, without an object for each run; see `_encode_runs`.
+    """Decode a message without creating an object per run; see `_encode_runs`.
 
-    None if a span is anything but a short range, if there are more rows than a fragment can have,
-    or if the bytes are damaged: then the message has to be parsed.
+    Returns None if a span is not a short range, if there are more rows than a fragment can have, or
+    if the bytes are damaged. Then the message must be parsed.
     """
     runs = short_frames(data, _RUNS)
     if runs is None:
@@ -190,7 +193,7 @@ def _decode_runs(data: bytes) -> RowVersionSequence | None:
     if of_runs.is_odd.any() or (spans.starts < 0).any():
         return None
     ranges = walk(buffer, spans, (), (_SPAN_RANGE,)).spans[_SPAN_RANGE]
-    # Another field would follow the range or precede it: of several, the last counts.
+    # The range must be the only field of the span, of which the last one would count.
     if (ranges.starts != spans.starts + 2).any() or (ranges.stops != spans.stops).any():
         return None
     bounds = walk(buffer, ranges, (_RANGE_START, _RANGE_END))
@@ -203,23 +206,23 @@ def _decode_runs(data: bytes) -> RowVersionSequence | None:
 
 _LONG_BYTES: Final = 2048
 _RUNS, _RUN_SPAN, _RUN_VERSION, _SPAN_RANGE, _RANGE_START, _RANGE_END = 1, 1, 2, 1, 1, 2
-"""Numbers of fields: of a sequence, a run, its span, and the span's range."""
+"""Field numbers of a sequence, a run, its span, and the range of the span."""
 
 _CACHE: Final = DecodedSequences[tuple[RowVersionSequence | None, int]](
     lambda decoded: 0 if decoded[0] is None else 3 * decoded[0].lengths.nbytes,
-    room_bytes=64 << 20,
+    max_bytes=64 << 20,
 )
 
 
 def encode_row_versions(sequence: RowVersionSequence) -> bytes:
     """Encode a sequence as a RowDatasetVersionSequence message.
 
-    Every span starts at 0, as in the reference after a compaction: offsets would take half as many
-    bytes again.
+    Every span starts at 0, as in the reference after a compaction: offsets would take 50 % more
+    bytes.
     """
     if len(sequence.lengths) >= _MANY_RUNS and bool(sequence.versions.all()):
         data = _encode_runs(sequence.lengths.astype(np.uint64), sequence.versions)
-        # The next change decodes it, or a reader of this one does.
+        # Cache it for the reader of this version, or the writer of the next one.
         _CACHE.get_or_decode(data, lambda _: (sequence, sequence.num_rows))
         return data
     message = rowids_pb2.RowDatasetVersionSequence()
@@ -234,15 +237,15 @@ _MANY_RUNS: Final = 64
 _IN_FRAME: Final = 0x0A
 _END: Final = 0x10
 _VERSION: Final = 0x10
-"""Tags: of a run, its span and the range in that; of the range's end; of the run's version."""
+"""Tags of a run, its span and the range of the span; of the range's end; of the run's version."""
 
 
 def _encode_runs(lengths: RowVersions, versions: RowVersions) -> bytes:
-    """Return what a message serializes to, without an object for each run.
+    """Serialize a message without creating an object per run.
 
     Args:
-        lengths: (n,) how many rows each run has; none is 0.
-        versions: (n,) the version of each; none is 0, which a message omits.
+        lengths: (n,) the numbers of rows of the runs; none is 0.
+        versions: (n,) the versions of the runs; none is 0, which a message would omit.
     """
     ends, end_sizes = encode_varints(lengths)
     stamps, stamp_sizes = encode_varints(versions)
@@ -258,6 +261,7 @@ def _encode_runs(lengths: RowVersions, versions: RowVersions) -> bytes:
         _column(_VERSION, lengths),
         stamps,
     ]
+    # One row of bytes per run, in which varints are padded to the longest: drop the padding.
     table = np.concatenate(pieces, axis=1)
     is_used = np.ones(table.shape, np.bool_)
     for sizes, width, first in (

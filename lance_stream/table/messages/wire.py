@@ -1,13 +1,13 @@
-"""Messages as bytes: splits a message into its fields without understanding them.
+"""Splits a protobuf message into its fields without knowing its definition.
 
-A protobuf message is a row of fields, each
+A protobuf message is a sequence of fields, each
 
     tag      varint         field number << 3 | wire type
     body     by wire type   0: varint · 1: 8 bytes · 5: 4 bytes · 2: varint n, then n bytes
 
-with no order and no end mark: messages may be joined as bytes, and a later occurrence of a field
-wins (or is appended, if repeated). Therefore 20,000 fragments can be carried over without decoding
-one of them, and unknown fields can be kept as they are.
+in any order, and without an end mark. So messages can be joined as bytes; a later occurrence of a
+field replaces an earlier one, or is appended if the field is repeated. Therefore 20,000 fragments
+can be copied to the next version without decoding them, and unknown fields can be kept unchanged.
 
 Source:  the protobuf encoding guide.
 Differs: groups (wire types 3 and 4) are refused; no message of the format has any.
@@ -30,14 +30,14 @@ M = TypeVar("M", bound=Message)
 
 
 class WireField(NamedTuple):
-    """Where one field of a message is in the message's bytes.
+    """The position of one field in the bytes of a message.
 
     Attributes:
         number: The field's number.
         wire_type: 0, 1, 2 or 5.
-        start: Where its tag begins.
-        value_start: Where its value begins: after the tag, and after the length if it has one.
-        stop: One past its last byte.
+        start: The position of the tag.
+        value_start: The position of the value: after the tag, and after the length if there is one.
+        stop: One past the last byte.
     """
 
     number: int
@@ -48,7 +48,7 @@ class WireField(NamedTuple):
 
 
 def split_message(data: bytes) -> list[WireField]:
-    """Return where each top-level field of a message is, in order.
+    """Return the positions of the top-level fields of a message, in order.
 
     Raises:
         CorruptDataError: As `iterate_fields`.
@@ -57,12 +57,12 @@ def split_message(data: bytes) -> list[WireField]:
 
 
 def iterate_fields(data: bytes, position: int, end: int) -> Iterator[WireField]:
-    """Yield where each top-level field of a message is, in order.
+    """Yield the positions of the top-level fields of a message, in order.
 
     Args:
         data: Bytes that contain the message.
-        position: Where it begins.
-        end: One past its last byte.
+        position: The position of the message.
+        end: One past the last byte of the message.
 
     Raises:
         CorruptDataError: The bytes end within a field, a varint is longer than 10 bytes, or a tag
@@ -105,24 +105,24 @@ def iterate_fields(data: bytes, position: int, end: int) -> Iterator[WireField]:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the varint at a place and the position after it.
+    """Return the varint at a position, and the position after it.
 
     Raises:
-        CorruptDataError: The bytes end within it, or it does not fit in 64 bits.
+        CorruptDataError: The bytes end within the varint, or it does not fit in 64 bits.
     """
     end = len(data)
     if position < end and data[position] < 0x80:
         return data[position], position + 1
     value = shift = 0
-    for at in range(position, min(position + MAX_VARINT_BYTES, end)):
-        byte = data[at]
+    for index in range(position, min(position + MAX_VARINT_BYTES, end)):
+        byte = data[index]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if value >> 64:
                 break
-            return value, at + 1
+            return value, index + 1
         shift += 7
-    raise CorruptDataError(f"the varint at byte {position} of a message is damaged or cut short")
+    raise CorruptDataError(f"the varint at byte {position} of a message is damaged or truncated")
 
 
 def encode_varint(value: int) -> bytes:
@@ -143,17 +143,17 @@ def frame(number: int, body: bytes) -> bytes:
 
 
 def frame_start(number: int, size: int) -> bytes:
-    """Return what precedes the body of a length-delimited field: tag and length."""
+    """Return the start of a length-delimited field, before the body: tag and length."""
     return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(size)
 
 
 def join_frames(number: int, bodies: Collection[bytes]) -> bytes:
-    """Return one length-delimited field for each body, in order."""
+    """Return one length-delimited field per body, joined in order."""
     return b"".join(frame_parts(number, bodies))
 
 
 def frame_parts(number: int, bodies: Collection[bytes]) -> list[bytes]:
-    """Return what `join_frames` joins: bodies may be too large to be copied more than once."""
+    """Return the parts that `join_frames` joins, without copying the bodies."""
     tag = encode_varint(number << 3 | LENGTH_DELIMITED)
     parts: list[bytes] = []
     for body in bodies:
@@ -166,7 +166,7 @@ def parse_message(message_class: type[M], data: bytes) -> M:
     """Decode a message.
 
     Raises:
-        CorruptDataError: The bytes are not such a message.
+        CorruptDataError: The bytes are not a message of this class.
     """
     try:
         return message_class.FromString(data)
@@ -177,23 +177,23 @@ def parse_message(message_class: type[M], data: bytes) -> M:
 
 
 def serialize(message: Message) -> bytes:
-    """Return the bytes of a message; equal messages give equal bytes.
+    """Return the bytes of a message; they are equal for equal messages.
 
     Raises:
-        ValueError: The message is larger than protobuf can write, 2 GiB.
+        ValueError: The message is larger than 2 GiB, the limit of protobuf.
     """
     return message.SerializeToString(deterministic=True)
 
 
 def unknown_fields(message: Message, also: Collection[int] = ()) -> bytes:
-    """Return the bytes of the fields of a message that its definition does not have.
+    """Return the bytes of a message's fields that are not in its definition.
 
     Args:
         message: The message.
-        also: Numbers of defined fields that the caller does not know.
+        also: The numbers of defined fields that also count as unknown.
 
     Returns:
-        The unchanged fields, joined; empty for nearly every message.
+        The unchanged fields, joined; empty for almost all messages.
 
     Raises:
         CorruptDataError: A defined field has another wire type.
@@ -206,8 +206,8 @@ def unknown_fields(message: Message, also: Collection[int] = ()) -> bytes:
     for byte in (unknown[index] for index in range(len(unknown))):
         if byte.field_number in named:
             raise CorruptDataError(
-                f"field {byte.field_number} of a {message.DESCRIPTOR.name} message has the wire "
-                f"type {byte.wire_type}, which is not its own"
+                f"field {byte.field_number} of a {message.DESCRIPTOR.name} message has the wrong "
+                f"wire type {byte.wire_type}"
             )
     data = message.SerializeToString()
     numbers = set(named) - set(also)

@@ -23,12 +23,12 @@ _Pb: TypeAlias = transaction_pb2.Transaction
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Adds columns: replaces the schema and every fragment, with further data files.
+    """Adds columns: replaces the schema and all fragments, which have more data files.
 
     Attributes:
         fragments: All fragments of the table, with old and new data files.
         schema: The new schema.
-        preserves_nullability: The writer's promise that no column became less nullable.
+        preserves_nullability: The writer's promise that no column became non-nullable.
     """
 
     fragments: tuple[Fragment, ...]
@@ -113,7 +113,7 @@ class DataOverlay:
     """Overlays some fragments with new values of single cells.
 
     Attributes:
-        groups: Fragment ids, each with serialized DataOverlayFile messages, which are not read.
+        groups: Fragment ids with serialized DataOverlayFile messages, which are not read.
     """
 
     groups: tuple[tuple[int, tuple[bytes, ...]], ...]

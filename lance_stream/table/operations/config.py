@@ -1,4 +1,4 @@
-"""Config and metadata: entries are set, removed, or replaced as a whole.
+"""Operations on config and metadata: setting and removing entries, or replacing a map.
 
 Source:  transaction.proto, messages UpdateConfig and UpdateMap.
 """
@@ -14,7 +14,7 @@ _Pb: TypeAlias = transaction_pb2.Transaction
 
 @dataclass(frozen=True, slots=True)
 class MapUpdate:
-    """A change of a map from text to text.
+    """A change of a map from strings to strings.
 
     Attributes:
         entries: Keys with their new values; None removes the key. Later entries win.
@@ -30,14 +30,14 @@ class UpdateConfig:
     """Changes config, table metadata, schema metadata and field metadata.
 
     Attributes:
-        config: Change of the table's config.
-        table_metadata: Change of the table's metadata.
-        schema_metadata: Change of the schema's metadata.
-        field_metadata: By field id, the change of that field's metadata.
-        old_upserts: Config entries to set, by writers older than `config`.
+        config: The change of the table's config.
+        table_metadata: The change of the table's metadata.
+        schema_metadata: The change of the schema's metadata.
+        field_metadata: By field id, the change of the field's metadata.
+        old_upserts: Config entries to set; of writers older than `config`.
         old_delete_keys: Config keys to remove, likewise.
-        old_schema_metadata: The schema's new metadata, likewise.
-        old_field_metadata: By field id, its new metadata, likewise.
+        old_schema_metadata: The new metadata of the schema, likewise.
+        old_field_metadata: By field id, the field's new metadata, likewise.
     """
 
     config: MapUpdate | None = None

@@ -22,8 +22,8 @@ class BloomFilter:
     probability: float
 
     @property
-    def holds_anything(self) -> bool:
-        """Whether it reports every hash as contained."""
+    def contains_everything(self) -> bool:
+        """Whether the filter contains every hash."""
         return self.bitmap.count(0xFF) == len(self.bitmap)
 
 
@@ -33,8 +33,8 @@ class KeyExistenceFilter:
 
     Attributes:
         field_ids: The key columns.
-        key_hashes: A hash of each key, exactly; None if `bloom` is given.
-        bloom: The hashes, approximately; None if `key_hashes` are given.
+        key_hashes: The hashes of all keys; None if `bloom` is set.
+        bloom: The hashes as a Bloom filter; None if `key_hashes` is set.
     """
 
     field_ids: tuple[int, ...]
@@ -64,7 +64,7 @@ def key_filter_from_proto(message: _Pb.KeyExistenceFilter) -> KeyExistenceFilter
     """Return the key filter that a message describes.
 
     Raises:
-        CorruptDataError: It has neither hashes nor a bloom filter.
+        CorruptDataError: It has neither hashes nor a Bloom filter.
     """
     if message.HasField("exact"):
         return KeyExistenceFilter(
@@ -78,4 +78,4 @@ def key_filter_from_proto(message: _Pb.KeyExistenceFilter) -> KeyExistenceFilter
                 bloom.bitmap, bloom.num_bits, bloom.number_of_items, bloom.probability
             ),
         )
-    raise CorruptDataError("the key filter of an Update holds neither hashes nor a bloom filter")
+    raise CorruptDataError("the key filter of an Update has neither hashes nor a Bloom filter")

@@ -15,7 +15,7 @@ _Pb: TypeAlias = transaction_pb2.Transaction
 
 @dataclass(frozen=True, slots=True)
 class RewriteGroup:
-    """Some fragments, and the new ones with the same rows."""
+    """Some fragments, and those that replace them, with the same rows."""
 
     old_fragments: tuple[Fragment, ...]
     new_fragments: tuple[Fragment, ...]
@@ -26,10 +26,10 @@ class RewrittenIndex:
     """An index that was rewritten because its rows moved.
 
     Attributes:
-        old_id: Its previous uuid; 16 bytes.
+        old_id: The index's previous uuid; 16 bytes.
         new_id: Its new uuid; 16 bytes.
-        new_details: Type URL and bytes of its description; None when not stated.
-        new_index_version: Version of the index's own format.
+        new_details: The type URL and bytes of its description; None if old writers omitted it.
+        new_index_version: The version of the index's format.
         new_files: Its files, if the writer listed them.
     """
 
@@ -45,10 +45,10 @@ class Rewrite:
     """Moves rows to other fragments without changing them: a compaction.
 
     Attributes:
-        groups: Which fragments replace which.
-        rewritten_indices: Indices that were rewritten with them.
-        old_fragments: The same without groups, from old writers.
-        new_fragments: The same without groups, from old writers.
+        groups: Old fragments and those that replace them.
+        rewritten_indices: The indices that were rewritten together with the fragments.
+        old_fragments: All old fragments, of old writers, which did not write groups.
+        new_fragments: All new fragments, likewise.
     """
 
     groups: tuple[RewriteGroup, ...]

@@ -1,11 +1,11 @@
-"""The operations on a table: one class for each operation of the transaction message.
+"""The operations on a table: one class per operation of the transaction message.
 
 An operation is plain data: what its writer planned. `apply` derives the next version from it;
 `conflicts` decides which versions it may follow.
 
-`OPERATIONS` maps the message's oneof field names to the classes. Fragments in an operation have
-the ids of the version it was planned on; new ones have id 0, and get their ids when they are
-committed. Those of a Rewrite state the ids that they will have.
+`OPERATIONS` maps the field names of the message's oneof to the classes. Fragments in an operation
+have the ids of the version that it was planned on. New ones have the id 0, and get their ids when
+they are committed, except that those of a Rewrite already have reserved ids.
 
 Source:  transaction.proto, message Transaction, oneof operation.
 Differs: An operation that is not in the oneof is kept as `UnknownOperation`: it conflicts with
@@ -37,8 +37,8 @@ class UnknownOperation:
     """An operation of a later version of the format.
 
     Attributes:
-        field_number: Its number in the oneof.
-        raw: The field's bytes, tag and all.
+        field_number: The field's number in the oneof.
+        raw: The field's bytes, including the tag.
     """
 
     field_number: int
@@ -89,7 +89,7 @@ OPERATIONS: Mapping[str, type[SupportedOperation]] = MappingProxyType(
         "data_overlay": DataOverlay,
     }
 )
-"""Every operation of the format, by its field name in the transaction message."""
+"""All operations of the format, by their field names in the transaction message."""
 
 
 FIELD_NAMES: Mapping[type[SupportedOperation], str] = MappingProxyType(
@@ -98,7 +98,7 @@ FIELD_NAMES: Mapping[type[SupportedOperation], str] = MappingProxyType(
 
 
 def operation_name(operation: Operation) -> str:
-    """Return an operation's name for people, for example "Append" or "unknown (field 199)"."""
+    """Return an operation's name for messages, such as "Append" or "unknown (field 199)"."""
     if isinstance(operation, UnknownOperation):
         return f"unknown (field {operation.field_number})"
     return type(operation).__name__
@@ -121,12 +121,12 @@ def operation_from_proto(name: str, message: Any) -> SupportedOperation:
         message: The message.
 
     Raises:
-        BadDataError: A part of it is invalid or unknown.
+        BadDataError: A part of the message is invalid or unknown.
     """
     make: Callable[[Any], SupportedOperation] = OPERATIONS[name].from_proto
     operation = make(message)
     unknown = wire.unknown_fields(message)
     if unknown:
-        # The classes are frozen plain data: the one field that all have is set here once.
+        # The classes are frozen; set the field that all of them have here, once for all.
         object.__setattr__(operation, "unknown", unknown)
     return operation

@@ -53,9 +53,9 @@ class Delete:
     """Deletes rows.
 
     Attributes:
-        updated_fragments: Fragments of which some rows are deleted, with their new deletion files.
-        deleted_fragment_ids: Fragments of which all rows are deleted.
-        predicate: The condition that selected the rows, as text for people.
+        updated_fragments: Fragments with some deleted rows, with their new deletion files.
+        deleted_fragment_ids: Fragments whose rows are all deleted.
+        predicate: The condition that selected the rows, for information.
     """
 
     updated_fragments: tuple[Fragment, ...]
@@ -83,12 +83,12 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Creates a table, or replaces all its rows and its schema.
+    """Creates a table, or replaces all rows and the schema.
 
     Attributes:
         fragments: All rows of the new version.
-        schema: Its schema.
-        config_upserts: Config entries to set as well.
+        schema: The schema of the new version.
+        config_upserts: Config entries to set.
         initial_bases: Base paths of a new table.
     """
 
@@ -124,17 +124,18 @@ class Update:
     """Changes rows: an SQL update, or an upsert with inserts and deletes.
 
     Attributes:
-        removed_fragment_ids: Fragments without remaining rows.
+        removed_fragment_ids: Fragments whose rows were all moved or deleted.
         updated_fragments: Fragments with new deletion files or new column files.
-        new_fragments: Fragments with changed and inserted rows. Changed rows come first, and only
-            their row ids are stated; those of inserted rows are assigned on commit.
-        fields_modified: Ids of the columns that changed; empty if all may have.
+        new_fragments: Fragments with updated and inserted rows. Updated rows come first, and have
+            their row ids; those of inserted rows are assigned on commit.
+        fields_modified: The ids of the columns that changed; empty if any may have changed.
         compacted_sstables: Serialized messages of the write-ahead log, unchanged.
-        fields_for_preserving_frag_bitmap: Ids of the columns whose indices stay valid for the
-            new fragments.
+        fields_for_preserving_frag_bitmap: The ids of the columns that changed in moved rows.
+            Indices on other columns cover the new fragments, too.
         update_mode: How the new values were written.
-        inserted_rows: The keys of the inserted rows, if the writer keeps them unique.
-        updated_fragment_offsets: By fragment id, the offsets of its changed rows.
+        inserted_rows: The keys of the inserted rows, if they must be unique.
+        updated_fragment_offsets: By fragment id, the offsets of the rows that were changed in
+            place.
         updated_fragment_offset_bitmaps: The same as roaring bitmaps.
     """
 
@@ -173,13 +174,13 @@ class Update:
         """Return the operation that a message describes.
 
         Raises:
-            UnsupportedFeatureError: Its update mode is unknown.
+            UnsupportedFeatureError: The update mode is unknown.
         """
         try:
             update_mode = UpdateMode(int(message.update_mode))
         except ValueError as error:
             raise UnsupportedFeatureError(
-                f"an Update has the unknown mode {message.update_mode}; known modes are 0 and 1"
+                f"an Update has the unknown mode {message.update_mode}; only 0 and 1 are supported"
             ) from error
         return cls(
             removed_fragment_ids=tuple(message.removed_fragment_ids),

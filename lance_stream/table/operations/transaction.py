@@ -1,11 +1,11 @@
 """A transaction: an operation, the version it was planned on, and its writer's properties.
 
-A transaction file is the bare Transaction message, without header or end mark. The manifest of the
-version that the transaction created contains the same bytes (see `manifest`).
+A transaction file is a Transaction message, without header or end mark. The manifest of the version
+that the transaction created has a copy of it (see `manifest`).
 
 Source:  transaction.proto, message Transaction.
-Differs: An unknown field with a number from 100 to 199, without a known operation beside it, is an
-         operation: those numbers are reserved for operations.
+Differs: An unknown field with a number from 100 to 199 counts as an operation if there is no known
+         one: these numbers are reserved for operations.
 """
 
 from collections.abc import Mapping
@@ -30,11 +30,12 @@ _OPERATION_NUMBERS = range(100, 200)
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """An operation, and what its writer stated about it.
+    """An operation, with its read version and its writer's properties.
 
     Attributes:
-        read_version: The version that it was planned on; 0 for a table that does not exist yet.
-        uuid: Unique to this transaction, with hyphens.
+        read_version: The version that the operation was planned on; 0 for a table that does not
+            exist yet.
+        uuid: A uuid of the transaction, with hyphens.
         operation: The operation.
         tag: Unused.
         properties: The writer's properties.
@@ -53,7 +54,7 @@ def encode_transaction(transaction: Transaction) -> bytes:
     """Return the bytes of a transaction's message.
 
     Raises:
-        InvalidInputError: A number or text of it cannot be written.
+        InvalidInputError: A value of the transaction cannot be written.
     """
     operation = transaction.operation
     try:
@@ -83,7 +84,7 @@ def decode_transaction(data: bytes | bytearray | memoryview) -> Transaction:
     """Return the transaction that the bytes of a message describe.
 
     Raises:
-        CorruptDataError: The bytes are not such a message, or it has no operation.
+        CorruptDataError: The bytes are not a Transaction message, or it has no operation.
         UnsupportedFeatureError: A part of the operation is unknown.
     """
     message = wire.parse_message(transaction_pb2.Transaction, bytes(data))
@@ -107,7 +108,7 @@ def decode_transaction(data: bytes | bytearray | memoryview) -> Transaction:
 def operation_kind(data: bytes) -> type[SupportedOperation] | None:
     """Return the class of a transaction's operation without decoding it.
 
-    Decoding is costly: an upsert's operation lists the row ids of all rows that it changed.
+    Decoding is expensive: an upsert's operation has the row ids of all rows that it changed.
 
     Returns:
         The class; None if the operation is unknown, or if there is none.
@@ -137,5 +138,5 @@ def _split_off_operation(unknown: bytes) -> tuple[UnknownOperation, bytes]:
         else:
             rest.append(raw)
     if operation is None:
-        raise CorruptDataError("the transaction has no operation: it is damaged or cut short")
+        raise CorruptDataError("the transaction has no operation: it is damaged or truncated")
     return operation, b"".join(rest)

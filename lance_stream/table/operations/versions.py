@@ -39,7 +39,7 @@ class CreateIndex:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Makes an older version's rows and schema the newest."""
+    """Makes the rows and the schema of an older version the newest ones."""
 
     version: int
     unknown: bytes = b""
@@ -92,9 +92,9 @@ class Clone:
     """Creates a table from another table's version.
 
     Attributes:
-        is_shallow: Whether the files stay where they are.
+        is_shallow: Whether the clone refers to the other table's files instead of copying them.
         ref_version: The other table's version.
-        ref_path: Where the other table is.
+        ref_path: The location of the other table.
         ref_name: The other table's branch.
         branch_name: The branch that is created.
     """
@@ -130,7 +130,7 @@ class Clone:
 
 @dataclass(frozen=True, slots=True)
 class UpdateBases:
-    """Declares further base paths."""
+    """Declares more base paths."""
 
     new_bases: tuple[BasePath, ...]
     unknown: bytes = b""

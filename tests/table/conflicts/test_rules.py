@@ -5,7 +5,7 @@ import pytest
 from pyroaring import BitMap
 
 from lance_stream.errors import IncompatibleConflictError, RetryableConflictError
-from lance_stream.table.conflicts.rules import RULES, ConflictVerdict, check, judge
+from lance_stream.table.conflicts.rules import RULES, ConflictVerdict, check, verdict_on
 from lance_stream.table.fragments.fragment import DataFile, DeletionFile, DeletionFileType, Fragment
 from lance_stream.table.indices import IndexMetadata
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
@@ -168,7 +168,7 @@ def test_every_pair_of_operations_gets_a_verdict() -> None:
     """A rule that fails on an operation would surface only in a race."""
     assert ONE_OF_EACH.keys() == set(OPERATIONS.values())
     for ours, theirs in itertools.product(ONE_OF_EACH.values(), repeat=2):
-        assert isinstance(judge(ours, theirs), ConflictVerdict)
+        assert isinstance(verdict_on(ours, theirs), ConflictVerdict)
 
 
 # ours after theirs, as the reference was seen to do it (facts of the format, section 5)
@@ -218,7 +218,7 @@ def test_the_rules_equal_those_of_pylance(
     ours: Operation, theirs: Operation, verdict: ConflictVerdict
 ) -> None:
     """Writers of both must agree, or one overwrites what the other relies on."""
-    assert judge(ours, theirs) is verdict
+    assert verdict_on(ours, theirs) is verdict
 
 
 FINER = [
@@ -346,15 +346,15 @@ def test_rules_can_examine_the_operations(
     ours: Operation, theirs: Operation, verdict: ConflictVerdict
 ) -> None:
     """Whether two operations conflict can depend on their fragments, columns and keys."""
-    assert judge(ours, theirs) is verdict
+    assert verdict_on(ours, theirs) is verdict
 
 
 @pytest.mark.parametrize("operation", ONE_OF_EACH.values(), ids=lambda each: type(each).__name__)
 def test_unknown_operations_conflict_with_all(operation: Operation) -> None:
     """Nobody can tell what a later release's operation did to the rows."""
     unknown = UnknownOperation(199)
-    assert judge(operation, unknown) is NO
-    assert judge(unknown, operation) is NO
+    assert verdict_on(operation, unknown) is NO
+    assert verdict_on(unknown, operation) is NO
 
 
 def test_missing_transactions_conflict_with_all() -> None:
@@ -370,11 +370,11 @@ def test_conflicts_name_both_operations_and_the_version() -> None:
     """The user has to find the other writer."""
     ours = Transaction(7, "a", delete(0))
     with pytest.raises(
-        RetryableConflictError, match=r"Delete .* version 7, and Rewrite of version 9"
+        RetryableConflictError, match=r"Delete .* version 7, and the Rewrite of version 9"
     ) as retryable:
         check(ours, Transaction(8, "b", compact(0)), 9)
     assert retryable.value.version == 9
-    with pytest.raises(IncompatibleConflictError, match=r"after Restore of version 9"):
+    with pytest.raises(IncompatibleConflictError, match=r"after the Restore of version 9"):
         check(ours, Transaction(8, "b", RESTORE), 9)
     assert check(ours, Transaction(8, "b", APPEND), 9) is YES
     assert check(ours, Transaction(8, "b", delete(0)), 9) is REBASE

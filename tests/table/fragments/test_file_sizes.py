@@ -28,7 +28,7 @@ def test_sizes_agree_with_each_fragment(sizes: list[list[int]]) -> None:
     assert found.num_files.tolist() == [len(size) for size in sizes]
     assert found.num_bytes.tolist() == [min(sum(size), (1 << 63) - 1) for size in sizes]
     totals = [total_size(value.files) for value in made]
-    assert found.are_stated.tolist() == [total is not None for total in totals]
+    assert found.are_complete.tolist() == [total is not None for total in totals]
     if all(sum(size) < 1 << 63 for size in sizes):
         assert found.total == total_size([file for value in made for file in value.files])
 
