@@ -1,9 +1,10 @@
 """Threads that work ahead of the consumer of their results."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -23,3 +24,16 @@ def map_ahead(function: Callable[[T], U], items: Sequence[T], num_threads: int) 
         finally:
             for future in ahead:
                 future.cancel()
+
+
+_STATE: Final = threading.local()
+
+
+def mark_as_reader() -> None:
+    """Note that the calling thread is one of as many as there are cores, each reading rows."""
+    _STATE.is_reader = True
+
+
+def is_reader() -> bool:
+    """Return whether the calling thread is such a thread, and starts no more threads itself."""
+    return getattr(_STATE, "is_reader", False)

@@ -26,7 +26,7 @@ from lance_stream.read.page_cache import PageCache
 from lance_stream.read.selections import Selection
 from lance_stream.read.units import WorkUnit
 from lance_stream.storage.store import NUM_READERS
-from lance_stream.threads import map_ahead
+from lance_stream.threads import map_ahead, mark_as_reader
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -117,7 +117,7 @@ def read_ahead(
                 yield from _unless_empty(read.call())
             return
         reads = chain(first_reads, planned)
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-scan") as threads:
+    with ThreadPoolExecutor(num_threads, "lance-stream-scan", mark_as_reader) as threads:
         pending: deque[tuple[Future[pa.RecordBatch], int]] = deque()
         waiting_bytes = 0
         first_is_taken = num_threads <= NUM_READERS

@@ -42,6 +42,7 @@ from lance_stream.storage.store import (
     check_path,
     check_whole,
 )
+from lance_stream.threads import is_reader
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -76,7 +77,7 @@ _MAX_PATH_BYTES = 4096
 _JOINING = Joining(16 << 10, 1 << 20)
 # Buffers begin at a multiple of this, in the file and in memory alike; pages of data files do.
 _ALIGNMENT = 64
-# Above this, two threads are faster than one.
+# Above this, two threads are faster than one, unless other threads keep the cores busy.
 _PARALLEL_BYTES = 4 << 20
 _NUM_THREADS = min(4, os.cpu_count() or 1)
 
@@ -496,7 +497,7 @@ def _read_all(file: int, requests: Sequence[tuple[int, int]]) -> list[Buffer]:
     """Read every request into a separate buffer; large ones in several threads."""
     buffers = [_Target(start, stop) for start, stop in requests]
     total = sum(stop - start for start, stop in requests)
-    if total < _PARALLEL_BYTES or _NUM_THREADS == 1:
+    if total < _PARALLEL_BYTES or _NUM_THREADS == 1 or is_reader():
         for buffer in buffers:
             buffer.fill(file, buffer.start, buffer.stop)
     else:

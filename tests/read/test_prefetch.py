@@ -2,11 +2,16 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from lance_stream.byte_ranges import ByteRange
 from lance_stream.read.prefetch import BatchRead, read_ahead
+from lance_stream.storage import local_store
+from lance_stream.storage.local_store import LocalStore
 
 BATCH = pa.record_batch({"id": [1]})
 
@@ -38,3 +43,26 @@ def test_abandoned_reads_end_on_the_consumers_thread(ends_by: str) -> None:
     else:
         batches.close()  # type: ignore[attr-defined]  # it is a generator
     assert ended_on == [threading.current_thread()]
+
+
+def test_reading_threads_start_no_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of a scan keep all cores busy; more threads within each only take turns."""
+    started_by = []
+
+    class Threads(ThreadPoolExecutor):
+        def __init__(self, num_threads: int) -> None:
+            started_by.append(threading.current_thread())
+            super().__init__(num_threads)
+
+    monkeypatch.setattr(local_store, "_PARALLEL_BYTES", 1)
+    monkeypatch.setattr(local_store, "_NUM_THREADS", 2)
+    monkeypatch.setattr(local_store, "ThreadPoolExecutor", Threads)
+    store = LocalStore(str(tmp_path))
+    store.write("file", bytes(100))
+
+    def read() -> pa.RecordBatch:
+        (data,) = store.read_ranges("file", [ByteRange(0, 100)])
+        return pa.record_batch({"id": [len(data)]})
+
+    assert list(read_ahead(iter([BatchRead(read, 1)] * 3), 2)) == [read()] * 3
+    assert started_by == [threading.current_thread()]
