@@ -45,7 +45,8 @@ def create_index(life: Life, choose: Choices) -> None:
     name = choose.one_of("column", names)
     kind = choose.one_of("kind", kinds_for(line.now, name))
     kind_of_index = IndexConfig("btree", {"zone_size": kind}) if isinstance(kind, int) else kind
-    index_name = f"{name.replace('.', '_')}_{kind}"
+    column = line.now.column(name.partition(".")[0])  # renamed columns keep their indices
+    index_name = f"{name.replace('.', '_')}_{kind}_{0 if column is None else column.ident}"
     line.pylance().create_scalar_index(name, kind_of_index, name=index_name, replace=True)
     line.memory["indices"] = True
     line.advance(unchanged)

@@ -202,12 +202,15 @@ def merge(life: Life, choose: Choices) -> None:
     matched = condition if form == "conditional" else FORMS[form][0]
     rules = UpsertRules((KEY,), when_matched=matched, when_not_matched=FORMS[form][1])
     run = upsert_by_tasks if choose.happens("by_tasks", 0.2) else upsert_rows
+    rivals = ["configure", "compact", "delete", "update", "drop"]
+    if form != "update only":  # rows that others insert meanwhile are not updated, as by an update
+        rivals.append("upsert")
     line.write(
         choose,
         lambda ds: run(ds.table, data, rules),
         build,
         pylance=by_pylance if form != "insert some" else None,
-        rivals=("configure", "compact", "delete", "update", "drop", "upsert"),
+        rivals=rivals,
     )
 
 
