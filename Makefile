@@ -16,10 +16,8 @@ PYTEST       = -m pytest -q -n $(JOBS) --dist loadgroup --costs
 WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
 ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance keys row_updates upsert feed quarantine spark golden commit/test_manifest_stores_on_servers.py)
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
-HISTORIES   := histories faults.store_histories faults.replaced_histories \
-	faults.stateful_queries upsert.key_histories \
-	oracle.column_histories \
-	commit.group_histories
+HISTORIES   := histories faults.store_histories faults.stateful_queries upsert.key_histories \
+	oracle.column_histories
 MINUTES     ?= 10
 comma       := ,
 # Where nothing that it is made of has changed, an environment is left as it is.

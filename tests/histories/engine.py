@@ -27,6 +27,7 @@ MODULES = (
     "actions.indices",
     "actions.others",
     "actions.beside",
+    "actions.groups",
     "actions.threads",
     "actions.quarantine",
     "actions.derived",

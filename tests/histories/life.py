@@ -22,8 +22,9 @@ import pyarrow as pa
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.dataset import Dataset
-from lance_stream.errors import CommitConflictError, InvalidInputError
+from lance_stream.errors import CommitConflictError, InvalidInputError, NotFoundError
 from lance_stream.storage.local_store import LocalStore
+from lance_stream.table.version_marks import is_same_version
 from tests.histories.model import (
     ALL_KINDS,
     DERIVED_KINDS,
@@ -38,6 +39,7 @@ from tests.histories.model import (
     from_arrow,
     to_arrow,
 )
+from tests.histories.replacements import Copy, draw_replacement, files_of, replace_table
 from tests.histories.second_process import SecondProcess, second_process
 from tests.histories.steps import Choices, DoesNotFit
 from tests.histories.trouble import DiedError, dying
@@ -93,6 +95,9 @@ class Line:
         snapshots: Rows of versions by row id, as they were read and compared with the model.
         start: Versions through this one belong to the line that this one began from.
         twin: Writes the micro-batch that is being written, as a second driver of its stream does.
+        memory: What actions and checks note, by name.
+        files: The files of the table that took its place last.
+        replaced_columns: The columns of the table before.
     """
 
     life: "Life"
@@ -108,6 +113,8 @@ class Line:
     start: int = 0
     twin: Callable[[], None] = lambda: None
     memory: dict[str, Any] = field(default_factory=dict)
+    files: set[str] = field(default_factory=set)
+    replaced_columns: tuple[Column, ...] = ()
 
     @property
     def name(self) -> str:
@@ -230,8 +237,12 @@ class Line:
             return ["stale"]
         if chance < 0.93 or not rivals:
             return ["dies", dice.randrange(1, 30), dice.random() < 0.5]
+        if len(self.life.lines) > 1:
+            rivals = [rival for rival in rivals if rival != "replace"]
         rival = dice.choice(rivals)
         who, at = dice.choice(["we", "pylance"]), dice.choice([0, dice.randrange(1, 40)])
+        if rival == "replace":  # right before the commit nobody could notice it
+            at = max(at, 1)
         return ["beaten", rival, self.draw_rival(rival, dice), who, at]
 
     def draw_rival(self, rival: str, dice: random.Random) -> Any:
@@ -248,6 +259,8 @@ class Line:
                 return [self.life.draw_keys(dice, 5), dice.randrange(100)]
             case "configure" | "restore" | "drop":
                 return dice.randrange(100)
+            case "replace":
+                return draw_replacement(self, dice)
             case _:
                 return dice.choice([5, 1000])
 
@@ -274,22 +287,45 @@ class Line:
         with self._meanwhile(rival, build, committed):
             try:
                 ours(handle)
-            except CommitConflictError:
-                self.life.counts["conflicts"] += 1
-                return self.advance(unchanged, may_stay=True, look=look)
-            except InvalidInputError:
-                if rival.name != "drop":
+            except (CommitConflictError, InvalidInputError, NotFoundError) as error:
+                if rival.name == "replace" and "rival" in committed:
+                    return self._check_refused(error)
+                if isinstance(error, CommitConflictError):
+                    self.life.counts["conflicts"] += 1
+                elif rival.name == "drop" and isinstance(error, InvalidInputError):
+                    self.life.counts["refused beside a drop"] += 1
+                else:
                     raise
-                self.life.counts["refused beside a drop"] += 1
                 return self.advance(unchanged, may_stay=True, look=look)
+        if rival.name == "replace" and "rival" in committed and "ours" not in committed:
+            is_new = self.ours().version > self.newest
+            if is_new and not self.has_version_of(handle):
+                assert "looked" not in committed, "a commit to another table"
+                self.life.counts["replaced between the last look and the commit"] += 1
+                return replace_table(self, "new", [])
         if "ours" in committed or (rival.name == "twin" and "rival" in committed):
             return self.advance(unchanged, may_stay=True, look=look)
         return self.advance(build, look=look)
 
+    def _check_refused(self, error: Exception) -> None:
+        """Check that a verb which the table's replacement has stopped has left nothing."""
+        if isinstance(error, InvalidInputError) and self.now.columns == self.replaced_columns:
+            raise error
+        self.life.counts["refused by another table"] += 1
+        assert self.ours().version == self.newest
+        assert files_of(self) <= self.files, f"left: {files_of(self) - self.files}"
+        self.snapshot(self.newest)
+
+    def has_version_of(self, ds: Dataset) -> bool:
+        """Return whether the table has the very version that a handle has opened."""
+        if ds.version not in self.existing:
+            return False
+        return is_same_version(self.ours(ds.version).table.manifest, ds.table.manifest)
+
     @contextmanager
     def _meanwhile(self, rival: Rival, build: Build, committed: set[str]) -> Iterator[None]:
         """Let a rival write before a call of ours to the store, and note who has committed."""
-        publish = ObjectStoreLog.publish
+        publish, list_names = ObjectStoreLog.publish, LocalStore.list_names
         num_calls = 0
 
         def write() -> None:
@@ -298,6 +334,12 @@ class Line:
                 self.advance(build, look=False)
                 committed.add("ours")
             self.let_rival_write(rival)
+            committed.discard("looked")
+
+        def looking(store: LocalStore, folder: str, *arguments: Any) -> Any:
+            if folder == "_versions" and "rival" in committed:
+                committed.add("looked")
+            return list_names(store, folder, *arguments)
 
         def beaten(log: ObjectStoreLog, *arguments: Any, **named: Any) -> Any:
             if not committed and log.store.uri.rstrip("/").endswith(self.uri):
@@ -315,6 +357,7 @@ class Line:
             return call
 
         with ExitStack() as stack:
+            stack.enter_context(patch.object(LocalStore, "list_names", looking))
             if rival.at == 0:
                 stack.enter_context(patch.object(ObjectStoreLog, "publish", beaten))
             for name in STORE_CALLS if rival.at else ():
@@ -381,6 +424,10 @@ class Line:
                 self.advance(unchanged, may_stay=True, look=False)
             case "twin":
                 self.twin()
+            case "replace":
+                self.replaced_columns = self.now.columns
+                replace_table(self, *details)
+                self.files = files_of(self)
             case _:
                 write(lambda ds: ds.update_config({"rival": str(details)}))
                 self.advance(unchanged, look=False)
@@ -500,6 +547,7 @@ class Life:
         self.lines: list[Line] = []
         self.counts: Counter[str] = Counter()
         self.tags: dict[tuple[str, str], tuple[Line, int]] = {}
+        self.copies: list[Copy] = []
         self.origins: dict[int, int] = {}
         self.memory: dict[str, Any] = {}
         self.is_stable = True

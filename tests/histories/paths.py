@@ -51,7 +51,7 @@ PATHS: Mapping[str, Path] = {
     "lineage goes into a data file": Path("write.lineage_files:_write"),
     "lineage is read from a data file": Path("snapshot.files.hidden_columns:HiddenColumn._whole"),
     "an index serves a filter": Path("read.indices.candidates:candidate_rows", _something),
-    "rows are looked up by an index of row ids": Path("read.take:_is_worth_an_index", bool),
+    "rows are looked up by an index of row ids": Path("read.take:_should_index", bool),
     "a commit is rebased": Path("commit.rebasing:rebase_transaction"),
     "a compaction follows deletes": Path("maintenance.compaction.compact:_with_deleted_rows"),
     "a batch of the feed ends inside of a version": Path(

@@ -36,6 +36,26 @@ def test_rivals_may_precede_any_call(who: str) -> None:
 
 
 @pytest.mark.oracle
+def test_replaced_tables_get_no_foreign_commits() -> None:
+    """The new table has the location and version numbers of the one that the upsert planned on."""
+    num_refused = 0
+    for at in range(1, NUM_CALLS):
+        outcome = upsert_beside("replace", ["new", [{20: {"a": 0}}]], "we", at)
+        if outcome.error is not None:
+            raise outcome.error
+        num_refused += outcome.counts["refused by another table"]
+    assert num_refused > 5
+
+
+@pytest.mark.oracle
+def test_commits_to_another_table_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that takes each table for the one that it has opened commits to another one."""
+    monkeypatch.setattr("lance_stream.commit.same_table.is_same_version", lambda *_: True)
+    errors = [upsert_beside("replace", ["new", []], "we", at).error for at in range(1, NUM_CALLS)]
+    assert any(isinstance(error, AssertionError) for error in errors)
+
+
+@pytest.mark.oracle
 def test_revived_rows_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a rebase, the rows that a rival has deleted come back."""
     real = committer.check

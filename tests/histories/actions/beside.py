@@ -20,8 +20,14 @@ from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
 from tests.histories.actions.streams import upsert_by_tasks
-from tests.histories.life import Life, Line, in_list
-from tests.histories.model import KEY, State
+from tests.histories.life import Life, in_list
+from tests.histories.model import KEY
+from tests.histories.replacements import (
+    check_is_alone,
+    copy_table,
+    draw_replacement,
+    replace_table,
+)
 from tests.histories.steps import Choices, DoesNotFit, action
 from tests.keys.index.small_runs import restart
 from tests.upsert.histories.dimension_models import (
@@ -220,29 +226,29 @@ def blobs_in_structs(life: Life, choose: Choices) -> None:
 # --- tables made anew
 
 
-@action(weight=0.15)
-def recreate(life: Life, choose: Choices) -> None:
-    """The table is deleted and created again; a handle of the old one writes nothing."""
-    if len(life.lines) != 1:
-        raise DoesNotFit("branches and clones need the table")
-    line = life.lines[0]
+@action(weight=0.4)
+def keep_copy(life: Life, choose: Choices) -> None:
+    """A copy of the table, which may take its place later."""
+    copy_table(life.line(choose))
+
+
+@action(weight=0.3)
+def replace_by_another(life: Life, choose: Choices) -> None:
+    """Another table takes the place of the table; a handle of the old one writes nothing."""
+    line = life.line(choose)
     old, now = line.ours(), line.now
-    rows = life.fitting_rows(now, choose("rows", lambda dice: life.draw_new_rows(now, dice)))
-    required = {column.name for column in now.columns if column.is_required}
-    if any(not required <= values.keys() for values in rows.values()):
-        raise DoesNotFit("a required column")
+    data = now.table({key: now.shown(row) for key, row in now.rows.items()})
+    replacement = choose("replacement", lambda dice: draw_replacement(line, dice))
+    check_is_alone(line)
     shutil.rmtree(line.root)
-    shutil.rmtree(quarantine_uri(line.root), ignore_errors=True)
     later = PendingBatch.of("later", 3, "query")
     with pytest.raises(NotFoundError, match="first batch"):
         check_may_create(line.root, later.batch, late_start=False)
     check_may_create(line.root, later.batch, late_start=True)
-    new = Line(life, line.root)
-    life.lines[0] = new
-    life.tags.clear()
-    data = now.table(rows)
-    lance_stream.create_dataset(line.root, data, life.file_version, stable_row_ids=life.is_stable)
-    new.advance(lambda _, at: life.inserted(State(now.columns), rows, at))
+    replace_table(line, *replacement)
+    line.snapshot(line.newest)
+    if line.has_version_of(old):
+        return
     verbs = {
         "append": lambda: old.append(data),
         "compact": lambda: old.compact(3),
@@ -253,4 +259,6 @@ def recreate(life: Life, choose: Choices) -> None:
     verb = choose("verb", lambda dice: dice.choice([*verbs]))
     with suppress(TableReplacedError):
         verbs[verb]()
-    assert new.ours().version == new.newest, f"{verb} with a handle of the old table was committed"
+    assert line.ours().version == line.newest, (
+        f"{verb} with a handle of the old table was committed"
+    )

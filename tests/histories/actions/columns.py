@@ -169,7 +169,7 @@ def configure(life: Life, choose: Choices) -> None:
         lambda ds: ds.update_config(entries),
         unchanged,
         pylance=lambda ds: ds.update_config(entries),
-        rivals=("append", "delete"),
+        rivals=("append", "delete", "replace"),
     )
 
 

@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import pyarrow as pa
 
 import lance_stream
+from lance_stream.dataset import Dataset
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert as upsert_rows
+from lance_stream.verbs.jobs import commit_job, plan_job
+from lance_stream.write.fragments import write_fragments
 from tests.histories.actions.streams import upsert_by_tasks
 from tests.histories.life import Life, Line, in_list, unchanged
 from tests.histories.model import ALL_KINDS, KEY, SPECIAL_KINDS, State
@@ -77,13 +81,21 @@ def append(life: Life, choose: Choices) -> None:
     rows = choose("rows", lambda dice: life.draw_new_rows(line.now, dice))
     rows = life.fitting_new_rows(line.now, rows)
     data = line.now.table(rows)
+    is_by_job = choose.happens("by_job", 0.2)  # which opens the table itself
+    verb = append_by_job if is_by_job else Dataset.append
     line.write(
         choose,
-        lambda ds: ds.append(data),
+        lambda ds: verb(ds, data),
         lambda state, at: life.inserted(state, rows, at),
         pylance=lambda ds: lance.write_dataset(data, ds, mode="append"),
-        rivals=("delete", "configure", "compact", "drop"),
+        rivals=("delete", "configure", "compact", "drop", *([] if is_by_job else ["replace"])),
     )
+
+
+def append_by_job(ds: Dataset, data: pa.Table) -> None:
+    """Append rows as a batch job of Spark does, whose tasks write between plan and commit."""
+    job = plan_job(ds.uri, data.schema)
+    commit_job(job, write_fragments(data.to_batches(), job.target))
 
 
 @action(weight=2)
@@ -152,7 +164,7 @@ def upsert(life: Life, choose: Choices) -> None:
     rules = UpsertRules((KEY,), skip_unchanged=skips)
     run = upsert_by_tasks if choose.happens("by_tasks", 0.15) else upsert_rows
     is_whole = set(names) == set(now.names)
-    rivals = ["configure", "compact"]
+    rivals = ["configure", "compact", *(["replace"] if run is upsert_rows else [])]
     if not lacks:
         rivals += ["delete", "update", "upsert"]
         rivals += [] if skips else ["drop"]  # a row may differ in the dropped column alone
@@ -246,7 +258,7 @@ def delete(life: Life, choose: Choices) -> None:
         lambda ds: ds.delete(condition),
         lambda state, _: state.without(keys),
         pylance=lambda ds: ds.truncate_table() if truncates else ds.delete(condition),
-        rivals=("configure", "compact", "delete", "drop"),
+        rivals=("configure", "compact", "delete", "drop", "replace"),
     )
 
 
@@ -276,7 +288,7 @@ def update(life: Life, choose: Choices) -> None:
         lambda ds: ds.update({name: cast}, where=where),
         build,
         pylance=lambda ds: ds.update({name: cast}, where=where),
-        rivals=("configure", "compact", "delete"),
+        rivals=("configure", "compact", "delete", "replace"),
     )
 
 
@@ -359,5 +371,5 @@ def overwrite(life: Life, choose: Choices) -> None:
         lambda ds: ds.overwrite(data),
         build,
         pylance=lambda ds: lance.write_dataset(data, ds, mode="overwrite"),
-        rivals=("configure", "compact", "delete"),
+        rivals=("configure", "compact", "delete", "replace"),
     )

@@ -132,7 +132,9 @@ def batch(life: Life, choose: Choices) -> None:
 
     is_overwrite = mode == "overwrite"
     write_batch(line, choose, micro_batch, MODES[mode], data, build, is_overwrite=is_overwrite)
-    batches[app_id] = (number, mode, data, micro_batch)
+    if _is_last(line, micro_batch):
+        batches = line.memory.setdefault("batches", {})
+        batches[app_id] = (number, mode, data, micro_batch)
 
 
 def write_batch(
@@ -145,8 +147,11 @@ def write_batch(
     *,
     is_overwrite: bool,
 ) -> None:
-    """Write a batch, and if the process dies meanwhile, once more: then it is there once."""
-    before = line.newest
+    """Write a batch, and if the process dies meanwhile, once more: then it is there once.
+
+    Where another table takes the place of this one, the batch is not repeated.
+    """
+    before, memory = line.newest, line.memory
 
     def twin() -> None:
         line.life.second_process.run(lambda ds: write(ds.table, data, micro_batch), line.uri)
@@ -159,9 +164,11 @@ def write_batch(
         build,
         rivals=("configure",)
         if is_overwrite
-        else ("configure", "compact", "delete", "twin", "twin"),
+        else ("configure", "compact", "delete", "twin", "twin", "replace"),
         is_planned_on_handle=True,
     )
+    if line.memory is not memory:
+        return
     if choose.recorded["by"][0] in ("dies", "beaten") and not _is_last(line, micro_batch):
         assert line.newest <= before + 1
         write(line.ours().table, data, micro_batch)

@@ -58,7 +58,7 @@ def compact(life: Life, choose: Choices) -> None:
         pylance=lambda ds: ds.optimize.compact_files(
             target_rows_per_fragment=size, defer_index_remap=defers
         ),
-        rivals=("append", "delete", "configure", "drop"),
+        rivals=("append", "delete", "configure", "drop", "replace"),
     )
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import lance_stream
 from lance_stream.change_streams.change_stream import ChangeStream, FollowRules
 from lance_stream.change_streams.progress import parse_position
+from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.upsert.incoming import UpsertRules
 from tests.histories.actions.streams import upsert_by_tasks
@@ -101,6 +102,8 @@ def replica(life: Life, choose: Choices) -> None:
         },
     )
     following: Replica | None = line.memory.get("replica")
+    if line.memory.pop("is_replaced", False) and following is not None:
+        following = following_on(following, Limits(**limits))
     is_behind = following is not None and not line.existing.issuperset(
         range(following.reads() or line.newest + 1, line.newest + 1)
     )
@@ -118,6 +121,20 @@ def replica(life: Life, choose: Choices) -> None:
         pass
     assert following.reached.version == line.newest
     following.check()
+
+
+def following_on(replica: Replica, limits: Limits) -> Replica | None:
+    """Return a replica of a table that another one has replaced; None if it has to begin anew.
+
+    It continues if the other table has the very version that it has reached.
+    """
+    try:
+        replica.take(limits)
+    except (InvalidInputError, NotFoundError):
+        replica.line.life.counts["replacements noticed by a replica"] += 1
+        return None
+    replica.line.life.counts["replicas of replaced tables that continue"] += 1
+    return replica
 
 
 def columns_change(line: Line, following: Replica) -> bool:
