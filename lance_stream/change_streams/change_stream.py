@@ -2,15 +2,15 @@
 
     position ── advance, within the limits ──> position ── advance ──> position ...
                           │
-              units, read by threads: one batch, read while the caller processes the one before
+              units, read by threads: the next batch, while the caller processes the current one
 
-Batches end where Spark's stream would end them with the same limits (`feed.follower`), so a
-position means the same in both, and any batch can be read again from the position before it.
+With the same limits, batches end where those of Spark's stream end (`feed.following`), so a
+position has the same meaning in both, and any batch can be read again from its start position.
 
     exactly once     the caller stores `batch.position` together with its output, and passes it as
-                     `after` when it starts again
-    at least once    a consumer: the table stores the position of a batch once the caller asks for
-                     the next one
+                     `after` when it restarts
+    at least once    with a consumer: the table stores the position of a batch when the caller
+                     requests the next one
 """
 
 import asyncio
@@ -41,36 +41,37 @@ from lance_stream.table.version_marks import mark_of
 
 BATCH_ROWS: Final = 1 << 18
 BATCH_BYTES: Final = 128 << 20
-"""The maximum size of a batch, if the caller sets none."""
+"""The default maximum size of a batch."""
 
 DEFAULT_LIMITS: Final = Limits(rows=BATCH_ROWS, size_bytes=BATCH_BYTES)
 
-_LONGEST_WAIT: Final = 86400
-_NAP_SECONDS: Final = 0.1
+_MAX_POLL_SECONDS: Final = 86400
+_SLEEP_SECONDS: Final = 0.1
 
 T = TypeVar("T")
 
 _REMEDY: Final = (
-    "Follow the newest version from the position of the last batch: its columns are read from "
-    "there on"
+    "Follow the newest version from the position of the last batch: from there on, its columns "
+    "are read"
 )
 
 
 @dataclass(frozen=True)
 class FollowRules:
-    """What a caller wants to follow.
+    """The settings of a change stream.
 
     Attributes:
-        feed: What to give of each change.
+        feed: The settings of the feed.
         columns: Names or paths; None for all columns of the version that is followed.
         filter: A condition in SQL on the table's columns and the change columns; None for all rows.
         limits: The maximum size of a batch.
-        consumer: The name under which the table stores the position; None for none.
+        consumer: The name under which the table stores the position; None to store none.
         after: A position, or a version whose changes have been processed; None for the consumer's
-            position, or else the beginning.
-        snapshot: Whether the beginning is before the rows of the followed version, or after them.
+            position, or the beginning if there is none.
+        snapshot: Whether the stream begins with the rows of the followed version; otherwise it
+            begins with the changes after that version.
         wait: Whether to wait for new versions when all have been read; otherwise the stream ends.
-        poll_seconds: How often to look for a new version.
+        poll_seconds: The interval at which to look for a new version.
         fail_on_data_loss: Whether missing versions are an error.
     """
 
@@ -86,10 +87,10 @@ class FollowRules:
     fail_on_data_loss: bool = True
 
     def __post_init__(self) -> None:
-        """Check the numbers.
+        """Validate the settings.
 
         Raises:
-            InvalidInputError: One is out of range, or is not a number.
+            InvalidInputError: A setting is out of range, or has the wrong type.
         """
         limits = {
             "max_rows": self.limits.rows,
@@ -98,11 +99,13 @@ class FollowRules:
         }
         for name, limit in limits.items():
             if limit is not None and (as_number(limit) or 0) < 1:
-                raise InvalidInputError(f"{name} must be a whole number from 1, not {limit!r}")
+                raise InvalidInputError(
+                    f"{name} must be a whole number greater than 0, not {limit!r}"
+                )
         is_number = isinstance(self.poll_seconds, int | float)
-        if not is_number or not 0 < self.poll_seconds <= _LONGEST_WAIT:
+        if not is_number or not 0 < self.poll_seconds <= _MAX_POLL_SECONDS:
             raise InvalidInputError(
-                f"poll_seconds must be greater than 0 and at most {_LONGEST_WAIT}, not "
+                f"poll_seconds must be greater than 0 and at most {_MAX_POLL_SECONDS}, not "
                 f"{self.poll_seconds!r}"
             )
         if not isinstance(self.consumer, str | None):
@@ -118,10 +121,10 @@ class ChangeBatch:
     """Rows of the feed, and the position after them.
 
     Attributes:
-        rows: The table's columns, then `_change_type`, `_commit_version`, `_commit_timestamp`,
-            `_rowid`, `_row_created_at_version` and `_row_last_updated_at_version`. At least one
-            row.
-        position: A text that `Dataset.follow(after=...)` accepts; at most a few hundred characters
+        rows: At least one row, with the table's columns, then `_change_type`, `_commit_version`,
+            `_commit_timestamp`, `_rowid`, `_row_created_at_version` and
+            `_row_last_updated_at_version`.
+        position: A string for `Dataset.follow(after=...)`, of at most a few hundred characters
             unless columns were renamed.
     """
 
@@ -130,7 +133,7 @@ class ChangeBatch:
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return int(self.rows.num_rows)
 
 
@@ -139,19 +142,19 @@ _Read: TypeAlias = tuple[Position, pa.Table]
 
 
 async def _finished(future: "Future[Any]") -> None:
-    """Wait for a future, which goes on if the wait is canceled; raise its error."""
+    """Wait for a future and raise its error; canceling the wait does not cancel the future."""
     await asyncio.wait([asyncio.wrap_future(future)])
     future.result()
 
 
 class ChangeStream:
-    """An iterator, and an asynchronous iterator, of a table's rows and changes.
+    """An iterator, and an asynchronous iterator, over a table's rows and changes.
 
-    One thread at a time may use it. The next batch is read while the caller processes one.
+    Only one thread at a time may use it. While the caller processes a batch, the next one is read.
 
     Args:
-        table: The version whose columns, and perhaps rows, are followed.
-        rules: What the caller wants.
+        table: The version whose columns, and possibly rows, are followed.
+        rules: The settings.
 
     Raises:
         InvalidInputError: A column name, the condition or the position is invalid.
@@ -174,12 +177,12 @@ class ChangeStream:
         )
         self._refs = self._follower.refs
         self._progress = ConsumerProgress(rules.consumer, keeps_positions=True)
-        beginning = self._beginning(table)
-        self._columns = self._columns_from(table, beginning)
+        start = self._start_position(table)
+        self._columns = self._columns_from(table, start)
         with suppress(NotFoundError):  # cleaned up: the first batch reports the loss
-            beginning = self._with_columns(beginning)
-        self._position = beginning
-        # The position before which everything is processed: at first, where the stream begins.
+            start = self._with_columns(start)
+        self._position = start
+        # The position up to which the caller has processed the stream; at first, its beginning.
         self._unrecorded: Position | None = self._position
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="lance-stream-follow")
         self._next: Future[_Read | None] | None = None
@@ -203,7 +206,7 @@ class ChangeStream:
             if batch is not None:
                 return batch
             if was_ahead or self._next is not None:
-                continue  # read before this call, or there was no row that meets the condition
+                continue  # the batch was read earlier, or no row meets the condition
             if not self._rules.wait:
                 break
             self._closed.wait(self._rules.poll_seconds)
@@ -214,9 +217,9 @@ class ChangeStream:
         return self
 
     async def __anext__(self) -> ChangeBatch:
-        """Do as `__next__`, while other coroutines run.
+        """Do the same as `__next__` without blocking other coroutines.
 
-        If it is canceled, no batch is lost: the next call returns it.
+        If the call is canceled, the next call returns its batch.
         """
         while not self._closed.is_set():
             was_ahead = self._next is not None
@@ -240,7 +243,7 @@ class ChangeStream:
         clock = asyncio.get_running_loop().time
         end = clock() + self._rules.poll_seconds
         while not self._closed.is_set() and clock() < end:
-            await asyncio.sleep(min(_NAP_SECONDS, self._rules.poll_seconds))
+            await asyncio.sleep(min(_SLEEP_SECONDS, self._rules.poll_seconds))
 
     def __enter__(self) -> "ChangeStream":
         """Return the stream."""
@@ -252,11 +255,11 @@ class ChangeStream:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the stream; the batch that is being processed is not recorded."""
+        """Close the stream; the current batch is not recorded as processed."""
         self.close()
 
     def close(self) -> None:
-        """Stop reading. A caller that waits for the next batch gets none; repeating is harmless."""
+        """Stop reading, and end the iteration of a caller that waits for a batch. Idempotent."""
         self._closed.set()
         self._reader.shutdown(wait=False, cancel_futures=True)
 
@@ -269,11 +272,11 @@ class ChangeStream:
 
     @property
     def position(self) -> str:
-        """The position after the batch that was returned last; at first, where the stream began."""
+        """The position after the last returned batch; at first, the beginning of the stream."""
         return position_text(self._position)
 
     def lag(self) -> Lag:
-        """Return how far that position is behind the newest version."""
+        """Return the distance of `position` from the newest version."""
         return self._run(self._lag)
 
     def _lag(self) -> Lag:
@@ -281,15 +284,15 @@ class ChangeStream:
         return self._follower.lag(self._position)
 
     def commit(self) -> None:
-        """Record the returned batches as processed now, not when the next one is requested.
+        """Record the returned batches as processed now, rather than with the next request.
 
         Raises:
             InvalidInputError: The stream has no consumer.
         """
         if self._rules.consumer is None:
             raise InvalidInputError(
-                "the stream has no consumer to record progress for: pass consumer='name' to "
-                "follow, or store the batch's position with your output and pass it as after=..."
+                "the stream has no consumer whose progress could be recorded: pass consumer='name' "
+                "to follow, or store the batch's position with your output and pass it as after=..."
             )
         self._run(self._record)
 
@@ -301,7 +304,7 @@ class ChangeStream:
                 self._unrecorded = None
 
     def _submit(self, function: Callable[..., T], *arguments: object) -> "Future[T]":
-        """Let the reader's thread call a function: all that reads or records is in one order.
+        """Call a function on the reader's thread, so that reads and records are in order.
 
         Raises:
             CancelledError: The stream has been closed.
@@ -312,14 +315,14 @@ class ChangeStream:
             raise CancelledError from None
 
     def _run(self, function: Callable[[], T]) -> T:
-        """Return what a function returns; in a closed stream, nothing else uses its state."""
+        """Call a function on the reader's thread, or directly if the stream is closed."""
         try:
             future = self._submit(function)
         except CancelledError:
             return function()
         return future.result()
 
-    def _beginning(self, table: TableVersion) -> Position:
+    def _start_position(self, table: TableVersion) -> Position:
         rules, after = self._rules, self._rules.after
         if isinstance(after, str):
             return parse_position(after)
@@ -341,7 +344,7 @@ class ChangeStream:
         return self._follower.position_after(after)
 
     def _columns_from(self, table: TableVersion, position: Position) -> FeedColumns:
-        """Return the columns, which a resumed stream follows from where it was."""
+        """Return the columns of the stream; a resumed stream keeps those of its position."""
         columns = self._selection.columns
         if position.columns is None:
             return columns
@@ -354,18 +357,18 @@ class ChangeStream:
     # --- reading
 
     def _request(self) -> Future[_Read | None]:
-        """Return the read of the next batch, which may have begun."""
+        """Return the read of the next batch, starting it if necessary."""
         if self._next is None:
             self._next = self._submit(self._read_after, self._position)
         return self._next
 
     def _accept(self, request: Future[_Read | None]) -> ChangeBatch | None:
-        """Return the batch of a read; None if nothing is new, or no row meets the condition."""
+        """Return the batch of a read; None if it has no rows."""
         self._next = None
-        read = request.result()
-        if read is None:
+        batch = request.result()
+        if batch is None:
             return None
-        self._position, rows = read
+        self._position, rows = batch
         self._unrecorded = self._position
         with suppress(CancelledError):
             self._request()

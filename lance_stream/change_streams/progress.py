@@ -1,12 +1,12 @@
 """A reader's progress, stored with the table under the name of a consumer.
 
-The table records the last version that the reader has finished: cleanup keeps it and all later
-ones. Until then, cleanup must also keep the reader's first version: the version of the snapshot, or
-version 1 if the reader starts before it. A tag of another kind holds that version, and is removed
-with the first record (see `maintenance.consumers`).
+The table records the last version that the reader has finished; cleanup keeps that version and all
+later ones. Until the first record, cleanup must keep the version at which the reader starts: the
+version of its snapshot, or version 1 if it starts before the first version. A tag of another kind
+protects that version, and is removed with the first record (see `maintenance.consumers`).
 
-Spark's streams keep their exact positions in checkpoints. A reader without a checkpoint stores them
-with the table as well.
+Spark's streams store exact positions in their checkpoints. A reader without a checkpoint stores
+them with the table.
 """
 
 import json
@@ -29,15 +29,15 @@ _log = logging.getLogger(__name__)
 
 
 def position_text(position: Position) -> str:
-    """Return a position as text."""
+    """Return a position as a string."""
     return json.dumps(to_offset(position))
 
 
 def parse_position(text: str) -> Position:
-    """Parse the text of a position.
+    """Parse the string form of a position.
 
     Raises:
-        CorruptDataError: It is not one.
+        CorruptDataError: It is not a position.
         UnsupportedFeatureError: A newer release of lance-stream wrote it.
     """
     try:
@@ -55,30 +55,30 @@ class ConsumerProgress:
     """The progress of one reader.
 
     Args:
-        consumer: The name; None for a reader whose progress is not stored.
-        keeps_positions: Whether to store exact positions, and not only versions.
+        consumer: The name of the consumer; None to store no progress.
+        keeps_positions: Whether to store exact positions in addition to versions.
     """
 
     def __init__(self, consumer: str | None, *, keeps_positions: bool = False) -> None:
         self._consumer = consumer
         self._keeps_positions = keeps_positions
-        self._noted: tuple[int, str | None] = (0, None)
+        self._recorded: tuple[int, str | None] = (0, None)
         self._protected_version = 0
 
     def read(self, refs: Refs) -> int | None:
-        """Return the last version that the consumer has finished; None if there is none."""
+        """Return the last version that the consumer has finished; None without a record."""
         return None if self._consumer is None else read_progress(refs, self._consumer)
 
     def read_position(self, refs: Refs) -> Position | None:
-        """Return the position that the consumer has stored; None if there is none."""
+        """Return the position that the consumer has stored; None without a record."""
         text = None if self._consumer is None else read_position(refs, self._consumer)
         return None if text is None else parse_position(text)
 
     def record_position(self, refs: Refs, position: Position) -> None:
-        """Record that everything up to a position has been finished."""
+        """Record that the reader has finished everything up to a position."""
         text = position_text(position) if self._keeps_positions else None
         progress = (position.version, text)
-        if self._consumer is None or position.version == 0 or progress == self._noted:
+        if self._consumer is None or position.version == 0 or progress == self._recorded:
             return
         if position.is_snapshot:
             if text is not None:
@@ -88,24 +88,24 @@ class ConsumerProgress:
         try:
             record_progress(refs, self._consumer, position.version, position=text)
         except NotFoundError as error:
-            # No data is lost: the reader needs only the versions after it.
-            _log.warning("the progress of the consumer %r is not stored: %s", self._consumer, error)
-        if self._protected_version or not self._noted[0]:
+            # No data is lost: the reader only needs later versions.
+            _log.warning("could not store the progress of consumer %r: %s", self._consumer, error)
+        if self._protected_version or not self._recorded[0]:
             release_beginning(refs, self._consumer)
-        self._noted, self._protected_version = progress, 0
+        self._recorded, self._protected_version = progress, 0
 
     def protect_versions(self, refs: Refs, start: Position, end: Position) -> None:
-        """Protect the version that a batch reads until a first version has been finished.
+        """Protect the version at which the reader starts, until it has finished a version.
 
         Args:
-            refs: The table's, or its branch's.
+            refs: The references of the table or branch.
             start: The start of the batch.
-            end: Its end; the version of a snapshot.
+            end: The end of the batch.
         """
         version = end.version if start.is_snapshot else int(start.version == 0)
         if self._consumer is None or version in (0, self._protected_version):
             return
-        # If it is missing already, planning the batch raises the error.
+        # If the version is already missing, planning the batch raises the error.
         is_resumed = self._keeps_positions and start.is_snapshot and start.num_delivered
         text = position_text(start) if is_resumed else None
         with suppress(NotFoundError):

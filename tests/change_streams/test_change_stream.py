@@ -47,7 +47,7 @@ def read(stream: ChangeStream) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("max_rows", [1, 2, 7, 1000])
 def test_batches_add_up_to_the_feed(ds: Dataset, max_rows: int) -> None:
-    """Limits cut the feed into batches, and change neither its rows nor their order."""
+    """Limits split the feed into batches without changing its rows or their order."""
     stream = ds.follow(after=0, wait=False, max_rows=max_rows)
     batches = [batch.rows for batch in stream]
     assert max(batch.num_rows for batch in batches) <= max_rows
@@ -55,7 +55,7 @@ def test_batches_add_up_to_the_feed(ds: Dataset, max_rows: int) -> None:
 
 
 def test_a_snapshot_precedes_later_changes(ds: Dataset) -> None:
-    """Without a position the rows of the version come first, and no change is lost after them."""
+    """Without a position, the rows of the version come first, and then all later changes."""
     stream = ds.follow(wait=False, max_rows=4)
     first = next(stream)
     newer = ds.append(rows(30))
@@ -67,14 +67,14 @@ def test_a_snapshot_precedes_later_changes(ds: Dataset) -> None:
 
 
 def test_following_may_begin_after_this_version(ds: Dataset) -> None:
-    """A service that has loaded a version wants what comes after it, and not its rows again."""
+    """A service that has loaded a version needs the later changes, without its rows again."""
     stream = ds.follow(snapshot=False, wait=False)
     newer = ds.append(rows(30))
     assert read(stream) == changes_after(newer, ds.version)
 
 
 def test_every_position_resumes_exactly_there(ds: Dataset) -> None:
-    """A caller that stores positions with its output gets each row once, wherever it stops."""
+    """A caller that stores positions with its output gets each row once, wherever it stopped."""
     ds = ds.update({"x": "x + 1"})
     batches = list(ds.follow(wait=False, max_rows=3, after=0))
     whole = [row for batch in batches for row in batch.rows.to_pylist()]
@@ -85,7 +85,7 @@ def test_every_position_resumes_exactly_there(ds: Dataset) -> None:
 
 
 def test_positions_survive_later_commits_and_compactions(ds: Dataset) -> None:
-    """Versions do not change, so a position inside one means the same after any later commit."""
+    """Versions do not change, so a position inside one stays valid after later commits."""
     batches = list(ds.follow(wait=False, max_rows=3, after=0))
     rest = [row for batch in batches[2:] for row in batch.rows.to_pylist()]
     newer = ds
@@ -96,7 +96,7 @@ def test_positions_survive_later_commits_and_compactions(ds: Dataset) -> None:
 
 
 def test_a_consumer_repeats_an_unfinished_batch(ds: Dataset) -> None:
-    """The batch that was being processed when the program died was perhaps not stored."""
+    """The output of the batch that was being processed may not have been stored."""
     with ds.follow("trainer", wait=False, max_rows=4) as stream:
         next(stream)
         second = next(stream)
@@ -109,7 +109,7 @@ def test_a_consumer_repeats_an_unfinished_batch(ds: Dataset) -> None:
 
 
 def test_a_consumer_stores_positions_inside_versions(ds: Dataset) -> None:
-    """A large version would otherwise be repeated as a whole after each restart."""
+    """Otherwise a large version would be repeated as a whole after each restart."""
     ds.follow("trainer", snapshot=False, wait=False).close()
     with ds.follow("trainer", after=ds.version, wait=False) as stream:
         assert list(stream) == []
@@ -122,7 +122,7 @@ def test_a_consumer_stores_positions_inside_versions(ds: Dataset) -> None:
 
 
 def test_a_consumer_begins_at_its_first_start(ds: Dataset) -> None:
-    """What is committed between the first two runs of a program must not be lost to it."""
+    """Changes that are committed between the first two runs must not be lost."""
     assert read(ds.follow("service", snapshot=False, wait=False)) == []
     newer = ds.append(rows(60)).append(rows(61))
     newer.cleanup(retain_versions=1)
@@ -131,7 +131,7 @@ def test_a_consumer_begins_at_its_first_start(ds: Dataset) -> None:
 
 
 def test_cleanup_keeps_what_a_consumer_needs(ds: Dataset) -> None:
-    """Versions that a consumer has yet to read must survive a cleanup, the snapshot's too."""
+    """A cleanup must keep the versions that a consumer has not read, including the snapshot's."""
     with ds.follow("trainer", wait=False, max_rows=2) as stream:
         next(stream)
         newer = ds.append(rows(40)).append(rows(41))
@@ -144,7 +144,7 @@ def test_cleanup_keeps_what_a_consumer_needs(ds: Dataset) -> None:
 
 
 def test_missing_versions_are_an_error(ds: Dataset) -> None:
-    """What a version changed is unknown once it has been cleaned up: silence would lose rows."""
+    """The changes of a cleaned-up version are unknown, so skipping it would lose rows."""
     position = next(ds.follow(wait=False, max_rows=1000)).position
     newer = ds.append(rows(40)).delete("id = 40").append(rows(41))
     newer.cleanup(retain_versions=1)
@@ -155,7 +155,7 @@ def test_missing_versions_are_an_error(ds: Dataset) -> None:
 
 
 def test_a_filter_skips_batches_without_matches(ds: Dataset) -> None:
-    """A caller of a selective filter sees matching rows only, and its consumer still advances."""
+    """The caller only gets batches with matching rows, but its consumer still advances."""
     stream = ds.follow(
         "rare", after=0, wait=False, max_rows=2, columns=["id"], filter="x = 2 AND id < 20"
     )
@@ -170,7 +170,7 @@ def test_a_filter_skips_batches_without_matches(ds: Dataset) -> None:
 
 
 def test_lost_columns_stop_the_stream(ds: Dataset) -> None:
-    """A batch cannot have a column that its version lacks; its reader has to know."""
+    """A batch cannot have a column that its version does not have."""
     with ds.follow(wait=False, snapshot=False) as stream:
         newer = ds.drop_columns(["x"])
         newer = newer.append(pa.table({"id": pa.array([50], pa.int64())}))
@@ -182,7 +182,7 @@ def test_lost_columns_stop_the_stream(ds: Dataset) -> None:
 
 
 def test_renamed_columns_are_the_same_after_a_restart(ds: Dataset) -> None:
-    """A position knows its columns, so two that swap names keep their values apart."""
+    """A position contains the ids of columns, so two columns may swap names."""
     ds = ds.rename_columns({"x": "y"})
     position = next(ds.follow(wait=False)).position
     newer = ds.add_columns({"x": "CAST(id AS double)"}).rename_columns({"x": "y", "y": "x"})
@@ -205,7 +205,7 @@ def test_columns_keep_their_meaning_from_the_beginning(ds: Dataset, consumer: st
 
 
 def test_the_stream_waits_for_new_versions(ds: Dataset) -> None:
-    """A service follows a table for good: the next version arrives without another call."""
+    """A service follows a table continuously, and gets new versions as they are committed."""
     stream = ds.follow(snapshot=False, poll_seconds=0.01)
     timer = threading.Timer(0.1, lambda: ds.append(rows(70)))
     timer.start()
@@ -216,7 +216,7 @@ def test_the_stream_waits_for_new_versions(ds: Dataset) -> None:
 
 
 def test_asynchronous_waits_may_be_canceled(ds: Dataset) -> None:
-    """`asyncio.wait_for` cancels what takes too long; the batch must not be lost with it."""
+    """`asyncio.wait_for` cancels slow calls, and the batch must not be lost."""
 
     async def collect() -> list[int]:
         ids: list[int] = []
@@ -234,7 +234,7 @@ def test_asynchronous_waits_may_be_canceled(ds: Dataset) -> None:
 
 
 def test_async_iteration_ends_without_waiting(ds: Dataset) -> None:
-    """`async for` gives the same batches as `for`."""
+    """`async for` yields the same batches as `for`."""
 
     async def collect() -> list[Any]:
         return [batch async for batch in ds.follow(wait=False, max_rows=3)]
@@ -243,7 +243,7 @@ def test_async_iteration_ends_without_waiting(ds: Dataset) -> None:
 
 
 def test_a_recreated_table_is_noticed(ds: Dataset, tmp_path: Any) -> None:
-    """Version numbers start over in a new table: a position of the old one means nothing there."""
+    """A new table has the same version numbers, so an old position is not valid for it."""
     uri = str(tmp_path / "t")
     old = lance_stream.create_dataset(uri, rows(1, 2)).append(rows(3))
     position = next(old.follow(wait=False)).position
@@ -254,7 +254,7 @@ def test_a_recreated_table_is_noticed(ds: Dataset, tmp_path: Any) -> None:
 
 
 def test_lag_counts_versions_and_rows(ds: Dataset) -> None:
-    """An operator wants to know how far behind a reader is."""
+    """Operators monitor the lag of readers."""
     stream = ds.follow(snapshot=False, wait=False)
     assert stream.lag().versions == 0
     newer = ds.append(rows(90, 91)).append(rows(92))
@@ -280,25 +280,25 @@ BAD: list[Any] = [
 def test_bad_arguments_are_refused_at_once(
     ds: Dataset, arguments: dict[str, Any], message: str
 ) -> None:
-    """A wrong argument shows where it is written, and not when the first batch is read."""
+    """Errors must point to the call with the argument, not to the read of the first batch."""
     with pytest.raises(LanceStreamError, match=message):
         ds.follow(**arguments)
 
 
-def test_other_text_is_no_position(ds: Dataset) -> None:
-    """A damaged position must not be taken for the beginning."""
+def test_invalid_positions_are_refused(ds: Dataset) -> None:
+    """A damaged position must not be treated as the beginning."""
     with pytest.raises(CorruptDataError, match="is not a position"):
         ds.follow(after="7")
 
 
 def test_commit_needs_a_consumer(ds: Dataset) -> None:
-    """Without a consumer there is nowhere to store the position."""
+    """Without a consumer, the position cannot be stored."""
     with pytest.raises(InvalidInputError, match="has no consumer"):
         ds.follow(wait=False).commit()
 
 
 def test_following_imports_no_spark() -> None:
-    """A trainer or a service has neither Spark nor torch installed."""
+    """A training job or service may have neither Spark nor torch installed."""
     code = (
         "import sys, lance_stream, pyarrow as pa\n"
         "ds = lance_stream.create_dataset('memory://here/t', pa.table({'id': [1]}))\n"
@@ -310,7 +310,7 @@ def test_following_imports_no_spark() -> None:
 
 
 def test_a_canceled_wait_still_records_the_batch(ds: Dataset) -> None:
-    """Recording goes on in another thread, and must not take the next batch for the one before."""
+    """Recording continues on another thread, and must not record the next batch instead."""
 
     async def read_three() -> None:
         stream = ds.follow("trainer", wait=False, max_rows=2)

@@ -22,8 +22,8 @@ from lance_stream.spark.jobs.task_input import TaskInput
 def plan_batch(table: TableVersion, options: ReaderOptions, carried: pa.Schema) -> list[ChangeUnit]:
     """Return the work units of the requested interval, in the feed's order.
 
-    The list is empty if nothing was committed between the timestamps, or since the first one, or if
-    the interval starts at the version after the newest one.
+    The list is empty if nothing was committed in an interval of timestamps, or if the interval
+    starts at the version after the newest one.
 
     Args:
         table: The interval's last version.
@@ -37,9 +37,9 @@ def plan_batch(table: TableVersion, options: ReaderOptions, carried: pa.Schema) 
     """
     first = first_version(table, options)
     if options.starting_timestamp is not None and (first is None or first > table.version):
-        return []  # nothing was committed between the timestamps
+        return []  # nothing was committed in the interval
     if options.ending_version is None and first == table.version + 1:
-        return []  # the interval starts after the newest version: nothing is new
+        return []  # the interval starts after the newest version
     if first is None or first > table.version:
         raise InvalidInputError(
             f"the requested changes start at version {first}, but the last version of "
@@ -50,10 +50,10 @@ def plan_batch(table: TableVersion, options: ReaderOptions, carried: pa.Schema) 
 
 
 class ChangesReader(PlannedReader):
-    """Reads the changes of an interval of versions, whose last one is `version`."""
+    """Reads the changes of an interval of versions that ends with `version`."""
 
     def plan(self) -> list[TaskInput[ChangeUnit]]:
-        """Return the work of the interval."""
+        """Return the tasks that read the interval."""
         last = self.version or open_for_changes(self.options).version
         table = open_version(self.options.uri, last, self.options.storage_options)
         return tasks_of(plan_batch(table, self.options, self.carried), self.options, self.carried)

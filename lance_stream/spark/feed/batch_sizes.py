@@ -1,6 +1,6 @@
 """Joins small batches, because each batch has a fixed cost for its receiver.
 
-A version that changed a few rows in each of many fragments yields one batch per fragment.
+A version that changed a few rows in each of many fragments has one batch per fragment.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 SMALL_BATCH_ROWS: Final = 4096
 SMALL_BATCH_BYTES: Final = 1 << 20
-"""A batch with fewer rows and fewer bytes is joined with its neighbors."""
+"""A batch that is below both limits is joined with its neighbors."""
 
 
 def join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The rows of the change feed's work units as Spark expects them."""
+"""Reads the rows of the change feed's work units in the form that Spark expects."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from lance_stream.spark.session.spark_types import to_spark
 
 @dataclass(frozen=True)
 class ChangeRows:
-    """How row changes are read; see `task_input.Reading`.
+    """Reads row changes; see `task_input.Reading`.
 
     Attributes:
         carried: The schema of the batches that Spark expects.
-        filter: A condition in SQL that the rows must meet; None for all.
-        keeps_change_columns: Whether the columns of the change feed are kept, or only the table's.
+        filter: A condition in SQL that the rows must meet; None for all rows.
+        keeps_change_columns: Whether the rows include the change columns.
     """
 
     carried: pa.Schema
@@ -26,16 +26,16 @@ class ChangeRows:
     keeps_change_columns: bool = True
 
     def read(self, units: tuple[ChangeUnit, ...]) -> Iterator[pa.RecordBatch]:
-        """Yield the row changes of some units, small batches joined."""
+        """Yield the row changes of units, with small batches joined."""
         return join_small(self._batches(units))
 
     def _batches(self, units: tuple[ChangeUnit, ...]) -> Iterator[pa.RecordBatch]:
         predicate = None if self.filter is None else parse_expression(self.filter)
         for batch in read_changes(units):
-            chosen = batch
+            rows = batch
             if predicate is not None:
-                chosen = batch.filter(evaluate_predicate(predicate, batch))
+                rows = batch.filter(evaluate_predicate(predicate, batch))
             if not self.keeps_change_columns:
-                chosen = without_change_columns(chosen)
-            if chosen.num_rows:
-                yield to_spark(chosen, self.carried)
+                rows = without_change_columns(rows)
+            if rows.num_rows:
+                yield to_spark(rows, self.carried)

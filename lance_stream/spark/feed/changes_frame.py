@@ -1,10 +1,10 @@
 """The change feed of an interval as a DataFrame, planned by the calling process.
 
 Spark requests the columns and the tasks of a Python source in two separate processes, which it
-starts for every session, and starts a worker for every task. Here the calling process opens the
-table and plans. On a local master it also reads up to `MOST_BYTES_AT_ONCE` of rows itself and
-passes them to Spark as Arrow data, so that no Python worker is started. Tasks read larger results,
-and all rows on a cluster, with the same `TaskInput`s and the same code.
+starts for each session, and it starts a worker for each task. Here, the calling process opens the
+table and plans the tasks. On a local master, it also reads up to `MAX_LOCAL_BYTES` of rows and
+passes them to Spark as Arrow data, so that no Python worker is started. Larger results, and all
+results on a cluster, are read by tasks, with the same `TaskInput`s and the same code.
 """
 
 import json
@@ -42,8 +42,8 @@ from lance_stream.spark.session.user_errors import without_our_frames
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
 
-MOST_BYTES_AT_ONCE: Final = 32 << 20
-"""The maximum Arrow bytes of rows that the calling process reads itself and sends to Spark."""
+MAX_LOCAL_BYTES: Final = 32 << 20
+"""The maximum size of Arrow data that the calling process reads and passes to Spark."""
 
 
 @without_our_frames
@@ -60,27 +60,27 @@ def read_changes(
 
         spark.read.format("lance").option("readChangeFeed", True).options(**options).load(uri)
 
-    It is faster for small reads, especially for the first read of a session: this process opens the
-    table and plans, whereas the format starts two processes to do so. With a local master it also
-    reads up to 32 MB of rows itself, immediately; on a cluster it reads manifests and deletion
-    files, and tasks read the rows. `register` is not needed.
+    This function is faster for small reads, especially for the first read of a session: the calling
+    process opens the table and plans, whereas the format starts two processes for that. With a
+    local master, the calling process also reads up to 32 MB of rows immediately. On a cluster it
+    reads manifests and deletion files, and tasks read the rows. `register` is not needed.
 
     Args:
         spark: The session.
-        uri: The table's location, for this process and for all workers.
-        storage_options: Settings of the store. If none of them give credentials or an endpoint,
-            Spark's own settings apply, as for `lance_sink`.
+        uri: The table's location, which this process and all workers can reach.
+        storage_options: Settings of the store. If they contain neither credentials nor an endpoint,
+            Spark's settings apply, as for `lance_sink`.
         options: The options of the format for a batch of the change feed: `startingVersion` or
             `startingTimestamp`, and others such as `endingVersion`, `columns` or `preImages`.
             Options that are None are ignored.
 
     Returns:
-        The changes. The interval is fixed by this call, whatever is committed later.
+        The changes. This call determines the interval, whatever is committed later.
 
     Raises:
         InvalidInputError: An option is unknown or invalid, the interval starts after the newest
             version, or the workers cannot run this package.
-        NotFoundError: There is no table, or a version of the interval has been cleaned up.
+        NotFoundError: The table does not exist, or a version of the interval was cleaned up.
         UnsupportedFeatureError: The table has no stable row ids.
     """
     check_workers_python(spark, only_tasks=True)
@@ -97,18 +97,18 @@ def read_changes(
     carried = carrier_schema(schema_of_changes(table, reader_options))
     units = plan_batch(table, reader_options, carried)
     if driver_is_alone(spark):
-        rows = rows_of([as_one_task(units, reader_options, carried)], MOST_BYTES_AT_ONCE)
+        rows = rows_of([as_one_task(units, reader_options, carried)], MAX_LOCAL_BYTES)
         if rows is not None:
-            if not rows:  # Spark's conversion of a table without a row fails
+            if not rows:  # Spark cannot convert a table without rows
                 return spark.createDataFrame([], spark_schema(carried))
             return create_frame(spark, pa.Table.from_batches(rows, carried), spark_schema(carried))
-    return _by_tasks(spark, tasks_of(units, reader_options, carried), carried)
+    return _read_with_tasks(spark, tasks_of(units, reader_options, carried), carried)
 
 
-def _by_tasks(
+def _read_with_tasks(
     spark: SparkSession, inputs: Sequence[TaskInput[ChangeUnit]], carried: pa.Schema
 ) -> DataFrame:
-    """Return the rows that Spark's tasks read."""
+    """Return a DataFrame whose rows are read by Spark's tasks."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -122,7 +122,7 @@ def _by_tasks(
 def _reader_options(
     spark: SparkSession, uri: str, storage_options: Mapping[str, Any], options: Mapping[str, Any]
 ) -> ReaderOptions:
-    """Return the user's options, with a session's settings of the store."""
+    """Parse the user's options, and add the session's settings of the store."""
     texts = {name: _text(value) for name, value in options.items() if value is not None}
     _check_options(texts, uri)
     reserved = {"path": uri, "readChangeFeed": "true"}
@@ -137,16 +137,16 @@ def _reader_options(
 
 
 def _check_options(options: Mapping[str, str], uri: str) -> None:
-    """Refuse options of the format that name another table, or request rows instead of changes."""
+    """Reject options of the format that name another table, or request rows instead of changes."""
     for name, text in options.items():
         if name.lower() == "path":
             raise InvalidInputError(
-                f"read_changes does not take the option {name!r}: the table's location is its "
+                f"read_changes does not accept the option {name!r}: the table's location is its "
                 f"second argument, here {uri!r}"
             )
         if name.lower() == "readchangefeed" and text.lower() != "true":
             raise InvalidInputError(
-                f"read_changes returns the change feed, so {name} cannot be {text!r}: "
+                f"read_changes returns the change feed, so {name} cannot be {text!r}; "
                 'spark.read.format("lance") reads the rows of a version'
             )
 

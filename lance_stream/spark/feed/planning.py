@@ -1,8 +1,8 @@
-"""Plans the change feed for Spark: columns, and tasks between two positions.
+"""Plans the change feed for Spark: its columns, and the tasks between two positions.
 
-Planning compares the manifests of consecutive versions and returns work units; the workers read the
-rows. No state is kept between two batches of a stream, so that a batch in a checkpoint can always
-be planned again.
+Planning compares the manifests of consecutive versions and returns work units, whose rows the
+workers read. A stream keeps no state between two batches, so a batch whose ends are in a checkpoint
+can always be planned again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _RESTART: Final = (
 
 
 def open_for_changes(options: ReaderOptions) -> TableVersion:
-    """Return the last version of the requested interval, which defines the feed's columns.
+    """Return the last version of the requested interval, which determines the feed's columns.
 
     Raises:
         InvalidInputError: The interval starts or ends after the newest version.
@@ -51,10 +51,10 @@ def open_for_changes(options: ReaderOptions) -> TableVersion:
         ("startingVersion", options.starting_version),
         ("endingVersion", options.ending_version),
     ):
-        # a stream may wait for the next version
+        # A stream may wait for the next version; with `waitForTable`, for any version.
         may_wait = name == "startingVersion" and options.ending_version is None
         if options.wait_for_table and may_wait:
-            continue  # for any version
+            continue
         if isinstance(version, int) and version > newest.version + may_wait:
             raise InvalidInputError(
                 f"{name} is {version}, but the newest version of {options.uri} is {newest.version}"
@@ -65,11 +65,7 @@ def open_for_changes(options: ReaderOptions) -> TableVersion:
 
 
 def first_version(table: TableVersion, options: ReaderOptions) -> int | None:
-    """Return the first version of the requested interval; None if none is set.
-
-    Raises:
-        InvalidInputError: Nothing has been committed since the given time.
-    """
+    """Return the first version of the requested interval; None if no start is set."""
     moment = options.starting_timestamp
     if moment is None:
         return options.starting_version if isinstance(options.starting_version, int) else None
@@ -77,7 +73,7 @@ def first_version(table: TableVersion, options: ReaderOptions) -> int | None:
 
 
 def rules_of(options: ReaderOptions, columns: Sequence[str] | None) -> FeedRules:
-    """Return the user's rules of the feed, with the columns to read."""
+    """Return the settings of the feed, with the columns to read."""
     return FeedRules(
         columns,
         options.deduplication_mode,
@@ -91,24 +87,20 @@ def schema_of_changes(table: TableVersion, options: ReaderOptions) -> pa.Schema:
     """Return the columns of the change feed, or of a stream of appended rows.
 
     Raises:
-        NotFoundError: The table has no such column.
+        NotFoundError: A column does not exist.
         InvalidInputError: The filter is invalid.
     """
     table_fields = output_schema(project(table.schema, names_of(table, options.columns)), ())
     if options.filter is not None:
-        everything = output_schema(table.schema, ())
-        named = {path[0] for path in parse_expression(options.filter).paths}
-        check_names(pa.schema([field for field in everything if field.name in named]))
-        parse_predicate(options.filter, feed_schema(everything), exact=True)
+        all_fields = output_schema(table.schema, ())
+        names = {path[0] for path in parse_expression(options.filter).paths}
+        check_names(pa.schema([field for field in all_fields if field.name in names]))
+        parse_predicate(options.filter, feed_schema(all_fields), exact=True)
     if not options.read_change_feed:
-        of_rows = [
-            change_column
-            for change_column in CHANGE_COLUMNS
-            if change_column.name in options.row_columns
-        ]
-        if of_rows:
+        row_fields = [field for field in CHANGE_COLUMNS if field.name in options.row_columns]
+        if row_fields:
             check_names(table_fields)
-        return pa.schema([*table_fields, *of_rows])
+        return pa.schema([*table_fields, *row_fields])
     check_names(table_fields)
     return feed_schema(table_fields)
 
@@ -125,17 +117,17 @@ def plan_stream(
 
     Args:
         follower: The follower of the table.
-        start: Everything up to this position has been read.
-        end: Everything up to this position is read.
-        columns: The columns that Spark knows from the start of the query.
+        start: The end of the previous batch.
+        end: The end of this batch.
+        columns: The columns that Spark determined at the start of the query.
         options: The user's options.
         carried: The schema of the batches that Spark expects.
 
     Raises:
         NotFoundError: A version is missing.
         UnsupportedFeatureError: The table has no stable row ids.
-        InvalidInputError: The table no longer has these columns; or a stream of appended rows
-            meets a version that updates or deletes.
+        InvalidInputError: The table no longer has these columns; or a version in a stream of
+            appended rows updates or deletes.
     """
 
     def columns_of(last: TableVersion) -> FeedColumns:
@@ -152,14 +144,14 @@ def stream_columns(
     resumed: TableVersion | None = None,
     names: Mapping[str, int | None] | None = None,
 ) -> FeedColumns:
-    """Return the columns of a stream, in a run of its query.
+    """Return the columns of a stream in one run of its query.
 
     Args:
-        last_table: The version that defined Spark's columns at the start of the query.
+        last_table: The version from which Spark determined the columns at the start of the query.
         options: The user's options.
         carried: The columns that Spark expects.
         resumed: The version after which the stream resumes; None for a new stream.
-        names: The columns in that version, from the checkpoint.
+        names: From the checkpoint: the columns in that version.
 
     Raises:
         NotFoundError: A column does not exist.
@@ -171,7 +163,7 @@ def stream_columns(
 
 
 def follower_rules(options: ReaderOptions) -> FollowerRules:
-    """Return the user's rules of a stream."""
+    """Return the settings of the follower of a stream."""
     return FollowerRules(
         rules_of(options, None),
         only_appended=not options.read_change_feed,
@@ -184,7 +176,7 @@ def follower_rules(options: ReaderOptions) -> FollowerRules:
 def tasks_of(
     units: Sequence[ChangeUnit], options: ReaderOptions, carried: pa.Schema
 ) -> list[TaskInput[ChangeUnit]]:
-    """Return Spark's tasks for some work units: small ones combined, large ones split."""
+    """Return Spark's tasks for work units: small units are combined, large ones split."""
     return divide(
         units, lambda change_unit: change_unit.unit, _with_unit, _reading(options, carried)
     )
@@ -193,7 +185,7 @@ def tasks_of(
 def as_one_task(
     units: Sequence[ChangeUnit], options: ReaderOptions, carried: pa.Schema
 ) -> TaskInput[ChangeUnit]:
-    """Return all of some work units as one `TaskInput`, for a process that reads them itself."""
+    """Return one `TaskInput` for all work units, to be read by the calling process."""
     num_bytes = bytes_of([unit.unit for unit in units])
     return TaskInput(tuple(units), _reading(options, carried), num_bytes)
 
@@ -210,6 +202,6 @@ def _with_unit(change: ChangeUnit, unit: WorkUnit) -> ChangeUnit:
 def columns_to_read(
     table: TableVersion, options: ReaderOptions, carried: pa.Schema
 ) -> list[str] | None:
-    """Return the table's own columns that Spark or the filter needs."""
+    """Return the table's columns that Spark or the filter needs; None for all."""
     condition = None if options.filter is None else parse_expression(options.filter)
     return columns_of_query(table, options.columns or carried.names, condition) or None

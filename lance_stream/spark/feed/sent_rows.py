@@ -1,14 +1,13 @@
-"""Sends the rows of a stream's small batch to Spark along with their plan.
+"""Sends the rows of a stream's small batch to Spark together with its plan.
 
-Spark requests the rows of the batch that it has just planned from its wrapper of simple stream
-readers, and keeps them as a block that tasks read without a Python worker. It recognizes the
-wrapper by its class. A reader that holds rows therefore has a subclass of the wrapper as its class
-until Spark has requested the rows. If the wrapper is missing (it is not public), or the block is
-lost, tasks read the rows.
+After planning a batch, Spark requests its rows from readers of class `_SimpleStreamReaderWrapper`,
+and caches them as a block that tasks read without a Python worker. So a reader that has prefetched
+rows changes its class to a subclass of the wrapper until Spark has requested the rows. If the
+wrapper is missing (it is not public), or the block is lost, tasks read the rows.
 
-Spark copies such rows, and its copy of an array reads every number in it, also where there is none:
-a null among numbers, booleans, dates or times ends the query with "Value at index is null" (Spark
-4.1 to 4.3, `ColumnarArray.copy`). Tasks read rows with such a null.
+Spark copies such rows, and its copy of an array reads every number in it, even nulls: a null among
+numbers, booleans, dates or times fails the query with "Value at index is null" (Spark 4.1 to 4.3,
+`ColumnarArray.copy`). So tasks read rows with such a null.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,29 +21,29 @@ from lance_stream.spark.jobs.eager_rows import rows_of
 from lance_stream.spark.jobs.task_input import TaskInput
 
 _WRAPPER: Final = getattr(datasource_internal, "_SimpleStreamReaderWrapper", None)
-"""Spark's own class; None in a future Spark."""
+"""Spark's class; None if a future Spark does not have it."""
 
-MOST_BYTES_IN_A_BATCH: Final = 4 << 20
-"""Arrow bytes of rows that are sent; they are kept in the memory of Spark's driver."""
+MAX_SENT_BYTES: Final = 4 << 20
+"""The maximum size of Arrow data to send; it stays in the memory of Spark's driver."""
 
 
 class SendsRows:
-    """A stream reader that may hold the rows of the batch that it planned last."""
+    """A stream reader that can prefetch the rows of the batch that it planned last."""
 
     _kind: type["SendsRows"] | None = None
     _rows: Sequence[pa.RecordBatch] = ()
 
-    def hold_rows(self, inputs: Sequence[TaskInput[Any]]) -> None:
-        """Read the rows of a batch, if they are few, and hold them until Spark asks for them."""
-        rows = rows_of(inputs, MOST_BYTES_IN_A_BATCH) if _WRAPPER is not None else None
+    def prefetch_rows(self, inputs: Sequence[TaskInput[Any]]) -> None:
+        """Read the rows of a small batch, and keep them until Spark requests them."""
+        rows = rows_of(inputs, MAX_SENT_BYTES) if _WRAPPER is not None else None
         columns = (column for batch in rows or () for column in batch.columns)
         if rows is not None and not any(map(has_null_items, columns)):
             kind: Any = type(self)
             self._rows, self._kind = rows, kind
-            self.__class__ = _holding(kind)
+            self.__class__ = _class_with_rows(kind)
 
-    def let_go(self) -> Sequence[pa.RecordBatch]:
-        """Return the rows that are held, if any, and hold none."""
+    def take_rows(self) -> Sequence[pa.RecordBatch]:
+        """Return the prefetched rows, if any, and drop them."""
         rows, self._rows = self._rows, ()
         if self._kind is not None:
             self.__class__, self._kind = self._kind, None
@@ -52,12 +51,12 @@ class SendsRows:
 
 
 def has_null_items(array: pa.Array) -> bool:
-    """Return whether a list or map, at any depth, has a null where Spark's copy expects a number.
+    """Return whether a list or map, at any depth, contains a null where Spark expects a number.
 
-    Nulls behind a null struct or map count, too.
+    Items of null structs and maps are included.
     """
     if pa.types.is_struct(array.type):
-        return any(has_null_items(array.field(at)) for at in range(array.type.num_fields))
+        return any(has_null_items(array.field(index)) for index in range(array.type.num_fields))
     if pa.types.is_map(array.type):
         return any(_is_null_item(items) for items in (array.keys, array.items))
     return pa.types.is_list(array.type) and _is_null_item(array.flatten())
@@ -69,11 +68,11 @@ def _is_null_item(items: pa.Array) -> bool:
 
 
 @cache
-def _holding(kind: Any) -> Any:
-    """Return the class of a reader that holds rows."""
+def _class_with_rows(kind: Any) -> Any:
+    """Return the class of a reader with prefetched rows."""
 
-    class Holding(kind, _WRAPPER):  # type: ignore[valid-type,misc]  # made at run time
+    class WithRows(kind, _WRAPPER):  # type: ignore[valid-type,misc]  # made at run time
         def getCache(self, _start: Any, _end: Any) -> Iterator[pa.RecordBatch]:  # noqa: N802  # Spark's name
-            return iter(self.let_go())
+            return iter(self.take_rows())
 
-    return Holding
+    return WithRows

@@ -2,19 +2,19 @@
 
 An offset is a position in the table's history (`offsets`). Spark requests the end of the next
 batch, writes it to the checkpoint, and requests the tasks between two offsets; after a restart it
-requests these tasks again, possibly in another process. Results never depend on state in the
+requests these tasks again, possibly in another process. Results never depend on the state of the
 reader.
 
-Without `readChangeFeed` a stream returns the appended rows, without change columns, and fails at a
-version that updates or deletes: its rows could not express that.
+Without `readChangeFeed`, a stream returns the appended rows, without change columns, and fails at a
+version that updates or deletes rows, which it could not express.
 
 Spark requests the start of a new query twice, before and after writing its first offset, and again
 if the query is restarted before the first batch has finished. The position "from now on" would be
 different each time, and the changes in between would be lost. So in this case the first batch is
-empty, and ends at the start of the stream.
+empty, and its end is the start of the stream.
 
-A stream may wait for its table, or for the version that it starts at. Until then it stands at a
-position that follows from the options alone, and its batches are empty.
+A stream may wait for its table, or for the version at which it starts. Until then, the options
+alone determine its position, and its batches are empty.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -55,29 +55,29 @@ try:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # PySpark 4.1 requests the latest offset without a start and a limit
+except ImportError:  # PySpark 4.1 passes neither a start nor a limit
     HAS_READ_LIMITS = False
 else:
     HAS_READ_LIMITS = True
 
 
 FindTable: TypeAlias = Callable[[], ReaderOptions | None]
-"""Looks whether a table, and the version that a stream starts at, are there: the stream's options,
-with names as the table spells them; or None. Raises InvalidInputError if the stream does not fit
-the table."""
+"""Returns the stream's options, with column names as in the table, once the table and the stream's
+first version exist; until then None. Raises InvalidInputError if the options do not fit the table.
+"""
 
 
 class _FeedStream(SendsRows, DataSourceStreamReader):
-    """The common part of the readers for all versions of PySpark.
+    """The common base of the readers for all versions of PySpark.
 
-    Spark creates it twice per run of a query: on the driver, where it exists during the whole run,
-    and for the workers, which only call `read`.
+    Spark creates two readers per run of a query: one on the driver, for the whole run, and one for
+    the workers, which only call `read`.
 
     Args:
         options: The user's options.
         carried: The schema of the batches that Spark expects.
-        version: The version that the schema was read from; None if the user specified it.
-        find_table: For a stream that waits for its table; None for one whose table is there.
+        version: The version from which the schema was read; None if the user specified it.
+        find_table: Looks for the table, if the stream waits for it; None if the table exists.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         self._columns: FeedColumns | None = None
         self._cached_follower: TableFollower | None = None
         self._initial: Position | None = None
-        self._begins_now = False
+        self._starts_now = False
         self._progress = ConsumerProgress(options.consumer)
 
     def __reduce__(self) -> tuple[type[TaskReader], tuple[()]]:
-        """Pickle as what a worker needs: what a `TaskInput` does not carry."""
+        """Pickle as a `TaskReader`, since a worker gets everything else with a `TaskInput`."""
         return TaskReader, ()
 
     @property
     def follower(self) -> TableFollower:
-        """The follower of the table; only the driver needs it."""
+        """The follower of the table; used on the driver only."""
         if self._cached_follower is None:
             options = self.options
             self._cached_follower = TableFollower(
@@ -113,18 +113,18 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
 
     @without_traceback
     def initialOffset(self) -> dict[str, Any]:
-        """Return the start of a new query; it is constant during a run."""
+        """Return the start of a new query, which is constant during a run."""
         if self._initial is None and self._is_waiting():
             self._initial = _waiting_position(self.options)
         elif self._initial is None:
-            self._initial = self._beginning()
+            self._initial = self._start()
             self._progress.record_position(self.follower.refs, self._initial)
         return to_offset(self._initial)
 
     @without_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan a batch from its two offsets alone; Spark gets the rows of a small one at once."""
-        self.let_go()
+        """Plan a batch from its two offsets alone; the rows of a small batch are prefetched."""
+        self.take_rows()
         first, last = parse_offset(start), parse_offset(end)
         if self._is_waiting_at(last):
             return []
@@ -133,7 +133,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             return []
         inputs = plan_stream(self.follower, first, last, columns, self.options, self.carried)
         if not self.options.only_by_tasks:
-            self.hold_rows(inputs)
+            self.prefetch_rows(inputs)
         return inputs
 
     @without_traceback
@@ -149,7 +149,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             self._progress.record_position(self.follower.refs, position)
 
     def _is_waiting(self) -> bool:
-        """Return whether the table, or the version to start at, is still missing."""
+        """Return whether the table, or the version at which to start, is still missing."""
         if self._find_table is None:
             return False
         table = self._find_table()
@@ -159,15 +159,15 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         return False
 
     def _is_waiting_at(self, position: Position) -> bool:
-        """Return whether the stream still waits at a position; any other one needs the table."""
+        """Return whether the stream still waits at a position; other positions need the table."""
         return self._is_waiting() and position == _waiting_position(self.options)
 
     def advance(self, start: Position, limits: Limits, through: int | None = None) -> Position:
         """Return the end of the next batch."""
         if self._is_waiting_at(start):
             return start
-        if self._begins_now and start == self._initial:
-            self._begins_now = False
+        if self._starts_now and start == self._initial:
+            self._starts_now = False
             return start
         end = self.follower.advance(start, limits, through)
         if end == start:
@@ -176,7 +176,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         return self.with_columns(end, self.columns(start))
 
     def columns(self, position: Position) -> FeedColumns:
-        """Return the columns of this run, given its first known position."""
+        """Return the columns of this run, determined from its first position."""
         if self._columns is None:
             resumed = None
             if position.columns is not None:
@@ -189,12 +189,12 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
         return self._columns
 
     def with_columns(self, position: Position, columns: FeedColumns) -> Position:
-        """Return a position with the columns' names in its version."""
+        """Return a position with the ids of the columns in its version."""
         table = self.follower.table(max(position.version, 1))
         return replace(position, columns=columns.names_in(table))
 
     def _version_of_schema(self) -> TableVersion:
-        """Return the version from which Spark knows the columns."""
+        """Return the version from which Spark determined the columns."""
         if self.version is not None:
             with suppress(NotFoundError):  # cleaned up
                 return self.follower.table(self.version)
@@ -202,7 +202,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
 
     @property
     def limits(self) -> Limits:
-        """The user's limits; Spark's own limits cannot be combined."""
+        """The user's limits; Spark's limits cannot be combined."""
         options = self.options
         return Limits(
             options.max_versions_per_trigger,
@@ -210,37 +210,37 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             options.max_bytes_per_trigger,
         )
 
-    def _beginning(self) -> Position:
+    def _start(self) -> Position:
         options = self.options
         if options.starting_timestamp is not None:
             return self._since(options.starting_timestamp)
         first = options.starting_version
         if first is None:
-            done = self._progress.read(self.follower.refs)
-            if done is None:
+            finished = self._progress.read(self.follower.refs)
+            if finished is None:
                 return Position(0, is_snapshot=True)
             newest = self.follower.list_newest()
-            if done > newest:
+            if finished > newest:
                 raise InvalidInputError(
-                    f"the consumer {options.consumer!r} has finished with version {done} of "
-                    f"{options.uri}, but the newest version there is {newest}: the table was "
-                    "restored from a copy. Drop the consumer, or set startingVersion"
+                    f"the consumer {options.consumer!r} has read {options.uri} through version "
+                    f"{finished}, but its newest version is {newest}: the table was restored from "
+                    "a copy. Drop the consumer, or set startingVersion"
                 )
-            return self.follower.position_after(done)
+            return self.follower.position_after(finished)
         newest = self.follower.list_newest()
         if first == LATEST:
-            self._begins_now = True
-            return self._now(newest)
+            self._starts_now = True
+            return self._position_of_now(newest)
         assert isinstance(first, int)
         if first > newest + 1:
             raise InvalidInputError(
                 f"startingVersion is {first}, but the newest version of {options.uri} is "
-                f"{newest}; a stream can start at version {newest + 1} at the latest"
+                f"{newest}; the latest version at which a stream can start is {newest + 1}"
             )
         return self.follower.position_after(max(first - 1, 0))
 
     def _since(self, moment: datetime) -> Position:
-        """Return the position before the first version committed at or after a time."""
+        """Return the position before the first version that was committed at or after a time."""
         if moment > datetime.now(UTC):
             raise InvalidInputError(
                 f"startingTimestamp is {moment.isoformat()}, which is in the future; to read only "
@@ -248,11 +248,15 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
             )
         table = open_newest(self.options.uri, self.options.storage_options)
         first = first_version_since(table, moment)
-        self._begins_now = first > table.version
-        return self._now(first - 1) if self._begins_now else self.follower.position_after(first - 1)
+        self._starts_now = first > table.version
+        return (
+            self._position_of_now(first - 1)
+            if self._starts_now
+            else self.follower.position_after(first - 1)
+        )
 
-    def _now(self, version: int) -> Position:
-        """Return the position after a version as the end of an empty first batch."""
+    def _position_of_now(self, version: int) -> Position:
+        """Return the position after a version, as the end of an empty first batch."""
         position = self.follower.position_after(version)
         return self.with_columns(position, self.columns(position))
 
@@ -275,7 +279,7 @@ if HAS_READ_LIMITS:
             self._report: tuple[tuple[Position, int], dict[str, Any]] | None = None
 
         def getDefaultReadLimit(self) -> ReadLimit:
-            """Return some limit if there is one: Spark passes it back, or "all available"."""
+            """Return one of the limits; Spark passes it back, or "all available"."""
             limits = self.limits
             if limits.rows is not None:
                 return ReadMaxRows(limits.rows)
@@ -293,41 +297,41 @@ if HAS_READ_LIMITS:
 
         @without_traceback
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-            """Return the end of the next batch. Spark has finished everything before its start."""
+            """Return the end of the next batch. Spark has finished all batches before its start."""
             position = parse_offset(start)
             if position != self._initial and not self._is_waiting_at(position):
-                # Spark calls `commit` one batch later, and not after the last batch of a run
+                # Spark calls `commit` one batch later, and not after the last batch of a run.
                 self._progress.record_position(self.follower.refs, position)
             limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self.limits
             self._position = self.advance(position, limits, self._last_available)
-            # the stored text, possibly of an older release: a different text would be a new batch
+            # The offset as stored, possibly by an older release: another text is a new batch.
             return start if self._position == position else to_offset(self._position)
 
         @without_traceback
         def reportLatestOffset(self) -> dict[str, Any] | None:
-            """Return how far the stream is behind after this batch, for the progress report."""
+            """Return the lag of the stream after this batch, for the progress report."""
             if self._position is None or self._is_waiting_at(self._position):
                 return None
-            seen = self._position, self.follower.newest_seen
-            if self._report is None or self._report[0] != seen:
+            key = self._position, self.follower.newest_seen
+            if self._report is None or self._report[0] != key:
                 lag = self.follower.lag(self._position)
                 report = {
                     "version": lag.newest,
                     "versionsBehind": lag.versions,
                     "rowsBehind": lag.rows,
                 }
-                self._report = seen, report
+                self._report = key, report
             return self._report[1]
 
 
 class FeedStreamWithoutStart(_FeedStream):
     """The change feed for PySpark 4.1, which does not pass the start of a batch.
 
-    The position is taken from other calls: Spark first asks a resumed run to plan its last batch
-    again, so only a new query has no position, and it starts at its initial offset.
+    The reader takes the position from other calls: in a resumed run, Spark first plans the last
+    batch again, so only a new query has no position, and it starts at its initial offset.
 
-    PySpark 4.1 does not report the trigger either, and runs AvailableNow as one batch. So the first
-    batch of a run reads all versions, whatever the limits; later batches observe them.
+    PySpark 4.1 does not pass the trigger either, and runs AvailableNow as one batch. So the first
+    batch of a run reads all versions, whatever the limits; later batches respect them.
     """
 
     def __init__(
@@ -353,16 +357,16 @@ class FeedStreamWithoutStart(_FeedStream):
 
     @without_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Plan a batch, and remember its end."""
+        """Plan a batch, and store its end as the next start."""
         self._stored = end
         return super().partitions(start, end)
 
 
 class FailedStream(DataSourceStreamReader):
-    """The reader of a stream that cannot be read: every call raises the reason.
+    """The reader of a stream that cannot be read: every call raises an error.
 
     Args:
-        error: The reason.
+        error: The error.
     """
 
     def __init__(self, error: LanceStreamError) -> None:
@@ -370,22 +374,22 @@ class FailedStream(DataSourceStreamReader):
 
     @without_traceback
     def initialOffset(self) -> dict[str, Any]:
-        """Raise the reason."""
+        """Raise the error."""
         raise self._error
 
     @without_traceback
     def latestOffset(self, *_start_and_limit: Any) -> dict[str, Any]:
-        """Raise the reason."""
+        """Raise the error."""
         raise self._error
 
     @without_traceback
     def partitions(self, *_start_and_end: Any) -> Sequence[InputPartition]:
-        """Raise the reason."""
+        """Raise the error."""
         raise self._error
 
     @without_traceback
     def read(self, _partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raise the reason."""
+        """Raise the error."""
         raise self._error
 
 
@@ -402,7 +406,7 @@ def make_stream_reader(
 
 
 def _waiting_position(options: ReaderOptions) -> Position:
-    """Return where a stream stands until its table is there: all of the table is new then."""
+    """Return the position of a stream while its table does not exist."""
     first = options.starting_version
     if isinstance(first, int):
         return Position(max(first - 1, 0))

@@ -1,18 +1,18 @@
 """The change feed as a SQL function: `SELECT * FROM lance_changes('data/events.lance', 4, 9)`.
 
-A convenience for looking at some changes. Spark runs such a function in one task and passes its
-rows one at a time: loading the format, or a temporary view over it, is many times faster.
+It is convenient for inspecting a few changes. Spark runs such a function in one task and passes
+its rows one at a time; loading the format, or a temporary view of it, is many times faster.
 
     lance_changes(uri, start)                             from a version to the newest
     lance_changes(uri, start, end)                        from a version to a version
     lance_changes(uri, start, end, 'netChanges')          one change per row
     lance_changes(uri => ..., start => TIMESTAMP '...')   from a timestamp to the newest version
 
-Both ends are inclusive. A timestamp stands for the versions committed since, or until, then; a
-TIMESTAMP_NTZ, which has no zone, is in UTC.
+Both ends are inclusive. A timestamp selects the versions committed at or after it, or at or before
+it; a TIMESTAMP_NTZ, which has no zone, is in UTC.
 
-A program that registers the function does not call it: what plans and reads is imported where Spark
-runs it.
+The program that registers the function does not run it, so planning and reading are imported only
+where Spark runs it.
 """
 
 from dataclasses import dataclass
@@ -36,17 +36,17 @@ _USAGE: Final = "lance_changes(uri, start, end, deduplication_mode)"
 
 @dataclass
 class _Analyzed(AnalyzeResult):
-    """The result of `analyze`, which Spark passes on.
+    """The result of `analyze`, which Spark passes to the handler.
 
     Attributes:
-        in_utc: For each end of the interval, whether it is a time without a zone.
+        in_utc: For both ends of the interval, whether it is a timestamp without a zone.
     """
 
     in_utc: tuple[bool, ...] = (False, False)
 
 
 def changes_function(session: SessionOptions) -> type[Any]:
-    """Return the function's handler, which Spark calls for the columns, then for the rows.
+    """Return the function's handler, which Spark calls for the columns, and then for the rows.
 
     Spark pickles it by value, so other processes get the session's options.
 
@@ -88,14 +88,12 @@ def changes_function(session: SessionOptions) -> type[Any]:
     return ChangesFunction
 
 
-def _of_machine(moment: datetime) -> datetime:
+def _to_utc(moment: datetime) -> datetime:
     """Convert a TIMESTAMP to UTC; Python workers get it in their machine's zone."""
     try:
         return moment.astimezone(UTC)
-    except (
-        OverflowError,
-        ValueError,
-    ):  # beyond the range of Python's times, where there are no versions
+    except (OverflowError, ValueError):
+        # Out of the range of Python's times; no version has such a timestamp.
         return moment.replace(tzinfo=UTC)
 
 
@@ -128,18 +126,18 @@ def _reader_options(
     if not isinstance(uri, str):
         raise InvalidInputError(f"{_USAGE}: uri must be the table's path as a string, not {uri!r}")
     check_is_shared(uri)
-    named: dict[str, Any] = {}
+    interval: dict[str, Any] = {}
     for name, value, is_utc in zip(("starting", "ending"), (start, end), in_utc, strict=True):
         if isinstance(value, datetime):
-            named[f"{name}_timestamp"] = value if is_utc else _of_machine(value)
+            interval[f"{name}_timestamp"] = value if is_utc else _to_utc(value)
         elif _is_version(value) or (value is None and name == "ending"):
-            named[f"{name}_version"] = value
+            interval[f"{name}_version"] = value
         else:
             raise InvalidInputError(
                 f"{_USAGE}: the {name.removesuffix('ing')} of the interval must be a version "
                 f"number, from 0, or a timestamp, not {value!r}"
             )
     if deduplication_mode is not None:
-        named["deduplication_mode"] = parse_deduplication_mode(deduplication_mode)
+        interval["deduplication_mode"] = parse_deduplication_mode(deduplication_mode)
     options = session.options_for(uri, {})
-    return ReaderOptions(uri, options, read_change_feed=True, **named)
+    return ReaderOptions(uri, options, read_change_feed=True, **interval)

@@ -1,4 +1,4 @@
-"""The format "lance", as Spark's processes pickle it among themselves.
+"""The data source of the format "lance", which Spark passes between its processes.
 
 spark.read                                   source.table_reader
 spark.read, readChangeFeed                   feed.batch_reader
@@ -8,7 +8,7 @@ df.write, INSERT into a temporary view       writer.lance_writer.BatchWriter
 writeStream                                  writer.lance_writer.StreamWriter
 
 `reader_factory` chooses the reader and its schema, `writer_factory` the writer. Spark sends this
-class with every task, and a task needs neither; so only the processes that plan import them.
+class with every task, but tasks use neither, so only the processes that plan import them.
 """
 
 from pyspark.sql.datasource import (
@@ -25,11 +25,11 @@ DEFAULT_NAME = "lance"
 
 
 class LanceSource(SourceState):
-    """A Lance table as a source and a target of Spark.
+    """A Lance table as a source and a sink of Spark.
 
-    Spark creates an object per load, requests its schema, and pickles it from process to process,
-    so a reader knows the version that `schema` has pinned. For a writer Spark does not request the
-    schema.
+    Spark creates an instance per load, requests its schema, and pickles it from process to process,
+    so a reader has the version that `schema` has pinned. Spark does not request the schema for a
+    writer.
     """
 
     @classmethod
@@ -52,8 +52,8 @@ class LanceSource(SourceState):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream.
 
-        PySpark replaces an error raised here by an UnboundLocalError; so the
-        reader raises it, at the first call.
+        PySpark replaces an error that is raised here with an UnboundLocalError, so the reader
+        raises it at its first call.
         """
         from lance_stream.spark.source import reader_factory
 

@@ -51,7 +51,7 @@ def batch_reader(source: SourceState, schema: StructType) -> DataSourceReader:
     carried = _carried(schema)
     if options.read_change_feed:
         return ChangesReader(options, version, carried)
-    # a tag may name a version of another branch than the given one
+    # A tag may refer to a version of another branch.
     return TableReader(replace(options, uri=uri or options.uri), version, carried)
 
 
@@ -80,7 +80,7 @@ def _version(source: SourceState) -> int | None:
 
 
 def _find_table(source: SourceState, schema: StructType) -> ReaderOptions | None:
-    """Return the options of a stream once its table and the version to start at are there."""
+    """Return the options of a stream once its table and its first version exist; otherwise None."""
     options = _options_of(source)
     try:
         newest = open_newest(options.uri, options.storage_options).version
@@ -96,12 +96,12 @@ def _find_table(source: SourceState, schema: StructType) -> ReaderOptions | None
 
 def _options_of(source: SourceState) -> ReaderOptions:
     options, session = parse_reader_options(source.options), source.session_options
-    named = {} if source.pinned is None else source.pinned.options
+    resolved_names = {} if source.pinned is None else source.pinned.options
     return replace(
         options,
         storage_options=session.options_for(options.uri, options.storage_options),
         only_by_tasks=session.is_cluster,
-        **named,
+        **resolved_names,
     )
 
 
@@ -113,17 +113,19 @@ def _pin_version(source: SourceState) -> pa.Schema:
     except NotFoundError as error:
         if options.wait_for_table:
             error.add_note(
-                "Spark needs the columns of a stream at once, even if the stream waits for its "
+                "Spark needs the columns of a stream immediately, even if the stream waits for its "
                 "table: declare them with spark.readStream.schema(...)"
             )
         raise
-    source.pinned = PinnedVersion(table.version, table.uri, _named(source, table, options))
-    of_what = schema_of_changes if options.read_change_feed else schema_of_table
-    return of_what(table, _options_of(source))
+    source.pinned = PinnedVersion(table.version, table.uri, _resolve_names(source, table, options))
+    schema_of_rows = schema_of_changes if options.read_change_feed else schema_of_table
+    return schema_of_rows(table, _options_of(source))
 
 
-def _named(source: SourceState, table: TableVersion, options: ReaderOptions) -> Mapping[str, Any]:
-    """Return the options with column names in the table's own spelling."""
+def _resolve_names(
+    source: SourceState, table: TableVersion, options: ReaderOptions
+) -> Mapping[str, Any]:
+    """Return the options that contain column names, with the names as in the table."""
     schema, is_exact = table.arrow_schema, source.session_options.case_sensitive
     return {
         "columns": resolve_columns(options.columns, schema, case_sensitive=is_exact),

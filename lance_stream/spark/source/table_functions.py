@@ -1,13 +1,13 @@
 """SQL functions that inspect a table: its rows, versions, fragments and consumers.
 
-    lance_table(uri [, version])        its rows at a version: a number, a tag, or a timestamp
-    lance_history(uri)                  its versions, one row each
-    lance_fragments(uri [, version])    its fragments at a version
-    lance_consumers(uri)                the readers of its change feed, and how far behind they are
+    lance_table(uri [, version])        the rows of a version: a number, a tag, or a timestamp
+    lance_history(uri)                  the versions, one row each
+    lance_fragments(uri [, version])    the fragments of a version
+    lance_consumers(uri)                the consumers of the change feed, and their lag
 
-The name before the underscore is that of the format, "lance" unless `register` was given another.
-Like `lance_changes`, each runs in one task, imports what it needs there, and yields one row at a
-time: to read many rows, load the format.
+The prefix is the name of the format: "lance", unless `register` was called with another name. Like
+`lance_changes`, each function runs in one task, imports what it needs there, and yields one row at
+a time: to read many rows, load the format.
 """
 
 from collections.abc import Callable, Mapping
@@ -70,7 +70,7 @@ _CONSUMERS: Final = (
 
 @dataclass
 class _Analyzed(AnalyzeResult):
-    """The result of `analyze`, which Spark passes on.
+    """The result of `analyze`, which Spark passes to the handler.
 
     Attributes:
         is_utc: Whether the version is a timestamp without a zone, which is in UTC.
@@ -82,7 +82,7 @@ class _Analyzed(AnalyzeResult):
 
 
 def table_functions(session: SessionOptions) -> Mapping[str, type[Any]]:
-    """Return the handlers of the functions, by what follows the format's name.
+    """Return the handlers of the functions, by their names without the prefix.
 
     Spark pickles them by value, so other processes get the session's options.
 
@@ -91,11 +91,13 @@ def table_functions(session: SessionOptions) -> Mapping[str, type[Any]]:
     """
     return {
         "table": _function(session, "lance_table", _columns_of_table, _rows_of_table, True),
-        "history": _function(session, "lance_history", _fixed(_HISTORY), _history, False),
+        "history": _function(session, "lance_history", _constant(_HISTORY), _history, False),
         "fragments": _function(
-            session, "lance_fragments", _fixed(_FRAGMENTS), rows_of_fragments, True
+            session, "lance_fragments", _constant(_FRAGMENTS), rows_of_fragments, True
         ),
-        "consumers": _function(session, "lance_consumers", _fixed(_CONSUMERS), _consumers, False),
+        "consumers": _function(
+            session, "lance_consumers", _constant(_CONSUMERS), _consumers, False
+        ),
     }
 
 
@@ -112,9 +114,11 @@ def _function(
                 f"{name}: the first argument must be the table's path as a string, not {uri!r:.200}"
             )
         check_is_shared(uri)
-        return open_version(uri, _choice(name, version, is_utc), session.options_for(uri, {}))
+        return open_version(
+            uri, _parse_version(name, version, is_utc), session.options_for(uri, {})
+        )
 
-    class OfVersion:
+    class VersionFunction:
         def __init__(self, analyzed: _Analyzed | None = None) -> None:
             self._analyzed = analyzed
 
@@ -122,8 +126,7 @@ def _function(
         @without_traceback
         def analyze(uri: AnalyzeArgument, version: AnalyzeArgument | None = None) -> AnalyzeResult:
             is_utc = version is not None and isinstance(version.dataType, TimestampNTZType)
-            at = None if version is None else version.value
-            table = open_at(uri.value, at, is_utc)
+            table = open_at(uri.value, None if version is None else version.value, is_utc)
             is_fixed = version is None or version.isConstantExpression
             pinned = (table.uri, table.version) if is_fixed else None
             return _Analyzed(columns(table), is_utc=is_utc, pinned=pinned)
@@ -133,13 +136,13 @@ def _function(
             analyzed = self._analyzed
             is_utc = analyzed is not None and analyzed.is_utc
             if analyzed is not None and analyzed.pinned is not None:
-                (uri, version), is_utc = analyzed.pinned, False  # a version that others do not move
+                (uri, version), is_utc = analyzed.pinned, False  # the same version as analyzed
             table = open_at(uri, version, is_utc)
             if columns is _columns_of_table:
                 check_columns(_carrier(table), analyzed.schema if analyzed else None, name)
             return rows(table)
 
-    class OfNewest:
+    class NewestVersionFunction:
         @staticmethod
         @without_traceback
         def analyze(uri: AnalyzeArgument) -> AnalyzeResult:
@@ -149,10 +152,10 @@ def _function(
         def eval(self, uri: str) -> Rows:
             return rows(open_at(uri, None, False))
 
-    return OfVersion if has_version else OfNewest
+    return VersionFunction if has_version else NewestVersionFunction
 
 
-def _choice(name: str, version: Any, is_utc: bool) -> "VersionChoice":
+def _parse_version(name: str, version: Any, is_utc: bool) -> "VersionChoice":
     """Return the version that an argument selects."""
     if isinstance(version, datetime):
         return version.replace(tzinfo=UTC) if is_utc else version.astimezone(UTC)
@@ -166,7 +169,7 @@ def _choice(name: str, version: Any, is_utc: bool) -> "VersionChoice":
     )
 
 
-def _fixed(columns: StructType) -> Callable[[TableVersion], StructType]:
+def _constant(columns: StructType) -> Callable[[TableVersion], StructType]:
     return lambda _table: columns
 
 
@@ -204,7 +207,7 @@ def _history(table: TableVersion) -> Rows:
 
 
 def rows_of_fragments(table: TableVersion) -> Rows:
-    """Yield a row for each fragment; decodes none."""
+    """Yield a row for each fragment, without decoding fragments."""
     fragments, rows = table.manifest.fragments, table.row_counts
     sizes = fragments.file_sizes
     num_bytes = zip(sizes.num_bytes.tolist(), sizes.are_complete.tolist(), strict=True)

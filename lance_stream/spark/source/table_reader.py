@@ -1,12 +1,13 @@
-"""Reads a table at a version with Spark: one batch, distributed over tasks by data files.
+"""Reads a version of a table with Spark: one batch, distributed over tasks by data files.
 
-The version is fixed when the DataFrame or view is created, so that every action on it sees the same
-rows, and every work unit carries it. It cannot change between actions: Spark, 4.1 to 4.3, requests
-the partitions of a Python source at the first action and reuses them in later ones. So a view shows
-rows inserted through it only after it is created again, and if its version is cleaned up, the error
-says so. Filters and columns are options and not pushed down: Spark 4.3 passes the filters of one
-DataFrame to another that was loaded by the same call, and does not tell Python sources which
-columns a query needs.
+Creating a DataFrame or view pins the version, so that every action on it sees the same rows. The
+version cannot change between actions: Spark 4.1 to 4.3 requests the partitions of a Python source
+at the first action and reuses them later. So a view shows rows that were inserted through it only
+after it is created again. If its version is cleaned up, the error explains that.
+
+Filters and columns are options and are not pushed down: Spark 4.3 passes the filters of one
+DataFrame to another one that was loaded by the same call, and does not pass the columns of a query
+to Python sources.
 """
 
 from typing import Final
@@ -27,8 +28,8 @@ from lance_stream.spark.source.table_rows import TableRows
 
 VERSION_REMOVED: Final = (
     "A DataFrame or view stays at the version that was the newest when it was created. That was "
-    "version {}, which a cleanup has removed: create it again. A tag protects a version from "
-    "cleanup"
+    "version {}, which a cleanup has removed: create the DataFrame or view again. A tag protects a "
+    "version from cleanup"
 )
 
 
@@ -41,7 +42,7 @@ def schema_of_table(table: TableVersion, options: ReaderOptions) -> pa.Schema:
     """Return the columns that a user requested, with the table's types.
 
     Raises:
-        NotFoundError: The table has no such column.
+        NotFoundError: A column does not exist.
         InvalidInputError: The filter is invalid.
     """
     if options.filter is not None:
@@ -64,7 +65,7 @@ class TableReader(PlannedReader):
     """Reads one version of a table."""
 
     def plan(self) -> list[TaskInput[WorkUnit]]:
-        """Return the work of the scan."""
+        """Return the tasks of the scan."""
         options = self.options
         version = options.version if self.version is None else self.version
         try:

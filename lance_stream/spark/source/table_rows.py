@@ -1,4 +1,4 @@
-"""The rows of a table's work units as Spark expects them."""
+"""Reads the rows of a table's work units in the form that Spark expects."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from lance_stream.spark.session.spark_types import to_spark
 
 @dataclass(frozen=True)
 class TableRows:
-    """How rows of a table are read; see `task_input.Reading`.
+    """Reads rows of a table; see `task_input.Reading`.
 
     Attributes:
         carried: The schema of the batches that Spark expects.
@@ -21,5 +21,5 @@ class TableRows:
     carried: pa.Schema
 
     def read(self, units: tuple[WorkUnit, ...]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some units."""
-        return (to_spark(unit, self.carried) for unit in read_units(units))
+        """Yield the rows of units."""
+        return (to_spark(batch, self.carried) for batch in read_units(units))

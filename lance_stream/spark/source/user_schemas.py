@@ -1,7 +1,7 @@
 """User-specified schemas: `spark.read.schema(...)`, or columns in CREATE TEMPORARY VIEW.
 
-Spark does not check them against the source. A schema may omit columns, change their order, and
-widen integers and floats. Without a check, unknown names would read as nulls.
+Spark does not compare them with the source. A schema may omit columns, change their order, and
+widen integers and floats. Without a check, unknown columns would be read as nulls.
 """
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from lance_stream.spark.session.spark_types import carrier_schema, stored_schema
 
 
 def check_user_schema(user_schema: spark.StructType, read: pa.Schema, uri: str) -> None:
-    """Refuse a schema that does not fit the columns that can be read.
+    """Reject a schema that does not match the columns that can be read.
 
     Args:
         user_schema: The user's schema.
@@ -21,7 +21,7 @@ def check_user_schema(user_schema: spark.StructType, read: pa.Schema, uri: str) 
         uri: The table's location, for the message.
 
     Raises:
-        InvalidInputError: A column, or a field of one, does not exist, has another type, or is
+        InvalidInputError: A column or nested field does not exist, has another type, or is
             declared not null.
     """
     for field in user_schema.fields:
@@ -34,8 +34,8 @@ def check_user_schema(user_schema: spark.StructType, read: pa.Schema, uri: str) 
         _check_parts(carrier_schema(stored_schema(user_schema)), carrier_schema(read), "")
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"the schema declared for {uri} does not fit the table: {error}. Correct it, or leave "
-            "it out: Spark then uses the table's own schema"
+            f"the schema declared for {uri} does not match the table: {error}. Correct it, or omit "
+            "it to use the table's schema"
         ) from None
 
 
@@ -46,8 +46,8 @@ def _check_parts(
     for field in user_schema:
         if field.name not in types:
             raise InvalidInputError(
-                f"there is no column {path + field.name!r}{did_you_mean(field.name, types)}; the "
-                f"table has: {', '.join(types)}"
+                f"column {path + field.name!r} does not exist{did_you_mean(field.name, types)}; "
+                f"existing columns: {', '.join(types)}"
             )
         _check_type(field.type, types[field.name], path + field.name)
 
@@ -63,4 +63,4 @@ def _check_type(user_schema: pa.DataType, read: pa.DataType, path: str) -> None:
         _check_type(user_schema.key_type, read.key_type, f"{path}.key")
         _check_type(user_schema.item_type, read.item_type, f"{path}.value")
     else:
-        raise InvalidInputError(f"the column {path!r} is {read}, not {user_schema}")
+        raise InvalidInputError(f"column {path!r} has type {read}, not {user_schema}")

@@ -1,8 +1,8 @@
 """Calls a stream reader as Spark does, in Spark's order, without Spark.
 
-A query's checkpoint is two lists of texts: offsets written before a batch is planned, and how many
-of the batches were done. A run makes a new reader, as each run of a query does. The order of calls
-is the one observed in PySpark 4.1 and 4.3.
+A query's checkpoint is a list of offsets, written before a batch is planned, and the number of
+finished batches. Each run creates a new reader, as a run of a query does. The order of calls is
+that observed in PySpark 4.1 and 4.3.
 """
 
 import json
@@ -33,15 +33,15 @@ class Query:
     """A streaming query over a table, with its checkpoint.
 
     Attributes:
-        uri: The table's.
-        options: What the user set.
-        without_start: Whether to call as PySpark 4.1 does.
-        offsets: The ends of batches, as Spark writes them down before it plans a batch.
-        num_done: How many batches the checkpoint records as done.
+        uri: The location of the table.
+        options: The user's options.
+        without_start: Whether to call the reader as PySpark 4.1 does.
+        offsets: The ends of batches, which Spark stores before it plans a batch.
+        num_done: The number of batches that the checkpoint records as finished.
         batches: The rows of each batch that was read, in the order of reading.
-        done: The rows of each batch that was done, as it was read last.
-        reader: The reader of the present or the latest run.
-        reports: What each run reported of its backlog.
+        done: The rows of each finished batch, as read last.
+        reader: The reader of the current or last run.
+        reports: The lag that each run reported.
     """
 
     uri: str
@@ -56,7 +56,7 @@ class Query:
     _initial: str | None = None
 
     def start(self) -> None:
-        """Begin a run: make a reader, and repeat a batch that was not done."""
+        """Begin a run: create a reader, and repeat an unfinished batch."""
         self.reader = self._make_reader()
         self._initial = None
         if self.without_start and self.offsets:
@@ -77,7 +77,7 @@ class Query:
         return self.make(options, carried, table.version)
 
     def run(self) -> list[list[Row]]:
-        """Read all that is there, and return the batches that this run gave."""
+        """Read everything available, and return the batches of this run."""
         before = len(self.batches)
         self.start()
         if not self.without_start:
@@ -87,10 +87,10 @@ class Query:
         return self.batches[before:]
 
     def trigger(self, kill: str = "") -> bool:
-        """Do one batch if there is something new; return whether there was.
+        """Run one batch if something is new; return whether it did.
 
         Args:
-            kill: Where the query is killed: "before planning", "before commit", or nowhere.
+            kill: Where to kill the query: "before planning", "before commit", or nowhere.
         """
         end = self._latest()
         if self.num_done and end == self.offsets[-1]:
@@ -129,5 +129,5 @@ class Query:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows of batches that were done, once each."""
+        """All rows of finished batches."""
         return [row for batch in self.batches for row in batch]

@@ -25,7 +25,7 @@ def uri(tmp_path: Path) -> str:
 
 
 def num_rows(uri: str, **options: datetime) -> int:
-    """How many changes a batch between two timestamps has."""
+    """Return the number of changes in a batch between two timestamps."""
     texts = {name: moment.isoformat() for name, moment in options.items()}
     source = LanceSource({"path": uri, "readchangefeed": "true", **texts})
     reader = source.reader(source.schema())

@@ -1,4 +1,4 @@
-"""Small batches are joined, large ones are left as they are."""
+"""Small batches are joined, and large ones are not changed."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,7 +17,7 @@ def batch(num_rows: int, first: int = 0) -> pa.RecordBatch:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from([0, 1, 3000, SMALL_BATCH_ROWS - 1, SMALL_BATCH_ROWS, 9000])))
 def test_small_batches_are_joined_in_order(sizes: list[int]) -> None:
-    """Spark pays for each batch, so of two neighbours at most one may be small."""
+    """Each batch has a cost in Spark, so of two neighbors at most one may be small."""
     firsts = [sum(sizes[:index]) for index in range(len(sizes))]
     given_batches = [batch(size, first) for size, first in zip(sizes, firsts, strict=True)]
     joined = list(join_small(given_batches))

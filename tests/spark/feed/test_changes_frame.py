@@ -67,9 +67,9 @@ def by_format(spark: SparkSession, uri: str, options: Mapping[str, Any]) -> Data
 
 @pytest.fixture(params=["the driver", "the driver as Arrow data", "tasks"])
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What reads the rows, and how they reach Spark."""
+    """Select what reads the rows, and how they reach Spark."""
     if request.param == "tasks":
-        monkeypatch.setattr(changes_frame, "MOST_BYTES_AT_ONCE", -1)
+        monkeypatch.setattr(changes_frame, "MAX_LOCAL_BYTES", -1)
     if request.param == "the driver as Arrow data":
         monkeypatch.setattr(arrow_jobs, "MAX_BYTES_IN_PLAN", 0)
         monkeypatch.setattr(arrow_jobs, "MIN_PARTITION_BYTES", 64)
@@ -105,7 +105,7 @@ def test_large_feeds_are_divided_into_tasks(
     spark: SparkSession, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large feed must use all cores and keep the order of changes."""
-    monkeypatch.setattr(changes_frame, "MOST_BYTES_AT_ONCE", -1)
+    monkeypatch.setattr(changes_frame, "MAX_LOCAL_BYTES", -1)
     monkeypatch.setattr("lance_stream.spark.jobs.work_units.number_of_tasks", lambda _bytes: 3)
     changes = read_changes(spark, uri, startingVersion=1)
     assert changes.rdd.getNumPartitions() > 1

@@ -34,7 +34,7 @@ def make_table(folder: Path, num_rows: int) -> str:
 
 
 class Asked:
-    """A stream as Spark asks for it, in the process that stays for the whole query."""
+    """A stream as Spark calls it, in the process that runs for the whole query."""
 
     def __init__(self, uri: str, **options: str) -> None:
         self.source = LanceSource({"path": uri, "readchangefeed": "true", **options})
@@ -43,7 +43,7 @@ class Asked:
         self.kind = type(self.reader)
 
     def plan(self, start: Any, end: Any) -> tuple[list[Any], int, list[pa.RecordBatch]]:
-        """Return the inputs of a batch, what Spark is told of its rows, and these."""
+        """Return the inputs of a batch, Spark's information about its rows, and the rows."""
         sent, answer = io.BytesIO(), io.BytesIO()
         for offset in (start, end):
             text = json.dumps(offset).encode()
@@ -86,7 +86,7 @@ def test_small_batches_are_sent_with_plans(tmp_path: Path) -> None:
     assert read.equals(rows)  # if Spark has lost them
 
 
-def test_readers_hold_rows_for_one_answer(tmp_path: Path) -> None:
+def test_readers_return_prefetched_rows_once(tmp_path: Path) -> None:
     """A stream runs for months, and rows that Spark never fetched must not stay in its memory."""
     stream = Asked(make_table(tmp_path, 1000))
     start, end = positions(stream)
@@ -112,7 +112,7 @@ def test_large_batches_are_left_to_tasks(tmp_path: Path, monkeypatch: pytest.Mon
     """The rows would travel through a single process, so large batches have to be read in
     parallel.
     """
-    monkeypatch.setattr(sent_rows, "MOST_BYTES_IN_A_BATCH", 10_000)
+    monkeypatch.setattr(sent_rows, "MAX_SENT_BYTES", 10_000)
     stream = Asked(make_table(tmp_path, 1000))
     inputs, flag, _ = stream.plan(*positions(stream))
     assert flag == NOT_FOUND
@@ -142,7 +142,7 @@ def test_large_batches_are_left_to_tasks(tmp_path: Path, monkeypatch: pytest.Mon
 def test_nulls_that_spark_cannot_copy_are_detected(
     kind: pa.DataType, values: list[Any], expected: bool
 ) -> None:
-    """Numbers without a value, in a list or map at any depth, also outside the rows of a slice."""
+    """Null numbers in lists and maps at any depth, also outside of a slice, are detected."""
     array = pa.array([*values, *values], kind)
     assert sent_rows.has_null_items(array) is expected
     assert sent_rows.has_null_items(array.slice(len(values))) is expected
@@ -161,7 +161,7 @@ def test_uncopyable_rows_are_left_to_tasks(tmp_path: Path) -> None:
 
 
 def test_read_errors_are_left_to_tasks(tmp_path: Path) -> None:
-    """Spark repeats a failed task, while an error of the planner ends the query."""
+    """Spark retries a failed task, while an error of the planner ends the query."""
     uri = make_table(tmp_path, 1000)
     stream = Asked(uri)
     offsets = positions(stream)

@@ -80,7 +80,7 @@ def changes_in(collected: list[Any]) -> Counter[Change]:
 
 
 class Tail:
-    """A stream of a table, and all that it has given so far."""
+    """A stream of a table, and all rows that it has delivered so far."""
 
     def __init__(self, session: Any, uri: str, folder: Path, **options: Any) -> None:
         self.session, self.uri, self.folder, self.options = session, uri, folder, options
@@ -94,7 +94,7 @@ class Tail:
         return writer.option("checkpointLocation", str(self.folder / "tail")).start()
 
     def run(self) -> list[Any]:
-        """Read all that is there, and return the batches that this run gave."""
+        """Read everything available, and return the batches of this run."""
         before = len(self.batches)
         self.start().awaitTermination()
         return self.batches[before:]
@@ -221,7 +221,7 @@ def test_future_versions_are_refused(session: Any, uri: str, start: int, end: in
 
 
 def test_the_feed_needs_stable_row_ids(session: Any, tmp_path: Path) -> None:
-    """Without stable row ids an update cannot be told from a delete and an insert."""
+    """Without stable row ids, an update cannot be distinguished from a delete and an insert."""
     uri = str(tmp_path / "unstable")
     lance.write_dataset(rows(1), uri)
     with pytest.raises(Exception, match=r"(?s)UnsupportedFeatureError.*stable row ids"):
@@ -408,7 +408,7 @@ def test_limits_and_progress_through_spark(
     assert reports[0] == {"version": 5, "versionsBehind": 4, "rowsBehind": 7}
 
 
-def test_idle_streams_make_no_batches(tail: Any) -> None:
+def test_idle_streams_run_no_batches(tail: Any) -> None:
     """An offset that changes without new rows would start a Spark job at every poll."""
     stream = tail(readChangeFeed="true", startingVersion="latest")
     query = stream.start(available_now=False)
@@ -437,7 +437,7 @@ def test_recreated_tables_stop_the_stream(tail: Any, uri: str) -> None:
 
 
 @pytest.mark.essential
-def test_a_plain_stream_gives_appended_rows(session: Any, tmp_path: Path) -> None:
+def test_a_plain_stream_returns_appended_rows(session: Any, tmp_path: Path) -> None:
     """Without `readChangeFeed` the rows have no change columns."""
     uri = str(tmp_path / "appended")
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))

@@ -1,6 +1,6 @@
-"""A stream's columns while those of its table change: those that it started with, by their ids.
+"""A stream keeps the columns that it started with, by field id, while those of its table change.
 
-Whatever its limits, a stream gives what `Dataset.changes` gives over the same versions.
+With any limits, a stream returns the same changes as `Dataset.changes` over the same versions.
 """
 
 import json
@@ -33,7 +33,7 @@ def ds(tmp_path: Path) -> Dataset:
 
 
 def behind(ds: Dataset, **options: Any) -> Query:
-    """A query that takes one version at a time, and has read one."""
+    """Return a query that reads one version per batch, and has read one."""
     stream = Query(ds.uri, {"startingVersion": "1", "maxVersionsPerTrigger": "1", **options})
     stream.start()
     assert stream.trigger()
@@ -41,7 +41,7 @@ def behind(ds: Dataset, **options: Any) -> Query:
 
 
 def run_on(stream: Query) -> None:
-    """Read what there is, in the run that is under way."""
+    """Read everything available in the current run."""
     while stream.trigger():
         pass
 

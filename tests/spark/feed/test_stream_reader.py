@@ -251,7 +251,7 @@ def test_pyspark_4_1_limits_later_batches_only(
 def test_killed_queries_lose_and_repeat_nothing(
     ds: Dataset, options: dict[str, int], kill: str
 ) -> None:
-    """Every step between two commits of the checkpoint is a place where a process can die."""
+    """A process can die at any step between two commits of the checkpoint."""
     stream = query(ds, maxRowsPerTrigger=2, **options)
     done: list[list[dict[str, Any]]] = []
     for number in range(40):
@@ -310,7 +310,7 @@ def test_new_queries_resume_their_consumer(ds: Dataset, without_start: bool) -> 
 
 @WITH_LIMITS
 def test_a_consumers_snapshot_is_retained(ds: Dataset) -> None:
-    """Cleanup must keep the version of the snapshot until all of its pieces are read."""
+    """Cleanup must keep the version of the snapshot until all of its rows are read."""
     stream = query(ds, consumer="me", maxRowsPerTrigger=2)
     stream.start()
     stream.trigger()
@@ -357,7 +357,7 @@ def test_consumers_ahead_of_tables_are_refused(ds: Dataset) -> None:
     shutil.rmtree(ds.uri)
     lance_stream.create_dataset(ds.uri, SCHEMA)
     store.write("_refs/tags/lance_stream.consumer.me.json", tag)
-    with pytest.raises(InvalidInputError, match=r"version 5 .*newest version there is 1"):
+    with pytest.raises(InvalidInputError, match=r"version 5, .*newest version is 1"):
         query(ds, consumer="me").run()
 
 
@@ -493,9 +493,9 @@ def test_appended_rows_keep_reserved_column_names(without_start: bool, tmp_path:
     stream = Query(path, options, without_start)
     stream.run()
     assert stream.rows == pa.table(expected).to_pylist() * 2
-    with pytest.raises(InvalidInputError, match="own columns _change_type"):
+    with pytest.raises(InvalidInputError, match="columns _change_type"):
         Query(path, {"startingVersion": "1"}, without_start).run()
-    with pytest.raises(InvalidInputError, match="own columns _commit_version"):
+    with pytest.raises(InvalidInputError, match="columns _commit_version"):
         Query(path, {**options, "filter": "_commit_version > 15"}, without_start).run()
     narrowed = Query(path, {"startingVersion": "1", "columns": "id"}, without_start)
     narrowed.run()

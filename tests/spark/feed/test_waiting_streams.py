@@ -25,7 +25,7 @@ PAST = "2020-01-01T00:00:00"
 
 
 class WaitingQuery(Query):
-    """A query whose user named the columns."""
+    """A query with a user-specified schema."""
 
     given = GIVEN
 

@@ -1,4 +1,4 @@
-"""The SQL functions that show a table: `lance_table`, `lance_history` and others."""
+"""The SQL functions that inspect a table: `lance_table`, `lance_history` and others."""
 
 import tarfile
 import time
@@ -67,7 +67,7 @@ def test_history_has_a_row_per_version(sql: Any, uri: str) -> None:
         (", TIMESTAMP_NTZ '9999-12-31'", [0, 2, 3, 4]),
     ],
 )
-def test_tables_are_shown_at_any_version(sql: Any, uri: str, version: str, ids: list[int]) -> None:
+def test_tables_are_read_at_any_version(sql: Any, uri: str, version: str, ids: list[int]) -> None:
     """A version may be a number, a tag or a time, by position or by name, and SQL has no other way
     to ask for it.
     """

@@ -33,7 +33,7 @@ def session(spark: Any) -> Any:
 
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
-    """Version 1 is empty, version 2 has ids 0 to 4, version 3 has 0 to 9, version 4 lacks 7."""
+    """Version 1 is empty, version 2 has ids 0 to 4, version 3 has 0 to 9, version 4 deletes 7."""
     uri = str(tmp_path / "a table")
     table = lance_stream.create_dataset(uri, ROWS.schema)
     table.append(ROWS.slice(0, 5)).append(ROWS.slice(5)).delete("id = 7")
