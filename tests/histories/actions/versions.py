@@ -75,8 +75,8 @@ def protected(line: Line) -> set[int]:
 def feed_of_some_versions(line: Line, choose: Choices, versions: set[int]) -> dict[int, list[Any]]:
     """Return the changes of at most three of the versions that exist with the one before.
 
-    Columns that a restore renames and an overwrite renumbers can be followed only through the
-    versions that a cleanup may remove.
+    A restore brings back columns that were renamed, overwritten, or dropped and re-created: they
+    can be followed only through the versions that a cleanup may remove.
     """
     if not line.life.is_stable:
         return {}
@@ -86,7 +86,7 @@ def feed_of_some_versions(line: Line, choose: Choices, versions: set[int]) -> di
         for version in versions
         if version - 1 in versions
         and (
-            version not in restores or line.states[version].names == line.states[version - 1].names
+            version not in restores or _identities(line, version) == _identities(line, version - 1)
         )
     )
     watched = choose("watched", lambda dice: dice.sample(pairs, min(len(pairs), 3)))
@@ -96,6 +96,10 @@ def feed_of_some_versions(line: Line, choose: Choices, versions: set[int]) -> di
         for version in watched
         if version in pairs
     }
+
+
+def _identities(line: Line, version: int) -> list[tuple[int, str]]:
+    return sorted((column.ident, column.name) for column in line.states[version].columns)
 
 
 @action(weight=1)
