@@ -25,7 +25,10 @@ files, computed without Spark: each row once.
 There is one exception, of which the sink says so much itself: where the plan may give other rows
 each time, a batch that Spark planned again is skipped. Then `last_commit.rows_differ` is true.
 
-The seed settles everything but the names of files.
+The kit of random lives (`tests.histories`) cannot do it: it needs Spark, whose state stores and
+checkpoints are what goes wrong.
+
+The seed determines everything but the names of files.
 """
 
 import datetime

@@ -12,8 +12,11 @@ tried once. Keys belong to one writer, so each knows what the table has to hold 
 
 Histories of odd seeds publish versions in DynamoDB, behind the same proxies.
 
-The seed settles what is done and which fault meets the n-th request of a writer. How the writers'
-requests interleave is the machine's.
+The kit of random lives (`tests.histories`) cannot do it: here requests to a store server and to
+DynamoDB go wrong, in real time, and there each step is over before the next one begins.
+
+The seed determines what is done and which fault meets the n-th request of a writer. How the
+writers' requests interleave is the machine's.
 """
 
 import random

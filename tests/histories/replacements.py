@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MODEL = ("states", "existing", "row_ids", "restored", "unstamped", "snapshots", "memory")
 """What of a line is a model of its table."""
 
-NOT_COPIED = ("replica", "derived", "transactions", "ahead")
+NOT_COPIED = ("replica", "consuming_replica", "derived", "transactions", "ahead")
 """What a line remembers of others than its table, or of what it has checked."""
 
 

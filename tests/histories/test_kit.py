@@ -53,6 +53,32 @@ def test_unsuitable_steps_are_skipped() -> None:
     assert [each.name for each in outcome.steps] == ["create", "valid"]
 
 
+def test_consumers_lose_nothing_in_a_cleanup() -> None:
+    """A consumer that dies before it has recorded anything begins where it began before."""
+    outcome = replay(
+        [
+            SMALL,
+            step(
+                "consuming_replica",
+                limits={"rows": 1, "size_bytes": None, "versions": None},
+                deaths=[True],
+                **{"stays behind": True},
+            ),
+            step("delete", where="all", by=["we"]),
+            step("append", rows={1: {"a": 2}}, by=["we"]),
+            step("cleanup", retain=1, by="we", watched=[]),
+            step(
+                "consuming_replica",
+                limits={"rows": 1, "size_bytes": None, "versions": None},
+                deaths=[True, False],
+            ),
+        ]
+    )
+    if outcome.error is not None:
+        raise outcome.error
+    assert outcome.counts["consuming_replica"] == 2
+
+
 def test_a_second_process_writes_and_fails() -> None:
     """Its rows are read here, and its failure must fail the life, with the location in the
     notes.

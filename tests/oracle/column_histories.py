@@ -14,6 +14,9 @@ own number for its whole life. What the rows of a version are, pylance says.
     a stream that is read while all this happens, killed and restarted anywhere, gives each event
     once, under the columns that it knows of; it is never stuck, and what a name meant to it
     before it means still (see `feed.following.resumed_columns`)
+
+The kit of random lives (`tests.histories`) cannot do it: the columns of its model have no parts,
+and its followers begin anew where columns change, while here they continue.
 """
 
 import itertools

@@ -32,6 +32,7 @@ def detached_version(life: Life, choose: Choices) -> None:
         read_version=theirs.version,
         detached=True,
     )
+    line.memory["detached"] = [*line.memory.get("detached", []), made.version]
     ds = line.ours(made.version)
     read = plain_rows(ds.to_table())
     assert {row[KEY] for row in read} == line.now.rows.keys() | rows.keys()

@@ -133,7 +133,9 @@ def cleanup(life: Life, choose: Choices) -> None:
     if by == "we" and not has_pending and len(life.lines) == 1:
         check_no_unnamed_files(line)
     forget_batches(line)
-    line.memory.pop("replica", None) if by == "pylance" else None
+    if by == "pylance":
+        line.memory.pop("replica", None)
+        line.memory.pop("consuming_replica", None)
     for version, changes in before.items():
         after = plain_rows(line.ours().changes(version - 1, version).read_all())
         assert after == changes, f"the cleanup has changed what version {version} changed"
@@ -142,8 +144,9 @@ def cleanup(life: Life, choose: Choices) -> None:
 def check_no_unnamed_files(line: Line) -> None:
     """Check that each data file is named by a version, and that no staged rows are left."""
     table = line.ours().table
-    versions = [table.log.read(version) for version in table.log.versions()]
-    named = {name for manifest in versions for name in names_of(manifest, set())}
+    versions = [*table.log.versions(), *line.memory.get("detached", [])]
+    manifests = [line.ours(version).table.manifest for version in versions]
+    named = {name for manifest in manifests for name in names_of(manifest, set())}
     files = [(file.path, nameable(file.path)) for file in table.store.list("data")]
     unnamed = [path for path, what in files if what is None or what.name not in named]
     assert not unnamed, unnamed
@@ -197,6 +200,7 @@ def drop_consumers(life: Life, choose: Choices) -> None:
         if consumer.name in line.memory.get("consumers", {}):
             drop_consumer(refs, consumer.name)
     line.memory.pop("consumers", None)
+    line.memory.pop("consuming_replica", None)
 
 
 @action(weight=0.4)

@@ -1,16 +1,18 @@
 """Replicas: the feed in batches of limited size, applied to another table by key."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.change_streams.change_stream import ChangeStream, FollowRules
+from lance_stream.change_streams.change_stream import BATCH_ROWS, ChangeStream, FollowRules
 from lance_stream.change_streams.progress import parse_position
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.feed.following.positions import Limits, Position
+from lance_stream.maintenance.consumers import drop_consumer, list_consumers
 from lance_stream.upsert.incoming import UpsertRules
 from tests.histories.actions.streams import upsert_by_tasks
 from tests.histories.life import Life, Line, plain_rows
@@ -43,19 +45,23 @@ class Replica:
             self.position = stream.position
         if batch is None:
             return False
+        self.apply(batch.rows, by_tasks=by_tasks)
+        return True
+
+    def apply(self, changes: pa.Table, *, by_tasks: bool = False) -> None:
+        """Apply a batch to the table, which the first one creates."""
         if self.ds is None:
-            fields = [field for field in batch.rows.schema if not field.name.startswith("_")]
+            fields = [field for field in changes.schema if not field.name.startswith("_")]
             shutil.rmtree(self.uri, ignore_errors=True)
             schema = pa.schema(fields)
             self.ds = lance_stream.create_dataset(self.uri, schema, self.line.life.file_version)
         if by_tasks:
-            feed_columns = [name for name in batch.rows.schema.names if name.startswith("_")]
+            feed_columns = [name for name in changes.schema.names if name.startswith("_")]
             rules = UpsertRules((KEY,), except_columns=tuple(feed_columns), applies_changes=True)
-            upsert_by_tasks(self.ds.table, batch.rows, rules)
+            upsert_by_tasks(self.ds.table, changes, rules)
             self.ds = lance_stream.open_dataset(self.uri)
         else:
-            self.ds = self.ds.apply_changes(batch.rows, on=KEY)
-        return True
+            self.ds = self.ds.apply_changes(changes, on=KEY)
 
     @property
     def reached(self) -> Position:
@@ -81,6 +87,83 @@ class Replica:
             f"{sorted(by_key.keys() - expected.keys())}, different "
             f"{[(by_key[k], row) for k, row in expected.items() if by_key.get(k, row) != row]}"
         )
+
+
+class ConsumingReplica(Replica):
+    """Keeps no position: the table stores it under the name of a consumer, and keeps its versions.
+
+    A batch that was applied and not recorded comes again, perhaps cut otherwise.
+    """
+
+    def __init__(self, line: Line) -> None:
+        super().__init__(line)
+        self.name = f"replica-{line.life.number()}"
+        self.farthest = 0
+
+    def take_and_record(self, limits: Limits, *, dies: bool) -> bool:
+        """Apply one batch, and record it or die before that; return whether there was one."""
+        with self.line.ours().follow(
+            self.name,
+            wait=False,
+            max_rows=limits.rows or BATCH_ROWS,
+            max_bytes=limits.size_bytes,
+            max_versions=limits.versions,
+        ) as stream:
+            batch = next(stream, None)
+            self.position = stream.position
+            self.farthest = max(self.farthest, self.reached.last_version)
+            if batch is not None:
+                self.apply(batch.rows)
+                if not dies:
+                    stream.commit()
+        refs = self.line.ours().table.refs
+        consumers = self.line.memory.setdefault("consumers", {})
+        consumers |= {c.name: c.version for c in list_consumers(refs) if c.name == self.name}
+        return batch is not None
+
+    def check(self) -> None:
+        """Check the rows, unless older changes than they have are being repeated."""
+        if self.reached.version >= self.farthest:
+            super().check()
+
+    def drop(self) -> None:
+        """Drop the consumer."""
+        self.line.memory.get("consumers", {}).pop(self.name, None)
+        with suppress(NotFoundError):
+            drop_consumer(self.line.ours().table.refs, self.name)
+
+
+@check(weight=2)
+def consuming_replica(life: Life, choose: Choices) -> None:
+    """A consumer loses no change, whatever was cleaned up, and although its batches come again."""
+    line = life.line(choose)
+    if not life.is_stable:
+        raise DoesNotFit("no stable row ids")
+    limits = choose(
+        "limits",
+        lambda dice: {
+            "rows": dice.choice([None, 1, 3, 7, 20]),
+            "size_bytes": dice.choice([None, None, 100, 1000]),
+            "versions": dice.choice([None, None, 1, 2]),
+        },
+    )
+    following: ConsumingReplica | None = line.memory.get("consuming_replica")
+    if following is not None and columns_change(line, following):
+        following.drop()
+        following = None
+    if following is None:
+        following = line.memory["consuming_replica"] = ConsumingReplica(line)
+    deaths = choose("deaths", lambda dice: [dice.random() < 0.4 for _ in range(dice.randint(1, 4))])
+    for dies in deaths:
+        if not following.take_and_record(Limits(**limits), dies=dies):
+            break
+        following.check()
+    if choose.happens("stays behind", 0.7):
+        return
+    while following.take_and_record(Limits(), dies=False):
+        pass
+    assert following.reached.version == line.newest
+    following.check()
 
 
 def columns_of(state: State) -> list[Any]:
