@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
-from lance_stream.arrays import Bytes, Counts
+from lance_stream.arrays import Bytes, Counts, Positions
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
@@ -59,6 +59,10 @@ of a width are packed at once and then moved into place."""
 _FEW_CHUNKS = 4
 """Up to this number of chunks of a width are unpacked value by value, together with those of other
 such widths: unpacking a width by rows has a fixed cost, shared by many chunks."""
+
+_GROUP_BYTES = 2 << 20
+"""About so many bytes of chunks are unpacked together: copies of more come from fresh memory, which
+the kernel fills with zeros first."""
 
 _LOOP_WORD_BYTES = (4, 8)
 """Narrower words are unpacked as fast by numpy."""
@@ -112,15 +116,17 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
             )
             by_width = by_width[counts > _FEW_CHUNKS]
         for width in by_width.tolist():
-            positions = np.flatnonzero(widths == width)
-            first, stop = int(positions[0]), int(positions[-1]) + 1
             words_per_chunk = 1 + VALUES * width // self.bits_per_word
-            words = joined(chosen(buffer, positions)).view(word)
-            words = words.reshape(len(positions), words_per_chunk)[:, 1:]
-            if stop - first == len(positions):
-                fastlanes.unpack(words, width, values[first:stop])
-            else:
-                values[positions] = fastlanes.unpack(words, width)
+            for positions in _groups(
+                np.flatnonzero(widths == width), words_per_chunk * word.itemsize
+            ):
+                first, stop = int(positions[0]), int(positions[-1]) + 1
+                words = joined(chosen(buffer, positions)).view(word)
+                words = words.reshape(len(positions), words_per_chunk)[:, 1:]
+                if stop - first == len(positions):
+                    fastlanes.unpack(words, width, values[first:stop])
+                else:
+                    values[positions] = fastlanes.unpack(words, width)
         return _block(_without_padding(values, num_values), self.bits_per_word)
 
     def pick(
@@ -195,6 +201,12 @@ class OutOfLineBitpacking(BlockCodec):
         if num_packed == num_full and num_rest:
             values = np.concatenate([values, words[num_full * words_per_block :]])
         return _block(values, self.bits_per_word)
+
+
+def _groups(positions: Positions, chunk_bytes: int) -> list[Positions]:
+    """Return the positions of chunks of one size, in groups to unpack together."""
+    num_groups = max(1, round(len(positions) * chunk_bytes / _GROUP_BYTES))
+    return np.array_split(positions, num_groups)
 
 
 def encode_mini_block(block: FixedWidthBlock, widths: Counts | None = None) -> EncodedMiniBlock:

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.errors import BadDataError, CorruptDataError
-from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, joined
 from lance_stream.file.blocks.data_blocks import FixedWidthBlock
+from lance_stream.file.compression.compiled import loops
 from lance_stream.file.v2_1.codecs import (
     EncodedMiniBlock,
     bitpacking,
@@ -96,6 +97,22 @@ def test_chunks_of_many_widths_round_trip(
     picked = pick_mini_block(encoded.encoding, encoded.buffers, encoded.num_values, places)
     assert isinstance(picked, FixedWidthBlock)
     assert np.array_equal(picked.words(), words[places])
+
+
+def test_chunks_are_unpacked_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group must fill the rows of its own chunks, whether they are adjacent or not."""
+    monkeypatch.setattr(bitpacking, "_GROUP_BYTES", 40_000)
+    widths = [20] * 50 + [50, 20] * 40
+    words = np.concatenate([below(width, 64, 1024, seed) for seed, width in enumerate(widths)])
+    encoded = bitpacking.encode_mini_block(block_of(words))
+    groups = []
+    monkeypatch.setattr(
+        bitpacking, "joined", lambda chunks: groups.append(len(chunks.starts)) or joined(chunks)
+    )
+    with loops.replaced(None):
+        assert np.array_equal(decoded(encoded), words)
+    assert sum(groups) == len(widths)
+    assert 2 < max(groups) < 25
 
 
 def test_rare_widths_are_widened_cheaply() -> None:
