@@ -36,7 +36,7 @@ class Declaration:
         batch_rows: How many rows the function gets at once, at most.
         rows_per_commit: How many rows one commit checks, at most.
         max_failures: How many rows of a round may fail before it is an error.
-        quarantines: Whether rows that fail are set aside; otherwise the first one is an error.
+        quarantines: Whether rows that fail are quarantined; otherwise the first one is an error.
     """
 
     name: str

@@ -67,7 +67,7 @@ MAX_BAD_BYTES: Final = 256 << 20
 
 REMEDY: Final = (
     "Correct or filter out these rows before the sink, change the check or the column; or let the "
-    'sink set such rows aside and commit the others: bad_rows="quarantine"'
+    'sink quarantine such rows and commit the others: bad_rows="quarantine"'
 )
 
 
@@ -466,8 +466,8 @@ def resolve_columns(schema: pa.Schema, checks: Iterable[Check]) -> tuple[Check, 
 
 
 REMEDY_OF_VERBS: Final = (
-    "Correct or filter out these rows, or change the check or the column. A streaming sink can set "
-    'them aside: lance_sink(bad_rows="quarantine")'
+    "Correct or filter out these rows, or change the check or the column. A streaming sink can "
+    'quarantine them: lance_sink(bad_rows="quarantine")'
 )
 
 
@@ -613,7 +613,7 @@ class BadRows:
         return dict(counter.most_common())
 
     def error(self, uri: str, num_rows: int, remedy: str = REMEDY) -> InvalidInputError:
-        """Return the error for a batch with bad rows that are not set aside.
+        """Return the error for a batch with bad rows that are not quarantined.
 
         Args:
             uri: The table.

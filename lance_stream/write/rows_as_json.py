@@ -108,7 +108,7 @@ def _plain_type(arrow: pa.DataType) -> pa.DataType:
         return pa.list_(_plain_type(arrow.value_type))
     if any(is_kind(arrow) for is_kind, _, _ in _KINDS) or kinds.is_null(arrow):
         return arrow
-    raise InvalidInputError(f"rows with a {arrow} cannot be set aside: JSON does not hold it")
+    raise InvalidInputError(f"rows with a {arrow} cannot be quarantined: JSON cannot represent it")
 
 
 def _as_plain_array(array: pa.Array) -> pa.Array:
@@ -123,7 +123,7 @@ def _check_distinct(names: Sequence[str]) -> None:
     repeated = repeated_names(list(names))
     if repeated:
         raise InvalidInputError(
-            f"rows with two columns or fields {repeated[0]!r} cannot be set aside"
+            f"rows with two columns or fields {repeated[0]!r} cannot be quarantined"
         )
 
 
@@ -165,7 +165,7 @@ def _to_plain(array: pa.Array) -> list[Any]:
     for is_kind, encode, _ in _KINDS:
         if is_kind(arrow):
             return encode(array)
-    raise InvalidInputError(f"rows with a {arrow} cannot be set aside: JSON does not hold it")
+    raise InvalidInputError(f"rows with a {arrow} cannot be quarantined: JSON cannot represent it")
 
 
 def _pairs(entries: pa.Array) -> list[list[Any]]:

@@ -53,19 +53,19 @@ _STREAMS: Final = (APPENDS, CHANGE_STREAM)
 _FEED: Final = (CHANGES, CHANGE_STREAM)
 _OF_STREAMS: Final[Mapping[str, Any]] = {
     "callers": _STREAMS,
-    "why": "belongs to a stream: spark.read has no triggers",
+    "reason": "belongs to a stream: spark.read has no triggers",
 }
 _OF_THE_FEED: Final[Mapping[str, Any]] = {
     "callers": _FEED,
-    "why": "belongs to the change feed: set readChangeFeed to true",
+    "reason": "belongs to the change feed: set readChangeFeed to true",
 }
 _START: Final[Mapping[str, Any]] = {
     "callers": (CHANGES, *_STREAMS),
-    "why": "belongs to the change feed: set readChangeFeed to true, or use versionAsOf",
+    "reason": "belongs to the change feed: set readChangeFeed to true, or use versionAsOf",
 }
 _END: Final[Mapping[str, Any]] = {
     "callers": (CHANGES,),
-    "why": "ends a batch of the change feed: set readChangeFeed to true; a stream has no end",
+    "reason": "ends a batch of the change feed: set readChangeFeed to true; a stream has no end",
 }
 
 DEDUPLICATION_MODE: Final = Option("deduplicationMode", one_of(*DEDUPLICATION_MODES))
@@ -114,7 +114,7 @@ class ReaderOptions:
         Option("tag", text, "Reads the version that the tag names."),
         default=None,
         callers=(LOAD,),
-        why="selects the version of a table: a stream and the change feed have startingVersion",
+        reason="selects the version of a table: a stream and the change feed have startingVersion",
     )
     branch: str | None = argument(
         "The branch to read, which has to exist; by default the main one.",
@@ -177,7 +177,7 @@ class ReaderOptions:
         default=True,
         # it also says which versions only append
         callers=(*_FEED, APPENDS),
-        why="belongs to the change feed: set readChangeFeed to true",
+        reason="belongs to the change feed: set readChangeFeed to true",
     )
     max_versions_per_trigger: int | None = argument(
         "The maximum number of versions in a micro-batch.",
@@ -216,7 +216,7 @@ class ReaderOptions:
         Option("skipChangeCommits", boolean),
         default=False,
         callers=(APPENDS,),
-        why="is for a stream of appended rows; a change feed shows updates and deletes",
+        reason="is for a stream of appended rows; a change feed shows updates and deletes",
     )
     wait_for_table: bool = argument(
         "Whether a stream waits for a table, or a starting version, that does not exist yet, "

@@ -68,7 +68,7 @@ class Row:
         check: Checks and converts its value; None to take it as it is.
         modes: The modes in which it has a meaning; empty for all.
         callers: Who may set it; empty for all.
-        why: Why others may not: the predicate of a sentence about it.
+        reason: Why others may not set it: the predicate of a sentence about it.
         in_views: Whether a view that is read may have it, for its INSERT: "always", or "by key" if
             the view also has a mode.
         default: Its value if it is not set.
@@ -81,7 +81,7 @@ class Row:
     check: Check | None
     modes: tuple[str, ...]
     callers: frozenset[str]
-    why: str
+    reason: str
     in_views: str
     default: Any
 
@@ -95,7 +95,7 @@ def argument(
     check: Check | None = None,
     modes: Sequence[str] = (),
     callers: Sequence[str] = (),
-    why: str = "",
+    reason: str = "",
     in_views: str = "",
     is_secret: bool = False,
 ) -> Any:
@@ -107,7 +107,7 @@ def argument(
         "check": check,
         "modes": tuple(modes),
         "callers": frozenset(callers),
-        "why": why,
+        "reason": reason,
         "in_views": in_views,
     }
     if default_factory is not MISSING:
@@ -222,7 +222,7 @@ def check_callers(arguments: Any, caller: str) -> None:
     for row in rows_of(table).values():
         if row.callers and caller not in row.callers and is_set(arguments, row):
             names = " or ".join(repr(option.name) for option in row.options)
-            raise InvalidInputError(f"the option {names} {row.why}")
+            raise InvalidInputError(f"the option {names} {row.reason}")
 
 
 def is_set(arguments: Any, row: Row) -> bool:

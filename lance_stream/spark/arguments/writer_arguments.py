@@ -197,7 +197,7 @@ class WriterArguments:
         default=(),
         check=checks,
         modes=ROWS_STAND_ALONE,
-        why=_BATCHES_DEPEND,
+        reason=_BATCHES_DEPEND,
         in_views="always",
     )
     bad_rows: str = argument(
@@ -206,7 +206,7 @@ class WriterArguments:
         default="refuse",
         check=lambda called, value: check_one_of(called, value, BAD_ROWS),
         modes=ROWS_STAND_ALONE,
-        why=_BATCHES_DEPEND,
+        reason=_BATCHES_DEPEND,
     )
     quarantine_uri: str | None = argument(
         "The location of the quarantine; by default next to the table.",
@@ -222,14 +222,14 @@ class WriterArguments:
         default=None,
         check=as_text("a name for the stream: app_id='orders'"),
         callers=(SINK, AUTO_CDC, STREAM),
-        why=("identifies a stream; to write a batch only once, set 'txnAppId' and 'txnVersion'"),
+        reason=("identifies a stream; to write a batch only once, set 'txnAppId' and 'txnVersion'"),
     )
     txn_app_id: str | None = argument(
         "The app id under which the ledger keeps a batch write; by default it keeps none.",
         Option("txnAppId", text),
         default=None,
         callers=(BATCH,),
-        why=(
+        reason=(
             "identifies one write of a batch; the batches of a stream have their own ids: set its "
             "app id with the option 'appId'"
         ),
@@ -239,7 +239,7 @@ class WriterArguments:
         Option("txnVersion", whole_number(0)),
         default=None,
         callers=(BATCH,),
-        why="identifies one write of a batch; the batches of a stream have their own ids",
+        reason="identifies one write of a batch; the batches of a stream have their own ids",
     )
     replays_may_differ: bool = argument(
         "Whether a repeated batch may have different rows.",
@@ -253,7 +253,7 @@ class WriterArguments:
         default=False,
         check=as_flag,
         callers=(SINK, AUTO_CDC, STREAM),
-        why="belongs to a stream",
+        reason="belongs to a stream",
     )
     late_start: bool = argument(
         "Whether a later batch of a stream than its first one may create the table.",
@@ -262,7 +262,7 @@ class WriterArguments:
         python=new_table_option("late_start"),
         check=as_flag,
         callers=(SINK, AUTO_CDC, STREAM),
-        why="belongs to a stream",
+        reason="belongs to a stream",
     )
     schema: pa.Schema | None = argument(
         "The columns of a new table; by default those of the rows.",
@@ -359,15 +359,15 @@ class WriterArguments:
         )
         raise InvalidInputError(
             f"{self.called(row.name)} is for the mode {' or '.join(row.modes)}, but {now}"
-            + (f": {row.why}" if row.why else "")
+            + (f": {row.reason}" if row.reason else "")
         )
 
     def _check_quarantine(self) -> None:
         """Refuse a quarantine without a purpose, or one that cannot be kept."""
-        if not self.sets_aside:
+        if not self.quarantines:
             if self.quarantine_uri is not None:
                 raise InvalidInputError(
-                    "the option 'quarantineUri' is the table for rows that are set aside: set "
+                    "the option 'quarantineUri' is the table for quarantined rows: set "
                     "badRows=quarantine, too"
                 )
             return
@@ -416,8 +416,8 @@ class WriterArguments:
         return self.on or None
 
     @property
-    def sets_aside(self) -> bool:
-        """Whether bad rows are set aside, and the others committed."""
+    def quarantines(self) -> bool:
+        """Whether bad rows are quarantined, and the others committed."""
         return self.bad_rows == QUARANTINE
 
     @property

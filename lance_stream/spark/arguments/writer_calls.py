@@ -126,7 +126,7 @@ def _check_stores(arguments: WriterArguments) -> None:
     check_can_write_to(arguments.uri, arguments.storage_options, is_used_here=is_used_here)
     if is_used_here:
         choose(arguments.uri, arguments.storage_options)
-    if arguments.sets_aside:
+    if arguments.quarantines:
         quarantine = arguments.quarantine
         check_can_write_to(quarantine, arguments.storage_options, is_used_here=is_used_here)
 

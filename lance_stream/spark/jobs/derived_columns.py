@@ -123,7 +123,7 @@ def derive(
         batch_rows: How many rows the function gets at once, at most.
         rows_per_commit: The most rows that one commit checks.
         max_failures: The most rows of a commit for which the function may fail.
-        on_error: "quarantine": rows that the function raises for are null, and set aside; "raise":
+        on_error: "quarantine": rows that the function raises for are null and quarantined; "raise":
             the first one ends the run.
         quarantine: The location of the table for failed rows; by default next to the table.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,

@@ -66,7 +66,7 @@ class RowSorter:
         Raises:
             InvalidInputError: The quarantine's location has another table.
         """
-        if self.arguments.sets_aside:
+        if self.arguments.quarantines:
             self._quarantine = quarantine_batch(self.arguments, self.pending.batch)
             self._quarantine.begin(self.target)
 
@@ -89,7 +89,7 @@ class RowSorter:
             sequence_by=arguments.sequence_by,
             deletes=self.deletes,
             casts=not arguments.is_by_key,
-            keeps_rows=arguments.sets_aside,
+            keeps_rows=arguments.quarantines,
             hidden=() if self.deletes is None else (self.deletes,),
         )
         named = {check.column_of(column) for check in arguments.expect for column in check.columns}
@@ -133,7 +133,7 @@ def publish_bad_rows(
         micro_batch: The batch.
         target: The table, at any version.
     """
-    if arguments.sets_aside:
+    if arguments.quarantines:
         quarantine_batch(arguments, micro_batch).publish(target)
 
 
@@ -156,7 +156,7 @@ def row_sorter(
     Raises:
         InvalidInputError: The quarantine's location has another table.
     """
-    if not arguments.expect and not arguments.sets_aside:
+    if not arguments.expect and not arguments.quarantines:
         return None
     sorter = RowSorter(arguments, df, pending, target, deletes)
     sorter.begin()

@@ -54,17 +54,17 @@ class BatchCall:
             if other.version is not None and other.name != self.name
         )
 
-    def is_second(self, digest: RowsDigest, noted: str) -> bool:
+    def is_second(self, digest: RowsDigest, recorded: str) -> bool:
         """Return whether another call with the same app id received other rows.
 
         Args:
             digest: Of this call's rows.
-            noted: The text of the digest in the ledger.
+            recorded: The text of the digest in the ledger.
         """
         if not digest.num_rows:
             return False
         return any(
-            (noted if other.digest is None else other.digest.text) != digest.text
+            (recorded if other.digest is None else other.digest.text) != digest.text
             for other in self.others
             if other.name == self.name
         )

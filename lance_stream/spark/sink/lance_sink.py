@@ -125,7 +125,7 @@ def lance_sink(
             no batch waits for it, and the change feed shows nothing. "auto": when it pays; the sink
             compares the cost of small fragments, deleted rows, the manifest and key lookups with
             that of a compaction, and `last_compaction.reason` names the decisive one. A number:
-            after so many batches. By default never.
+            after that many batches. By default never.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply (`spark.hadoop.fs.s3a.access.key` and so on), or else those
             that the store's library finds: environment, profile, instance. `trusted_locations` is
@@ -171,14 +171,14 @@ def lance_sink(
             column or in a key, or a value that the table's type does not hold. "refuse": the
             batch fails, and nothing is written. "quarantine": they are written to another table,
             with the reason, and the others are committed, both exactly once; see
-            `lance_stream.replay_quarantine`. That table is `orders_quarantine.lance` beside
-            `orders.lance`; {"quarantine": location} names another. Each table has its own, which
+            `lance_stream.replay_quarantine`. That table is `orders_quarantine.lance` next
+            to `orders.lance`; {"quarantine": location} names another. Each table has its own, which
             all of its sinks may share. A problem of the batch as a whole (an unknown column,
             a missing one, a narrowing type) is always refused. Not for "apply_changes".
         keep_indices_fresh: Bring the table's indices up to date in the background, so that searches
             do not scan what the stream has written; no batch waits for it. True: as soon as an
-            index misses 1,000 rows, and 1 % of all rows. For other limits, give a mapping of some
-            of "fraction" (0.05), "rows" (100_000) and "age" ("10 minutes", if it misses any row).
+            index lacks 1,000 rows, and 1 % of all rows. For other limits, give a mapping of some
+            of "fraction" (0.05), "rows" (100_000) and "age" ("10 minutes", if it lacks any row).
             Needs the extra `index` where the sink runs. By default never.
 
     In an upsert, columns that the batch lacks keep their values, and so do struct fields at any
@@ -361,7 +361,7 @@ class LanceSink:
             pending = PendingBatch(
                 micro_batch,
                 claimed=call.claimed,
-                absent_through=self._searched_for(micro_batch),
+                absent_through=self._searched_through(micro_batch),
             )
             last, tasks = self.last_commit, self._tasks
             batch = Batch(df, query, pending, arguments, phases, last, tasks, member)
@@ -374,8 +374,8 @@ class LanceSink:
         log_commit(self.last_commit)
         return self.last_commit
 
-    def _searched_for(self, batch: MicroBatch) -> int:
-        """Return through which version earlier batches were searched for; 0 if unknown.
+    def _searched_through(self, batch: MicroBatch) -> int:
+        """Return the version through which earlier batches were searched for; 0 if unknown.
 
         A later batch cannot have been committed earlier.
         """
@@ -481,7 +481,7 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
     with batch.phases("plan"):
         batch = _named(batch, table)
         table = batch.prepare_table(table)
-    if table is None:  # no row, and no table
+    if table is None:  # neither rows nor a table
         return commit
     for _ in range(_MAX_PLANS - 1):
         try:
@@ -505,11 +505,11 @@ def _apply(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
         return done
     if done.version is None:
         return create_without_rows(batch, table, done)
-    lists = undeclared_vectors(table.arrow_schema)
-    if lists and batch.member is None:
+    list_columns = undeclared_vectors(table.arrow_schema)
+    if list_columns and batch.member is None:
         with suppress(LanceStreamError):  # only a hint, and the batch is committed
             uri, options = batch.arguments.uri, batch.arguments.storage_options
-            hint_at_vectors(open_newest(uri, options), lists)
+            hint_at_vectors(open_newest(uri, options), list_columns)
     return done
 
 

@@ -246,12 +246,12 @@ def _append(table: TableVersion, fragments: Sequence[Fragment], pending: Pending
 
 
 def create_without_rows(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
-    """Create the table of a streaming query whose first batch has left no row to store.
+    """Create the table of a streaming query whose first batch has no row to store.
 
-    Without it, a later batch could not tell a table that never was from one that was deleted.
+    Otherwise a later batch could not tell a table that never existed from a deleted one.
 
     Args:
-        batch: The batch; of a query of Spark's, or nothing is created.
+        batch: The batch; nothing is created if it does not belong to a streaming query.
         table: Version 0 of the table.
         commit: The outcome of the batch so far.
     """
@@ -278,7 +278,7 @@ def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkComm
 
 
 def _write(batch: Batch, table: TableVersion) -> tuple[WrittenBatch, RowSorter | None]:
-    """Write the rows; if some are bad, refuse the batch, or set them aside."""
+    """Write the rows; if some are bad, refuse the batch, or stage them."""
     df = batch.stored()
     sorter = row_sorter(batch.arguments, batch.df, batch.pending, table)
     if sorter is None:
@@ -301,7 +301,7 @@ def _with_rows(batch: Batch, written: WrittenBatch, sorter: RowSorter | None) ->
 
 
 def _with_quarantined(commit: SinkCommit, sorter: RowSorter | None) -> SinkCommit:
-    """Return the outcome of a batch with the rows that were set aside."""
+    """Return the outcome of a batch with its quarantined rows."""
     if sorter is None:
         return commit
     sorter.publish()
@@ -405,8 +405,8 @@ def _good_rows(rows: pa.Table, table: TableVersion, sorter: RowSorter) -> pa.Tab
 def _is_first(last: SinkCommit | None) -> bool:
     """Return whether nothing is known of a batch's size.
 
-    To collect a large one would be wasted work, and more than Spark's own process may have room
-    for, which holds what a task returns. Staging costs little more than collecting if it is small.
+    Collecting a large batch would be wasted work, and could exceed the memory of Spark's JVM, which
+    holds what tasks return. Staging a small batch costs little more than collecting it.
     """
     return last is None or last.skipped or not last.rows_in
 
@@ -414,7 +414,7 @@ def _is_first(last: SinkCommit | None) -> bool:
 def _follows_large(batch: Batch) -> bool:
     """Return whether a batch is likely to be large, because the previous one was.
 
-    Others are collected right away, until they exceed the limit.
+    Other batches are collected at once, until they exceed the limit.
     """
     last = batch.last
     if last is None or last.skipped:

@@ -152,15 +152,15 @@ def _is_streaming_aggregation(node: Any) -> bool:
 
 
 def _keeps_all_groups(df: DataFrame, query: Any, on: Sequence[str]) -> bool:
-    handed_over = query.lastExecution().toRdd().id()
+    passed_rdd = query.lastExecution().toRdd().id()
     batch = df._jdf.queryExecution().analyzed()
     key_names = {item.lower() for item in on}
     keys = {_identity(item) for item in _items(batch.output()) if item.name().lower() in key_names}
 
-    def is_handed_over(node: Any) -> bool:
-        return node.nodeName() == "LogicalRDD" and bool(node.rdd().id() == handed_over)
+    def is_passed_to_sink(node: Any) -> bool:
+        return node.nodeName() == "LogicalRDD" and bool(node.rdd().id() == passed_rdd)
 
-    return _keeps_keys(batch, is_handed_over, keys) and _keeps_keys(
+    return _keeps_keys(batch, is_passed_to_sink, keys) and _keeps_keys(
         query.logicalPlan(), _is_streaming_aggregation, keys
     )
 

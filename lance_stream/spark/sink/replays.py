@@ -7,7 +7,8 @@ query commit the batch; otherwise they refuse the next one.
 
 Some plans return different rows each time: those that Spark calls nondeterministic, and those
 whose rows depend on the order of a shuffle, which Spark does not report. There a batch with
-different rows counts as a replay, unless this very run of the query has committed it (see `runs`).
+different rows counts as a replay, unless the same run of the query has committed it (see
+`batch_calls`).
 """
 
 import logging
@@ -140,14 +141,14 @@ def rows_may_differ(df: DataFrame, query: Any) -> bool:
     plans = []
     with suppress(Exception):  # none of this is a public interface of Spark's
         plans.append(df._jdf.queryExecution().analyzed())
-        if _asks_the_clock(plans[0]):
+        if _reads_clock(plans[0]):
             return True
         if query is not None:
             plans.append(query.logicalPlan())
     return any(_may_differ(plan) for plan in plans)
 
 
-_GIVES_THE_SAME: Final = frozenset(
+_DETERMINISTIC_NODES: Final = frozenset(
     {
         "Project",
         "Filter",
@@ -176,23 +177,27 @@ _GIVES_THE_SAME: Final = frozenset(
 )
 """Nodes of a logical plan whose rows do not depend on the order of their input."""
 
-_SAME_SUMS: Final = frozenset(
+_EXACT_AGGREGATES: Final = frozenset(
     {"count", "sum", "min", "max", "bool_and", "bool_or", "bit_and", "bit_or", "bit_xor"}
 )
-_HARMLESS: Final = frozenset({"cast", "coalesce", "window", "named_struct", "struct", "isnull"})
-_INEXACT: Final = frozenset({"float", "double"})
+_PURE_FUNCTIONS: Final = frozenset(
+    {"cast", "coalesce", "window", "named_struct", "struct", "isnull"}
+)
+_FLOATS: Final = frozenset({"float", "double"})
 
 
-_CLOCK: Final = re.compile(r"\b(current_timestamp|current_date|current_time|localtimestamp|now)\(")
+_CLOCK_FUNCTIONS: Final = re.compile(
+    r"\b(current_timestamp|current_date|current_time|localtimestamp|now)\("
+)
 """Functions that Spark calls deterministic because their value is constant within a job."""
 
 
-def _asks_the_clock(plan: Any) -> bool:
+def _reads_clock(plan: Any) -> bool:
     """Return whether the rows of a batch's own plan contain the time of the job.
 
     In the query's plan these functions return the batch's time, which Spark keeps for the replay.
     """
-    return any(_CLOCK.search(node.expressions().mkString(" ")) for node in _nodes(plan))
+    return any(_CLOCK_FUNCTIONS.search(node.expressions().mkString(" ")) for node in _nodes(plan))
 
 
 def _may_differ(plan: Any) -> bool:
@@ -216,7 +221,7 @@ def _is_deterministic(node: Any) -> bool:
         return bool(node.keys().size() == node.child().output().size())
     if node.children().size() == 0 and node.isStreaming():
         return True
-    return name in _GIVES_THE_SAME
+    return name in _DETERMINISTIC_NODES
 
 
 def _is_deterministic_aggregate(node: Any) -> bool:
@@ -225,8 +230,8 @@ def _is_deterministic_aggregate(node: Any) -> bool:
     for index in range(expressions.size()):
         expression = expressions.apply(index)
         functions = {name.lower() for name in re.findall(r"(\w+)\(", expression.toString())}
-        if functions - _SAME_SUMS - _HARMLESS:
+        if functions - _EXACT_AGGREGATES - _PURE_FUNCTIONS:
             return False
-        if "sum" in functions and expression.dataType().simpleString() in _INEXACT:
+        if "sum" in functions and expression.dataType().simpleString() in _FLOATS:
             return False
     return True

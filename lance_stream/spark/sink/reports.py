@@ -13,8 +13,8 @@ from lance_stream.table.fragments.fragment import Fragment
 
 _log = logging.getLogger("lance_stream.sink")
 
-_LOOKED_AT: Final = 100
-"""How many rows of a new table are looked at."""
+_SAMPLED_ROWS: Final = 100
+"""How many rows of a new table are checked for vectors."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def log_commit(commit: SinkCommit) -> None:
 
 
 def hint_at_vectors(table: TableVersion, columns: Sequence[str]) -> None:
-    """Log a warning if columns of lists are probably vectors, but not stored as vectors."""
-    num_rows = min(int(table.row_counts.live.sum()), _LOOKED_AT)
+    """Log a warning if list columns probably contain vectors, but are not stored as such."""
+    num_rows = min(int(table.row_counts.live.sum()), _SAMPLED_ROWS)
     rows = take(table, row_offsets=range(num_rows), columns=columns)
     sizes = {name: size_of_all(rows.column(name)) for name in columns}
     vectors = {name: size for name, size in sizes.items() if size is not None}

@@ -48,7 +48,7 @@ class _Target(NamedTuple):
             return df
         try:
             rows = self.rows(df)
-        except SystemExit as error:  # of which Spark is not told: the query would wait for ever
+        except SystemExit as error:  # Spark would not learn of it, and the query would hang
             raise InvalidInputError(
                 f"the function of {name!r} called sys.exit({error.code!r}); raise an error instead"
             ) from error
@@ -164,11 +164,9 @@ class LanceSinks:
                 for name, table_rows in rows.items():
                     self._write(name, table_rows, batch_id, None)
                 return
-            if is_cluster(
-                shared.sparkSession
-            ):  # where two jobs at once would each compute the rows
-                shared.count()
-            # Threads of Python do not have the properties of the one that Spark calls.
+            if is_cluster(shared.sparkSession):
+                shared.count()  # computes the rows once: concurrent jobs would each compute them
+            # New threads lack the local properties of the thread that Spark calls.
             run_together(
                 {
                     name: partial(self._write, name, table_rows, batch_id)

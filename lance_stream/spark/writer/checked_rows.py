@@ -117,7 +117,7 @@ class RowChecks:
         Raises:
             InvalidInputError: They are refused, or the quarantine's location has another table.
         """
-        if not self.arguments.sets_aside or batch is None:
+        if not self.arguments.quarantines or batch is None:
             if bad:
                 raise bad.error(self.arguments.uri, num_rows, REMEDY)
             return None
@@ -131,7 +131,7 @@ class RowChecks:
 
     def publish(self, job: Job, batch: MicroBatch) -> None:
         """Add the bad rows of a committed batch to the quarantine, unless it has them."""
-        if self.arguments.sets_aside:
+        if self.arguments.quarantines:
             quarantine_batch(self.arguments, batch).publish(target_of(job))
 
 
@@ -149,7 +149,7 @@ def plan_checks(
     Raises:
         InvalidInputError: A condition does not fit the columns.
     """
-    if not arguments.expect and not arguments.sets_aside:
+    if not arguments.expect and not arguments.quarantines:
         return None
     names = _names(job, incoming.names)
     column = column_finder(incoming.names, names, "the rows have", case_sensitive=case_sensitive)
@@ -169,7 +169,7 @@ def plan_checks(
         sequence_by=None if upsert is None else upsert.sequence_by,
         deletes=DELETES if deletes else None,
         casts=upsert is None,
-        keeps_rows=arguments.sets_aside,
+        keeps_rows=arguments.quarantines,
         hidden=(DELETES,) if deletes else (),
     )
     columns = {

@@ -1,21 +1,21 @@
 """The format "lance" as a writer: `df.write.format("lance")`, `writeStream.format("lance")`.
 
-    planning worker    a writer is created       the table is read: `verbs.jobs`, `upsert_writer`
-    tasks              writer.write(batches)     data files, or staged rows, in a `TaskResult`
-    commit worker      writer.commit(parts)      one version
-                or     writer.abort(parts)       the files are deleted, if no commit was tried
+    planning worker    a writer is created        the table is read: `verbs.jobs`, `upsert_writer`
+    tasks              writer.write(batches)      data files, or staged rows, in a `TaskResult`
+    commit worker      writer.commit(results)     one version
+                or     writer.abort(results)      the files are deleted, if no commit was tried
 
 Spark runs these in different processes, none of them the user's. A batch's writer is created once
 and pickled between them. A stream's writer is created twice per micro-batch, for the tasks and for
-the commit, so each part of an append or an overwrite carries the plan back.
+the commit, so each result of an append or an overwrite carries the plan back.
 
-If a task is attempted several times, Spark passes on the part of one attempt only. The files of the
-others belong to no version, and cleanup removes them.
+If a task is attempted several times, Spark passes on the result of one attempt only. The files of
+the others belong to no version, and cleanup removes them.
 
 Spark calls `abort` when a task fails, but also when `commit` fails, when it may be unknown whether
-the version was published. A failed task has no part (None instead), and a commit is only tried with
-all parts: so files are deleted here only if a part is missing. A commit that is known to have
-failed deletes its files itself.
+the version was published. A failed task has no result (None instead), and a commit is only tried
+with all results: so files are deleted here only if a result is missing. A commit that is known to
+have failed deletes its files itself.
 
 An upsert's tasks write no data files: they stage their rows, and the commit applies them by their
 keys. No version ever names staged rows, so their files are deleted whatever the outcome.
@@ -78,7 +78,7 @@ class TaskResult(WriterCommitMessage):
         job: The job that it belongs to; None for an upsert, whose commit plans by itself.
         fragments: The fragments that it wrote, encoded; no version names them yet.
         digest: Of the rows that it received.
-        is_in: Whether it wrote nothing because the ledger has this batch id.
+        is_replay: Whether it wrote nothing because the ledger has this batch id.
         query_id: The streaming query's own id; empty if Spark did not report it.
         error: One of our errors, pickled: retrying the task would not help, so Spark does not see
             a failure.
@@ -89,7 +89,7 @@ class TaskResult(WriterCommitMessage):
     job: WriteJob | None
     fragments: tuple[bytes, ...] = ()
     digest: RowsDigest = NO_ROWS
-    is_in: bool = False
+    is_replay: bool = False
     query_id: str = ""
     error: bytes | None = None
     staged: StagedRows | None = None
@@ -226,7 +226,7 @@ class BatchWriter(DataSourceArrowWriter):
     @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit the rows that the tasks wrote, unless the ledger has them."""
-        _commit(self.job, _parts_of(messages, self.job), self.numbered, self.checks)
+        _commit(self.job, _results_of(messages, self.job), self.numbered, self.checks)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete the files that the tasks wrote, if no commit was tried."""
@@ -271,29 +271,31 @@ class StreamWriter(DataSourceStreamArrowWriter):
             if batch_id and self.job.has_committed(batch.batch):
                 return _digest(self.job, iterator, query_id)
         except LanceStreamError as error:
-            return _part(self.job, query_id=query_id, error=pickle.dumps(error))
+            return _result(self.job, query_id=query_id, error=pickle.dumps(error))
         return _write(self.job, iterator, query_id, self.checks)
 
     @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit the rows that the tasks wrote, unless the ledger has the batch."""
-        parts = _parts_of(messages, self.job)
-        if parts:
-            batch = self._identify(batchId, parts[0].query_id)
-            job = parts[0].job or self.job
+        results = _results_of(messages, self.job)
+        if results:
+            batch = self._identify(batchId, results[0].query_id)
+            job = results[0].job or self.job
             if job.is_new:
-                self._check_may_create(job, parts, batch)
-            _commit(job, parts, batch, self.checks)
+                self._check_may_create(job, results, batch)
+            _commit(job, results, batch, self.checks)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002  # the signature is Spark's
         """Delete the files that the tasks wrote, if no commit was tried."""
         _abort(messages, self.job)
 
-    def _check_may_create(self, job: Job, parts: Sequence[TaskResult], batch: PendingBatch) -> None:
+    def _check_may_create(
+        self, job: Job, results: Sequence[TaskResult], batch: PendingBatch
+    ) -> None:
         try:
             check_may_create(job.uri, batch.batch, late_start=self.late_start)
         except NotFoundError:
-            _discard(parts, job)
+            _discard(results, job)
             raise
 
     def _identify(self, batch_id: int, query_id: str) -> PendingBatch:
@@ -303,7 +305,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return PendingBatch.of(app_id, batch_id, query_id, may_differ=self.may_differ)
 
 
-def _part(job: Job, **values: Any) -> TaskResult:
+def _result(job: Job, **values: Any) -> TaskResult:
     return TaskResult(job if isinstance(job, WriteJob) else None, **values)
 
 
@@ -323,7 +325,7 @@ def _write(
         fragments = write_fragments(read, job.target)
     except LanceStreamError as error:
         error.add_note("while a Spark task wrote its part of the rows; nothing was committed")
-        return _part(job, query_id=query_id, error=pickle.dumps(error))
+        return _result(job, query_id=query_id, error=pickle.dumps(error))
     encoded = tuple(map(encode_fragment, fragments))
     return TaskResult(job, encoded, read.digest, query_id=query_id, bad=_bad_rows(read))
 
@@ -360,16 +362,16 @@ def _renamed(batch: pa.RecordBatch, names: Sequence[str], helpers: Sequence[str]
 
 def _digest(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> TaskResult:
     digest = add_up(map(digest_of, _named(job, batches)))
-    return _part(job, digest=digest, is_in=True, query_id=query_id)
+    return _result(job, digest=digest, is_replay=True, query_id=query_id)
 
 
 def _commit(
-    job: Job, parts: Sequence[TaskResult], batch: PendingBatch | None, checks: RowChecks | None
+    job: Job, results: Sequence[TaskResult], batch: PendingBatch | None, checks: RowChecks | None
 ) -> None:
     if batch is not None:
         identity = replace(batch.batch, rules=_rules_of(job))
-        batch = replace(batch, batch=identity, digest=add_up(part.digest for part in parts))
-        if any(part.is_in for part in parts):
+        batch = replace(batch, batch=identity, digest=add_up(result.digest for result in results))
+        if any(result.is_replay for result in results):
             entry = require_ledger_entry(job, batch)
             _log.info(
                 "%s: %s is already committed, as version %s", job.uri, batch.batch, entry.version
@@ -377,11 +379,11 @@ def _commit(
             if checks is not None:
                 checks.publish(job, batch.batch)
             return
-    quarantine = None if checks is None else _refuse_or_quarantine(checks, job, parts, batch)
+    quarantine = None if checks is None else _refuse_or_quarantine(checks, job, results, batch)
     file = "" if quarantine is None else quarantine.file
     if batch is not None and file:
         batch = replace(batch, quarantined=file)
-    is_new, is_committed = _commit_rows(job, parts, batch, even_without_rows=bool(file))
+    is_new, is_committed = _commit_rows(job, results, batch, even_without_rows=bool(file))
     if quarantine is not None and (is_new or is_committed):
         quarantine.publish(target_of(job))
         if is_new and quarantine.counts:
@@ -389,29 +391,29 @@ def _commit(
 
 
 def _refuse_or_quarantine(
-    checks: RowChecks, job: Job, parts: Sequence[TaskResult], batch: PendingBatch | None
+    checks: RowChecks, job: Job, results: Sequence[TaskResult], batch: PendingBatch | None
 ) -> QuarantineBatch | None:
     """Refuse the rows if there are bad ones, and delete their files; or stage bad ones."""
     bad = BadRows()
     try:
-        for part in parts:
-            if part.bad:
-                bad.add_encoded(part.bad)
-        num_rows = sum(part.digest.num_rows for part in parts)
+        for result in results:
+            if result.bad:
+                bad.add_encoded(result.bad)
+        num_rows = sum(result.digest.num_rows for result in results)
         return checks.refuse_or_quarantine(
             job, bad, num_rows, None if batch is None else batch.batch
         )
     except LanceStreamError:
-        _discard(parts, job)
+        _discard(results, job)
         raise
 
 
 def _commit_rows(
-    job: Job, parts: Sequence[TaskResult], batch: PendingBatch | None, *, even_without_rows: bool
+    job: Job, results: Sequence[TaskResult], batch: PendingBatch | None, *, even_without_rows: bool
 ) -> tuple[bool, bool]:
     """Commit good rows; return whether a version is new, and whether the table had the batch."""
     if isinstance(job, UpsertJob):
-        staged = [part.staged for part in parts if part.staged]
+        staged = [result.staged for result in results if result.staged]
         even_without_rows |= job.is_new  # as an append without rows creates the table, too
         upserted = commit_upsert(job, staged, batch, even_without_rows=even_without_rows)
         counts = (
@@ -421,7 +423,7 @@ def _commit_rows(
         )
         _log_commit(job, batch, counts, upserted.table.version if upserted.is_new else None)
         return upserted.is_new, upserted.was_already_committed
-    fragments = _fragments_of(parts)
+    fragments = _fragments_of(results)
     done = commit_job(job, fragments, batch, even_without_rows=even_without_rows)
     rows = f"{sum(fragment.physical_rows for fragment in fragments)} rows"
     _log_commit(job, batch, rows, done.table.version if done.is_new else None)
@@ -445,36 +447,36 @@ def _log_commit(job: Job, batch: PendingBatch | None, rows: str, version: int | 
 
 
 def _abort(messages: Sequence[WriterCommitMessage | None], job: Job) -> None:
-    parts = [message for message in messages if isinstance(message, TaskResult)]
+    results = [message for message in messages if isinstance(message, TaskResult)]
     if any(message is None for message in messages) or isinstance(job, UpsertJob):
-        _discard(parts, job)  # data files only if no commit was tried
+        _discard(results, job)  # data files only if no commit was tried
 
 
-def _discard(parts: Iterable[TaskResult], job: Job) -> None:
-    """Delete the files of parts that were never committed."""
-    for part in parts:
-        if part.job is not None:
-            discard(part.job, _fragments_of([part]))
-        elif part.staged is not None and isinstance(job, UpsertJob):
-            discard_staged(job, [part.staged])
+def _discard(results: Iterable[TaskResult], job: Job) -> None:
+    """Delete the files of results that were never committed."""
+    for result in results:
+        if result.job is not None:
+            discard(result.job, _fragments_of([result]))
+        elif result.staged is not None and isinstance(job, UpsertJob):
+            discard_staged(job, [result.staged])
 
 
-def _parts_of(messages: Sequence[WriterCommitMessage | None], job: Job) -> list[TaskResult]:
-    """Return the parts of a job if every task succeeded.
+def _results_of(messages: Sequence[WriterCommitMessage | None], job: Job) -> list[TaskResult]:
+    """Return the results of a job if every task succeeded.
 
     Raises:
         LanceStreamError: A task's error; the files of the others are deleted.
     """
-    parts = [message for message in messages if isinstance(message, TaskResult)]
-    for part in parts:
-        if part.error is not None:
-            _discard(parts, job)
-            raise pickle.loads(part.error)
-    return parts
+    results = [message for message in messages if isinstance(message, TaskResult)]
+    for result in results:
+        if result.error is not None:
+            _discard(results, job)
+            raise pickle.loads(result.error)
+    return results
 
 
-def _fragments_of(parts: Sequence[TaskResult]) -> list[Fragment]:
-    return [decode_fragment(fragment) for part in parts for fragment in part.fragments]
+def _fragments_of(results: Sequence[TaskResult]) -> list[Fragment]:
+    return [decode_fragment(fragment) for result in results for fragment in result.fragments]
 
 
 def _task_property(name: str) -> str:

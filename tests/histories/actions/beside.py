@@ -44,7 +44,7 @@ from tests.upsert.histories.dimension_models import (
 
 @action(weight=0.7)
 def quarantined_batch(life: Life, choose: Choices) -> None:
-    """A micro-batch of which some rows do not meet a condition: they are set aside once."""
+    """A micro-batch in which some rows fail a condition: they are quarantined once."""
     line = life.line(choose)
     if line.branch is not None or line.memory.get("parent"):
         raise DoesNotFit("the table itself")
