@@ -44,6 +44,7 @@ _SETUP = Section("This machine", "setup")
 COMMANDS: Final[dict[str, Entry]] = {
     "show": Entry(_INSPECT, "show columns, sizes, streams and recommended maintenance"),
     "log": Entry(_INSPECT, "list the versions, the newest first"),
+    "watch": Entry(_INSPECT, "show versions, rows per second and lags as they change"),
     "report": Entry(_INSPECT, "write an HTML report of history, size and readers"),
     "verify": Entry(_INSPECT, "check the rules of the format, or compare rows"),
     "head": Entry(_READ, "print the first rows"),

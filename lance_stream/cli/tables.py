@@ -39,7 +39,19 @@ def print_table(
     title: str | None = None,
     numbers: Collection[str] = (),
 ) -> None:
-    """Print a table.
+    """Print a table; see `table_lines`."""
+    lines = table_lines(header, rows, title=title, numbers=numbers)
+    print_drawn("".join(f"{line}\n" for line in lines))
+
+
+def table_lines(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str | None = None,
+    numbers: Collection[str] = (),
+) -> list[str]:
+    """Return the lines of a table; they are escaped and can contain our styles.
 
     Args:
         header: The names of the columns.
@@ -48,15 +60,14 @@ def print_table(
         numbers: The right-aligned columns.
     """
     cells = [[escaped(cell) for cell in row] for row in rows]
-    if title is not None:
-        print_drawn(f"\n{bold(title)}\n")
     indent = 0 if title is None else 2
     width = width_of_terminal()
     if width is None:
         lines = lines_of(header, cells, numbers)
     else:
         lines = _drawn(header, cells, numbers, width - indent)
-    print_drawn("".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in lines))
+    lines = [f"{' ' * indent}{line}".rstrip() for line in lines]
+    return lines if title is None else ["", bold(title), *lines]
 
 
 def lines_of(

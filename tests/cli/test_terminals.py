@@ -55,6 +55,7 @@ def columns_of(line: str) -> int:
 READING = [
     ["show", "URI"],
     ["log", "URI"],
+    ["watch", "URI", "--once"],
     ["head", "URI"],
     ["query", "URI", "--where", "id < 3", "--order-by", "id desc"],
     ["query", "URI", "--count"],
@@ -216,6 +217,21 @@ def test_scripts_need_no_confirmation(ds: Dataset, capsys: pytest.CaptureFixture
     """A scheduled cleanup would wait forever for an answer."""
     assert program.main(["cleanup", ds.uri, "--delete-unverified"]) == 0
     assert "[y/N]" not in capsys.readouterr().err
+
+
+def test_watch_updates_its_view_in_place(ds: Dataset) -> None:
+    """A new version replaces the previous view, which would otherwise scroll away."""
+    naps = [lambda: ds.append(WIDE.slice(0, 5))]
+
+    def sleep(_seconds: float) -> None:
+        if not naps:
+            raise KeyboardInterrupt
+        naps.pop()()
+
+    screen = on_terminal("watch", ds.uri, environment=replace(MACHINE, sleep=sleep))
+    assert screen.code == 130
+    first, second = (screen.raw.index(f"version {number}") for number in (3, 4))
+    assert f"{ESCAPE}[1A" in screen.raw[first:second]
 
 
 def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:

@@ -318,6 +318,33 @@ def test_changes_show_chosen_change_columns(run: Run, ds: Dataset) -> None:
     assert [list(row.values()) for row in only[:2]] == [["insert"], ["insert"]]
 
 
+def test_watch_prints_each_state_as_json(
+    run: Run, ds: Dataset, naps: list[Callable[[], object]]
+) -> None:
+    """A program that watches a table needs its versions, rates and lags without parsing text."""
+    record_progress(ds.table.refs, "totals", 4)
+    naps += [lambda: ds.append(rows(6, 7))]
+    code, out, _ = run("watch", ds.uri, "--json", "-n", "2")
+    before, after = objects(out)
+    assert code == 130
+    assert [state["version"] for state in (before, after)] == [5, 6]
+    assert [version["version"] for version in after["versions"]] == [6, 5]
+    assert (after["rows"], after["deleted_rows"]) == (6, 2)
+    assert after["rows_per_second"]["inserted"] > 0 == after["rows_per_second"]["updated"]
+    (lag,) = after["consumers"]
+    assert (lag["name"], lag["versions"], lag["rows"]) == ("totals", 2, 3)
+
+
+def test_watch_shows_the_phases_of_a_log(run: Run, ds: Dataset, tmp_path: Path) -> None:
+    """Only the sink's log tells which phase of a batch takes long."""
+    log = tmp_path / "sink.log"
+    entry = {"table": ds.uri, "version": 5, "seconds": {"scan": 0.25, "commit": 1.5}}
+    log.write_text(f"INFO lance_sink {json.dumps(entry)}\n")
+    out = answer(run, "watch", ds.uri, "--once", "--sink-log", str(log))
+    assert "newest batch: scan 0.250 s, commit 1.500 s" in out
+    assert "newest batch" not in answer(run, "watch", ds.uri, "--once")
+
+
 def test_changes_can_print_a_table(run: Run, ds: Dataset) -> None:
     """Long and multi-line values must not break the alignment of a table."""
     ds.append(rows(7).set_column(1, "name", pa.array([60 * "é" + "\n"])))

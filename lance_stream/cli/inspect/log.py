@@ -1,6 +1,6 @@
 """Lists the versions of a table, one per line, the newest first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,7 +14,8 @@ from lance_stream.ledger.micro_batch import APP_ID, BATCH_ID
 if TYPE_CHECKING:
     from lance_stream.snapshot.history import VersionInfo
 
-_NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED", "BATCH")
+NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED", "BATCH")
+"""The right-aligned columns of the table."""
 
 
 @new_command("log")
@@ -42,8 +43,15 @@ def command(table: TableArgument, limit: int | None, count_rows: bool, as_json: 
     versions = table.open().versions(limit, count_rows=count_rows)[::-1]
     if as_json:
         for version in versions:
-            print(output.to_json(_as_values(version)))
+            print(output.to_json(as_values(version)))
         return 0
+    header, rows = cells_of(versions)
+    print_table(header, rows, numbers=NUMBERS)
+    return 0
+
+
+def cells_of(versions: Sequence["VersionInfo"]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the cells of a table of versions."""
     rows = [
         [
             str(version.version),
@@ -64,11 +72,8 @@ def command(table: TableArgument, limit: int | None, count_rows: bool, as_json: 
     ]
     header = ["VERSION", "COMMITTED", "OPERATION", "ROWS", "INSERTED", "UPDATED", "DELETED"]
     if any(APP_ID in version.properties for version in versions):
-        header += ["STREAM", "BATCH"]
-    else:
-        rows = [row[: len(header)] for row in rows]
-    print_table(header, rows, numbers=_NUMBERS)
-    return 0
+        return [*header, "STREAM", "BATCH"], rows
+    return header, [row[: len(header)] for row in rows]
 
 
 def _number(number: int | None) -> str:
@@ -80,7 +85,8 @@ def _origin(properties: Mapping[str, str]) -> tuple[str, str]:
     return properties.get(APP_ID, ""), properties.get(BATCH_ID, "")
 
 
-def _as_values(version: "VersionInfo") -> dict[str, Any]:
+def as_values(version: "VersionInfo") -> dict[str, Any]:
+    """Return a version as JSON values."""
     return {
         "version": version.version,
         "timestamp": version.timestamp,
