@@ -21,7 +21,7 @@ from lance_stream.snapshot.files.missing_files import explaining_missing_files
 from lance_stream.snapshot.files.open_files import MOST_UNCHECKED_ROWS, OpenFiles
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.timestamps import timestamp_of
-from lance_stream.storage.protocols import usual_protocol
+from lance_stream.storage.protocols import canonical_protocol
 from lance_stream.storage.store import NUM_READERS, Store
 from lance_stream.table.feature_flags import check_readable, has_stable_row_ids
 from lance_stream.table.fragments.fragment import Fragment, LineageColumn, StoredSequence
@@ -117,7 +117,7 @@ class TableVersion:
         if path is not None:
             return path
         protocol, colon, rest = self.uri.rstrip("/").partition(":")
-        return usual_protocol(protocol.lower()) + colon + rest
+        return canonical_protocol(protocol.lower()) + colon + rest
 
     def at(self, manifest: Manifest) -> "TableVersion":
         """Return another version of the same table; open files stay open."""

@@ -1,8 +1,8 @@
-"""Combines byte ranges near each other into fewer requests.
+"""Combines nearby byte ranges into fewer requests.
 
-A request costs about as much as reading `max_gap_bytes` additional bytes, so two ranges nearer than
-that are cheaper to read as one. A combined request is never longer than `max_request_bytes`, unless
-a single range is: then it is read alone, so that its bytes are in one buffer.
+A request costs about as much as reading `max_gap_bytes` additional bytes, so two ranges that are
+closer together are cheaper to read as one. A combined request has at most `max_request_bytes`. A
+single range may be longer: it is read by one request, so that its bytes are in one buffer.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from lance_stream.byte_ranges import Buffer, ByteRange
 
 
 class Request(NamedTuple):
-    """One request, and which of the ranges it answers.
+    """One request, and the ranges that it covers.
 
     Attributes:
         start: First byte.
         stop: One past the last.
-        indices: Indices of the ranges within it.
+        indices: Indices of the ranges that it covers.
     """
 
     start: int
@@ -26,10 +26,10 @@ class Request(NamedTuple):
 
 
 class Joining(NamedTuple):
-    """How a store combines the ranges that are requested; see `plan_requests`.
+    """A store's rules for combining ranges; see `plan_requests`.
 
     Attributes:
-        max_gap_bytes: Ranges nearer to each other than this are combined.
+        max_gap_bytes: Ranges with a gap of at most this size are combined.
         max_request_bytes: Maximum length of a combined request.
         alignment: Every request starts at a multiple of it.
     """
@@ -55,7 +55,7 @@ def plan_requests(
 
     Args:
         ranges: The ranges to read.
-        max_gap_bytes: Ranges nearer to each other than this are combined.
+        max_gap_bytes: Ranges with a gap of at most this size are combined.
         max_request_bytes: Maximum length of a combined request.
         alignment: Every request starts at a multiple of it.
     """
@@ -82,23 +82,23 @@ def plan_requests(
     return requests
 
 
-def cut_answers(
-    ranges: Sequence[ByteRange], requests: Sequence[Request], answers: Sequence[Buffer]
+def split_responses(
+    ranges: Sequence[ByteRange], requests: Sequence[Request], responses: Sequence[Buffer]
 ) -> list[Buffer]:
-    """Return the bytes of each range from the answers to the requests.
+    """Return the bytes of each range from the responses to the requests.
 
     Args:
         ranges: The ranges to read.
         requests: The result of `plan_requests` for them.
-        answers: The bytes of each request; short if the file ends before the request.
+        responses: The bytes of each request; shorter if the file ends before the request.
 
     Returns:
-        One view for each range, short or empty if its answer is.
+        One view per range, short or empty if its response is.
     """
     empty = memoryview(b"")
     buffers = [empty] * len(ranges)
-    for request, answer in zip(requests, answers, strict=True):
+    for request, response in zip(requests, responses, strict=True):
         for index in request.indices:
             start, stop = ranges[index]
-            buffers[index] = answer[start - request.start : stop - request.start]
+            buffers[index] = response[start - request.start : stop - request.start]
     return buffers

@@ -1,23 +1,22 @@
 """Creating a file once: of several writers exactly one succeeds, and readers see no partial file.
 
-Commits depend on it: the manifest of version N is created once. fsspec's own
-`pipe_file(mode="create")` checks whether the file exists and then writes it; on a local disk and in
-memory two writers can both win. So each kind of store has its own method:
+Commits depend on it: the manifest of version N is created once. fsspec's `pipe_file(mode="create")`
+checks whether the file exists and then writes it: on a local disk and in memory, two writers can
+both succeed. So each kind of store has a different method:
 
-    local              write a temporary file, flush, hard-link to the name: fails if it is taken;
-                       flush the name
+    local              write a temporary file, flush it, and hard-link it to the name, which fails
+                       if the name is taken; flush the name
     memory             check and write under a lock
     S3, Azure          PUT with If-None-Match: *
     Google             PUT with x-goog-if-generation-match: 0
-    key-value store    put if absent, for stores without a method of their own: see
-                       `commit.manifest_stores`
+    key-value store    put if absent, for stores without such a method: see `commit.manifest_stores`
 
-The requests to services are in `engine.requests`; local disks and memory are here. A service whose
-first answer was lost reports our own file as "taken" when asked again: then the file is read, and
-if it has identical bytes, this call created it.
+`engine.requests` sends the requests to services; local disks and memory are here. If the response
+to the first request is lost, a repeated one reports our own file as "taken": then the file is read,
+and if it has identical bytes, this call created it.
 
-Opening the name itself with O_EXCL would also give one winner, but a writer killed half-way would
-leave a partial file under the name.
+Opening the name itself with O_EXCL would also let one writer succeed, but a writer that is killed
+in between would leave a partial file under the name.
 """
 
 import errno
@@ -31,11 +30,11 @@ from typing import Any
 from lance_stream.errors import UnsupportedFeatureError
 
 TO_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-"""How a local file is opened that must be new."""
+"""The flags for opening a local file that must be new."""
 
 _MEMORY_LOCK = threading.Lock()
 
-# Errors of file systems without hard links; EMLINK means too many links to one file.
+# Errors of file systems without hard links. EMLINK: too many links to one file.
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
 
 
@@ -46,8 +45,8 @@ def create_by_link(target: str, temporary: str, data: Any, *, flush: bool) -> bo
         target: The file.
         temporary: A unique name in the same directory.
         data: Its bytes.
-        flush: Whether its bytes are on the disk before it has its name, and the name before this
-            returns. If not, a loss of power can leave an empty file.
+        flush: Whether to flush the bytes before the file gets its name, and the name before this
+            function returns. Otherwise, a power failure can leave an empty file.
 
     Returns:
         Whether this call created it.
@@ -66,7 +65,7 @@ def create_by_link(target: str, temporary: str, data: Any, *, flush: bool) -> bo
         try:
             os.link(temporary, target, follow_symlinks=False)
         except FileExistsError:
-            # Over a network, the first answer may have been lost and the call repeated.
+            # On a network file system, the call may be a repetition whose first response was lost.
             return os.stat(temporary).st_nlink > 1
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -74,12 +73,12 @@ def create_by_link(target: str, temporary: str, data: Any, *, flush: bool) -> bo
             raise UnsupportedFeatureError(
                 f"the file system of {os.path.dirname(target)} has no hard links "
                 f"({error.strerror}), which publishing a version requires: without them, two "
-                "writers could overwrite each other. Nothing was written. Keep the table on a "
-                "local file system such as ext4, xfs, btrfs, apfs or ntfs. If this is a bucket "
-                "that is mounted as a folder (gcsfuse, mountpoint-s3, blobfuse), name the bucket "
-                "itself: gs://, s3:// or az://"
+                "writers could overwrite each other. Nothing was written. Store the table on a "
+                "local file system such as ext4, xfs, btrfs, apfs or ntfs. If this is a mounted "
+                "bucket (gcsfuse, mountpoint-s3, blobfuse), use the URI of the bucket: gs://, "
+                "s3:// or az://"
             ) from error
-        # The version exists from here on: later failures must not look like a failed commit.
+        # The version now exists: later failures must not look like a failed commit.
         if flush:
             with suppress(OSError):
                 flush_names(Path(target).parent)
@@ -98,15 +97,15 @@ def write_all(file: int, data: Any) -> None:
 
 
 def create_in_memory(files: MutableMapping[str, Any], path: str, file: Any) -> bool:
-    """Put a file into a mapping of files, unless its name is taken.
+    """Add a file to a mapping of files, unless its name is taken.
 
     Args:
         files: The files by path, shared by all memory stores.
         path: The file's path.
-        file: The file to put there.
+        file: The file to add.
 
     Returns:
-        Whether this call put it there.
+        Whether this call added it.
     """
     with _MEMORY_LOCK:
         if path in files:

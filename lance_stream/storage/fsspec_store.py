@@ -1,13 +1,13 @@
 """Files of a filesystem that a user has registered with fsspec: read-only.
 
-fsspec cannot create a file only if its name is free, so no commit would be safe. Tables on such
-filesystems can be opened, scanned and followed.
+fsspec has no create-if-absent, so no commit would be safe. Tables on such filesystems can be
+opened, scanned and followed.
 
-Filesystems cache listings, and answer questions about files from them. So the cached listing is
-dropped before a file is read that may have been replaced (`read`: tags, manifests), and before a
-file is reported missing.
+Filesystems cache listings and look up files in them. The cached listing is therefore dropped before
+reading a file that may have been replaced (`read`: tags, manifests), and before reporting that a
+file is missing.
 
-The filesystem object is created where it is used, and never pickled. Every process that reads must
+The filesystem object is created by each process and never pickled. Every process that reads must
 have registered the protocol; Spark's workers do so when they import the module that registers it.
 """
 
@@ -27,7 +27,7 @@ from lance_stream.errors import (
     StoreUnavailableError,
     UnsupportedFeatureError,
 )
-from lance_stream.storage.coalesce import Joining, cut_answers
+from lance_stream.storage.coalesce import Joining, split_responses
 from lance_stream.storage.store import BytesLike, FileWriter, StoredFile, check_path, check_whole
 
 # Buffers begin at a multiple of its alignment, in the file and in memory alike.
@@ -36,7 +36,7 @@ _READERS: Final = 8
 
 
 def is_registered(protocol: str) -> bool:
-    """Return whether a protocol was registered with fsspec, or used."""
+    """Return whether a protocol has been registered with fsspec, or used."""
     return protocol in registry
 
 
@@ -46,7 +46,7 @@ class FsspecStore:
 
     Args:
         protocol: Its name in fsspec's registry.
-        root: A path of the filesystem, without "/" at its end.
+        root: A path of the filesystem, without a trailing "/".
         options: The filesystem's arguments.
     """
 
@@ -74,29 +74,29 @@ class FsspecStore:
         return replace(self, root=root)
 
     def local_path(self, _path: str) -> None:
-        """Whether a filesystem is on a disk is unknown."""
+        """Return None: it is unknown whether a filesystem is on a disk."""
 
     def lance_options(self) -> None:
-        """Pylance does not know the filesystem."""
+        """Return None: pylance does not know the filesystem."""
 
     @property
     def lists_in_order(self) -> bool:
-        """Not promised by fsspec."""
+        """False: fsspec does not guarantee it."""
         return False
 
     @property
     def num_readers(self) -> int:
-        """A few: most filesystems wait for a network."""
+        """A few, since most filesystems wait for a network."""
         return _READERS
 
     @property
     def closes_slowly(self) -> bool:
-        """Nothing is written."""
+        """False: nothing is written."""
         return False
 
     @property
     def bytes_per_request(self) -> int:
-        """About a request's latency."""
+        """An estimate of a request's latency, in bytes."""
         return _JOINING.max_gap_bytes
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
@@ -105,14 +105,14 @@ class FsspecStore:
         if not requests:
             self.size(path)
             return [memoryview(b"")] * len(ranges)
-        size = self.size(path)  # filesystems differ for ranges beyond the end
+        size = self.size(path)  # filesystems treat ranges beyond the end differently
         answers = [
             memoryview(self._bytes(path, request.start, min(request.stop, size)))
             if request.start < size
             else memoryview(b"")
             for request in requests
         ]
-        return cut_answers(ranges, requests, answers)
+        return split_responses(ranges, requests, answers)
 
     def read(self, path: str) -> bytes:
         """Return a whole file; see `Store.read`."""
@@ -164,7 +164,7 @@ class FsspecStore:
             with self._filesystem_for(folder) as filesystem:
                 filesystem.invalidate_cache()
                 if deep:
-                    # some filesystems return the names of an inner one in the values
+                    # Some filesystems wrap another one, whose names are in the values.
                     entries = list(filesystem.find(top, detail=True).items())
                 else:
                     entries = [(entry["name"], entry) for entry in filesystem.ls(top, detail=True)]
@@ -213,11 +213,10 @@ class FsspecStore:
         """Refuse; see `Store.delete`."""
         self._refuse(path)
 
-    def _refuse(self, *_what: object) -> NoReturn:
+    def _refuse(self, *_arguments: object) -> NoReturn:
         raise UnsupportedFeatureError(
-            f"{self.uri} is read-only: fsspec cannot create a file only if its name is free, which "
-            "commits depend on. Nothing was written. Write tables to a local disk, or to s3://, "
-            "gs:// or az://"
+            f"{self.uri} is read-only: fsspec has no create-if-absent, which commits depend on. "
+            "Nothing was written. Write tables to a local disk, or to s3://, gs:// or az://"
         )
 
     def _bytes(self, path: str, start: int | None, stop: int | None) -> bytes:
@@ -226,10 +225,9 @@ class FsspecStore:
             data = bytes(filesystem.cat_file(full_path, start=start, end=stop))
         if start is not None and stop is not None and len(data) != stop - start:
             raise StoreUnavailableError(
-                f"{self.uri}/{path} returned {len(data):,} bytes instead of those from {start:,} "
-                "to "
-                f"{stop:,}: it was replaced meanwhile, or the filesystem truncates ranges. Read it "
-                "again"
+                f"{self.uri}/{path} returned {len(data):,} bytes instead of the range {start:,} to "
+                f"{stop:,}: the file was replaced in the meantime, or the filesystem truncates "
+                "ranges. Read it again"
             )
         return data
 
@@ -246,7 +244,7 @@ class FsspecStore:
             raise StoreRefusedError(
                 f"{self.uri}/{path} cannot be read: {error}. Correct its permissions"
             ) from error
-        except Exception as error:  # filesystems raise errors of any class
+        except Exception as error:  # filesystems raise errors of all classes
             raise StoreUnavailableError(
                 f"{self.uri}/{path} cannot be read: {type(error).__name__}: {str(error)[:300]}"
             ) from error
@@ -257,6 +255,6 @@ def _forget_listing_with(filesystem: Any, path: str) -> None:
 
 
 def _modified(info: Mapping[str, Any]) -> float:
-    """Return when a file was last written; 0 if its filesystem does not record it."""
+    """Return the modification time of a file; 0 if its filesystem does not record it."""
     time = next((info[key] for key in ("mtime", "LastModified", "created") if key in info), 0)
     return time.timestamp() if isinstance(time, datetime) else float(time or 0)

@@ -1,4 +1,4 @@
-"""The location and options by which pylance reaches a store, for work that we delegate to it."""
+"""The location and options with which pylance opens a store, for work that we delegate to it."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ class LanceLocation(NamedTuple):
 
     Attributes:
         uri: A path or URI.
-        storage_options: Settings, which may be secret.
+        storage_options: Settings, possibly with secrets.
     """
 
     uri: str
@@ -20,12 +20,12 @@ class LanceLocation(NamedTuple):
 
 
 def lance_location(store: Store) -> LanceLocation:
-    """Return how pylance reaches the directory of a store.
+    """Return the location and options of a store's directory for pylance.
 
     Raises:
-        UnsupportedFeatureError: It cannot: the store is in this process's memory, or on a
-            filesystem of fsspec.
-        InvalidInputError: A setting has no counterpart there.
+        UnsupportedFeatureError: pylance cannot open the store: it is in this process's memory, or
+            on an fsspec filesystem.
+        InvalidInputError: A setting has no counterpart in pylance.
     """
     options = store.lance_options()
     if options is None:

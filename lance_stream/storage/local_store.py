@@ -1,14 +1,14 @@
 """Files on a local disk.
 
 A new file is written under a temporary name in the same folder, and renamed when it is complete. So
-a reader sees all of a file or nothing, and a killed writer leaves a file whose name no reader
-mistakes for one of the table's:
+a reader sees either the complete file or nothing, and a killed writer leaves a file that no reader
+mistakes for a file of the table:
 
-    .{name}.{16 random hex digits}.tmp      a long name is shortened
+    .{name}.{16 random hex digits}.tmp      long names are shortened
 
 Reads go directly into buffers of Arrow's memory pool, which reuses memory if it can: a file in the
 page cache is read two to three times as fast as into fresh memory. Files are never memory-mapped:
-if one were truncated meanwhile, the process would be killed.
+if a mapped file were truncated, the process would be killed.
 """
 
 import errno
@@ -32,7 +32,7 @@ from lance_stream.errors import (
     StoreError,
     StoreRefusedError,
 )
-from lance_stream.storage.coalesce import Joining, cut_answers
+from lance_stream.storage.coalesce import Joining, split_responses
 from lance_stream.storage.create_once import TO_CREATE, create_by_link, flush_names, write_all
 from lance_stream.storage.store import (
     NUM_READERS,
@@ -46,11 +46,11 @@ from lance_stream.threads import is_reader
 
 TEMPORARY_SUFFIX = ".tmp"
 
-# Otherwise, opening a pipe with the name of a file would block.
+# O_NONBLOCK: opening a named pipe in place of a file would block.
 _TO_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _TO_OVERWRITE = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
-# Pieces of a new file are written together up to this many bytes.
-_COLLECTED_BYTES = 1 << 16
+# Small writes to a new file are buffered up to this number of bytes.
+_BUFFERED_BYTES = 1 << 16
 
 _SPACE = "Free some space, or move the table to a larger disk"
 _PERMISSION = "Check the owner and the permissions of the file and of its parent folders"
@@ -61,11 +61,11 @@ _REFUSALS = {
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,
     errno.EROFS: "The file system is mounted read-only",
-    errno.ELOOP: "Links form a cycle: replace them by a folder or a file",
-    errno.EISDIR: "A folder has the name of a file: move it away",
-    errno.ENXIO: "A socket or a device has the name of a file: move it away",
+    errno.ELOOP: "Links form a cycle: replace them with a folder or a file",
+    errno.EISDIR: "There is a folder in place of a file: move it away",
+    errno.ENXIO: "There is a socket or a device in place of a file: move it away",
 }
-"""Errors by which a disk refuses, now and in future attempts; and the remedy."""
+"""Errors that a retry would not change, and their remedies."""
 
 _MAX_QUOTED = 200
 
@@ -73,11 +73,11 @@ _MAX_QUOTED = 200
 _MAX_NAME_BYTES = 255
 _MAX_PATH_BYTES = 4096
 
-# A read of 16 KiB from the page cache takes about as long as a system call.
+# Reading 16 KiB from the page cache takes about as long as a system call.
 _JOINING = Joining(16 << 10, 1 << 20)
-# Buffers begin at a multiple of this, in the file and in memory alike; pages of data files do.
+# Buffers begin at a multiple of this both in the file and in memory, as pages of data files do.
 _ALIGNMENT = 64
-# Above this, two threads are faster than one, unless other threads keep the cores busy.
+# From this size on, two threads are faster than one, unless other threads keep the cores busy.
 _PARALLEL_BYTES = 4 << 20
 _NUM_THREADS = min(4, os.cpu_count() or 1)
 
@@ -89,9 +89,9 @@ class LocalStore:
     Args:
         root: An absolute path.
         durable: Whether every new file is flushed to disk before it is visible, so that it
-            survives a power loss. If not, only files of `create_once` are.
-        volatile: Whether nothing is flushed, not even those: a power loss may leave a table that
-            cannot be opened.
+            survives a power failure. Otherwise, only files of `create_once` are flushed.
+        volatile: Whether nothing at all is flushed: after a power failure, the table may be
+            unreadable.
     """
 
     root: str
@@ -100,7 +100,9 @@ class LocalStore:
 
     def __post_init__(self) -> None:
         if not os.path.isabs(self.root):
-            raise InvalidInputError(f"the root of a store is an absolute path, not {self.root!r}")
+            raise InvalidInputError(
+                f"the root of a store must be an absolute path, not {self.root!r}"
+            )
         if self.durable and self.volatile:
             raise InvalidInputError("a store cannot be both durable and volatile")
 
@@ -128,39 +130,39 @@ class LocalStore:
         return self._path(path)
 
     def lance_options(self) -> Mapping[str, str]:
-        """Return nothing: pylance opens the directory."""
+        """Return no options: pylance opens the directory."""
         return {}
 
     @property
     def lists_in_order(self) -> bool:
-        """A folder is read whole."""
+        """False: a folder is always read completely."""
         return False
 
     @property
     def num_readers(self) -> int:
-        """As many as there are cores."""
+        """The number of cores, at most 8."""
         return NUM_READERS
 
     @property
     def closes_slowly(self) -> bool:
-        """Flushing a file takes longer than starting a thread."""
+        """Whether closing a file flushes it."""
         return self.durable
 
     @property
     def bytes_per_request(self) -> int:
-        """Reading that many bytes from the page cache takes about as long as a system call."""
+        """The bytes that the page cache delivers in the time of a system call."""
         return _JOINING.max_gap_bytes
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range; see `Store.read_ranges`."""
         with self._open(path) as file:
             size = os.fstat(file).st_size
-            within = ranges
+            existing = ranges
             if any(span.stop > size for span in ranges):
-                within = [ByteRange(min(r.start, size), min(r.stop, size)) for r in ranges]
-            requests = _JOINING.plan(within)
-            answers = _read_all(file, [(request.start, request.stop) for request in requests])
-        return cut_answers(within, requests, answers)
+                existing = [ByteRange(min(r.start, size), min(r.stop, size)) for r in ranges]
+            requests = _JOINING.plan(existing)
+            buffers = _read_all(file, [(request.start, request.stop) for request in requests])
+        return split_responses(existing, requests, buffers)
 
     def read(self, path: str) -> bytes:
         """Return a whole file; see `Store.read`."""
@@ -202,7 +204,7 @@ class LocalStore:
         """Return the files right in a folder; see `Store.list_files`."""
         files = []
         for name in self.list_names(folder, limit):
-            with suppress(FileNotFoundError):  # deleted meanwhile
+            with suppress(FileNotFoundError):  # deleted in the meantime
                 status = os.stat(self._path(path := f"{folder}/{name}"))
                 files.append(StoredFile(path, status.st_size, status.st_mtime))
         return files
@@ -214,11 +216,11 @@ class LocalStore:
 
     def _walk(self, folder: str) -> Iterator[StoredFile]:
         for directory, _, names in os.walk(self._path(folder), onerror=_raise_unless_missing):
-            within = Path(directory).relative_to(self.root).as_posix()
+            relative = Path(directory).relative_to(self.root).as_posix()
             for name in names:
                 with suppress(FileNotFoundError):
                     status = Path(directory, name).stat()
-                    path = name if within == "." else f"{within}/{name}"
+                    path = name if relative == "." else f"{relative}/{name}"
                     yield StoredFile(path, status.st_size, status.st_mtime)
 
     def create_once(self, path: str, data: BytesLike, *, flush: bool = True) -> bool:
@@ -249,13 +251,13 @@ class LocalStore:
     def _overwrite(self, path: str, data: BytesLike) -> bool:
         """Overwrite a file in place; return whether that was possible.
 
-        ext4 writes a file that is renamed over another one to the disk early, in case its writer
-        relies on that, and the next flush waits for it. A file with other names is left alone: it
-        may belong to a copy of the table that is made of hard links.
+        If a file is renamed over another one, ext4 writes it to the disk early, in case its writer
+        relies on that, and the next flush waits for it. A file with several names is not
+        overwritten: it may belong to a copy of the table that consists of hard links.
         """
         try:
             file = os.open(self._path(path), _TO_OVERWRITE)
-        except OSError:  # missing, a link, or another user's: to be replaced
+        except OSError:  # missing, a link, or another user's: the caller replaces it
             return False
         try:
             status = os.fstat(file)
@@ -308,11 +310,11 @@ class LocalStore:
 class LocalFileWriter(FileWriter):
     """Writes a file under a temporary name, and renames it when it is closed.
 
-    Small pieces are collected: a file of a few rows is written by one call.
+    Small writes are buffered: a file of a few rows takes one system call.
 
     Args:
-        target: Where the file is to be.
-        durable: Whether it is flushed to the disk before it is renamed.
+        target: The path of the file.
+        durable: Whether to flush the file to the disk before it is renamed.
     """
 
     def __init__(self, target: str, *, durable: bool) -> None:
@@ -320,23 +322,23 @@ class LocalFileWriter(FileWriter):
         self._durable = durable
         self._temporary = _temporary_name(target)
         self._file: int | None = os.open(self._temporary, TO_CREATE, 0o666)
-        self._collected = bytearray()
+        self._buffered = bytearray()
 
     def write(self, data: BytesLike) -> None:
         """Append bytes."""
         if self._file is None:
             raise ValueError(f"the writer of {self._target} is closed")
         with memoryview(data) as view, view.cast("B") as rest:
-            if len(self._collected) + len(rest) <= _COLLECTED_BYTES:
-                self._collected += rest
+            if len(self._buffered) + len(rest) <= _BUFFERED_BYTES:
+                self._buffered += rest
                 return
             with _folder_of_new_file(self._target):
-                self._write_collected(self._file)
+                self._write_buffered(self._file)
                 write_all(self._file, rest)
 
-    def _write_collected(self, file: int) -> None:
-        collected, self._collected = self._collected, bytearray()
-        write_all(file, collected)
+    def _write_buffered(self, file: int) -> None:
+        buffered, self._buffered = self._buffered, bytearray()
+        write_all(file, buffered)
 
     def close(self) -> None:
         """Make the file visible under its name."""
@@ -350,7 +352,7 @@ class LocalFileWriter(FileWriter):
             raise
 
     def _finish(self, file: int) -> None:
-        self._write_collected(file)
+        self._write_buffered(file)
         if self._durable:
             os.fsync(file)
         self._file = None
@@ -369,9 +371,9 @@ class LocalFileWriter(FileWriter):
 
 
 def _temporary_name(target: str) -> str:
-    """Return the name of the temporary file for the bytes of a file that is being written.
+    """Return the path of the temporary file for a new file.
 
-    A long name is shortened; then it is checked that the disk accepts the long one.
+    A long name is shortened, after a check that the disk accepts the long one.
     """
     ending = f".{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     folder, name = os.path.split(target)
@@ -383,12 +385,12 @@ def _temporary_name(target: str) -> str:
 
 
 def _make_folder(path: str, *, durable: bool) -> None:
-    """Create a folder, and those above it, if they do not exist.
+    """Create a folder and its parents if they do not exist.
 
     Args:
         path: The folder.
-        durable: Whether the names of new folders are flushed to disk: a file survives a power loss
-            only if all the folders above it do.
+        durable: Whether to flush the names of new folders: a file survives a power failure only if
+            all its parent folders do.
 
     Raises:
         InvalidInputError: A file has the name of a folder, or a link is dangling.
@@ -397,20 +399,20 @@ def _make_folder(path: str, *, durable: bool) -> None:
     if os.path.isdir(path):
         return
     folder = Path(path)
-    above = [folder, *folder.parents]
-    missing = [parent for parent in above if not os.path.lexists(parent)] if durable else []
+    chain = [folder, *folder.parents]
+    missing = [parent for parent in chain if not os.path.lexists(parent)] if durable else []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for parent in reversed(missing):
             flush_names(parent.parent)
     except (FileExistsError, NotADirectoryError) as error:
-        there = (parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
-        obstacle = next((parent for parent in there if not parent.is_dir()), folder)
+        existing = (parent for parent in chain if os.path.lexists(parent))
+        obstacle = next((parent for parent in existing if not parent.is_dir()), folder)
         raise InvalidInputError(
-            f"the folder {str(folder)!r} cannot be created: {str(obstacle)!r} exists, and is "
+            f"the folder {str(folder)!r} cannot be created: {str(obstacle)!r} exists, but is "
             "not a folder. Move it away, or choose another location"
         ) from error
-    except FileNotFoundError as error:  # of folders made by the system, such as /proc
+    except FileNotFoundError as error:  # in virtual file systems, such as /proc
         nearest = next(parent for parent in folder.parents if os.path.lexists(parent))
         raise StoreRefusedError(
             f"the folder {str(folder)!r} cannot be created: the file system of {str(nearest)!r} "
@@ -435,7 +437,7 @@ def _convert_not_found(store: LocalStore, path: str) -> Iterator[None]:
 
 @contextmanager
 def _folder_of_new_file(target: str) -> Iterator[None]:
-    """Convert the errors of writing a new file, also if its folder disappears meanwhile.
+    """Convert the errors of writing a new file, including those of a folder that disappears.
 
     Raises:
         NotFoundError: The folder was deleted; there is no new file.
@@ -446,9 +448,8 @@ def _folder_of_new_file(target: str) -> Iterator[None]:
             yield
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(
-            f"the folder {folder!r} was deleted while a file was written there. If the table "
-            "should "
-            "exist, open it again and repeat the operation"
+            f"the folder {folder!r} was deleted while a file was written to it. If the table "
+            "still exists, open it again and repeat the operation"
         ) from error
 
 
@@ -457,9 +458,9 @@ def _convert_errors(root: str, path: str) -> Iterator[None]:
     """Convert a disk's errors to ours, except those of missing and existing files.
 
     Raises:
-        InvalidInputError: A name is too long: of a branch, a tag, or a table's folder.
-        StoreRefusedError: The disk refuses, and nothing was done: it is full, for example.
-        StoreError: It failed in another way.
+        InvalidInputError: The name of a branch, a tag or a table's folder is too long.
+        StoreRefusedError: The disk refused, for example because it is full; nothing was done.
+        StoreError: The disk failed in another way.
     """
     try:
         yield
@@ -468,33 +469,33 @@ def _convert_errors(root: str, path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise _too_long(f"{root}/{path}") from error
-        why = os.strerror(error.errno) if error.errno else str(error)
+        reason = os.strerror(error.errno) if error.errno else str(error)
         where = str(error.filename or f"{root}/{path}")[:_MAX_QUOTED]
         if error.errno in _REFUSALS:
             raise StoreRefusedError(
-                f"the disk refused the operation on {where!r}: {why}. {_REFUSALS[error.errno]}"
+                f"the disk refused the operation on {where!r}: {reason}. {_REFUSALS[error.errno]}"
             ) from error
         raise StoreError(
-            f"the disk failed at {where!r}: {why}. See the system's log, and try again"
+            f"the disk failed at {where!r}: {reason}. See the system's log, and try again"
         ) from error
 
 
-def _too_long(whole: str) -> InvalidInputError:
-    longest = max(whole.split("/"), key=lambda part: len(os.fsencode(part)))
+def _too_long(path: str) -> InvalidInputError:
+    longest = max(path.split("/"), key=lambda part: len(os.fsencode(part)))
     size = len(os.fsencode(longest))
     problem = f"its part {longest[:40]!r}... has {size} bytes"
     limit = f"a name can have {_MAX_NAME_BYTES}"
     if size <= _MAX_NAME_BYTES:
-        problem = f"it has {len(os.fsencode(whole))} bytes"
+        problem = f"it has {len(os.fsencode(path))} bytes"
         limit = f"a path can have {_MAX_PATH_BYTES - 1}"
     return InvalidInputError(
-        f"the path {whole[:_MAX_QUOTED]!r}... is too long for this disk: {problem}, and {limit} on "
+        f"the path {path[:_MAX_QUOTED]!r}... is too long for this disk: {problem}, but {limit} on "
         "most disks. Use a shorter name"
     )
 
 
 def _read_all(file: int, requests: Sequence[tuple[int, int]]) -> list[Buffer]:
-    """Read every request into a separate buffer; large ones in several threads."""
+    """Read each request into a separate buffer; many bytes are read by several threads."""
     buffers = [_Target(start, stop) for start, stop in requests]
     total = sum(stop - start for start, stop in requests)
     if total < _PARALLEL_BYTES or _NUM_THREADS == 1 or is_reader():
@@ -510,7 +511,7 @@ def _read_all(file: int, requests: Sequence[tuple[int, int]]) -> list[Buffer]:
 def _divide(
     buffers: Sequence["_Target"], share_bytes: int
 ) -> list[list[tuple["_Target", int, int]]]:
-    """Return what fills the buffers in shares of about one size, each for a thread to do."""
+    """Divide the reads of all buffers into shares of about equal size, one per thread."""
     shares: list[list[tuple[_Target, int, int]]] = [[]]
     room = share_bytes
     for buffer in buffers:
@@ -519,7 +520,7 @@ def _divide(
             if room <= 0:
                 shares.append([])
                 room = share_bytes
-            # a small rest is not split off
+            # A small remainder is not split off.
             stop = buffer.stop if buffer.stop - start <= 2 * room else start + room
             shares[-1].append((buffer, start, stop))
             room -= stop - start
@@ -533,7 +534,7 @@ def _fill(file: int, slices: Sequence[tuple["_Target", int, int]]) -> None:
 
 
 class _Target:
-    """A buffer for the bytes `start` to `stop` of a file, aligned in memory as in the file."""
+    """A buffer for the bytes `start` to `stop` of a file, with the same alignment in memory."""
 
     def __init__(self, start: int, stop: int) -> None:
         self.start, self.stop = start, stop
@@ -546,7 +547,7 @@ class _Target:
             num_read = os.preadv(
                 file, [self._buffer[start - self.start : stop - self.start]], start
             )
-            if num_read == 0:  # truncated since its size was read
+            if num_read == 0:  # truncated after its size was read
                 self._filled_to = min(self._filled_to, start)
                 return
             start += num_read

@@ -1,16 +1,16 @@
 """Opens the store of a location.
 
-    /data/t   data/t   ~/t      a literal path, including spaces and percent signs
+    /data/t   data/t   ~/t      a literal path; it may contain spaces and percent signs
     file:///data/t  file:/data/t    a URI: %20 is a space
     memory://t
-    s3://bucket/path/t              a URI; also s3a:// and s3n://, as Spark users write them
+    s3://bucket/path/t              a URI; also s3a:// and s3n://, which Spark users write
     az://container/t  abfss://container@account.dfs.core.windows.net/t
     gs://bucket/t  gcs://bucket/t
-    other://any/t                   read only, where fsspec has a registered filesystem "other"
+    other://any/t                   read-only, if a filesystem "other" is registered with fsspec
 
-A relative path whose first part ends in a colon is written `./part:/t`.
+Write a relative path whose first part ends in a colon as `./part:/t`.
 
-`protocols` has the supported protocols, and why others are refused.
+`protocols` lists the supported protocols, and the reasons for refusing others.
 """
 
 import os
@@ -26,7 +26,7 @@ from lance_stream.storage.protocols import (
     PROTOCOLS,
     REFUSED,
     absolute_path,
-    usual_protocol,
+    canonical_protocol,
 )
 from lance_stream.storage.store import Store
 
@@ -41,13 +41,13 @@ def open_store(
 
     Args:
         location: A path or URI.
-        storage_options: `options.names` has those of each store, which uses its own. For local
-            disks: `durable`, "true" to flush every new file to disk before it counts as written,
-            "never" to flush none; by default, only manifests are flushed.
+        storage_options: Options of any store (see `options.names`); the others are ignored. For
+            local disks, `durable`: "true" flushes every new file before it counts as written,
+            "never" flushes none; by default, only manifests are flushed.
 
     Raises:
         InvalidInputError: The location is empty, or an option is invalid or unknown.
-        UnsupportedFeatureError: No store supports its protocol.
+        UnsupportedFeatureError: No store supports the protocol.
     """
     text = text_of(location)
     protocol, rest = _split(text)
@@ -63,7 +63,7 @@ def text_of(location: str | os.PathLike[str]) -> str:
     """Return a location as text.
 
     Raises:
-        InvalidInputError: It is not a path or URI.
+        InvalidInputError: The location is not a path or URI.
     """
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text or _is_not_unicode(text):
@@ -75,12 +75,12 @@ def text_of(location: str | os.PathLike[str]) -> str:
 
 
 def _is_not_unicode(text: str) -> bool:
-    """Return whether a name has bytes that are not UTF-8, which manifests and URIs cannot have."""
+    """Return whether a name has bytes that are not UTF-8, which manifests and URIs cannot store."""
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the protocol of a location, "" for none, and what follows it."""
+    """Return the protocol of a location, "" if it has none, and the rest."""
     match = _URI.fullmatch(text)
     return (match[1].lower(), match[2]) if match else ("", text)
 
@@ -94,8 +94,8 @@ def _check_protocol(text: str, protocol: str, rest: str) -> None:
         )
     if protocol not in ("", "file") and not rest.startswith("//"):
         raise InvalidInputError(
-            f"{text!r} is not the URI of a dataset: a URI has two slashes, {protocol}://. Write a "
-            f"path on this machine as ./{text}"
+            f"{text!r} is not the URI of a dataset: a URI has two slashes, {protocol}://. For a "
+            f"path on this machine, write ./{text}"
         )
 
 
@@ -110,41 +110,42 @@ def is_relative(location: str) -> bool:
 
 
 def as_absolute(location: str) -> str:
-    """Return a location in a form that is the same for every process on this machine.
+    """Return a location in a form that is valid for every process on this machine.
 
     Args:
-        location: A path, which may be relative or begin with "~", or a URI.
+        location: A path, possibly relative or beginning with "~", or a URI.
     """
     return absolute_path(location) if location and is_relative(location) else location
 
 
-def in_one_spelling(location: str) -> str:
-    """Return the same text for all spellings of a location, to tell whether two are one table.
+def normalized_location(location: str) -> str:
+    """Return a normal form of a location, to compare the locations of two tables.
 
     Args:
-        location: A path, which may be relative, or a URI; no request is sent.
+        location: A path, possibly relative, or a URI; no request is sent.
 
     Raises:
-        InvalidInputError: It is not a location.
+        InvalidInputError: The text is not a location.
     """
     protocol, rest = _split(location)
     if protocol in ("", "file"):
         return open_store(location).uri
-    return f"{usual_protocol(protocol)}:{rest.rstrip('/')}"
+    return f"{canonical_protocol(protocol)}:{rest.rstrip('/')}"
 
 
 def check_is_shared(location: str | os.PathLike[str]) -> None:
     """Raise unless all Spark processes see the same files at a location.
 
     Raises:
-        InvalidInputError: Each would see its own: files written by tasks would be lost with them.
-        UnsupportedFeatureError: No store supports its protocol.
+        InvalidInputError: Each process would see different files, and files that a task writes
+            would be lost with its process.
+        UnsupportedFeatureError: No store supports the protocol.
     """
     text = text_of(location)
     if text.strip().lower().startswith("memory:"):
         raise InvalidInputError(
             f"{location!r} is in the memory of one process, but Spark reads and writes in many "
-            "processes: use a path that all of them see"
+            "processes: use a location that all of them can reach"
         )
     protocol, rest = _split(text)
     if protocol != DYNAMODB:

@@ -1,6 +1,6 @@
 """Files in this process's memory, visible to every memory store and to fsspec itself.
 
-The filesystem object is created where it is used, and never pickled.
+The filesystem object is created by each process and never pickled.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFile
 
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import NotFoundError
-from lance_stream.storage.coalesce import Joining, cut_answers
+from lance_stream.storage.coalesce import Joining, split_responses
 from lance_stream.storage.create_once import create_in_memory
 from lance_stream.storage.store import (
     NUM_READERS,
@@ -32,7 +32,7 @@ class MemoryStore:
     """The files below one root in memory.
 
     Args:
-        root: A path that begins with "/" and does not end with one.
+        root: A path that begins, but does not end, with "/".
     """
 
     root: str
@@ -57,29 +57,29 @@ class MemoryStore:
         return replace(self, root=root)
 
     def local_path(self, _path: str) -> None:
-        """Nothing is on a disk."""
+        """Return None: nothing is on a disk."""
 
     def lance_options(self) -> None:
-        """Pylance does not see this process's memory."""
+        """Return None: pylance cannot access this process's memory."""
 
     @property
     def lists_in_order(self) -> bool:
-        """As for the reference's own memory store."""
+        """True, as for Lance's memory store."""
         return True
 
     @property
     def num_readers(self) -> int:
-        """As many as there are cores."""
+        """The number of cores, at most 8."""
         return NUM_READERS
 
     @property
     def closes_slowly(self) -> bool:
-        """There is nothing to wait for."""
+        """False: there is nothing to wait for."""
         return False
 
     @property
     def bytes_per_request(self) -> int:
-        """Copying that many bytes takes about as long as a call."""
+        """The bytes that are copied in the time of a call."""
         return _JOINING.max_gap_bytes
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
@@ -95,7 +95,7 @@ class MemoryStore:
                 [request.stop for request in requests],
                 on_error="raise",
             )
-        return cut_answers(ranges, requests, [memoryview(answer) for answer in answers])
+        return split_responses(ranges, requests, [memoryview(answer) for answer in answers])
 
     def read(self, path: str) -> bytes:
         """Return a whole file; see `Store.read`."""
@@ -132,8 +132,8 @@ class MemoryStore:
     def _below(self, folder: str) -> list[StoredFile]:
         """Return all files below a folder.
 
-        The names are copied at once from the dictionary in which fsspec keeps its files: its own
-        listings fail if another thread creates or deletes a file meanwhile.
+        The names are copied in one step from fsspec's dictionary of files, because fsspec's own
+        listings fail if another thread creates or deletes a file at the same time.
         """
         start, prefix = len(self.root) + 1, f"{self._path(folder)}/"
         files = self._filesystem().store
@@ -201,7 +201,7 @@ class MemoryStore:
 
 
 class CollectedFileWriter(FileWriter):
-    """Collects a file's bytes and writes them at once when it is closed."""
+    """Collects a file's bytes, and stores them when it is closed."""
 
     def __init__(self, store: MemoryStore, path: str) -> None:
         self._store = store

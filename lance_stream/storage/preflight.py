@@ -1,6 +1,6 @@
 """Checks a location before any request is sent to its store.
 
-A sink is created long before its first micro-batch, so whatever can be refused is refused then.
+A sink is created long before its first micro-batch, so errors should appear when it is created.
 Credentials are not checked, because Spark's own settings may supply them later.
 """
 
@@ -21,7 +21,7 @@ from lance_stream.storage.options.names import take_settings
 from lance_stream.storage.protocols import DYNAMODB, split_bucket, store_kind_of
 
 _OPTIONAL: Final = "azure.identity"
-"""Needed for some kinds of credentials only, which say so."""
+"""Needed for some kinds of credentials only, which report it themselves."""
 
 
 def check_can_write_to(
@@ -30,18 +30,17 @@ def check_can_write_to(
     *,
     is_used_here: bool = True,
 ) -> None:
-    """Check a location for Spark's writers, as far as that needs no request to its store.
+    """Check a location for Spark's writers, without a request to its store.
 
     Args:
         location: A path or URI of a table, which need not exist.
         storage_options: Settings of its store.
-        is_used_here: Whether this machine writes to it, and so needs the libraries of its store.
+        is_used_here: Whether this machine writes to it and needs the libraries of its store.
 
     Raises:
-        InvalidInputError: It is not the location of a table that all of Spark's processes share; a
-            storage option is unknown, or one of S3's is invalid; or an extra of this package is not
-            installed.
-        UnsupportedFeatureError: There is no store for its protocol.
+        InvalidInputError: Spark's processes do not share the location; a storage option is unknown,
+            or an option of S3 is invalid; or an extra of this package is not installed.
+        UnsupportedFeatureError: No store supports the protocol.
     """
     check_is_shared(location)
     text, options = text_of(location), dict(storage_options or {})
@@ -58,10 +57,8 @@ def check_can_write_to(
             _check_extra(protocol, kind.extra)
     elif kind is None and is_registered(protocol):
         raise InvalidInputError(
-            f"{text!r} is on a filesystem that is registered with fsspec, where tables can only be "
-            "read: fsspec cannot create a version exactly once. Write to a local or shared disk, "
-            "or "
-            "to an object store"
+            f"{text!r} is on a filesystem of fsspec, where tables can only be read: fsspec has no "
+            "create-if-absent. Write to a local or shared disk, or to an object store"
         )
     else:
         open_store(text, options)

@@ -1,12 +1,12 @@
-"""The protocols of locations: one table, with what opens each and what it needs.
+"""The protocols of locations: one table of their services, openers and extras.
 
     ""  file                                   a local disk
     memory                                     the memory of this process
-    s3  s3a  s3n                               S3; the latter two as Spark users write them
+    s3  s3a  s3n                               S3; Spark users write the latter two
     gs  gcs                                    Google Cloud Storage
     az  abfs  abfss  azure  adl  wasb  wasbs   Azure Blob Storage
 
-A store is imported when it is opened: a process imports those of its tables and no others.
+A store is imported when it is opened, so a process imports only the stores of its tables.
 
 To add a store, write its class, list the names of its options in `options.names`, and add a row
 here.
@@ -25,31 +25,31 @@ from lance_stream.storage.options.names import as_flag, take_settings
 from lance_stream.storage.store import Store
 
 Opener = Callable[[str, str, Mapping[str, Any]], Store]
-"""Returns a store, given the protocol, what follows its ":", and the storage options."""
+"""Opens a store. The arguments are the protocol, the text after its ":", and the options."""
 
 _NEVER: Final = "never"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """What holds the files of some protocols.
+    """A service that stores files, with one or several protocols.
 
     Attributes:
         name: Its key in `options.names.STORES`.
         open: Opens a store.
         extra: The extra of this package that installs its library; None if it needs none.
-        scheme: The protocol that other programs know it by; None if they know each of ours.
-        is_of_one_machine: Whether each machine, or process, has its own.
+        scheme: The protocol that all programs know; None if they know all of ours.
+        is_machine_local: Whether each machine or process has separate files.
         has_buckets: Whether its URIs are `protocol://bucket/path`.
-        check_options: Raises for storage options that are invalid wherever the store is used; None
-            to check their names only.
+        check_options: Raises for storage options that are invalid on every machine; None to check
+            their names only.
     """
 
     name: str
     open: Opener
     extra: str | None = None
     scheme: str | None = None
-    is_of_one_machine: bool = False
+    is_machine_local: bool = False
     has_buckets: bool = False
     check_options: Callable[[Mapping[str, Any]], object] | None = None
 
@@ -62,10 +62,10 @@ def _open_path(_protocol: str, path: str, options: Mapping[str, Any]) -> Store:
 
 
 def absolute_path(path: str) -> str:
-    """Return a path in a form that is the same for every process on this machine.
+    """Return a path in a form that is valid for every process on this machine.
 
     Raises:
-        InvalidInputError: The directory that it is relative to does not exist.
+        InvalidInputError: The home or working directory to which it is relative does not exist.
     """
     try:
         whole = path if path.startswith("/") else Path(path).expanduser().absolute()
@@ -73,7 +73,7 @@ def absolute_path(path: str) -> str:
     except (RuntimeError, FileNotFoundError) as error:
         raise InvalidInputError(
             f"{path!r} is relative to a home or working directory that does not exist ({error}): "
-            "give an absolute path"
+            "use an absolute path"
         ) from error
 
 
@@ -82,8 +82,8 @@ def _open_file_uri(protocol: str, rest: str, options: Mapping[str, Any]) -> Stor
         host, slash, path = rest[2:].partition("/")
         if host not in ("", "localhost") or not slash:
             raise InvalidInputError(
-                f"the URI 'file:{rest}' names the host {host!r}: file:///{rest[2:]} is the file of "
-                "that path on this machine"
+                f"the URI 'file:{rest}' names the host {host!r}. For a path on this machine, write "
+                f"file:///{rest[2:]}"
             )
         rest = f"/{path}"
     if not rest.startswith("/"):
@@ -129,15 +129,15 @@ def _open_azure(protocol: str, rest: str, options: Mapping[str, Any]) -> Store:
 
 
 def split_bucket(uri: str) -> tuple[str, str]:
-    """Return the bucket of a URI, and the unescaped path in it.
+    """Return the bucket and the unescaped path of a URI.
 
     Raises:
-        InvalidInputError: There is no bucket or no path, or the path cannot be a dataset's.
+        InvalidInputError: There is no bucket or no path, or the path is not valid for a dataset.
     """
     bucket, _, escaped = uri.partition("://")[2].partition("/")
     problem = None
     if not bucket or not escaped.strip("/"):
-        problem = "it has to name a bucket and a path in it"
+        problem = "it must name a bucket and a path in it"
     elif "?" in escaped or "#" in escaped:
         problem = 'it has a query or a fragment; write "?" as %3F and "#" as %23 in a path'
     path = unquote(escaped.strip("/"))
@@ -157,34 +157,34 @@ _GOOGLE: Final = StoreKind("google", _open_google, extra="gcs", scheme="gs", has
 _AZURE: Final = StoreKind("azure", _open_azure, extra="azure")
 
 PROTOCOLS: Final[Mapping[str, StoreKind]] = {
-    "": StoreKind("local", _open_path, is_of_one_machine=True),
-    "file": StoreKind("local", _open_file_uri, is_of_one_machine=True),
-    "memory": StoreKind("memory", _open_memory, is_of_one_machine=True),
+    "": StoreKind("local", _open_path, is_machine_local=True),
+    "file": StoreKind("local", _open_file_uri, is_machine_local=True),
+    "memory": StoreKind("memory", _open_memory, is_machine_local=True),
     **dict.fromkeys(("s3", "s3a", "s3n"), _S3),
     **dict.fromkeys(("gs", "gcs"), _GOOGLE),
     **dict.fromkeys(("az", "abfs", "abfss", "azure", "adl", "wasb", "wasbs"), _AZURE),
 }
-"""The protocols that are supported, in lower case; "" is a path without one."""
+"""The supported protocols, in lower case; "" stands for a path without one."""
 
 DYNAMODB: Final = "s3+ddb"
-"""The protocol of a whole dataset: its files are on S3, its versions in DynamoDB."""
+"""The protocol of a dataset whose files are on S3 and whose versions are in DynamoDB."""
 
 REFUSED: Final[Mapping[str, str]] = {
     DYNAMODB: "its versions are in DynamoDB, and it is the URI of a whole dataset",
     **dict.fromkeys(
         ("hdfs", "webhdfs", "swebhdfs", "viewfs"),
-        "Hadoop's file system is not supported. Keep the table in an object store, s3://, abfss:// "
-        "or gs:// (Apache Ozone and MinIO speak S3's protocol, too), or on a shared disk",
+        "Hadoop's file system is not supported. Store the table in an object store (s3://, "
+        "abfss:// or gs://; Apache Ozone and MinIO are compatible with S3), or on a shared disk",
     ),
-    "dbfs": "it does not promise that a file is created only once, which commits depend on. Name "
-    "the object store beneath it: s3://, abfss:// or gs://",
+    "dbfs": "it does not guarantee that a file is created only once, which commits depend on. Use "
+    "the underlying object store: s3://, abfss:// or gs://",
     **dict.fromkeys(
         ("http", "https"),
-        "a web server accepts no writes. If it is an object store, name the bucket, "
-        "s3://bucket/path, and the server in the storage option endpoint_url",
+        "web servers do not accept writes. If it is an object store, use the URI of the bucket, "
+        "s3://bucket/path, and pass the server's URL as the storage option endpoint_url",
     ),
 }
-"""Protocols that are refused on purpose, and why."""
+"""Protocols that are refused on purpose, with the reasons."""
 
 
 def store_kind_of(protocol: str) -> StoreKind | None:
@@ -192,7 +192,7 @@ def store_kind_of(protocol: str) -> StoreKind | None:
     return _S3 if protocol == DYNAMODB else PROTOCOLS.get(protocol)
 
 
-def usual_protocol(protocol: str) -> str:
-    """Return the protocol that other programs know for one of ours: "s3" for "s3a"."""
+def canonical_protocol(protocol: str) -> str:
+    """Return the protocol that all programs know for a service: "s3" for "s3a"."""
     kind = PROTOCOLS.get(protocol)
     return protocol if kind is None or kind.scheme is None else kind.scheme

@@ -2,15 +2,14 @@
 
     read_ranges, read, read_end,        immutable files, read in few requests
     size, exists
-    list, list_files, list_names        always current: listings are not cached; all names or an
-                                        error
-    create_once                         of several callers that create a name, one succeeds; the
-                                        file is never partial
+    list, list_files, list_names        never cached, and complete: all names, or an error
+    create_once                         of several callers, exactly one creates the name; the file
+                                        is never partial
     open_writer, write                  a file is complete, or does not exist
     copy, delete
 
-Paths are relative to the root and use "/". A store has no open file or connection that a pickle or
-a fork could break: it may be created on a driver and used on workers.
+Paths are relative to the root and use "/". A store has no open files or connections that a pickle
+or a fork could break: it can be created on a driver and used on workers.
 """
 
 import os
@@ -27,21 +26,21 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview | Any
 
 
 NUM_READERS: Final = min(8, os.cpu_count() or 1)
-"""How many threads read from stores on this machine; they also decode what they read."""
+"""The number of threads that read local stores; they also decode what they read."""
 
 
 MAX_WHOLE_BYTES: Final = 4 << 30
-"""Files that are read whole are no larger: manifests, transactions, tags, files of deleted rows."""
+"""The maximum size of files that are read as a whole: manifests, transactions, tags, deletions."""
 
 
 class StoredFile(NamedTuple):
     """A file in a listing.
 
     Attributes:
-        path: Relative to the store's root.
-        size_bytes: Its size.
-        modified: When it was last written, in seconds since 1970-01-01 UTC.
-        etag: The store's identifier of its content, different for different content; in hex if it
+        path: The path, relative to the store's root.
+        size_bytes: The size.
+        modified: The time of the last write, in seconds since 1970-01-01 UTC.
+        etag: The store's identifier of the content, different for different content; in hex if it
             is the content's MD5. Empty if the store has none.
     """
 
@@ -54,11 +53,11 @@ class StoredFile(NamedTuple):
 class FileWriter(Protocol):
     """Receives a new file's bytes in order. The file exists, complete, once `close` returns.
 
-    As a context manager it closes, or aborts if its body raises.
+    As a context manager, it closes the file, or aborts if the body raises.
     """
 
     def write(self, data: BytesLike) -> None:
-        """Append bytes. They may be changed by the caller once this returns."""
+        """Append bytes. The caller may change them after this returns."""
         ...
 
     def close(self) -> None:
@@ -94,17 +93,17 @@ class Store(Protocol):
 
     @property
     def root(self) -> str:
-        """The path that all paths are relative to, in the store's own form; see `at_root`."""
+        """The root in the store's own form, as `at_root` takes it; all paths are relative to it."""
         ...
 
     @property
     def service(self) -> tuple[str | None, ...]:
-        """What holds the files: equal for two stores of one service and account."""
+        """The service and account: equal for two stores of one service and account."""
         ...
 
     @property
     def shared_uri(self) -> str:
-        """The root as a URI that is the same for every program, however it reaches the store."""
+        """The root as a URI that is the same for all programs, however they reach the store."""
         ...
 
     def at_root(self, root: str) -> "Store":
@@ -112,11 +111,11 @@ class Store(Protocol):
         ...
 
     def local_path(self, path: str) -> str | None:
-        """Return where a file or folder is on this machine's disk; None if it is elsewhere."""
+        """Return the path of a file or folder on this machine's disk; None if it is not on it."""
         ...
 
     def lance_options(self) -> Mapping[str, str] | None:
-        """Return the storage options by which pylance reaches it; None if pylance cannot.
+        """Return the storage options with which pylance opens it; None if pylance cannot.
 
         Raises:
             InvalidInputError: A setting has no counterpart in pylance.
@@ -125,12 +124,12 @@ class Store(Protocol):
 
     @property
     def lists_in_order(self) -> bool:
-        """Whether the first names of a folder cost one request, however many there are."""
+        """Whether one request lists the first names of a folder of any size."""
         ...
 
     @property
     def num_readers(self) -> int:
-        """The best number of threads in one process that read from it at once."""
+        """The best number of threads that read from it concurrently in one process."""
         ...
 
     @property
@@ -140,15 +139,15 @@ class Store(Protocol):
 
     @property
     def bytes_per_request(self) -> int:
-        """How many additional bytes cost about as much as one additional request."""
+        """The number of additional bytes that cost about as much as one additional request."""
         ...
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         """Return the bytes of each range, in order.
 
-        Ranges near each other are combined into one request. A result is short, or empty, if the
-        file ends before the range. Buffers are read-only, may share memory, and begin at an address
-        that is a multiple of 8 if their range begins at one.
+        Nearby ranges are combined into one request. A result is short, or empty, if the file ends
+        before the range. Buffers are read-only and may share memory. If a range begins at a
+        multiple of 8, so does the address of its buffer.
 
         Raises:
             NotFoundError: There is no such file.
@@ -160,12 +159,12 @@ class Store(Protocol):
 
         Raises:
             NotFoundError: There is no such file.
-            CorruptDataError: It is larger than `MAX_WHOLE_BYTES`.
+            CorruptDataError: The file is larger than `MAX_WHOLE_BYTES`.
         """
         ...
 
     def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
-        """Return the last bytes of a file, or the whole of a shorter one, and its size in bytes.
+        """Return the last bytes of a file, or all of a shorter one, and its size in bytes.
 
         Raises:
             NotFoundError: There is no such file.
@@ -184,7 +183,7 @@ class Store(Protocol):
         """Return whether there is such a file.
 
         Raises:
-            OSError: It is unknown whether there is.
+            OSError: The store did not answer.
         """
         ...
 
@@ -193,7 +192,8 @@ class Store(Protocol):
 
         Args:
             folder: The folder.
-            limit: How many of the first names are enough; stores that list in order read no more.
+            limit: The number of names to return, the first ones; None for all. Stores that list in
+                order read no more.
 
         Raises:
             OSError: The folder could not be listed; partial results are never returned.
@@ -216,26 +216,26 @@ class Store(Protocol):
         """Return all files below a folder, sorted by path; none if it does not exist.
 
         Raises:
-            OSError: The folder, or one below it, could not be listed; partial results are never
-                returned, because cleanup would delete files that are needed.
+            OSError: The folder, or one below it, could not be listed. Partial results are never
+                returned, because cleanup would delete needed files.
         """
         ...
 
     def create_once(self, path: str, data: BytesLike, *, flush: bool = True) -> bool:
-        """Create a file, unless its name is taken: of several callers, one succeeds.
+        """Create a file, unless its name is taken. Exactly one of several callers succeeds.
 
         Args:
             path: The file.
             data: Its bytes.
-            flush: Whether it has to survive a loss of power. Stores that keep what they have
-                confirmed ignore it.
+            flush: Whether it must survive a power failure. Stores whose confirmed writes always
+                survive ignore it.
 
         Returns:
-            True if this call created it; False if the name is taken. If an answer can be lost and
+            True if this call created it; False if the name is taken. If a response can be lost and
             the request repeated, a file with identical bytes counts as created.
 
         Raises:
-            OSError: Or another: it is unknown whether the file was created.
+            OSError: Or any other error: it is unknown whether the file was created.
             StoreRefusedError: The store refused; nothing was created.
             UnsupportedFeatureError: The store does not support this; nothing was created.
         """
@@ -251,13 +251,13 @@ class Store(Protocol):
         Args:
             path: The file.
             data: Its bytes.
-            is_hint: Whether readers can do without it: it is never flushed, and a local disk may
-                overwrite the older file in place, so that a reader sees some bytes of each.
+            is_hint: Whether no reader relies on it. Then it is never flushed, and on a local disk
+                it may be overwritten in place, so that a reader can see a mix of both contents.
         """
         ...
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file within the store, replacing an older one, completely or not at all.
+        """Copy a file within the store, replacing an older one. A copy is never partial.
 
         Raises:
             NotFoundError: There is no file to copy.
@@ -272,8 +272,8 @@ class Store(Protocol):
 def create_if_absent(store: Store, path: str, data: BytesLike) -> bool:
     """Create a file, unless its name is taken; see `Store.create_once`.
 
-    If the store cannot create names once, it is checked for existence first: of two callers at the
-    same moment, both may succeed there.
+    If the store has no create-if-absent, this checks whether the file exists and then writes it:
+    two concurrent callers may both succeed there.
     """
     try:
         return store.create_once(path, data)
@@ -287,7 +287,7 @@ def create_if_absent(store: Store, path: str, data: BytesLike) -> bool:
 def is_reached_through_link(store: Store, folder: str) -> bool:
     """Return whether a folder below the root is a link, or is reached through one.
 
-    What is there may be another table's. The root itself may be a link.
+    The target may belong to another table. The root itself may be a link.
     """
     parts = folder.split("/")
     paths = (store.local_path("/".join(parts[:count])) for count in range(1, len(parts) + 1))
@@ -295,15 +295,15 @@ def is_reached_through_link(store: Store, folder: str) -> bool:
 
 
 def check_is_in_table(store: Store, folder: str, what: str) -> None:
-    """Check that what is written to a folder of a table cannot end up in another table.
+    """Check that files written to a folder of a table cannot end up in another table.
 
     New files with random names may be written through a link: `data` is often on another disk. But
-    a version or a tag there would become one of the other table.
+    through a link, a version or a tag would become one of another table.
 
     Args:
         store: The table's directory.
         folder: The folder.
-        what: What is to be written, for the message.
+        what: The kind of file, for the message.
 
     Raises:
         UnsupportedFeatureError: The folder is a link, or is reached through one.
@@ -311,16 +311,17 @@ def check_is_in_table(store: Store, folder: str, what: str) -> None:
     if is_reached_through_link(store, folder):
         raise UnsupportedFeatureError(
             f"{store.uri}/{folder} is a link, or is reached through one, so {what} there could "
-            "become another table's. Nothing was committed. Replace the link by the folder itself, "
-            "or make the table's whole directory a link. Only the folder of data files may be one"
+            "become part of another table. Nothing was committed. Replace the link with the folder "
+            "itself, or make the table's whole directory a link. Within a table, only the folder "
+            "of data files may be a link"
         )
 
 
 def check_whole(uri: str, path: str, size_bytes: int) -> None:
-    """Check that a file is not too large to be read whole: a hole in a file takes no disk space.
+    """Check that a file is not too large to be read as a whole: sparse files take no disk space.
 
     Raises:
-        CorruptDataError: It is.
+        CorruptDataError: The file is too large.
     """
     if size_bytes > MAX_WHOLE_BYTES:
         raise CorruptDataError(
@@ -330,12 +331,12 @@ def check_whole(uri: str, path: str, size_bytes: int) -> None:
 
 
 def check_path(path: str) -> str:
-    """Return a path, if it stays below the root of its store.
+    """Return a path if it is below the root of its store.
 
-    Paths from manifests are checked before; this is the last check.
+    Paths from manifests have been checked before; this is a last check.
 
     Raises:
-        InvalidInputError: It is absolute, or climbs with "..".
+        InvalidInputError: The path is absolute, or contains "..".
     """
     if path.startswith("/") or ".." in path.split("/") or "\0" in path:
         raise InvalidInputError(f"the path {path[:200]!r} leaves the root of its store")

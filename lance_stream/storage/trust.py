@@ -1,9 +1,9 @@
-"""Decides which locations named by a table are opened, and with which of the reader's options.
+"""Decides which locations that a table names are opened, and with which of the reader's options.
 
-A table may name places outside its directory: base paths (of clones, branches and tables over
-several buckets) and the URIs of external blobs. Its author chose them, not its reader. So opening
-them with the reader's credentials could disclose these to another host, and opening them on the
-reader's machine could disclose the reader's files.
+A table can name locations outside its directory: base paths (of clones, branches and tables over
+several buckets) and the URIs of external blobs. The table's author chose them, not its reader.
+Opening them with the reader's credentials could disclose the credentials to another host, and
+opening them on the reader's machine could disclose the reader's files.
 
     the table is on     it names                        opened
     ------------------  ------------------------------  --------------------------------------------
@@ -15,9 +15,9 @@ reader's machine could disclose the reader's files.
     any but local       a local path                    never
     any but memory      memory                          never
 
-A trusted location on another service gets none of the options of the table's own service, because a
-name such as `token` means another secret there; one in another account of Azure gets none of the
-options of the table's account.
+A trusted location on another service gets none of the options of the table's service, because a
+name such as `token` stands for a different secret there. One in another Azure account gets none of
+the options of the table's account.
 """
 
 import os
@@ -40,17 +40,17 @@ from lance_stream.storage.protocols import PROTOCOLS
 from lance_stream.storage.store import Store
 
 _SERVICES: Final = frozenset(service.name for service in PROTOCOLS.values())
-"""The services of our own protocols; for any other protocol see `_family_of`."""
+"""The services of the supported protocols; for other protocols see `_family_of`."""
 
 _OF_ONE_MACHINE: Final = frozenset(
-    service.name for service in PROTOCOLS.values() if service.is_of_one_machine
+    service.name for service in PROTOCOLS.values() if service.is_machine_local
 )
 _TITLES: Final = {"local": "the reader's own disk", "memory": "the memory of the reader's process"}
 
 # A protocol has at least two letters, as in `locations`.
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)(.*)", re.DOTALL)
-# The text between "://" and the next "/" becomes part of a host name: it must not contain anything
-# that ends one.
+# The text between "://" and the next "/" becomes part of a host name, so it must not contain a
+# character that ends one.
 _BUCKET = re.compile(r"[A-Za-z0-9$_][A-Za-z0-9$._ -]{0,254}")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:\d{1,5})?")
 _MAX_QUOTED: Final = 200
@@ -61,7 +61,7 @@ class _Location(NamedTuple):
 
     Attributes:
         family: The service.
-        container: The bucket, container or namenode, with the account's host if the URI names it.
+        container: The bucket or container, with the account's host if the URI names it.
         parts: The path.
     """
 
@@ -75,7 +75,7 @@ class _Location(NamedTuple):
 
 
 def open_named(table: Store, location: str, options: Mapping[str, Any]) -> Store:
-    """Return the store of a location that a table names.
+    """Open the store of a location that a table names.
 
     Args:
         table: The table's store.
@@ -83,8 +83,8 @@ def open_named(table: Store, location: str, options: Mapping[str, Any]) -> Store
         options: The reader's storage options for the table, with its `trusted_locations`.
 
     Raises:
-        UntrustedLocationError: It may not be opened; no request was sent to it.
-        CorruptDataError: It is not the location of files.
+        UntrustedLocationError: The location may not be opened; no request was sent to it.
+        CorruptDataError: The text is not a valid location.
     """
     try:
         named_location = _parse(location)
@@ -113,8 +113,8 @@ def check_raw_file(table_store: Store, store: Store, path: str, options: Mapping
     """Raise unless the raw bytes of a file that a table names may become values of its rows.
 
     On a local disk, the table could name every file that the reader can read, including keys and
-    passwords. So the file has to be in the table's own directory, with all links resolved, or below
-    a trusted location. Other stores have no files of the reader's machine.
+    passwords. So the file must be in the table's directory (after resolving links), or below a
+    trusted location. Other stores contain no files of the reader's machine.
 
     Args:
         table_store: The table's store.
@@ -135,43 +135,43 @@ def check_raw_file(table_store: Store, store: Store, path: str, options: Mapping
     if not _is_trusted(_Location("local", "", file.parts), options):
         raise UntrustedLocationError(
             f"the table at {table_store.uri} names the file {str(file)[:_MAX_QUOTED]!r}, which is "
-            "outside "
-            "the table's directory, as a value of a row: someone else's table could read any of "
-            "your files in this way. It was not opened. " + _remedy(str(file.parent))
+            "outside the table's directory, as a value of a row. A table from someone else could "
+            "read any of your files in this way. The file was not opened. "
+            + _remedy(str(file.parent))
         )
 
 
 def check_is_not_link(store: Store, path: str) -> None:
     """Raise if a file of raw bytes that belongs to a data file is a link.
 
-    Folders may be links, for example if a table's `data` is on another disk. A file in them must
-    have exactly the name that a writer of blobs chooses.
+    Folders may be links, for example if a table's `data` is on another disk, because the files in
+    them must have the names that a writer of blobs chooses.
 
     Raises:
-        UntrustedLocationError: It is a link.
+        UntrustedLocationError: The file is a link.
     """
     path_on_disk = store.local_path(path)
     if path_on_disk is not None and Path(path_on_disk).is_symlink():
         raise UntrustedLocationError(
-            f"the file of blobs {path[:_MAX_QUOTED]!r} of the table at {store.uri} is a link: "
-            "someone else's table could read any of your files in this way. Replace the link by "
-            "the file itself"
+            f"the blob file {path[:_MAX_QUOTED]!r} of the table at {store.uri} is a link: a table "
+            "from someone else could read any of your files in this way. Replace the link with the "
+            "file itself"
         )
 
 
 def with_trusted(
     options: Mapping[str, Any] | None, trusted: str | Sequence[str] | None
 ) -> Mapping[str, Any] | None:
-    """Return storage options with the locations that a table may name.
+    """Add trusted locations to storage options.
 
     Raises:
-        InvalidInputError: One is not a location, or the options already have them.
+        InvalidInputError: A text is not a location, or the options already have trusted locations.
     """
     if trusted is None:
         return options
     if options and any(option.lower() == _OPTION for option in options if isinstance(option, str)):
         raise InvalidInputError(
-            f"{_OPTION} is given both as an argument and as a storage option: leave one of them out"
+            f"{_OPTION} is both an argument and a storage option: omit one of them"
         )
     joined = {**(options or {}), _OPTION: tuple(_as_list(trusted))}
     trusted_locations(joined)
@@ -182,7 +182,7 @@ def trusted_locations(options: Mapping[str, Any]) -> list[_Location]:
     """Return the locations that the reader trusts, from storage options.
 
     Raises:
-        InvalidInputError: One is not a location.
+        InvalidInputError: A text is not a location.
     """
     locations = take_settings(options, "trust").get(_OPTION)
     return (
@@ -197,8 +197,8 @@ def _as_list(locations: Any) -> list[str]:
     texts = locations.split(",") if isinstance(locations, str) else locations
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise InvalidInputError(
-            f"{_OPTION} is a list of URIs or absolute paths, such as ['s3://bucket/blobs'], not "
-            f"{type(locations).__name__}"
+            f"{_OPTION} must be a list of URIs or absolute paths, such as ['s3://bucket/blobs'], "
+            f"not {type(locations).__name__}"
         )
     return [text.strip() for text in texts]
 
@@ -209,7 +209,7 @@ def _parse_trusted(text: str) -> _Location:
         location = _parse(text)
     if location is None or (location.family != "local" and not location.container):
         raise InvalidInputError(
-            f"{text!r:.200} cannot be trusted: {_OPTION} are URIs with a bucket, or absolute "
+            f"{text!r:.200} cannot be trusted: {_OPTION} must be URIs with a bucket, or absolute "
             "paths, such as 's3://bucket/blobs' or 'file:///data/blobs'"
         )
     if location.family == "local":
@@ -225,7 +225,7 @@ def _parse(location: str) -> _Location:
     """Parse a location.
 
     Raises:
-        InvalidInputError: It contains "..".
+        InvalidInputError: The path contains "..".
     """
     match = _URI.fullmatch(location)
     protocol, rest = (match[1].lower(), match[2]) if match else ("", location)
@@ -243,9 +243,9 @@ def _parse(location: str) -> _Location:
 
 
 def _family_of(protocol: str) -> str:
-    """Return the service of a protocol; another protocol's service has a name unlike all of ours.
+    """Return the service of a protocol; for an unknown protocol, a name that no service has.
 
-    "local" is also a protocol of fsspec once it has been used, and not our own local disk.
+    Once it has been used, "local" is also a protocol of fsspec, different from our local disk.
     """
     service = PROTOCOLS.get(protocol)
     return f"{protocol}://" if service is None else service.name
@@ -255,8 +255,8 @@ def _check_container(location: _Location) -> None:
     """Refuse a bucket's name that could result in the address of another host."""
     bucket, at, host = location.container.partition("@")
     by_host = location.family not in _SERVICES
-    is_one = (_HOST if by_host else _BUCKET).fullmatch(bucket)
-    if not is_one or (at and not (location.family == "azure" and _HOST.fullmatch(host))):
+    is_valid = (_HOST if by_host else _BUCKET).fullmatch(bucket)
+    if not is_valid or (at and not (location.family == "azure" and _HOST.fullmatch(host))):
         raise InvalidInputError(f"{location.container[:_MAX_QUOTED]!r} is not the name of a bucket")
 
 
@@ -265,7 +265,7 @@ def _same_service(table: Store, location: str, options: Mapping[str, Any]) -> St
     try:
         store = open_store(location, options)
     except InvalidInputError:
-        return None  # the URI names another account than the options: opened if it is trusted
+        return None  # the URI and the options name different accounts: opened only if trusted
     return store if store.service == table.service else None
 
 
@@ -292,8 +292,8 @@ def _of_this_machine(table: Store, location: str, parsed: _Location) -> str:
     return (
         f"the table at {table.uri} names the location {location[:_MAX_QUOTED]!r}, which is on "
         f"{_TITLES[parsed.family]}, while the table is not. It was not opened: a table could read "
-        "any of its reader's files in this way. Copy the files to the table's own store, and write "
-        "the table again"
+        "any of its reader's files in this way. Copy the files to the table's store, and write the "
+        "table again"
     )
 
 
@@ -307,7 +307,7 @@ def _of_others(table: Store, location: str) -> str:
 
 def _remedy(location: str) -> str:
     return (
-        f"If you trust it, set trusted_locations=[{location[:_MAX_QUOTED]!r}] (for a sink in its "
-        "storage_options, in Spark by the option trustedLocations, on the command line by "
+        f"If you trust it, set trusted_locations=[{location[:_MAX_QUOTED]!r}] (for a sink in "
+        "storage_options; in Spark, the option trustedLocations; on the command line, "
         "--trusted-location)"
     )

@@ -136,7 +136,7 @@ def test_an_unset_workers_python_is_a_warning(
     ("uri", "message"),
     [
         ("hdfs://cluster/t", "cannot be opened"),
-        ("s3://bucket", "has to name a bucket and a path"),
+        ("s3://bucket", "must name a bucket and a path"),
         ("memory://t", "memory of one process"),
     ],
 )

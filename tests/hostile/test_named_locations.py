@@ -71,7 +71,7 @@ def check_refuses(uri: str, options: dict[str, Any], canary: Canary, locations: 
     for location in locations:
         named = location.format(canary=f"127.0.0.1:{canary.port}")
         with pytest.raises((UntrustedLocationError, CorruptDataError)):
-            blob_locations._external(0, f"{named}/x", ds.table.files)
+            blob_locations._locate_external(0, f"{named}/x", ds.table.files)
         name_base(uri, options, named)
         table = lance_stream.open_dataset(uri, storage_options=options)
         for use in uses_of(table):
@@ -118,7 +118,7 @@ def test_impossible_names_end_in_our_errors(any_bucket: Bucket, path: str) -> No
     uri, options = f"{any_bucket.uri}/t", any_bucket.storage_options
     ds = lance_stream.create_dataset(uri, ROWS.schema, storage_options=options).append(ROWS)
     with pytest.raises(LanceStreamError) as raised:
-        blob_locations._file_of(
+        blob_locations._open_source(
             (blob_locations.EXTERNAL, 0, f"{any_bucket.uri}/{path}/x"),
             next(iter(ds.table.manifest.fragments)).files[0],
             ds.table.files,

@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.storage.coalesce import Request, cut_answers, plan_requests
+from lance_stream.storage.coalesce import Request, plan_requests, split_responses
 
 
 def plan(*ranges: tuple[int, int], gap: int = 10, longest: int = 100) -> list[tuple[int, int]]:
@@ -53,7 +53,7 @@ def test_empty_ranges_are_not_requested() -> None:
     """HTTP cannot express an empty range, and a buffer of size zero is legal in a file."""
     assert plan((7, 7), (900, 900)) == []
     empty = [ByteRange(7, 7)]
-    assert cut_answers(empty, [], []) == [memoryview(b"")]
+    assert split_responses(empty, [], []) == [memoryview(b"")]
 
 
 def test_requests_list_the_ranges_they_serve() -> None:
@@ -82,7 +82,7 @@ def test_ranges_receive_exactly_their_bytes(
     ranges = [ByteRange(start, start + size) for start, size in pairs]
     requests = plan_requests(ranges, max_gap_bytes=gap, max_request_bytes=longest)
     answers = [data[request.start : request.stop] for request in requests]
-    assert cut_answers(ranges, requests, answers) == [data[r.start : r.stop] for r in ranges]
+    assert split_responses(ranges, requests, answers) == [data[r.start : r.stop] for r in ranges]
     assert sorted(place for request in requests for place in request.indices) == [
         place for place, span in enumerate(ranges) if span.size_bytes
     ]

@@ -19,9 +19,9 @@ from lance_stream.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from lance_stream.storage.engine.answers import Dialect, meaning_of
 from lance_stream.storage.engine.aws import AwsCredentials
 from lance_stream.storage.engine.credentials import RenewedCredentials
+from lance_stream.storage.engine.responses import Dialect, classify_error
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.objects.object_requests import RefusedError, TryAgainError
 from lance_stream.storage.objects.object_store import ObjectStore
@@ -335,7 +335,7 @@ def test_missing_credentials_name_the_remedy() -> None:
             "Error performing GET https://a/b?sig=HUSH - HTTP error: error sending request\n\n"
             'Debug source:\nkind: Connect, message: "Connection refused"',
             TryAgainError,
-            "no answer: Connection refused",
+            "no response: Connection refused",
         ),
         (
             "Error performing GET https://a/b?sig=HUSH - HTTP error\n\nDebug source:\n"
@@ -343,7 +343,7 @@ def test_missing_credentials_name_the_remedy() -> None:
             RefusedError,
             "certificate of the service is not trusted",
         ),
-        ("Something new about https://a/b?sig=HUSH", TryAgainError, "no answer"),
+        ("Something new about https://a/b?sig=HUSH", TryAgainError, "no response"),
         ("non-2xx status code: 503 Busy: " + "[" * 3000, TryAgainError, "503"),
     ],
 )
@@ -351,7 +351,7 @@ def test_errors_show_only_their_reason(text: str, meaning: type[Exception], said
     """The engine's texts contain signed URLs, which are credentials, and pages of debugging
     output.
     """
-    actual = meaning_of(OSError(text), Dialect())
+    actual = classify_error(OSError(text), Dialect())
     assert isinstance(actual, meaning)
     assert said in str(actual)
     assert "HUSH" not in str(actual)

@@ -110,7 +110,7 @@ def test_a_truncated_listing_raises_an_error() -> None:
             "s3://b/t",
             {"anon": "true", "endpoint": endpoint, "region": "r", "client_max_retries": "1"},
         )
-        with pytest.raises(StoreRefusedError, match="does not know ListObjectsV2"):
+        with pytest.raises(StoreRefusedError, match="does not support ListObjectsV2"):
             store.list()
 
 

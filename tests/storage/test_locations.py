@@ -5,7 +5,7 @@ import pytest
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.storage.locations import in_one_spelling, open_store
+from lance_stream.storage.locations import normalized_location, open_store
 from lance_stream.storage.protocols import PROTOCOLS, REFUSED
 
 
@@ -91,7 +91,7 @@ def test_relative_paths_without_directory_are_refused(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     for location in ("t", "~nobody_of_this_name/t"):
-        with pytest.raises(InvalidInputError, match="give an absolute path"):
+        with pytest.raises(InvalidInputError, match="use an absolute path"):
             open_store(location)
 
 
@@ -193,6 +193,6 @@ def test_spellings_of_a_location_are_equal(
     disagree.
     """
     monkeypatch.chdir(tmp_path)
-    actual = {in_one_spelling(spelling.format(folder=tmp_path)) for spelling in spellings}
+    actual = {normalized_location(spelling.format(folder=tmp_path)) for spelling in spellings}
     assert len(actual) == 1
-    assert in_one_spelling("s3://bucket/T") not in actual
+    assert normalized_location("s3://bucket/T") not in actual

@@ -121,7 +121,7 @@ def test_http_endpoints_can_be_forbidden() -> None:
     [
         ({"key": "a"}, "one half of S3's access key"),
         ({"aws_secret_access_key": "a"}, "one half of S3's access key"),
-        ({"anon": True, "key": "a", "secret": "b"}, "without a signature"),
+        ({"anon": True, "key": "a", "secret": "b"}, "anonymous access"),
         ({"endpoint": "127.0.0.1:9000"}, "begins with http"),
         ({"region": "a", "region_name": "b"}, "different values"),
         ({"key": "a", "aws_access_key_id": "b"}, "different values"),
@@ -178,5 +178,5 @@ def test_lances_connection_options_are_understood() -> None:
 def test_botocore_arguments_are_refused(options: dict[str, Any], instead: str) -> None:
     """botocore sends no requests here, so an argument would be ignored or guessed at."""
     (name,) = options
-    with pytest.raises(InvalidInputError, match=rf"{name} holds arguments of botocore.*{instead}"):
+    with pytest.raises(InvalidInputError, match=rf"{name} has arguments of botocore.*{instead}"):
         s3_settings(options)

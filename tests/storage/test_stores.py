@@ -75,7 +75,7 @@ def test_overlong_paths_are_refused(parts: tuple[str, ...], tmp_path: Path) -> N
         lambda: store.delete(path),
     ):
         with pytest.raises(
-            InvalidInputError, match=r"25[56] bytes, and a name can have 255|4,?095"
+            InvalidInputError, match=r"25[56] bytes, but a name can have 255|4,?095"
         ):
             ask()
     assert list(tmp_path.iterdir()) == []
@@ -163,7 +163,7 @@ def test_deleting_the_folder_fails_writers(tmp_path: Path, durable: bool, size: 
     writer.write(bytes(size))
     shutil.rmtree(tmp_path / "table")
     store.write("data/b", b"of another table")
-    with pytest.raises(NotFoundError, match="was deleted while a file was written there"):
+    with pytest.raises(NotFoundError, match="was deleted while a file was written to it"):
         writer.close()
     assert [file.path for file in store.list()] == ["data/b"]
     writer.close()  # as the end of a with statement does
@@ -186,7 +186,7 @@ def test_deleting_the_folder_fails_create_once(
 
     store.write("_versions/1", b"")
     monkeypatch.setattr(os, moment, delete_first)
-    with pytest.raises(NotFoundError, match="was deleted while a file was written there"):
+    with pytest.raises(NotFoundError, match="was deleted while a file was written to it"):
         store.create_once("_versions/2", b"manifest")
     assert store.list() == []
 

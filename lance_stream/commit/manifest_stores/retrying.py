@@ -14,24 +14,24 @@ POLICY: Final = RequestPolicy(
 )
 """A commit waits for each of these small requests, so their time is bounded."""
 
-_REMEDY: Final = "try again when the manifest store answers"
+_REMEDY: Final = "try again when the manifest store responds"
 
 
 def with_retries(
-    request: Callable[[], T], what: str, whom: str, environment: Environment = MACHINE
+    request: Callable[[], T], what: str, store: str, environment: Environment = MACHINE
 ) -> T:
-    """Return a store's answer to a request.
+    """Send a request until it succeeds, and return the response.
 
     Args:
-        request: Sends it; raises TryAgainError if the same request may succeed later.
+        request: Sends the request; raises TryAgainError if it may succeed later.
         what: The request, for errors: "reading the item of version 5".
-        whom: The store, for errors; see `ManifestStore.where`.
-        environment: The clock and randomness; sleeps between attempts.
+        store: The store, for errors; see `ManifestStore.where`.
+        environment: The clock, randomness, and the sleep between attempts.
 
     Raises:
-        StoreUnavailableError: Every attempt got no answer, or "try later".
+        StoreUnavailableError: No attempt got a response other than a temporary error.
     """
-    attempts = Attempts(POLICY, what, whom, _REMEDY, environment)
+    attempts = Attempts(POLICY, what, store, _REMEDY, environment)
     while True:
         try:
             return request()

@@ -316,7 +316,7 @@ _BY_STORE: Final[Mapping[str, Callable[[Mapping[str, str], _Target], _Options]]]
 def _target(location: str) -> _Target:
     scheme, separator, rest = location.partition("://")
     kind = store_kind_of(scheme.lower()) if separator else None
-    store = "local" if kind is None or kind.is_of_one_machine else kind.name
+    store = "local" if kind is None or kind.is_machine_local else kind.name
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     container, _, host = authority.partition("@")
     return _Target(store, container, host if store == "azure" else "")

@@ -28,7 +28,7 @@ from lance_stream.spark.session.session_settings import is_cluster
 from lance_stream.spark.session.user_errors import message_first
 from lance_stream.spark.sink.lance_sink import LanceSink
 from lance_stream.spark.sink.reports import SinkCommit
-from lance_stream.storage.locations import in_one_spelling
+from lance_stream.storage.locations import normalized_location
 
 Rows: TypeAlias = Callable[[DataFrame], DataFrame]
 """Returns a table's rows, given those of the batch."""
@@ -226,7 +226,7 @@ def _target(name: str, target: Any) -> _Target:
 def _check_are_different(targets: Mapping[str, _Target]) -> None:
     name_of_uri: dict[str, str] = {}
     for name, target in targets.items():
-        uri = in_one_spelling(target.sink.uri)
+        uri = normalized_location(target.sink.uri)
         if uri in name_of_uri:
             raise InvalidInputError(
                 f"{name_of_uri[uri]!r} and {name!r} write the same table, {uri}. A batch is one "

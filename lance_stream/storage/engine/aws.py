@@ -1,7 +1,7 @@
-"""Credentials, region and endpoint from AWS's own files and environment, read by botocore.
+"""Credentials, region and endpoint from AWS's files and environment, read by botocore.
 
-A botocore session reads a megabyte of JSON with descriptions of services, in a quarter of a second
-of CPU time. They are the same for all sessions, so a process reads them once.
+A botocore session reads a megabyte of JSON that describes services, in a quarter of a second of CPU
+time. The descriptions are the same for all sessions, so a process reads them once.
 """
 
 import os
@@ -26,7 +26,7 @@ _PASSING: Final = (
 
 
 class SharingSession(Session):  # type: ignore[misc]  # the library has no types
-    """A session whose descriptions of services are read once per process."""
+    """A session that shares the descriptions of services with all others of the process."""
 
     def _register_data_loader(self) -> None:
         self._components.lazy_register_component(
@@ -38,8 +38,8 @@ class AwsCredentials(RenewedCredentials):
     """The credentials that botocore finds, in its order: environment, profiles, roles.
 
     Args:
-        profile: The profile of the shared configuration; None for the default one.
-        remedy: What to do without credentials.
+        profile: The profile of the shared configuration; None for the default profile.
+        remedy: The remedy if there are no credentials, for errors.
     """
 
     def __init__(self, profile: str | None, remedy: str) -> None:
@@ -49,9 +49,9 @@ class AwsCredentials(RenewedCredentials):
         self._credentials: Any = None
 
     def is_valid(self) -> bool:
-        """Return whether the credentials are valid for some more time, as botocore sees it."""
-        needs = getattr(self._credentials, "refresh_needed", None)
-        return needs is None or not needs(_RENEWED_BEFORE_SECONDS)
+        """Return whether the credentials stay valid long enough, according to botocore."""
+        needs_refresh = getattr(self._credentials, "refresh_needed", None)
+        return needs_refresh is None or not needs_refresh(_RENEWED_BEFORE_SECONDS)
 
     def fetch(self) -> Mapping[str, Any]:
         """Return the current keys."""
@@ -104,15 +104,15 @@ def _variable(profile: str | None, name: str) -> str | None:
 
 
 def _configured(profile: str | None) -> Mapping[str, Any]:
-    """Return a profile's setting for S3, or for all services if it has none for S3."""
+    """Return the settings of a profile; settings for S3 take precedence."""
     session = SharingSession(profile=profile)
     try:
         settings = session.get_scoped_config()
         services = session.full_config.get("services", {}).get(settings.get("services"), {})
     except botocore_errors.BotoCoreError as error:
         raise RefusedError(str(error)[:300]) from error
-    of_s3 = services.get("s3", {})
-    return {**settings, **of_s3} if isinstance(of_s3, dict) else dict(settings)
+    s3_settings = services.get("s3", {})
+    return {**settings, **s3_settings} if isinstance(s3_settings, dict) else dict(settings)
 
 
 @cache

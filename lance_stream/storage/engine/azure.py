@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.azure_login import Anonymous, Login
 from lance_stream.storage.engine.connection import ObstoreService, connection_options
 from lance_stream.storage.engine.credentials import Credentials
+from lance_stream.storage.engine.responses import Dialect
 from lance_stream.storage.objects.object_requests import ObjectRequests, RequestPolicy
 
 MOST_AT_ONCE: Final = 64
@@ -39,9 +39,8 @@ _DIALECT: Final = Dialect(
             "account_key or sas_token"
         ),
         "KeyBasedAuthenticationNotPermitted": (
-            "the account does not accept account keys. Give tenant_id, client_id and "
-            "client_secret, "
-            "or none of them for the identity of this machine"
+            "the account does not accept account keys. Set tenant_id, client_id and client_secret, "
+            "or none of them to use the identity of this machine"
         ),
         "AuthorizationPermissionMismatch": (
             "the identity is not allowed to do this. Assign it the role Storage Blob Data "
@@ -51,14 +50,15 @@ _DIALECT: Final = Dialect(
             "the credentials are wrong, or the account's network rules exclude this machine"
         ),
         "NoAuthenticationInformation": (
-            "this requires credentials. Give account_key, sas_token or an identity"
+            "this requires credentials. Set account_key, sas_token or an identity"
         ),
         "PublicAccessNotPermitted": (
-            "the account requires credentials. Give account_key, sas_token or an identity"
+            "the account requires credentials. Set account_key, sas_token or an identity"
         ),
         "BlobImmutableDueToPolicy": "a policy of the container forbids changing or deleting blobs",
         "InvalidResourceName": (
-            "the name is invalid. A container's has 3 to 63 lower-case letters, digits and hyphens"
+            "the name is invalid. A container name has 3 to 63 lower-case letters, digits and "
+            "hyphens"
         ),
         "409": (
             "a lease, a snapshot or a policy protects the blob: end the lease, or delete the "
@@ -66,15 +66,15 @@ _DIALECT: Final = Dialect(
         ),
         "InvalidBlobType": "a page or append blob of that name exists: delete it",
         "InvalidBlobOrBlock": (
-            "another program left uncommitted blocks of that name, whose ids have another length: "
-            "they expire after a week, or are dropped when a small blob is written there"
+            "another program left uncommitted blocks under this name, whose ids have another "
+            "length: they expire after a week, or when a small blob is written under this name"
         ),
         **dict.fromkeys(
             ("LeaseIdMissing", "LeaseIdMismatchWithBlobOperation", "LeaseLost"), _LEASED
         ),
         **dict.fromkeys(
             ("401", "403"),
-            "the credentials do not allow it. Check account_key, sas_token or the identity",
+            "the credentials do not allow this. Check account_key, sas_token or the identity",
         ),
         "301": "correct the storage option endpoint",
     },
@@ -83,16 +83,16 @@ _DIALECT: Final = Dialect(
 
 @dataclass(frozen=True)
 class AzureSettings(ObstoreService):
-    """How an account is reached.
+    """The settings of a storage account.
 
     Attributes:
         scheme: The scheme of its URIs.
         account: Its name.
-        endpoint: The service's URL, without "/" at the end.
+        endpoint: The service's URL, without a trailing "/".
         login: The credentials.
-        retry_policy: How long and how often requests are tried.
+        retry_policy: The limits of a request.
         max_requests_at_once: Maximum number of concurrent requests of a process.
-        any_certificate: Whether the service's certificate is not verified.
+        any_certificate: Whether to accept any certificate without verification.
         proxy_url: A proxy; None for the environment's.
     """
 
@@ -113,20 +113,20 @@ class AzureSettings(ObstoreService):
     purpose = "tables on Azure"
 
     def connect(self, container: str) -> ObjectRequests:
-        """Return what sends requests to a container; see `ServiceSettings.connect`."""
+        """Return a driver for a container; see `ServiceSettings.connect`."""
         return super().connect(_name_of(container))
 
     def is_sure_to_create_once(self) -> bool | None:
-        """Return True: the service observes conditions."""
+        """Return True: the service supports conditional creates."""
         return True
 
     @property
     def service(self) -> tuple[str | None, ...]:
-        """The account, and where it is reached."""
+        """The account and its endpoint."""
         return "azure", self.account, self.endpoint
 
     def shared_uri(self, container: str) -> str:
-        """Return the URI of a container: by its account, whatever its host."""
+        """Return the URI of a container with the account instead of the host."""
         return f"az://{self.account}/{_name_of(container)}"
 
     def lance_credentials(self) -> Mapping[str, str]:
@@ -134,7 +134,7 @@ class AzureSettings(ObstoreService):
         return self.login.lance_options()
 
     def client_options(self) -> Mapping[str, Any]:
-        """Return how it is connected to, by obstore's names."""
+        """Return the options of the HTTP client, by obstore's names."""
         return connection_options(self.endpoint, self.any_certificate, self.proxy_url)
 
     def credentials(self) -> Credentials:
@@ -142,14 +142,14 @@ class AzureSettings(ObstoreService):
         return self.login.connect()
 
     def open(self, container: str, **how: Any) -> Any:
-        """Return obstore's own store of a container."""
+        """Return obstore's store of a container."""
         from obstore.store import AzureStore
 
         config: Any = self.config(container)
         return AzureStore(container, config=config, **how)
 
-    def config(self, container: str) -> dict[str, Any]:  # noqa: ARG002  # all are addressed alike
-        """Return how a container is addressed, by obstore's names."""
+    def config(self, container: str) -> dict[str, Any]:  # noqa: ARG002  # the same for all
+        """Return the configuration of a container, by obstore's names."""
         return {
             "account_name": self.account,
             "endpoint": self.endpoint,
@@ -165,5 +165,5 @@ class AzureSettings(ObstoreService):
 
 
 def _name_of(container: str) -> str:
-    """Return the container's name from its form in a URI: container@host."""
+    """Return the name of a container that a URI spells container@host."""
     return container.partition("@")[0]

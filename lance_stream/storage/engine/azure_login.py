@@ -1,6 +1,6 @@
-"""Credentials of Azure: an account's key, a signature, a token, an identity of Entra, or none.
+"""Credentials of Azure: an account key, a SAS token, a bearer token, an Entra identity, or none.
 
-azure-identity fetches the tokens of Microsoft Entra. It is imported when one is needed.
+azure-identity fetches the tokens of Microsoft Entra. It is imported when a token is needed.
 """
 
 import base64
@@ -21,19 +21,19 @@ from lance_stream.storage.objects.object_requests import RefusedError, TryAgainE
 
 
 class Login(Protocol):
-    """How requests are authorized, as settings: hashable, picklable, no secret in the `repr`."""
+    """Settings for authorizing requests: hashable, picklable, without secrets in `repr`."""
 
     def connect(self) -> Credentials:
         """Return the credentials."""
         ...
 
     def lance_options(self) -> Mapping[str, str]:
-        """Return the credentials by pylance's names; none if pylance has to find them itself."""
+        """Return the credentials by pylance's names; empty if pylance has to find them itself."""
         ...
 
     @property
     def is_bearer(self) -> bool:
-        """Whether someone who can read a request could use its credentials."""
+        """Whether anyone who can read a request could use its credentials."""
         ...
 
 
@@ -56,7 +56,7 @@ class SharedKey:
         except binascii.Error:
             raise InvalidInputError(
                 f"the key of the storage account {self.account!r} is not valid base64: it is "
-                "truncated, or not an account key"
+                "truncated, or it is not an account key"
             ) from None
 
     def connect(self) -> Credentials:
@@ -70,7 +70,7 @@ class SharedKey:
 
 @dataclass(frozen=True)
 class SharedAccess:
-    """A shared access signature: what follows the "?" of the URL that was issued."""
+    """A shared access signature: the query of the issued URL."""
 
     query: str = field(repr=False)
     is_bearer = True
@@ -78,8 +78,8 @@ class SharedAccess:
     def __post_init__(self) -> None:
         if "sig" not in dict(self._parts()):
             raise InvalidInputError(
-                "the shared access signature has no part 'sig=': give everything after the '?' of "
-                "the URL that was issued"
+                "the shared access signature has no part 'sig=': use everything after the '?' of "
+                "the issued URL"
             )
 
     def connect(self) -> Credentials:
@@ -121,9 +121,9 @@ class Identity:
         client: The client's id: of the application, or of the managed identity.
         secret: The client's secret.
         authority: The host that issues tokens, if it is not login.microsoftonline.com.
-        token_file: The file with a workload's own token.
-        object_id: Of a managed identity, instead of its client's id.
-        resource_id: Of a managed identity, instead of its client's id.
+        token_file: The file with the token of a workload.
+        object_id: The object id of a managed identity, instead of its client id.
+        resource_id: The resource id of a managed identity, instead of its client id.
     """
 
     kind: str = "default"
@@ -147,7 +147,7 @@ class Identity:
         except ImportError:
             raise InvalidInputError(
                 "credentials of Microsoft Entra require azure-identity: pip install "
-                "'lance-stream[azure]'. Or give an account key or a SAS token"
+                "'lance-stream[azure]'. Alternatively, use an account key or a SAS token"
             ) from None
 
     def lance_options(self) -> Mapping[str, str]:
@@ -167,7 +167,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Anonymous:
-    """Requests without an identity, for public containers."""
+    """Requests without credentials, for public containers."""
 
     is_bearer = False
 
@@ -176,7 +176,7 @@ class Anonymous:
         return FixedCredentials({"token": ""})
 
     def lance_options(self) -> Mapping[str, str]:
-        """Return nothing."""
+        """Return no options."""
         return {}
 
 
@@ -184,11 +184,11 @@ class AzureCredentials(RenewedCredentials):
     """A bearer token, renewed before it expires.
 
     Args:
-        identity: Whose.
+        identity: The identity.
 
     Raises:
         ImportError: azure-identity is not installed.
-        InvalidInputError: azure-identity finds the settings incomplete.
+        InvalidInputError: azure-identity reports that the settings are incomplete.
     """
 
     def __init__(self, identity: Identity) -> None:
@@ -203,22 +203,22 @@ class AzureCredentials(RenewedCredentials):
             ) from None
 
     def fetch(self) -> Mapping[str, Any]:
-        """Return a new token; the current one, if no answer comes and it is still valid."""
+        """Return a new token; without a response, the current one if it is still valid."""
         from azure.core import exceptions
 
         try:
             return self._provider()
         except exceptions.ClientAuthenticationError as error:
             raise RefusedError(
-                f"Microsoft Entra did not issue a token: {str(error)[:1000]}. Give an account key "
-                "(account_key), a SAS token (sas_token), or tenant_id, client_id and "
-                "client_secret; for public containers, anon='true'"
+                f"Microsoft Entra did not issue a token: {str(error)[:1000]}. Set the storage "
+                "options account_key, or sas_token, or tenant_id, client_id and client_secret; for "
+                "public containers, anon='true'"
             ) from None
         except (exceptions.ServiceRequestError, exceptions.ServiceResponseError) as error:
             current = self._current
             if current is not None and datetime.now(UTC) < current["expires_at"]:
                 return current
-            raise TryAgainError(f"Microsoft Entra did not answer: {str(error)[:300]}") from None
+            raise TryAgainError(f"Microsoft Entra did not respond: {str(error)[:300]}") from None
 
 
 def _credential(login: Identity) -> Any:

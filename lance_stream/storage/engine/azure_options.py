@@ -1,18 +1,19 @@
 """Settings of Azure Blob Storage, from URIs, storage options and the environment.
 
-    az://container/path         the account is given by an option, or by the environment
+    az://container/path         an option or the environment names the account
     abfs://, abfss://           the same; or with the account, as Spark users write it:
     abfss://container@account.dfs.core.windows.net/path
     wasb://, wasbs://           container@account.blob.core.windows.net/path
-    adl://, azure://            as az://; other clouds' hosts in place of core.windows.net
+    adl://, azure://            the same as az://; other clouds have other hosts than
+                                core.windows.net
 
-An account may be named by the URI, by the option account_name, by a connection string and by an
-endpoint; it is refused if they differ. Settings without an option come from the environment, by
-adlfs's names; its credentials are used for its own account only.
+The URI, the option account_name, a connection string and an endpoint can each name the account;
+different names are an error. Settings without an option come from the environment, by adlfs's
+names; credentials of the environment are used for its own account only.
 
-Credentials, the first that is given: a connection string, an account key, a SAS token, a bearer
-token, a client's secret, a workload's token file, the Azure CLI; anon for none; otherwise the chain
-of azure-identity.
+The first credentials that are set are used: a connection string, an account key, a SAS token, a
+bearer token, a client secret, a workload's token file, the Azure CLI; anon for none; otherwise the
+default chain of azure-identity.
 """
 
 import os
@@ -42,7 +43,7 @@ from lance_stream.storage.store import Store
 
 _PUBLIC_CLOUD: Final = "core.windows.net"
 _EMULATOR_ACCOUNT: Final = "devstoreaccount1"
-# The emulator's key is the same everywhere, and is in its documentation.
+# The key of every emulator, from its documentation.
 _EMULATOR_KEY: Final = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
@@ -61,9 +62,9 @@ _ENVIRONMENT: Final[Mapping[str, tuple[str, ...]]] = {
     "endpoint": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
     "emulator": ("AZURE_STORAGE_USE_EMULATOR",),
 }
-"""The environment variables for settings without an option: adlfs's, and Lance's in capitals."""
+"""The environment variables for settings: adlfs's names, and Lance's in capitals."""
 
-_WHO: Final = (
+_CREDENTIALS: Final = (
     "connection_string", "account_key", "sas_token", "bearer_token", "client_id", "client_secret",
     "tenant_id", "token_file", "use_cli", "anonymous", "emulator", "msi_object_id",
     "msi_resource_id",
@@ -79,7 +80,7 @@ def open_azure(
         scheme: The text before "://".
         rest: The text after the ":".
         options: Storage options.
-        environment: Settings without an option; the process's environment by default.
+        environment: The environment variables; by default those of the process.
 
     Raises:
         InvalidInputError: The URI or an option is invalid, or they contradict each other.
@@ -90,40 +91,40 @@ def open_azure(
     root = unquote(path).strip("/")
     if not container or (at and not host) or any(part in ("..", ".") for part in root.split("/")):
         raise InvalidInputError(
-            f"{uri!r} is not the URI of a dataset on Azure: az://container/path, or "
+            f"{uri!r} is not the URI of a dataset on Azure, such as az://container/path or "
             "abfss://container@account.dfs.core.windows.net/path"
         )
     if "." in container:
         raise InvalidInputError(
-            f"{uri!r} names the host {container!r} where a container is expected: "
+            f"{uri!r} has the host {container!r} in place of a container. Write "
             f"abfss://container@{container}/path"
         )
     settings = azure_settings(
         scheme, host, options, os.environ if environment is None else environment
     )
-    # The host stays in the store's URI, so that the URI alone leads back to it.
+    # The host stays in the store's URI, so that the URI alone identifies the store.
     return ObjectStore(settings, authority, root)
 
 
 def azure_settings(
     scheme: str, host: str, options: Mapping[str, Any], environment: Mapping[str, str]
 ) -> AzureSettings:
-    """Return how an account is reached.
+    """Return the settings of an account.
 
     Args:
         scheme: The scheme of its URIs.
         host: The URI's host, after the "@"; empty if it has none.
         options: Storage options.
-        environment: Settings without an option.
+        environment: The environment variables.
 
     Raises:
-        InvalidInputError: An option is invalid, or they contradict each other.
+        InvalidInputError: An option is invalid, or options contradict each other.
     """
     settings = take_settings(options, "azure")
     if "from the environment" in settings:
         raise InvalidInputError(
             "credential objects and endpoints of identities cannot be sent to workers as storage "
-            "options: configure them in the environment, or give account_key, sas_token, or "
+            "options: configure them in the environment, or set account_key, sas_token, or "
             "tenant_id, client_id and client_secret"
         )
     from_host = _endpoint_of(host)
@@ -140,8 +141,8 @@ def azure_settings(
     account = _agreed(named) or (_EMULATOR_ACCOUNT if emulator else None)
     if account is None:
         raise InvalidInputError(
-            "the storage account is missing: give the storage option account_name, or name it in "
-            "the URI: abfss://container@account.dfs.core.windows.net/path"
+            "the storage account is missing: set the storage option account_name, or name the "
+            "account in the URI: abfss://container@account.dfs.core.windows.net/path"
         )
     endpoint = _with_account(endpoint or f"https://{account}.blob.{_PUBLIC_CLOUD}", account)
     login = _login(completed, connection, account, emulator)
@@ -165,19 +166,18 @@ def _with_environment(
     from_host: tuple[str | None, str | None],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return options, completed from the environment."""
+    """Return the options, completed from the environment."""
     variables = {
         setting: value
         for setting, names in _ENVIRONMENT.items()
         if (value := next((environment[name] for name in names if environment.get(name)), None))
     }
     account = from_host[1] or settings.get("account_name")
-    theirs = variables.get("account_name") or _connection(variables.get("connection_string")).get(
-        "account"
-    )
-    is_other = bool(account and theirs and account != theirs)
-    if any(setting in settings for setting in _WHO) or is_other:
-        for setting in (*_WHO, "endpoint"):
+    connection = _connection(variables.get("connection_string"))
+    their_account = variables.get("account_name") or connection.get("account")
+    is_other = bool(account and their_account and account != their_account)
+    if any(setting in settings for setting in _CREDENTIALS) or is_other:
+        for setting in (*_CREDENTIALS, "endpoint"):
             variables.pop(setting, None)
     if "connection_string" in settings or account:
         variables.pop("account_name", None)
@@ -218,13 +218,13 @@ def _endpoint_of(host: str) -> tuple[str | None, str | None]:
         return None, None
     account, dot, _ = host.partition(".")
     if not dot:
-        # A spelling in use: container@account
+        # Some users write container@account.
         return None, account
     return f"https://{_blob_host(host)}", account
 
 
 def _blob_host(host: str) -> str:
-    """Return the host with the blob interface for one of ADLS Gen2."""
+    """Return the host of the blob interface for a host of ADLS Gen2."""
     return host.replace(".dfs.", ".blob.", 1)
 
 
@@ -235,7 +235,7 @@ def _endpoint(
     emulator: bool,
     environment: Mapping[str, str],
 ) -> str | None:
-    """Return the endpoint that is named; None for the account's default one."""
+    """Return the configured endpoint; None for the account's default."""
     text = (
         _text(settings, "endpoint") or _text(settings, "account_host") or connection.get("endpoint")
     )
@@ -248,15 +248,15 @@ def _endpoint(
     url = urlsplit(text if "://" in text else f"https://{text}")
     if url.scheme not in ("http", "https") or not url.hostname or url.query or url.username:
         raise InvalidInputError(
-            "the endpoint of Azure Blob Storage is a URL such as "
-            "https://account.blob.core.windows.net, without a query: a SAS token is the storage "
-            "option sas_token"
+            "the endpoint of Azure Blob Storage must be a URL such as "
+            "https://account.blob.core.windows.net, without a query: set a SAS token as the "
+            "storage option sas_token"
         )
     return f"{url.scheme}://{_blob_host(url.netloc)}{url.path.rstrip('/')}"
 
 
 def _account_of(endpoint: str) -> str | None:
-    """Return the account that an endpoint names, if it does."""
+    """Return the account that an endpoint names; None if it names none."""
     url = urlsplit(endpoint)
     if url.path:
         return url.path.split("/")[1]
@@ -265,7 +265,7 @@ def _account_of(endpoint: str) -> str | None:
 
 
 def _with_account(endpoint: str, account: str) -> str:
-    """Return an endpoint, with the account in its path if the host is not the account's."""
+    """Return an endpoint, with the account in its path if it is not in the host."""
     url = urlsplit(endpoint)
     host = url.hostname or ""
     by_path = host == "localhost" or host.replace(".", "").isdecimal() or ":" in host
@@ -273,12 +273,12 @@ def _with_account(endpoint: str, account: str) -> str:
 
 
 def _agreed(named: Mapping[str, str | None]) -> str | None:
-    """Return the account, if all settings that name one agree."""
-    accounts = {who: account for who, account in named.items() if account}
+    """Return the account that the settings name; None if they name none."""
+    accounts = {setting: account for setting, account in named.items() if account}
     if len(set(accounts.values())) > 1:
-        names = ", ".join(f"{who} names {account!r}" for who, account in accounts.items())
+        names = ", ".join(f"{setting} names {account!r}" for setting, account in accounts.items())
         raise InvalidInputError(
-            f"the settings name different storage accounts: {names}. Leave all but one out"
+            f"the settings name different storage accounts: {names}. Omit all but one"
         )
     return next(iter(accounts.values()), None)
 
@@ -326,8 +326,8 @@ def _check_is_encrypted(endpoint: str, login: Login, settings: Mapping[str, Any]
     """Refuse to send credentials that could be intercepted and used.
 
     Raises:
-        InvalidInputError: The endpoint is plain HTTP on another machine, the credentials are sent
-            with each request as they are, and no option allows that.
+        InvalidInputError: The endpoint is plain HTTP on another machine, each request contains the
+            credentials themselves, and no option allows that.
     """
     url = urlsplit(endpoint)
     is_local = url.hostname in ("localhost", "127.0.0.1", "::1")

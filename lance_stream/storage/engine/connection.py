@@ -1,4 +1,4 @@
-"""The connection of obstore to a service, and the options for pylance to reach the same bucket."""
+"""The connection of obstore to a service, and the options with which pylance opens its buckets."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,18 +13,18 @@ _IDLE_SECONDS: Final = "20s"  # services close idle connections
 
 
 class ObstoreService(ObjectService):
-    """A service that obstore reaches, as a base of its settings; see `ServiceSettings`, too.
+    """Base class for the settings of a service that obstore supports; see also `ServiceSettings`.
 
     Attributes:
         extra: The extra of this package that installs obstore for it.
-        purpose: What the extra is needed for, for errors.
+        purpose: The feature that needs the extra, for errors.
     """
 
     extra: str
     purpose: str
 
     def connect(self, container: str) -> ObjectRequests:
-        """Return what sends requests to a bucket; see `ServiceSettings.connect`."""
+        """Return a driver for a bucket; see `ServiceSettings.connect`."""
         with requires_extra(self.extra, self.purpose):
             from lance_stream.storage.engine.requests import EngineRequests
         return EngineRequests(self, container)
@@ -33,8 +33,8 @@ class ObstoreService(ObjectService):
         """Return the settings of a bucket by pylance's names; see `Store.lance_options`.
 
         pylance and obstore are built on the same library, so most settings have the same names and
-        values. Credentials that are not given are left to pylance, which looks where our libraries
-        look, too: in the environment and on the machine.
+        values. Without credentials in the options, pylance searches for them in the same places as
+        our libraries: in the environment and on the machine.
         """
         client = self.client_options()
         for option, reason in _UNKNOWN_TO_PYLANCE.items():
@@ -51,12 +51,12 @@ class ObstoreService(ObjectService):
 _CLIENT_OF_PYLANCE: Final = ("allow_http", "allow_invalid_certificates", "proxy_url")
 _UNKNOWN_TO_PYLANCE: Final = {
     "root_certificate": (
-        "pylance, which builds indices, does not accept a file of certificates: add the authority "
-        "to those of the machine (SSL_CERT_FILE)"
+        "pylance, which builds indices, does not accept a certificate file: add the authority to "
+        "the certificates of the machine (SSL_CERT_FILE)"
     ),
     "default_headers": (
-        "pylance, which builds indices, cannot name a project that pays for its requests: leave "
-        "out the storage option requester_pays"
+        "pylance, which builds indices, cannot name a project that pays for its requests: omit the "
+        "storage option requester_pays"
     ),
 }
 
@@ -74,16 +74,16 @@ def connection_options(
     """Return the options of obstore's HTTP client.
 
     Args:
-        endpoint: The service's URL; None for its own, which is encrypted.
-        any_certificate: Whether the service's certificate is not verified.
+        endpoint: The endpoint's URL; None for the service's default, which is encrypted.
+        any_certificate: Whether to accept any certificate without verification.
         proxy_url: A proxy; None for the environment's.
         certificates: A file with the certificates of a private authority.
 
     Raises:
-        InvalidInputError: The file of certificates cannot be read.
+        InvalidInputError: The certificate file cannot be read.
     """
     options: dict[str, Any] = {
-        # no redirect leads from https:// to http://
+        # Redirects from https:// to http:// are not followed.
         "allow_http": endpoint is not None and endpoint.lower().startswith("http:"),
         "pool_idle_timeout": _IDLE_SECONDS,
         "user_agent": "lance-stream",
@@ -97,6 +97,6 @@ def connection_options(
             options["root_certificate"] = Path(certificates).read_bytes()
         except OSError as error:
             raise InvalidInputError(
-                f"the file of certificates {certificates!r} cannot be read: {error.strerror}"
+                f"the certificate file {certificates!r} cannot be read: {error.strerror}"
             ) from error
     return options

@@ -1,8 +1,9 @@
-"""Storage options for Google Cloud Storage: the names of gcsfs, and those of Lance.
+"""Storage options for Google Cloud Storage: the names of gcsfs and of Lance.
 
-    endpoint       endpoint_url, google_base_url; else STORAGE_EMULATOR_HOST; else Google's own
-    credentials    token, google_service_account, google_service_account_key, anon; else what
-                   google-auth finds; at an endpoint without TLS none, as emulators expect
+    endpoint       endpoint_url, google_base_url; otherwise STORAGE_EMULATOR_HOST; otherwise
+                   Google's endpoint
+    credentials    token, google_service_account, google_service_account_key, anon; otherwise those
+                   that google-auth finds; at an endpoint without TLS none, as emulators expect
 
 `options.names` has all names.
 """
@@ -16,10 +17,10 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.connection import ObstoreService, connection_options
 from lance_stream.storage.engine.credentials import Credentials
 from lance_stream.storage.engine.google_login import REMEDIES, Login, read_key
+from lance_stream.storage.engine.responses import Dialect
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.storage.options.names import (
     as_flag,
@@ -38,10 +39,10 @@ _DIALECT: Final = Dialect(
         **dict.fromkeys(("404", "NoSuchBucket"), "create the bucket, or correct the table's URI"),
         "401": f"the service does not accept the credentials. {REMEDIES}",
         "403": (
-            "the credentials are valid, but not authorized to do this. Grant the role Storage "
-            "Object User on the bucket, or name other credentials in the storage options"
+            "the credentials are valid, but do not allow this. Grant the role Storage Object User "
+            "on the bucket, or set other credentials in the storage options"
         ),
-        "UserProjectMissing": "name the project in the storage option requester_pays",
+        "UserProjectMissing": "set the storage option requester_pays to the project",
         "301": "correct the storage option google_base_url",
     },
 )
@@ -49,14 +50,14 @@ _DIALECT: Final = Dialect(
 
 @dataclass(frozen=True)
 class GoogleSettings(ObstoreService):
-    """How Google Cloud Storage is reached.
+    """The settings of Google Cloud Storage.
 
     Attributes:
-        endpoint: The URL before "/storage/v1", without "/" at its end.
+        endpoint: The URL before "/storage/v1", without a trailing "/".
         login: The credentials.
         user_project: The project that pays for requests, if the bucket's owner does not.
         proxy_url: A proxy; None for the environment's.
-        any_certificate: Whether the endpoint's certificate is not verified.
+        any_certificate: Whether to accept any certificate without verification.
         retry_policy: The limits of a request.
         max_requests_at_once: Maximum number of concurrent requests.
     """
@@ -75,12 +76,12 @@ class GoogleSettings(ObstoreService):
     purpose = "Google Cloud Storage"
 
     def is_sure_to_create_once(self) -> bool | None:
-        """Return True: the service observes conditions."""
+        """Return True: the service supports conditional creates."""
         return True
 
     @property
     def service(self) -> tuple[str | None, ...]:
-        """The service, and where it is reached."""
+        """The service and its endpoint."""
         return "google", self.endpoint
 
     def shared_uri(self, container: str) -> str:
@@ -92,7 +93,7 @@ class GoogleSettings(ObstoreService):
         return self.login.lance_options()
 
     def client_options(self) -> Mapping[str, Any]:
-        """Return how it is connected to, by obstore's names."""
+        """Return the options of the HTTP client, by obstore's names."""
         options = connection_options(self.endpoint, self.any_certificate, self.proxy_url)
         if self.user_project is not None:
             options["default_headers"] = {"x-goog-user-project": self.user_project}
@@ -103,14 +104,14 @@ class GoogleSettings(ObstoreService):
         return self.login.connect()
 
     def open(self, container: str, **how: Any) -> Any:
-        """Return obstore's own store of a bucket."""
+        """Return obstore's store of a bucket."""
         from obstore.store import GCSStore
 
         config: Any = self.config(container)
         return GCSStore(container, config=config, **how)
 
-    def config(self, container: str) -> dict[str, Any]:  # noqa: ARG002  # all are addressed alike
-        """Return how a bucket is addressed, by obstore's names."""
+    def config(self, container: str) -> dict[str, Any]:  # noqa: ARG002  # the same for all
+        """Return the configuration of a bucket, by obstore's names."""
         return {"base_url": self.endpoint, "skip_signature": self.login.kind == "anonymous"}
 
     def where(self, container: str) -> str:
@@ -120,10 +121,10 @@ class GoogleSettings(ObstoreService):
 
 
 def google_settings(options: Mapping[str, Any]) -> GoogleSettings:
-    """Return how Google Cloud Storage is reached, according to storage options.
+    """Return the settings of Google Cloud Storage from storage options.
 
     Raises:
-        InvalidInputError: An option is unknown or wrong, or two contradict each other.
+        InvalidInputError: An option is unknown or invalid, or two options contradict each other.
     """
     settings = take_settings(options, "google")
     login, endpoint = _login(settings)
@@ -133,7 +134,7 @@ def google_settings(options: Mapping[str, Any]) -> GoogleSettings:
     if endpoint.startswith("http:"):
         if not as_flag("allow_http", settings.get("allow_http", True)):
             raise InvalidInputError(
-                f"the endpoint {endpoint} is not encrypted, which the storage option allow_http "
+                f"the endpoint {endpoint} is plain HTTP, which the storage option allow_http "
                 "forbids"
             )
         login = login or Login("anonymous")
@@ -147,7 +148,7 @@ def google_settings(options: Mapping[str, Any]) -> GoogleSettings:
 
 
 def _login(settings: Mapping[str, Any]) -> tuple[Login | None, str | None]:
-    """Return the credentials and an endpoint that they name; None for what is not given."""
+    """Return the credentials and the endpoint that they name; None for what is not set."""
     is_anonymous = as_flag("anon", settings.get("anonymous", False))
     identities = [
         name for name in ("token", "service_account", "service_account_key") if name in settings
@@ -155,7 +156,7 @@ def _login(settings: Mapping[str, Any]) -> tuple[Login | None, str | None]:
     if len(identities) + is_anonymous > 1:
         raise InvalidInputError(
             "the storage options contain more than one kind of credentials: "
-            f"{', '.join([*identities, 'anon'] if is_anonymous else identities)}. Give one of them"
+            f"{', '.join([*identities, 'anon'] if is_anonymous else identities)}. Omit all but one"
         )
     if is_anonymous:
         return Login("anonymous"), None
@@ -176,8 +177,8 @@ def _login_of_token(token: Any) -> tuple[Login | None, str | None]:
         return Login(_LOGINS[text]), None
     if text in ("browser", "cache"):
         raise InvalidInputError(
-            f"the storage option token={text!r} is known to gcsfs only. Run `gcloud auth "
-            "application-default login` once, and leave the option out"
+            f"only gcsfs supports the storage option token={text!r}. Run `gcloud auth "
+            "application-default login` once, and omit the option"
         )
     if text.startswith("{"):
         return _login_of_key(text)
@@ -191,8 +192,8 @@ def _login_of_key(key: Any) -> tuple[Login | None, str | None]:
     )
     if not values:
         raise InvalidInputError(
-            "the storage option google_service_account_key is not the JSON of a key, as Google "
-            "issues it. To give the path of a key file, use google_service_account"
+            "the storage option google_service_account_key is not the JSON of a key that Google "
+            "issued. For the path of a key file, use google_service_account"
         )
     endpoint = values.get("gcs_base_url")
     if values.get("disable_oauth") is True:
@@ -219,8 +220,8 @@ def _endpoint(url: str) -> str:
         )
     if "@" in parts.netloc:
         raise InvalidInputError(
-            f"the endpoint {_without_login(url)!r} contains a user name or a password: leave "
-            "them out, and give credentials by the other storage options"
+            f"the endpoint {_without_login(url)!r} contains a user name or a password: remove "
+            "them, and set credentials with the other storage options"
         )
     return url.rstrip("/").removesuffix("/storage/v1")
 
@@ -234,14 +235,14 @@ def _user_project(settings: Mapping[str, Any]) -> str | None:
         return None
     if not project:
         raise InvalidInputError(
-            "the storage option requester_pays is the project that pays, or true together with the "
-            "storage option project"
+            "the storage option requester_pays must be the project that pays, or true together "
+            "with the storage option project"
         )
     return as_text("project", project)
 
 
 def _without_login(url: str) -> str:
-    """Return a URL without a name and password that it may hold."""
+    """Return a URL without user name and password."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else url[:80]
 

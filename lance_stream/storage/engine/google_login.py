@@ -1,6 +1,6 @@
-"""Credentials of Google Cloud Storage: a token, a key, a file, or what google-auth finds.
+"""Credentials of Google Cloud Storage: a token, a key, a file, or those that google-auth finds.
 
-google-auth issues and renews access tokens. It is imported when one is needed.
+google-auth issues and renews access tokens. It is imported when a token is needed.
 """
 
 import json
@@ -22,22 +22,22 @@ _SCOPES: Final = ["https://www.googleapis.com/auth/devstorage.read_write"]
 _MAX_ANSWER: Final = 300
 
 REMEDIES: Final = (
-    "Give one of the storage options google_service_account (a file), google_service_account_key "
-    "(its JSON) or token; or run `gcloud auth application-default login`; or, for a bucket that "
-    "is public, give token='anon'"
+    "Set one of the storage options google_service_account (a file), google_service_account_key "
+    "(its JSON) or token; or run `gcloud auth application-default login`; or, for a public bucket, "
+    "set token='anon'"
 )
 
 
 @dataclass(frozen=True)
 class Login:
-    """What requests are authorized with.
+    """Settings for the authorization of requests.
 
     Attributes:
-        kind: "anonymous": nothing. "token": an access token, which is never renewed. "file": a file
-            with a service account's key or a user's credentials. "key": its JSON. "machine": the
-            machine's own account, at Google. "default": whatever google-auth finds, in its order:
-            the file that GOOGLE_APPLICATION_CREDENTIALS names, the credentials of gcloud, the
-            machine's account.
+        kind: "anonymous": no credentials. "token": an access token, which is never renewed. "file":
+            a file with a service account's key or a user's credentials. "key": its JSON. "machine":
+            the machine's account, at Google. "default": the credentials that google-auth finds, in
+            its order: the file that GOOGLE_APPLICATION_CREDENTIALS names, the credentials of
+            gcloud, the machine's account.
         value: The token, the file's path, or the JSON.
     """
 
@@ -54,7 +54,7 @@ class Login:
             return GoogleCredentials(self)
 
     def lance_options(self) -> Mapping[str, str]:
-        """Return the credentials by pylance's names; none if pylance has to find them itself."""
+        """Return the credentials by pylance's names; empty if pylance has to find them itself."""
         name = _OF_PYLANCE.get(self.kind)
         return {} if name is None else {name: self.value}
 
@@ -70,7 +70,7 @@ class GoogleCredentials(RenewedCredentials):
     """An access token, renewed before it expires.
 
     Args:
-        login: The credentials; not "anonymous", and not "token".
+        login: The settings; their kind is neither "anonymous" nor "token".
 
     Raises:
         ImportError: google-auth is not installed.
@@ -79,7 +79,7 @@ class GoogleCredentials(RenewedCredentials):
     def __init__(self, login: Login) -> None:
         import google.auth.transport.requests  # noqa: F401  # a missing library is reported here
 
-        # the machine's server hands out the same token until shortly before
+        # The metadata server returns the same token until shortly before its expiry.
         super().__init__(timedelta(minutes=3, seconds=45))
         self._login = login
         self._provider: Callable[[], Any] | None = None
@@ -100,7 +100,7 @@ class GoogleCredentials(RenewedCredentials):
             raise RefusedError(f"google-auth finds no credentials: {reason}. {REMEDIES}") from error
         except (ValueError, OSError) as error:  # an invalid key, or a file that cannot be read
             reason = str(error)[:_MAX_ANSWER].rstrip(".")
-            raise RefusedError(f"the credentials are not usable: {reason}. {REMEDIES}") from error
+            raise RefusedError(f"the credentials are invalid: {reason}. {REMEDIES}") from error
         return token
 
 
@@ -120,8 +120,8 @@ def _credentials(login: Login) -> Any:
         return credentials.Credentials.from_authorized_user_info(key, scopes=_SCOPES)
     raise ValueError(
         f"their type is {str(key.get('type'))[:40]!r}, not that of a service account or a user. "
-        "Credentials of another type can run programs and contact servers that they name: if they "
-        "are yours, name their file in the environment variable GOOGLE_APPLICATION_CREDENTIALS"
+        "Credentials of other types can run programs and contact servers that they name. If they "
+        "are yours, set the environment variable GOOGLE_APPLICATION_CREDENTIALS to their file"
     )
 
 

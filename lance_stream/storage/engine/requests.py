@@ -1,19 +1,19 @@
-"""One HTTP request per call to one bucket, by obstore: sent once, answered completely.
+"""One HTTP request per call to one bucket, through obstore.
 
-obstore's own retries are off, except for uploads in parts: each part, and the request that
-completes the object, may be repeated without harm, because their name is new.
+obstore's own retries are off, except for uploads in parts: since the object's name is new, it is
+safe to repeat each part and the request that completes the object.
 
-    get             GET with a range         416, and an answer that is no part, are no error here
-    get_end         GET of a suffix; Azure has none: GET of as many bytes from the start, which
-                    gives the size, and GET of the end if that was not all
-    put             PUT, one request for any size; once: with the service's condition
-    list_pages      pages of up to 1,000 names, as the service divides them
-    open_upload     parts of 8 MiB, four at once
+    get             GET of a range; 416 and a response with the whole object are not errors here
+    get_end         GET of a suffix. Azure does not support it: GET of the same number of bytes from
+                    the start, which returns the size, then GET of the end if there is more
+    put             one PUT for any size; `once`: with the service's condition
+    list_pages      pages of up to 1,000 names, as the service returns them
+    open_upload     parts of 8 MiB, four at a time
 
-Settings that obstore would read from the environment are always given here, so that settings of the
-environment never mix with the user's.
+Settings that obstore would read from the environment are always passed explicitly, so that they
+never mix with the user's.
 
-A process that was forked from one that has used obstore would wait forever: it is refused.
+A process that was forked from one that has used obstore would wait forever, so it is refused.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ from lance_stream.errors import (
     StoreUnavailableError,
     UnsupportedFeatureError,
 )
-from lance_stream.storage.engine.answers import (
+from lance_stream.storage.engine.responses import (
     NameTakenError,
     NoSuchRangeError,
     NotAcceptedError,
-    NotImplementedAnswerError,
-    meaning_of,
+    NotImplementedResponseError,
+    classify_error,
 )
 from lance_stream.storage.engine.service import ObjectService
 from lance_stream.storage.objects.object_requests import (
@@ -62,14 +62,14 @@ _MAX_PARTS: Final = 10_000
 _For = Literal["reads", "writes", "uploads"]
 """The kinds of requests: each has its own timeouts and connections."""
 
-_NEVER: Final = "7days"  # attempts end by the timeout of the only retry loop
+_NEVER: Final = "7days"  # the retry loop limits the time of an attempt
 
 
 class EngineRequests:
-    """The requests that one bucket or container answers; see `ObjectRequests`.
+    """The requests to one bucket or container; see `ObjectRequests`.
 
     Args:
-        service: How the service is reached.
+        service: The settings of the service.
         container: The bucket or container.
     """
 
@@ -81,9 +81,9 @@ class EngineRequests:
         self._credentials = service.credentials()
         self._creates_once = service.is_sure_to_create_once()
         self._stores: dict[_For, Any] = {}
-        # ETags and MD5s of the manifests that this process made: not all services list MD5s.
+        # ETags and MD5s of objects that this process created: not all services list MD5s.
         self._created: LRUCache[str, tuple[str, str]] = LRUCache(_MAX_CREATED)
-        self.store("reads")  # settings that are wrong are refused before a request
+        self.store("reads")  # invalid settings are an error before the first request
 
     async def get(self, key: str, start: int, stop: int | None) -> Data:
         """Return the bytes of a range; see `ObjectRequests.get`."""
@@ -96,7 +96,7 @@ class EngineRequests:
         except NoSuchRangeError as error:
             if error.kind == "beyond the end":
                 return b""
-            # A service without ranges, or one that answers so for an empty object.
+            # The service does not support ranges, or the object is empty.
             return (await self._get(key, None))[0][start:stop]
 
     async def get_end(self, key: str, num_bytes: int) -> tuple[Data, int]:
@@ -114,14 +114,14 @@ class EngineRequests:
 
     async def head(self, key: str) -> ObjectInfo:
         """Return an object's properties; see `ObjectRequests.head`."""
-        return self.info(await self._ask(obstore.head_async, key))
+        return self.info(await self._send(obstore.head_async, key))
 
     async def put(self, key: str, data: Data, *, once: bool) -> bool:
         """Write an object; see `ObjectRequests.put`.
 
-        A service that ignores the condition would answer as if it had observed it. So unless the
-        settings state that it does, the first object that a process creates once is created again:
-        that has to be refused.
+        A service that ignores the condition responds as if the create had succeeded. Unless the
+        settings state that the service supports conditions, the first object that a process creates
+        once is therefore created again, which must fail.
         """
         if not once:
             await self._put(key, data, "overwrite")
@@ -132,8 +132,7 @@ class EngineRequests:
                 self._creates_once = False
                 raise UnsupportedFeatureError(
                     f"{self._no_condition('ignores the condition of a')}. Only the file {key!r} "
-                    "was "
-                    "written, and may have replaced an older one"
+                    "was written, and may have replaced an older one"
                 )
             self._creates_once = True
         return is_created
@@ -145,11 +144,11 @@ class EngineRequests:
     async def delete(self, key: str) -> None:
         """Delete an object; see `ObjectRequests.delete`."""
         with suppress(MissingError):
-            await self._ask(obstore.delete_async, key)
+            await self._send(obstore.delete_async, key)
 
     async def copy(self, source: str, target: str) -> None:
         """Copy an object; see `ObjectRequests.copy`."""
-        await self._ask(obstore.copy_async, source, target)
+        await self._send(obstore.copy_async, source, target)
 
     def open_upload(self, key: str) -> Upload:
         """Start sending a large object in parts; see `ObjectRequests.open_upload`."""
@@ -159,22 +158,22 @@ class EngineRequests:
         """Drop the connections."""
         self._stores.clear()
 
-    def meaning_of(self, error: Exception, number: int) -> Exception:
-        """Return what an error of obstore means.
+    def classify_error(self, error: Exception, number: int) -> Exception:
+        """Return the error of `object_requests` for an error of obstore.
 
         Args:
-            error: What was raised.
-            number: As `ready` gave it. Credentials that were not accepted are renewed once.
+            error: The error that was raised.
+            number: The number that `ready` returned. Rejected credentials are renewed once.
         """
         if isinstance(error, RefusedError | TryAgainError | MissingError):
             return error
-        meaning = meaning_of(error, self._dialect)
+        meaning = classify_error(error, self._dialect)
         if isinstance(meaning, NotAcceptedError) and self._credentials.rejected(number):
             return TryAgainError(str(meaning))
         return meaning
 
     def info(self, meta: Mapping[str, Any]) -> ObjectInfo:
-        """Return an object's properties from obstore, with the MD5 of what was created here."""
+        """Return an object's properties, with the MD5 if this process created it."""
         key, etag = str(meta["path"]), _unquoted(meta["e_tag"])
         created, md5 = self._created.get(key, ("", ""))
         modified: float = meta["last_modified"].timestamp()
@@ -183,7 +182,7 @@ class EngineRequests:
         )
 
     async def ready(self) -> int:
-        """Make sure that credentials are valid for a request.
+        """Renew the credentials for a request if necessary.
 
         Returns:
             The number of the credentials; see `Credentials.number`.
@@ -196,34 +195,34 @@ class EngineRequests:
         return self._credentials.number
 
     def accepted(self, number: int) -> None:
-        """Note that the service accepted credentials."""
+        """Record that the service accepted credentials."""
         self._credentials.accepted(number)
 
     def attempts_at(self, what: str) -> Attempts:
-        """Return the attempts at what obstore does not repeat."""
+        """Return a retry loop for operations that obstore does not repeat."""
         return Attempts(self._service.retry_policy, what, self._container, "try again")
 
     def store(self, purpose: _For) -> Any:
-        """Return obstore's own store, which is created on first use."""
+        """Return obstore's store, which is created on first use."""
         if purpose not in self._stores:
             self._stores[purpose] = self._open(purpose)
         return self._stores[purpose]
 
     @property
     def resumes_listings(self) -> bool:
-        """Whether a listing may begin after a name."""
+        """Whether a listing can begin after a name."""
         return self._service.resumes_listings
 
     async def _get(self, key: str, span: Any, **options: Any) -> tuple[Data, int]:
         """Return the bytes of a GET, and the object's size."""
         options = {**options, **({} if span is None else {"range": span})}
-        result = await self._ask(obstore.get_async, key, options=options)
+        result = await self._send(obstore.get_async, key, options=options)
         size = int(result.meta["size"])
         return await self._body(result, span, size), size
 
     async def _get_end_in_two(self, key: str, num_bytes: int) -> tuple[Data, int]:
         span = (0, max(num_bytes, 1))
-        result = await self._ask(obstore.get_async, key, options={"range": span})
+        result = await self._send(obstore.get_async, key, options={"range": span})
         size, etag = int(result.meta["size"]), result.meta["e_tag"]
         if size <= span[1] or num_bytes == 0:
             return await self._body(result, span, size), size
@@ -231,17 +230,17 @@ class EngineRequests:
         try:
             return await self._get(key, (size - num_bytes, size), **unchanged)
         except NameTakenError as error:
-            raise TryAgainError(f"{error}: the object was replaced meanwhile") from None
+            raise TryAgainError(f"{error}: the object was replaced in the meantime") from None
 
     async def _body(self, result: Any, span: Any, size: int) -> Data:
-        """Return the bytes of an answer, if they are those that were requested."""
+        """Return the bytes of a response, if they are the requested ones."""
         try:
             data = memoryview(await result.bytes_async())
         except Exception as error:
-            raise meaning_of(error, self._dialect) from None
+            raise classify_error(error, self._dialect) from None
         start, stop = result.range
         if len(data) != stop - start or (start, stop) != _bounds(span, size):
-            raise TryAgainError(f"{len(data):,} bytes instead of those from {start:,} to {stop:,}")
+            raise TryAgainError(f"{len(data):,} bytes instead of the range {start:,} to {stop:,}")
         return data
 
     async def _create(self, key: str, data: Data) -> bool:
@@ -252,33 +251,33 @@ class EngineRequests:
             await self._put(key, data, "create")
         except NameTakenError:
             return False
-        except NotImplementedAnswerError:
+        except NotImplementedResponseError:
             raise UnsupportedFeatureError(self._no_condition("does not support a")) from None
         return True
 
     async def _put(self, key: str, data: Data, mode: str) -> None:
         try:
-            answer = await self._ask(
+            response = await self._send(
                 obstore.put_async, key, data, purpose="writes", mode=mode, use_multipart=False
             )
         except MissingError as error:
             raise RefusedError(f"{error}: {self._dialect.remedies['404']}") from None
         if mode == "create":
             md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            self._created[key] = (_unquoted(answer["e_tag"]), md5)
+            self._created[key] = (_unquoted(response["e_tag"]), md5)
 
-    async def _ask(
+    async def _send(
         self, request: Any, *arguments: Any, purpose: _For = "reads", **named: Any
     ) -> Any:
-        """Send one request; raise what `ObjectRequests` documents."""
+        """Send one request; raise the errors that `ObjectRequests` documents."""
         number = await self.ready()
         try:
-            answer = await request(self.store(purpose), *arguments, **named)
+            response = await request(self.store(purpose), *arguments, **named)
         except Exception as error:
-            # obstore's own text may contain secrets
-            raise self.meaning_of(error, number) from None
+            # obstore's text may contain secrets
+            raise self.classify_error(error, number) from None
         self.accepted(number)
-        return answer
+        return response
 
     def _open(self, purpose: _For) -> Any:
         retry_policy = self._service.retry_policy
@@ -298,17 +297,17 @@ class EngineRequests:
             reason = str(error).partition("\n")[0][:300]
             raise InvalidInputError(f"obstore does not accept these settings: {reason}") from None
 
-    def _no_condition(self, why: str) -> str:
+    def _no_condition(self, problem: str) -> str:
         return (
-            f"the service that holds the bucket {self._container!r} {why} conditional put "
+            f"the service of the bucket {self._container!r} {problem} conditional put "
             "(If-None-Match), without which two writers could overwrite each other's versions. No "
-            "version was published. Publish versions in an external manifest store, by the storage "
-            "option manifest_store"
+            "version was published. Publish versions in an external manifest store (storage option "
+            "manifest_store)"
         )
 
 
 class _Listing(Pages):
-    """Pages of a listing; after an interruption it resumes after the last name, or starts over."""
+    """Pages of a listing. After an error, it resumes after the last name, or starts over."""
 
     def __init__(
         self, requests: EngineRequests, prefix: str, *, is_flat: bool, limit: int | None
@@ -331,7 +330,7 @@ class _Listing(Pages):
         except StopAsyncIteration:
             return await self._list_after_full_page()
         except Exception as error:
-            meaning = self._requests.meaning_of(error, number)
+            meaning = self._requests.classify_error(error, number)
             if isinstance(meaning, MissingError):
                 meaning = RefusedError(f"{meaning}: there is no such bucket")
             raise meaning from None
@@ -343,7 +342,7 @@ class _Listing(Pages):
         return [self._requests.info(item) for item in chunk if self._is_listed(item["path"])]
 
     def _begin(self) -> Any:
-        """Return obstore's own stream of what is left to list."""
+        """Return obstore's stream of the remaining objects."""
         offset = {} if self._last is None else {"offset": self._last}
         return obstore.list(
             self._requests.store("reads"),
@@ -353,9 +352,9 @@ class _Listing(Pages):
         )
 
     async def _list_after_full_page(self) -> Sequence[ObjectInfo] | None:
-        """Return what follows a full page that does not state whether the listing continues.
+        """Return the objects after a full page that does not state whether the listing continues.
 
-        Services that only know the older ListObjects do not state where it continues.
+        Services that only support the older ListObjects do not state where it continues.
         """
         if self._last is None or not self._num_listed or self._num_listed % NAMES_A_PAGE:
             return None
@@ -363,7 +362,7 @@ class _Listing(Pages):
         more = await self.next()
         if more and more[0].key <= last:
             raise RefusedError(
-                "the listing continues, but starts over when resumed: the service does not know "
+                "the listing starts over instead of continuing: the service does not support "
                 "ListObjectsV2"
             )
         return more
@@ -375,11 +374,11 @@ class _Listing(Pages):
 
 
 class _PartsUpload(Upload):
-    """An object that is sent in parts, by obstore's own writer.
+    """An object that is sent in parts, by obstore's writer.
 
-    obstore repeats its requests, except where the answer to the one that begins an upload is lost:
-    it may have begun one. That is harmless, so another is begun; until then the first parts are
-    kept.
+    obstore repeats its requests, except the one that begins an upload if its response is lost,
+    because the upload may have begun. Beginning another upload is harmless, so this class does; it
+    keeps the first parts until the upload has begun.
     """
 
     def __init__(self, requests: EngineRequests, key: str) -> None:
@@ -403,7 +402,7 @@ class _PartsUpload(Upload):
         if self._size_bytes > PART_BYTES * _MAX_PARTS:
             raise RefusedError(
                 f"the object would have more than {PART_BYTES * _MAX_PARTS:,} bytes: write smaller "
-                "files, by max_bytes_per_file"
+                "files (max_bytes_per_file)"
             )
         if self._beginning is None:
             await self._send([part])
@@ -414,7 +413,7 @@ class _PartsUpload(Upload):
             self._beginning = None
 
     async def _begin(self, part: Data, beginning: Sequence[Data]) -> None:
-        """Send a part; if no answer comes, begin another upload and send all parts again."""
+        """Send a part; without a response, begin another upload and send all parts again."""
         attempts, parts = self._requests.attempts_at("the beginning of an upload"), [part]
         while True:
             try:
@@ -434,7 +433,7 @@ class _PartsUpload(Upload):
             for part in parts:
                 await self._writer.write(part)
         except Exception as error:
-            raise self._requests.meaning_of(error, number) from None
+            raise self._requests.classify_error(error, number) from None
 
     async def finish(self) -> None:
         """Make the object visible; see `Upload.finish`."""
@@ -442,7 +441,7 @@ class _PartsUpload(Upload):
         try:
             await self._writer.close()
         except Exception as error:
-            meaning = self._requests.meaning_of(error, number)
+            meaning = self._requests.classify_error(error, number)
             if await self._exists():
                 return
             raise meaning from None
@@ -453,7 +452,7 @@ class _PartsUpload(Upload):
             await self._writer.__aexit__(RuntimeError, RuntimeError("aborted"), None)
 
     async def _exists(self) -> bool:
-        """Return whether a request whose answer was lost has completed the object."""
+        """Return whether a request whose response was lost has completed the object."""
         try:
             return (await self._requests.head(self._key)).size_bytes == self._size_bytes
         except (MissingError, RefusedError, TryAgainError):
@@ -461,7 +460,7 @@ class _PartsUpload(Upload):
 
 
 def _bounds(span: Any, size: int) -> tuple[int, int]:
-    """Return where a range begins and ends in an object of some size."""
+    """Return the start and stop of a range in an object of a given size."""
     if span is None:
         return 0, size
     if isinstance(span, tuple):
@@ -476,8 +475,8 @@ def _unquoted(etag: str | None) -> str:
 def _timeouts(purpose: _For, retry_policy: RequestPolicy) -> dict[str, Any]:
     """Return the timeouts of an attempt that the retry loop does not set.
 
-    An answer without data for `request_seconds` is lost. Nothing is received while data are sent,
-    so this does not apply to writes: the loop limits these by their size.
+    A read times out if no data arrive for `request_seconds`. During a write nothing is received, so
+    the retry loop limits writes by their size instead.
     """
     if purpose == "reads":
         return {"timeout": _NEVER, "read_timeout": timedelta(seconds=retry_policy.request_seconds)}
@@ -508,16 +507,16 @@ _is_forked = False
 
 
 def _refuse_forked_process() -> None:
-    """Note that this process uses obstore, if it may.
+    """Record that this process uses obstore.
 
     Raises:
-        InvalidInputError: It was forked from one that did.
+        InvalidInputError: This process was forked from one that has used obstore.
     """
     global _was_used
     if _is_forked:
         raise InvalidInputError(
             "this process was forked from one that has used an object store, so its requests would "
-            "never be answered. Start processes by 'spawn' or 'forkserver' "
+            "never be answered. Start processes with 'spawn' or 'forkserver' "
             "(multiprocessing.get_context), or before the first table is opened"
         )
     _was_used = True

@@ -1,12 +1,11 @@
-"""S3, and services with its protocol: storage options, and what is specific to it.
+"""S3 and compatible services: storage options, error codes and settings.
 
-Options have s3fs's names and Lance's; `options.names` has them all. Other settings come from where
-botocore looks: environment variables, profiles and configuration files, the role of an instance or
-a container.
+Options have the names of s3fs and of Lance; `options.names` has all of them. Other settings come
+from where botocore looks: environment variables, profiles and configuration files, the role of an
+instance or a container.
 
 An endpoint that begins with http:// is accepted: s3fs only needs the URL; Lance also needs
-`allow_http`, but a URL with http:// is explicit enough. Together with `allow_http="false"` it is a
-contradiction, and refused.
+`allow_http`, but a URL with http:// is explicit enough. Only `allow_http="false"` forbids it.
 """
 
 import asyncio
@@ -17,9 +16,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.connection import ObstoreService, connection_options
 from lance_stream.storage.engine.credentials import Credentials, FixedCredentials
+from lance_stream.storage.engine.responses import Dialect
 from lance_stream.storage.extras import requires_extra
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.storage.options.names import (
@@ -40,12 +39,12 @@ _KEYS: Final = (
 )
 _RIGHTS: Final = (
     "the credentials need s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and "
-    "s3:ListBucket there (without the last, a missing object has this answer, too)"
+    "s3:ListBucket there (without the last, missing objects also cause this error)"
 )
-_REGION: Final = "give the bucket's region as the storage option aws_region"
+_REGION: Final = "set the storage option aws_region to the bucket's region"
 _NO_BUCKET: Final = "create the bucket, or correct its name in the table's URI"
 _EXPIRED: Final = (
-    "the session's token has expired: give a new one, or let a profile or role renew it"
+    "the session token has expired: set a new one, or use a profile or role that renews it"
 )
 _DIALECT: Final = Dialect(
     later=frozenset(
@@ -91,30 +90,30 @@ _DIALECT: Final = Dialect(
 
 @dataclass(frozen=True)
 class S3Settings(ObstoreService):
-    """How S3, or a service with its protocol, is reached.
+    """The settings of S3 or a compatible service.
 
     Attributes:
-        endpoint: Its URL; None for AWS, or the environment's.
-        region: Its region; None for the environment's.
-        profile: Of botocore's configuration files.
-        anonymous: Whether requests are not signed.
-        requester_pays: Whether we pay for requests to other people's buckets.
-        virtual_hosted: Whether the bucket is part of the host's name.
-        unsigned_payload: Whether the signature does not cover the data.
-        encryption: The service's name of its encryption; None for the bucket's default.
+        endpoint: The URL; None for the environment's, or AWS.
+        region: The region; None for the environment's.
+        profile: A profile of botocore's configuration files.
+        anonymous: Whether requests are unsigned.
+        requester_pays: Whether we pay for requests to other owners' buckets.
+        virtual_hosted: Whether the bucket is part of the host name.
+        unsigned_payload: Whether signatures omit the data.
+        encryption: The service's name for the encryption; None for the bucket's default.
         encryption_key_id: The KMS key to use.
         encryption_bucket_key: Whether to use one key per bucket.
-        creates_once: Whether the service has conditional puts; None to find out. If it has none,
-            versions are kept in an external manifest store.
-        retry_policy: How long and how often requests are tried.
+        creates_once: Whether the service supports conditional puts; None to test it. Without them,
+            versions are published in an external manifest store.
+        retry_policy: The limits of a request.
         max_requests_at_once: Maximum number of concurrent requests.
-        any_certificate: Whether the endpoint's certificate is not verified.
-        certificates: A file with the certificates of a custom authority.
+        any_certificate: Whether to accept any certificate without verification.
+        certificates: A file with the certificates of a private authority.
         proxy_url: A proxy; None for the environment's.
-        key: The access key's id.
+        key: The id of the access key.
         secret: The secret key.
-        token: A session's token.
-        customer_key: The key with which the service encrypts, without storing it; in base64.
+        token: A session token.
+        customer_key: The key with which the service encrypts, but which it does not store (base64).
     """
 
     endpoint: str | None = None
@@ -150,14 +149,14 @@ class S3Settings(ObstoreService):
         return f"the bucket {container!r} of S3 at {self.endpoint}"
 
     def is_sure_to_create_once(self) -> bool | None:
-        """Whether the service observes conditions; None if that has to be tried."""
+        """Return whether the service supports conditional puts; None if this must be tested."""
         host = urlsplit(self._endpoint() or "").hostname
         is_aws = host is None or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
         return True if self.creates_once is None and is_aws else self.creates_once
 
     @property
     def service(self) -> tuple[str | None, ...]:
-        """The service, and where it is reached."""
+        """The service and its endpoint."""
         return "s3", self.endpoint
 
     def shared_uri(self, container: str) -> str:
@@ -165,7 +164,7 @@ class S3Settings(ObstoreService):
         return f"s3://{container}"
 
     def lance_credentials(self) -> Mapping[str, str]:
-        """Return the keys by pylance's names; those of a profile are looked up."""
+        """Return the keys, including those of a profile, by pylance's names."""
         if self.anonymous or (self.key is None and self.profile is None):
             return {}
         credentials = self.credentials()
@@ -175,7 +174,7 @@ class S3Settings(ObstoreService):
         return {name: keys[name] for name in names if keys.get(name)}
 
     def client_options(self) -> Mapping[str, Any]:
-        """Return how it is connected to, by obstore's names."""
+        """Return the options of the HTTP client, by obstore's names."""
         certificates = self.certificates or os.environ.get("AWS_CA_BUNDLE") or None
         return connection_options(
             self._endpoint(), self.any_certificate, self.proxy_url, certificates
@@ -198,14 +197,14 @@ class S3Settings(ObstoreService):
         return AwsCredentials(self.profile, _KEYS)
 
     def open(self, container: str, **how: Any) -> Any:
-        """Return obstore's own store of a bucket."""
+        """Return obstore's store of a bucket."""
         from obstore.store import S3Store
 
         config: Any = self.config(container)
         return S3Store(container, config=config, **how)
 
     def config(self, container: str) -> dict[str, Any]:
-        """Return how a bucket is addressed, by obstore's names."""
+        """Return the configuration of a bucket, by obstore's names."""
         region, endpoint = self.region or self._from_aws("region"), self._endpoint()
         config: dict[str, Any] = {
             "region": region or _DEFAULT_REGION,
@@ -220,7 +219,7 @@ class S3Settings(ObstoreService):
         }
         if endpoint is not None:
             url = _with_bucket(endpoint, container) if self.virtual_hosted else endpoint
-            # The second one has precedence, and would be read from the environment.
+            # The second name has precedence. Without it, obstore would read the environment.
             config |= {"endpoint": url, "aws_endpoint_url_s3": url}
         if self.encryption is not None:
             config["server_side_encryption"] = self.encryption
@@ -244,7 +243,7 @@ class S3Settings(ObstoreService):
         try:
             from lance_stream.storage.engine import aws
         except ImportError:
-            return None  # obstore alone suffices if keys, region and endpoint are given
+            return None  # obstore alone suffices if keys, region and endpoint are set
         return {"region": aws.region_of, "endpoint": aws.endpoint_of}[name](self.profile)
 
 
@@ -252,7 +251,8 @@ def s3_settings(options: Mapping[str, Any]) -> S3Settings:
     """Return the settings of S3 from storage options.
 
     Raises:
-        InvalidInputError: A name is unknown, a value is invalid, or two options contradict.
+        InvalidInputError: A name is unknown, a value is invalid, or two options contradict each
+            other.
     """
     _refuse_arguments_of_botocore(options)
     values = take_settings(options, "s3")
@@ -315,7 +315,7 @@ _OPTIONS_INSTEAD: Final = {
     "config_kwargs": "connect_timeout, request_timeout, client_max_retries, proxy_url",
     "s3_additional_kwargs": "aws_server_side_encryption, aws_sse_kms_key_id, requester_pays",
 }
-"""By s3fs's options that hold arguments of botocore: some of the options for the same settings."""
+"""Examples of options to use instead of s3fs's options with arguments of botocore."""
 
 
 def _refuse_arguments_of_botocore(options: Mapping[str, Any]) -> None:
@@ -323,8 +323,8 @@ def _refuse_arguments_of_botocore(options: Mapping[str, Any]) -> None:
         instead = _OPTIONS_INSTEAD.get(option.lower())
         if instead is not None and options[option] is not None:
             raise InvalidInputError(
-                f"{option} holds arguments of botocore, which does not send the requests here: "
-                f"give each setting as a storage option, such as {instead}"
+                f"{option} has arguments of botocore, which does not send the requests here: set "
+                f"each of them as a storage option, such as {instead}"
             )
 
 
@@ -334,7 +334,8 @@ def _creates_once(value: Any) -> bool | None:
     mode = str(value).lower()
     if mode not in ("etag", "disabled"):
         raise InvalidInputError(
-            f"the storage option aws_conditional_put is 'etag' or 'disabled', not {mode[:80]!r}; "
+            f"the storage option aws_conditional_put must be 'etag' or 'disabled', not "
+            f"{mode[:80]!r}; "
             "to publish versions in DynamoDB, open s3+ddb://bucket/path?ddbTableName=..."
         )
     return mode == "etag"
@@ -343,13 +344,13 @@ def _creates_once(value: Any) -> bool | None:
 def _refuse_contradictions(settings: S3Settings, options: Mapping[str, Any]) -> None:
     if (settings.key is None) != (settings.secret is None):
         raise InvalidInputError(
-            "one half of S3's access key is missing: give both aws_access_key_id and "
+            "one half of S3's access key is missing: set both aws_access_key_id and "
             "aws_secret_access_key (or key and secret)"
         )
     if settings.anonymous and (settings.key or settings.token):
         raise InvalidInputError(
-            "the storage options request S3 without a signature (anon, aws_skip_signature), but "
-            "contain a key to sign requests with: leave one of them out"
+            "the storage options request anonymous access to S3 (anon, aws_skip_signature), but "
+            "also contain a key: omit one of them"
         )
     if settings.endpoint is None:
         return
@@ -363,7 +364,7 @@ def _refuse_contradictions(settings: S3Settings, options: Mapping[str, Any]) -> 
     if scheme == "http" and not as_flag("allow_http", options.get("allow_http", True)):
         raise InvalidInputError(
             "the endpoint of S3 begins with http://, which the storage option allow_http forbids: "
-            "use https://, or leave allow_http out"
+            "use https://, or omit allow_http"
         )
 
 
@@ -373,5 +374,5 @@ _EXPRESS: Final = "--x-s3"
 def _with_bucket(endpoint: str, bucket: str) -> str:
     """Return an endpoint with the bucket before its host."""
     parts = urlsplit(endpoint)
-    is_there = parts.netloc.startswith(f"{bucket}.")
-    return endpoint if is_there else parts._replace(netloc=f"{bucket}.{parts.netloc}").geturl()
+    has_bucket = parts.netloc.startswith(f"{bucket}.")
+    return endpoint if has_bucket else parts._replace(netloc=f"{bucket}.{parts.netloc}").geturl()

@@ -4,19 +4,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from lance_stream.storage.engine.answers import Dialect
 from lance_stream.storage.engine.credentials import Credentials
+from lance_stream.storage.engine.responses import Dialect
 from lance_stream.storage.objects.object_requests import RequestPolicy
 
 
 class ObjectService(ABC):
-    """What is specific to a service, as a base of its settings; see `ServiceSettings`, too.
+    """Base class for the settings of a service; see also `ServiceSettings`.
 
     Attributes:
         retry_policy: The limits of a request.
         dialect: The service's error codes.
-        knows_suffixes: Whether it can return the last bytes of an object.
-        resumes_listings: Whether a listing may begin after a name.
+        knows_suffixes: Whether it supports requests for the last bytes of an object.
+        resumes_listings: Whether a listing can begin after a name.
     """
 
     retry_policy: RequestPolicy
@@ -26,7 +26,7 @@ class ObjectService(ABC):
 
     @abstractmethod
     def is_sure_to_create_once(self) -> bool | None:
-        """Whether the service observes conditions; None if that has to be tried."""
+        """Return whether the service supports conditional creates; None if this must be tested."""
 
     @property
     @abstractmethod
@@ -35,15 +35,15 @@ class ObjectService(ABC):
 
     @abstractmethod
     def shared_uri(self, container: str) -> str:
-        """Return the URI of a bucket that is the same for every program."""
+        """Return the URI of a bucket that is the same for all programs."""
 
     @abstractmethod
     def lance_credentials(self) -> Mapping[str, str]:
-        """Return the credentials by pylance's names; none if pylance has to find them itself."""
+        """Return the credentials by pylance's names; empty if pylance has to find them itself."""
 
     @abstractmethod
     def client_options(self) -> Mapping[str, Any]:
-        """Return how it is connected to, by obstore's names."""
+        """Return the options of the HTTP client, by obstore's names."""
 
     @abstractmethod
     def credentials(self) -> Credentials:
@@ -51,8 +51,8 @@ class ObjectService(ABC):
 
     @abstractmethod
     def open(self, container: str, **how: Any) -> Any:
-        """Return obstore's own store of a bucket."""
+        """Return obstore's store of a bucket."""
 
     @abstractmethod
     def config(self, container: str) -> dict[str, Any]:
-        """Return how a bucket is addressed, by obstore's names."""
+        """Return the configuration of a bucket, by obstore's names."""

@@ -1,12 +1,12 @@
 """Connections to object services: one driver per process, bucket and settings.
 
-All requests run on one thread with an event loop; callers on any thread wait for their answers.
-Drivers are never pickled: stores carry settings.
+All requests run on one thread with an event loop; callers on any thread wait for the responses.
+Drivers are never pickled; stores contain the settings.
 
-Renewed credentials are new settings, so connections that were idle for an hour are closed when
-another one is opened.
+New credentials are new settings, so opening a connection closes those that were idle for an hour.
 
-A forked child has no such thread, and must not use its parent's connections: it starts without any.
+A forked child does not have the thread and must not use its parent's connections, so it starts
+without connections.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Client:
     """Sends requests to one bucket, from any thread and in any process.
 
     Args:
-        settings: How the service is reached.
+        settings: The settings of the service.
         container: The bucket or container.
         service: The service's name, for errors.
     """
@@ -73,40 +73,40 @@ class Client:
     container: str
     service: str
 
-    def ask(self, question: Callable[[ObjectRequests], Awaitable[T]]) -> T:
-        """Return the result of a question, which runs on the event loop's thread.
+    def run(self, operation: Callable[[ObjectRequests], Awaitable[T]]) -> T:
+        """Run an operation on the event loop's thread, and return its result.
 
         Args:
-            question: Uses a driver; may send several requests, also at once, each of them with
+            operation: Uses a driver. It can send several requests, also concurrently, each through
                 `with_retries`.
         """
-        answer = self.begin(question)
+        result = self.start(operation)
         try:
-            return answer.result()
+            return result.result()
         except BaseException:
-            answer.cancel()
+            result.cancel()
             raise
 
-    def begin(self, question: Callable[[ObjectRequests], Awaitable[T]]) -> Future[T]:
-        """Return a future with the result of a question; see `ask`."""
+    def start(self, operation: Callable[[ObjectRequests], Awaitable[T]]) -> Future[T]:
+        """Start an operation, and return a future with its result; see `run`."""
 
         async def run() -> T:
             with self._connection().used() as driver:
-                return await question(driver)
+                return await operation(driver)
 
         return asyncio.run_coroutine_threadsafe(run(), _running_loop())
 
     async def with_retries(
         self, request: Callable[[int], Awaitable[T]], what: str, *, num_bytes: int = 0
     ) -> T:
-        """Return the answer to a request, retried if necessary.
+        """Send a request, with retries if necessary, and return the response.
 
-        The settings limit how many requests of this process run at once.
+        The settings limit the number of concurrent requests of this process.
 
         Args:
-            request: Sends it; given the number of the attempt, from 1.
+            request: Sends the request; its argument is the number of the attempt, from 1.
             what: The request, for errors.
-            num_bytes: How many bytes are transferred.
+            num_bytes: The number of bytes to transfer.
         """
         return await with_retries(
             request,
@@ -142,7 +142,7 @@ async def _close(driver: ObjectRequests) -> None:
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop that all requests of this process run on."""
+    """Return the event loop for all requests of this process."""
     global _loop
     with _lock:
         if _loop is None:

@@ -3,13 +3,13 @@
 `engine.requests` implements `ObjectRequests` for each service. `object_store` combines ranges and
 handles concurrency, retries and errors.
 
-The engine reports a request's outcome by what it raises:
+The engine reports the outcome of a failed request by one of three errors:
 
     MissingError        there is no such object
-    TryAgainError       no answer, or "later": the same request may succeed later
+    TryAgainError       no response, or a temporary error: the same request may succeed later
     RefusedError        the service refused, and would refuse again
 
-Keys are the service's own: the full name of an object in its bucket or container.
+A key is the full name of an object in its bucket or container.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from lance_stream.retries import RetryPolicy
 Data = bytes | memoryview
 
 PART_BYTES: Final = 8 << 20
-"""How much of a larger file is sent at once."""
+"""The size of a part of a larger file."""
 
 
 OTHER_NAME: Final = (
@@ -36,16 +36,16 @@ class MissingError(Exception):
 
 
 class TryAgainError(Exception):
-    """There was no answer, or the answer was "later".
+    """There was no response, or a temporary error.
 
     Args:
-        answer: The answer as text: "503 SlowDown", "no answer within 30 s".
-        after_seconds: How long the service wants the client to wait; None if not stated.
+        response: The response as text: "503 SlowDown", "no response within 30 s".
+        after_seconds: The delay that the service requests; None if it does not state one.
     """
 
-    def __init__(self, answer: str, after_seconds: float | None = None) -> None:
-        super().__init__(answer)
-        self.answer = answer
+    def __init__(self, response: str, after_seconds: float | None = None) -> None:
+        super().__init__(response)
+        self.response = response
         self.after_seconds = after_seconds
 
 
@@ -53,7 +53,7 @@ class RefusedError(Exception):
     """The service refused.
 
     Args:
-        answer: Its answer as text, with the remedy and without secrets.
+        response: The response as text, with the remedy and without secrets.
     """
 
 
@@ -61,8 +61,8 @@ class RefusedError(Exception):
 class RequestPolicy(RetryPolicy):
     """The limits of a request to a service.
 
-    By default only the time is limited: a service that restarts, or is reached by another route,
-    refuses connections at once, which would use up a number of attempts in a few seconds.
+    By default, the time is the effective limit: a service that restarts refuses connections
+    immediately, which would use up a small number of attempts within seconds.
 
     Attributes:
         request_seconds: Time limit of one attempt.
@@ -78,12 +78,12 @@ class RequestPolicy(RetryPolicy):
 
 
 class ObjectInfo(NamedTuple):
-    """An object as the service states it.
+    """The properties of an object.
 
     Attributes:
-        key: Its full name.
-        size_bytes: Its size.
-        modified: When it was last written, in seconds since 1970-01-01 UTC.
+        key: The full name.
+        size_bytes: The size.
+        modified: The time of the last write, in seconds since 1970-01-01 UTC.
         etag: Different for different content, without quotes; the content's MD5 in hex if the
             service states it. Empty if unknown.
     """
@@ -95,18 +95,18 @@ class ObjectInfo(NamedTuple):
 
 
 class Pages(Protocol):
-    """A listing that comes page by page."""
+    """A listing, page by page."""
 
     async def next(self) -> Sequence[ObjectInfo] | None:
         """Return the next objects, in the order of their keys' bytes; None after the last ones.
 
-        A page that failed may be requested again; some objects may then come twice.
+        A page that failed can be requested again; some objects may then be returned twice.
         """
         ...
 
 
 class Upload(Protocol):
-    """A large object that is sent in parts, and exists once it is finished."""
+    """A large object that is sent in parts; it exists after `finish`."""
 
     async def write(self, part: Data) -> None:
         """Send a part of `PART_BYTES`, or the last one. Lost parts are retried."""
@@ -125,15 +125,15 @@ class ObjectRequests(Protocol):
     """The requests to one bucket or container."""
 
     async def get(self, key: str, start: int, stop: int | None) -> Data:
-        """Return the bytes of a range; short, or empty, where the object ends before it does.
+        """Return the bytes of a range; short, or empty, if the object ends before the range.
 
         Raises:
-            TryAgainError: Also if the answer is shorter than announced.
+            TryAgainError: Also if the response is shorter than announced.
         """
         ...
 
     async def get_end(self, key: str, num_bytes: int) -> tuple[Data, int]:
-        """Return the last bytes of an object, or the whole of a shorter one, and its size."""
+        """Return the last bytes of an object, or all of a shorter one, and its size."""
         ...
 
     async def head(self, key: str) -> ObjectInfo:
@@ -153,8 +153,8 @@ class ObjectRequests(Protocol):
 
         Args:
             prefix: Ends with "/", or is empty.
-            is_flat: Whether to leave out objects with a further "/" in their key.
-            limit: How many objects are enough.
+            is_flat: Whether to omit objects with another "/" after the prefix.
+            limit: The number of objects that suffice; None for all.
         """
         ...
 
@@ -176,7 +176,7 @@ class ObjectRequests(Protocol):
 
 
 class ServiceSettings(Protocol):
-    """How a service is reached: hashable, picklable, with nothing secret in its `repr`."""
+    """The settings of a service: hashable, picklable, without secrets in `repr`."""
 
     @property
     def scheme(self) -> str:
@@ -189,7 +189,7 @@ class ServiceSettings(Protocol):
         ...
 
     def shared_uri(self, container: str) -> str:
-        """Return the URI of a bucket that is the same for every program; see `Store.shared_uri`."""
+        """Return the URI of a bucket that is the same for all programs; see `Store.shared_uri`."""
         ...
 
     def lance_options(self, container: str) -> Mapping[str, str]:
@@ -210,7 +210,7 @@ class ServiceSettings(Protocol):
         """Return a driver for a bucket or container. Called on the thread of the event loop.
 
         Raises:
-            InvalidInputError: A library is not installed, or a setting is wrong.
+            InvalidInputError: A library is not installed, or a setting is invalid.
         """
         ...
 

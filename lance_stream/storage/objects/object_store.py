@@ -1,8 +1,8 @@
 """Files of a bucket or container of an object service.
 
-A store is a name and settings: it may be pickled, and created on a driver for use on workers.
-`object_requests` sends the requests; this module decides which are sent and how many at once, and
-interprets the answers.
+A store consists of a name and settings, so it can be pickled, and created on a driver for use on
+workers. `object_requests` sends the requests; this module decides which requests are sent and how
+many concurrently, and interprets the responses.
 
 Listings are never cached. Objects are complete or absent: large ones are sent in parts, which
 become the object in one last request.
@@ -29,7 +29,7 @@ import pyarrow as pa
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import NotFoundError, StoreRefusedError, StoreUnavailableError
 from lance_stream.retries import Retrying, RetryPolicy
-from lance_stream.storage.coalesce import Joining, cut_answers
+from lance_stream.storage.coalesce import Joining, split_responses
 from lance_stream.storage.objects.clients import Client
 from lance_stream.storage.objects.object_requests import (
     OTHER_NAME,
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 JOINING: Final = Joining(256 << 10, 16 << 20, alignment=64)
 """Reading 256 KiB takes about as long as a request; longer requests are sent concurrently. Buffers
-begin at a multiple of 64, in the file and in memory alike."""
+begin at a multiple of 64 both in the file and in memory."""
 
 PIECE_BYTES: Final = 16 << 20
 """Longer ranges are fetched in equal pieces, concurrently."""
@@ -61,10 +61,10 @@ PIECE_BYTES: Final = 16 << 20
 # For a longer range, the object's size is requested first.
 _LONGEST_BYTES = 1 << 30
 
-# Maximum number of threads that read at once.
+# Maximum number of threads that read concurrently.
 _MOST_READERS = 16
 
-# For a name that the service reports as taken, and as missing.
+# Attempts if the service reports a name both as taken and as missing.
 _MAX_PUTS = 3
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -81,11 +81,11 @@ class ObjectStore:
     Args:
         settings: How the service is reached.
         container: The bucket or container.
-        root: The prefix of all keys, without "/" at either end; may be empty.
+        root: The prefix of all keys, without "/" at either end; possibly empty.
 
     Attributes:
-        where: The service and the bucket as text. Buckets of the same name at two services, or in
-            two accounts, are different.
+        where: The service and the bucket as text. It distinguishes buckets of the same name at two
+            services, or in two accounts.
     """
 
     settings: ServiceSettings = field(compare=False)
@@ -107,12 +107,12 @@ class ObjectStore:
 
     @property
     def service(self) -> tuple[str | None, ...]:
-        """The service and account, whatever the bucket."""
+        """The service and account, without the bucket."""
         return self.settings.service
 
     @property
     def shared_uri(self) -> str:
-        """The root as a URI, by the names that all programs know."""
+        """The root as a URI, with the names that all programs know."""
         return f"{self.settings.shared_uri(self.container)}/{quote(self.root)}"
 
     def at_root(self, root: str) -> "ObjectStore":
@@ -120,7 +120,7 @@ class ObjectStore:
         return replace(self, root=root)
 
     def local_path(self, _path: str) -> None:
-        """Nothing is on a disk."""
+        """Return None: nothing is on a disk."""
 
     def lance_options(self) -> Mapping[str, str]:
         """Return the settings by pylance's names."""
@@ -128,22 +128,22 @@ class ObjectStore:
 
     @property
     def lists_in_order(self) -> bool:
-        """Whether the first page has the first names; false only for S3 Express."""
+        """Whether the first page has the first names; only S3 Express does not."""
         return not self.container.endswith(_EXPRESS)
 
     @property
     def num_readers(self) -> int:
-        """Many: each waits for the network most of the time."""
+        """Many, because each waits for the network most of the time."""
         return min(_MOST_READERS, self.settings.max_requests_at_once)
 
     @property
     def closes_slowly(self) -> bool:
-        """Closing a file sends a request."""
+        """Whether requests can be sent concurrently; closing a file sends one."""
         return self.num_readers > NUM_READERS
 
     @property
     def bytes_per_request(self) -> int:
-        """About a request's latency."""
+        """An estimate of a request's latency, in bytes."""
         return JOINING.max_gap_bytes
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
@@ -161,8 +161,8 @@ class ObjectStore:
             return await _all_or_none(reads)
 
         with self._convert_not_found(path):
-            answers = self._client.ask(read)
-        return cut_answers(ranges, requests, answers)
+            responses = self._client.run(read)
+        return split_responses(ranges, requests, responses)
 
     def read(self, path: str) -> bytes:
         """Return a whole file; see `Store.read`."""
@@ -180,11 +180,11 @@ class ObjectStore:
             return b"".join((begin, rest))
 
         with self._convert_not_found(path):
-            return self._client.ask(read)
+            return self._client.run(read)
 
     def read_end(self, path: str, num_bytes: int) -> tuple[Buffer, int]:
         """Return the last bytes of a file, and its size; see `Store.read_end`."""
-        data, size = self._ask_for(
+        data, size = self._send(
             path, f"GET of the end of {path!r}", lambda driver, key: driver.get_end(key, num_bytes)
         )
         return _aligned(data), size
@@ -230,7 +230,7 @@ class ObjectStore:
                 if self._put(path, view, once=True):
                     return True
                 with suppress(NotFoundError):
-                    # It is ours if an answer was lost and the request was repeated.
+                    # The object is ours if a response was lost and the request was repeated.
                     return self.read(path) == view
         raise StoreUnavailableError(
             f"{self.settings.where(self.container)} reports that the name {self._key(path)!r} is "
@@ -254,19 +254,19 @@ class ObjectStore:
 
     def copy(self, source: str, target: str) -> None:
         """Copy a file; see `Store.copy`."""
-        to = self._key(target)
-        self._ask_for(
+        target_key = self._key(target)
+        self._send(
             source,
             f"copy of {source!r} to {target!r}",
-            lambda driver, key: driver.copy(key, to),
+            lambda driver, key: driver.copy(key, target_key),
         )
 
     def delete(self, path: str) -> None:
         """Delete a file; see `Store.delete`."""
-        self._ask_for(path, f"DELETE of {path!r}", lambda driver, key: driver.delete(key))
+        self._send(path, f"DELETE of {path!r}", lambda driver, key: driver.delete(key))
 
     def _head(self, path: str) -> ObjectInfo:
-        return self._ask_for(path, f"HEAD of {path!r}", lambda driver, key: driver.head(key))
+        return self._send(path, f"HEAD of {path!r}", lambda driver, key: driver.head(key))
 
     def _files(
         self, folder: str, *, is_flat: bool, limit: int | None = None
@@ -281,28 +281,28 @@ class ObjectStore:
         prefix = self._prefix(folder)
 
         async def pages(driver: ObjectRequests) -> list[ObjectInfo]:
-            listed: dict[str, ObjectInfo] = {}  # an interrupted page may come again
+            objects: dict[str, ObjectInfo] = {}  # after an error, a page may be returned again
             listing = driver.list_pages(prefix, is_flat=is_flat, limit=limit)
-            while limit is None or len(listed) < limit:
+            while limit is None or len(objects) < limit:
                 page = await self._client.with_retries(
                     lambda _: listing.next(), f"a listing of {folder!r}"
                 )
                 if page is None:
                     break
-                listed.update((item.key, item) for item in page if not item.key.endswith("/"))
-            return [*listed.values()][:limit]
+                objects.update((item.key, item) for item in page if not item.key.endswith("/"))
+            return [*objects.values()][:limit]
 
-        return self._client.ask(pages)
+        return self._client.run(pages)
 
     def _put(self, path: str, data: memoryview, *, once: bool) -> bool:
-        return self._ask_for(
+        return self._send(
             path,
             f"PUT of {path!r}",
             lambda driver, key: driver.put(key, data, once=once),
             num_bytes=len(data),
         )
 
-    def _ask_for(
+    def _send(
         self,
         path: str,
         what: str,
@@ -310,10 +310,10 @@ class ObjectStore:
         *,
         num_bytes: int = 0,
     ) -> T:
-        """Return the answer to one request about a file."""
+        """Send one request about a file, and return the response."""
         key = self._key(path)
         with self._convert_not_found(path):
-            return self._client.ask(
+            return self._client.run(
                 lambda driver: self._client.with_retries(
                     lambda _: request(driver, key), what, num_bytes=num_bytes
                 )
@@ -360,10 +360,10 @@ class ObjectStore:
         return f"{key}/" if key else ""
 
     def _checked(self, key: str) -> str:
-        """Return a key, if obstore accepts it.
+        """Return a key if obstore accepts it.
 
         Raises:
-            StoreRefusedError: It does not; nothing was sent.
+            StoreRefusedError: obstore does not accept it; nothing was sent.
         """
         if key and ({"", ".", ".."} & set(key.split("/")) or _CONTROL.search(key)):
             raise StoreRefusedError(
@@ -380,16 +380,16 @@ class ObjectStore:
 
 
 def _aligned(data: Data) -> Buffer:
-    """Return bytes at an address that is a multiple of 8, as decoders need it."""
+    """Return bytes at an address that is a multiple of 8, as decoders require."""
     buffer = pa.py_buffer(data)
     if buffer.address % 8:
         buffer = pa.py_buffer(bytes(data))
     return memoryview(buffer).cast("B")
 
 
-async def _all_or_none(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the answers to concurrent questions; the first error cancels the others."""
-    tasks = [asyncio.ensure_future(question) for question in questions]
+async def _all_or_none(operations: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return the results of concurrent operations; the first error cancels the others."""
+    tasks = [asyncio.ensure_future(operation) for operation in operations]
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:

@@ -1,10 +1,10 @@
-"""Sends a file in parts while it is written; a small file at once, when it is closed.
+"""Sends a file in parts while it is written; a small file by one request when it is closed.
 
-    write     parts of 8 MiB are sent while the caller produces the next ones
+    write     sends parts of 8 MiB while the caller produces the next ones
     close     sends the last part, and the request that completes the object
-    abort     tells the service to discard the parts; nothing was ever visible
+    abort     tells the service to discard the parts; they were never visible
 
-A few parts are in memory at once: one being filled, one waiting, and those being sent.
+A few parts are in memory at the same time: one being filled, one waiting, and those being sent.
 """
 
 from collections.abc import Callable, Coroutine
@@ -90,7 +90,7 @@ class ObjectWriter(FileWriter):
                 num_bytes=len(data),
             )
 
-        self._client.ask(put)
+        self._client.run(put)
 
     def _send(self) -> None:
         """Pass on the buffered bytes, once the previous part has been accepted."""
@@ -115,13 +115,13 @@ class ObjectWriter(FileWriter):
                 ) from error
             except (TryAgainError, MissingError) as error:
                 raise StoreUnavailableError(
-                    f"{what} of {self._path!r} failed at {self._client.service}, also when it was "
-                    f"repeated; the last answer was: {error}. Nothing of the file is visible: "
-                    "write it again when the service answers, or raise the storage options "
+                    f"{what} of {self._path!r} failed at {self._client.service}, even after "
+                    f"retries; the last response was: {error}. No part of the file is visible: "
+                    "write it again when the service responds, or raise the storage options "
                     "client_max_retries and client_retry_timeout"
                 ) from error
 
-        self._pending = self._client.begin(run)
+        self._pending = self._client.start(run)
 
     def _drop(self) -> None:
         pending, self._pending = self._pending, None
@@ -136,4 +136,4 @@ class ObjectWriter(FileWriter):
         # Remaining parts are invisible, and the bucket's own rules remove them.
         if pending is not None or self._upload is not None:
             with suppress(Exception):
-                self._client.ask(abort)
+                self._client.run(abort)

@@ -1,4 +1,4 @@
-"""Storage options: a user's settings for reaching a store.
+"""Storage options: a user's settings for a store.
 
 `names` has all names of each setting, for all stores.
 """

@@ -1,9 +1,9 @@
-"""The names of storage options: one dict of options serves all stores, and each uses its own.
+"""The names of storage options. One dict can have the options of several stores.
 
-A setting has fsspec's name, Lance's, and those of Lance's own stores. Case does not matter. The
-tables map names to settings; each store's module of options interprets the values. A name that no
-store has is refused, because it is most likely misspelt: if an endpoint were silently ignored, data
-would be written to the wrong place. A name of another store is ignored, so that one dict can serve
+A setting has fsspec's name, Lance's name, and the names of Lance's stores. Case does not matter.
+The tables map names to settings; each store's module interprets the values. A name that no store
+has is refused, because it is probably misspelled: if an endpoint were silently ignored, data would
+be written to the wrong location. A name of another store is ignored, so that one dict can serve
 tables in several stores.
 """
 
@@ -27,11 +27,11 @@ REQUESTS: Final[_Names] = {
     "any_certificate": ("allow_invalid_certificates",),
     "proxy_url": ("proxy_url",),
     "no effect": (
-        # of fsspec's caches, which are not used
+        # fsspec's caches, which are not used
         "use_listings_cache", "listings_expiry_time", "max_paths", "skip_instance_cache",
         "asynchronous", "version_aware", "default_block_size", "default_cache_type",
         "default_fill_cache",
-        # of an HTTP client that is not used here
+        # an HTTP client that is not used here
         "http1_only", "http2_only", "http2_keep_alive_interval", "http2_keep_alive_timeout",
         "http2_keep_alive_while_idle", "http2_max_frame_size", "pool_idle_timeout",
         "pool_max_idle_per_host", "randomize_addresses", "default_content_type", "user_agent",
@@ -98,7 +98,7 @@ GOOGLE: Final[_Names] = {
     "requester_pays": ("requester_pays",),
     "no effect": (
         *REQUESTS["no effect"],
-        # of gcsfs: the token's scope, checks after a write, caches, buckets that are made
+        # gcsfs: the token's scope, checks after a write, caches, created buckets
         "access", "consistency", "check_connection", "secure_serialize", "cache_timeout",
         "default_location", "block_size",
     ),
@@ -157,7 +157,7 @@ LOCAL: Final[_Names] = {"durable": ("durable",)}
 """Names for local disks."""
 
 FSSPEC: Final[_Names] = {"fsspec": ("fsspec",)}
-"""The option with the arguments of a filesystem that is registered with fsspec: a dict."""
+"""The option with the arguments of an fsspec filesystem: a dict."""
 
 MANIFEST_STORES: Final[_Names] = {
     "manifest_store": ("manifest_store",),
@@ -177,7 +177,7 @@ STORES: Final[Mapping[str, _Names]] = {
     "manifest store": MANIFEST_STORES,
     "trust": TRUST,
 }
-"""Each store's settings and their names, in lower case."""
+"""The settings of each store, and their names in lower case."""
 
 _TITLES: Final[Mapping[str, str]] = {
     "local": "local disks",
@@ -200,15 +200,15 @@ def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
     """Return one store's settings from storage options.
 
     Args:
-        options: The user's options; a value of None counts as not given.
+        options: The user's options; a value of None means not set.
         store: A key of `STORES`.
 
     Returns:
-        Unchanged values, by the names of settings in the store's table. Options without effect
-        here are left out.
+        The unchanged values, by the names of settings in the store's table. Options without effect
+        are omitted.
 
     Raises:
-        InvalidInputError: No store has a name, or two names of one setting have different values.
+        InvalidInputError: A name is unknown, or two names of one setting have different values.
     """
     settings: dict[str, Any] = {}
     name_of: dict[str, str] = {}
@@ -221,12 +221,12 @@ def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
             continue
         if setting == "in the URI":
             raise InvalidInputError(
-                f"the storage option {name!r} repeats a part of the table's URI: leave it out"
+                f"the storage option {name!r} repeats a part of the table's URI: omit it"
             )
         if setting in settings and not _is_same(settings[setting], value):
             raise InvalidInputError(
                 f"the storage options {name_of[setting]!r} and {name!r} are the same setting "
-                f"of {_TITLES[store]}, but have different values: leave one of them out"
+                f"of {_TITLES[store]}, but have different values: omit one of them"
             )
         assert setting is not None
         settings.setdefault(setting, value)
@@ -235,18 +235,18 @@ def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
 
 
 def as_options(options: object) -> dict[str, Any]:
-    """Return a user's storage options; none for None.
+    """Return a user's storage options; an empty dict for None.
 
     Raises:
-        InvalidInputError: They are not a mapping of names. It shows no values: they may be secret.
+        InvalidInputError: They are not a mapping of names. The message shows no values, which may
+            be secret.
     """
     if options is None:
         return {}
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise InvalidInputError(
             "storage_options must be a mapping of names to values, such as "
-            "{'region': 'eu-west-1'}, "
-            f"not {type(options).__name__}"
+            f"{{'region': 'eu-west-1'}}, not {type(options).__name__}"
         )
     return dict(options)
 
@@ -257,7 +257,7 @@ def as_flag(name: str, value: Any, also: Sequence[str] = ()) -> bool:
     Args:
         name: The option.
         value: Its value.
-        also: Other values of the option, for the message.
+        also: Other valid values of the option, for the message.
     """
     text = str(value).strip().lower()
     if text not in _YES + _NO:
@@ -291,7 +291,7 @@ def as_whole_number(name: str, value: Any, *, at_least: int) -> int:
 
 
 def as_text(name: str, value: Any) -> str:
-    """Return an option's value as text. It may be secret: errors do not show it."""
+    """Return an option's value as text. Errors do not show it, because it may be secret."""
     if not isinstance(value, str) or not value:
         raise InvalidInputError(
             f"the storage option {name!r} must be a non-empty string, not {type(value).__name__}"
@@ -300,7 +300,7 @@ def as_text(name: str, value: Any) -> str:
 
 
 def as_mapping(name: str, value: Any) -> dict[str, Any]:
-    """Return an option's value as a dict with keys of text, which may hold further ones."""
+    """Return an option's value as a dict with string keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInputError(
             f"the storage option {name!r} must be a dict whose keys are strings, "
@@ -313,7 +313,7 @@ def connection_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the connection settings among those of `REQUESTS`.
 
     Returns:
-        Those of `max_requests_at_once`, `any_certificate` and `proxy_url` that are given.
+        `max_requests_at_once`, `any_certificate` and `proxy_url`, if they are set.
     """
     connection: dict[str, Any] = {}
     if "max_concurrency" in settings:
@@ -330,7 +330,7 @@ def connection_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def retry_policy_of(settings: Mapping[str, Any]) -> RequestPolicy:
-    """Return how long and how often requests are tried, from the settings of `REQUESTS`."""
+    """Return the limits of requests from the settings of `REQUESTS`."""
     limits: dict[str, Any] = {}
     if "max_retries" in settings:
         retries = as_whole_number("client_max_retries", settings["max_retries"], at_least=0)
@@ -342,7 +342,7 @@ def retry_policy_of(settings: Mapping[str, Any]) -> RequestPolicy:
 
 
 def is_option(name: str) -> bool:
-    """Return whether any store has an option of this name, which is in lower case."""
+    """Return whether any store has an option with a name, which must be in lower case."""
     return any(name in names for table in STORES.values() for names in table.values())
 
 
@@ -355,19 +355,17 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _unknown(name: str, store: str) -> str:
-    of_store = _all_names(STORES[store].values())
-    everywhere = _all_names(names for table in STORES.values() for names in table.values())
-    near = get_close_matches(name.lower(), of_store, 1) or get_close_matches(
-        name.lower(), everywhere, 1
+    store_names = _all_names(STORES[store].values())
+    all_names = _all_names(names for table in STORES.values() for names in table.values())
+    near = get_close_matches(name.lower(), store_names, 1) or get_close_matches(
+        name.lower(), all_names, 1
     )
-    if store == "manifest store":  # these are parsed first, whatever the store
+    if store == "manifest store":  # these are parsed first, for every store
         hint = (
-            f"did you mean {near[0]!r}?"
-            if near
-            else "docs/operations/stores.md lists those that are"
+            f"did you mean {near[0]!r}?" if near else "docs/operations/stores.md lists all options"
         )
         return f"unknown storage option {name!r}: {hint}"
-    hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(of_store)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(store_names)}"
     return f"unknown storage option {name!r} for {_TITLES[store]}: {hint}"
 
 

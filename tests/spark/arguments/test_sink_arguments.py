@@ -62,7 +62,7 @@ ID = pa.schema([("Id", pa.int64())])
         ({"mode": "Append"}, "did you mean 'append'"),
         ({"schema_evolution": True}, "did you mean 'add_columns'"),
         ({"schema_evolution": "mergeSchema"}, "did you mean 'add_columns'"),
-        ({"uri": "s3://bucket"}, "has to name a bucket and a path"),
+        ({"uri": "s3://bucket"}, "must name a bucket and a path"),
         ({"uri": "file://host/t"}, "names the host 'host'"),
         ({"uri": "memory://t"}, "memory of one process"),
         ({"uri": "s3://bucket/t", "storage_options": {"regio": "x"}}, "did you mean 'region'"),

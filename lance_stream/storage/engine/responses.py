@@ -1,17 +1,18 @@
-"""Interprets a service's answer from the text of the error that obstore raises.
+"""Interprets a service's response from the text of the error that obstore raises.
 
     404                             there is no such object
     404 that names the bucket       refused
-    412                             the name is taken, if it was to be created once
-    409                             S3, Google: two create one name at once, so try again;
-                                    Azure: by its code, the name is taken
+    412                             a conditional create: the name is taken
+    409                             S3, Google: two concurrent creates of one name, try again;
+                                    Azure: depending on its code, the name is taken
     416                             the object ends before the range begins
-    408, 425, 429, 5xx, silence     try again; 501 is refused
-    401, codes of ended credentials not accepted: refused, unless others can be had
-    all else                        refused, with the remedy for its code
+    408, 425, 429, 5xx, time-out    try again; 501 is refused
+    401, codes of expired           refused, unless other credentials are available
+    credentials
+    everything else                 refused, with the remedy for its code
 
 obstore puts the status and the body into the text; its error classes only distinguish missing and
-taken objects. The text also contains the URL: only the parts read here are shown.
+existing objects. The text also contains the URL, so only the parts that are parsed here are shown.
 """
 
 import json
@@ -43,11 +44,11 @@ _CERTIFICATE: Final = re.compile(
 _NETWORK_ERRORS: Final = {
     "TimedOut": "timeout",
     "IncompleteMessage": "the connection was closed",
-    "Body": "the answer broke off",
+    "Body": "the response was truncated",
 }
 _RETRIES: Final = re.compile(r"after (\d+) retries")
 
-_OF_ONE: Final = re.compile(r"delete request failed for key .*?: (.*?) \(code: (\d{3})\)", re.S)
+_DELETION: Final = re.compile(r"delete request failed for key .*?: (.*?) \(code: (\d{3})\)", re.S)
 _NO_REMEDY: Final = "the service does not accept this request"
 
 _DEBUG: Final = "\n\nDebug source"
@@ -61,13 +62,13 @@ class Dialect:
     """A service's error codes.
 
     Attributes:
-        taken: Codes of 409 that mean that the name is taken; all others mean "again", if
+        taken: Codes of 409 for a name that is taken; all other conflicts are retried if
             `conflicts_pass`.
         conflicts_pass: Whether a conflict may be temporary.
-        later: Codes that mean "again", whatever the status.
+        later: Codes that are retried, with any status.
         no_bucket: Codes of 404 that refer to the bucket, not to the object.
-        not_accepted: Codes for which other credentials may help, whatever the status.
-        remedies: What to do, by code or by status.
+        not_accepted: Codes for which other credentials may help, with any status.
+        remedies: Remedies by code or by status.
     """
 
     taken: frozenset[str] = frozenset()
@@ -79,19 +80,19 @@ class Dialect:
 
 
 class NameTakenError(RefusedError):
-    """The name is taken, or the object is not the expected one."""
+    """The name is taken, or the object has been replaced."""
 
 
 class NotAcceptedError(RefusedError):
-    """The credentials are unknown or expired."""
+    """The credentials are invalid or expired."""
 
 
-class NotImplementedAnswerError(RefusedError):
+class NotImplementedResponseError(RefusedError):
     """501: the service does not support this request."""
 
 
 class NoSuchRangeError(RefusedError):
-    """The object ends before the range begins; or the service answered with all of the object.
+    """The object ends before the range begins, or the service returned the whole object.
 
     Attributes:
         kind: Which of the two.
@@ -102,7 +103,7 @@ class NoSuchRangeError(RefusedError):
         self.kind = kind
 
 
-class _Answer(NamedTuple):
+class _Response(NamedTuple):
     status: int
     code: str
     message: str
@@ -113,8 +114,8 @@ class _Answer(NamedTuple):
         return f"{text} ({self.message})" if self.message else text
 
 
-def meaning_of(error: Exception, dialect: Dialect) -> Exception:
-    """Return the error of `object_requests` for an error of obstore, or the same error.
+def classify_error(error: Exception, dialect: Dialect) -> Exception:
+    """Convert an error of obstore to one of `object_requests`; return other errors unchanged.
 
     Args:
         error: The error that was raised.
@@ -125,17 +126,17 @@ def meaning_of(error: Exception, dialect: Dialect) -> Exception:
         return NoSuchRangeError("not a part")
     match = _STATUS.search(text)
     if match is not None:
-        return _meaning_of_answer(_parse_answer(int(match[1]), match[2]), text, dialect)
-    of_one = _OF_ONE.search(text)  # of a request that deletes several objects, here one
-    if of_one is not None:
-        return _meaning_of_answer(_Answer(int(of_one[2]), "", _line(of_one[1])), "", dialect)
+        return _classify_response(_parse_response(int(match[1]), match[2]), text, dialect)
+    deletion = _DELETION.search(text)  # part of the response to a bulk delete
+    if deletion is not None:
+        return _classify_response(_Response(int(deletion[2]), "", _line(deletion[1])), "", dialect)
     if "redirect without LOCATION" in text:
         return RefusedError(f"the service redirects requests: {_elsewhere(dialect)}")
     certificate = _CERTIFICATE.search(text)
     if certificate is not None:
         return RefusedError(
-            f"the certificate of the service is not trusted ({certificate[1].strip()[:200]}): name "
-            "the file with your authority's certificates in the environment variable SSL_CERT_FILE"
+            f"the certificate of the service is not trusted ({certificate[1].strip()[:200]}): set "
+            "the environment variable SSL_CERT_FILE to the file with your authority's certificates"
         )
     if "object with invalid path" in text:
         return RefusedError(f"{_line(text.partition(_DEBUG)[0])}. {OTHER_NAME}")
@@ -145,25 +146,25 @@ def meaning_of(error: Exception, dialect: Dialect) -> Exception:
     if isinstance(error, FileNotFoundError):
         return MissingError("404")
     if type(error).__module__.startswith("obstore") or isinstance(error, OSError):
-        return TryAgainError(f"no answer: {_network_error(text)}")
+        return TryAgainError(f"no response: {_network_error(text)}")
     return error
 
 
 def num_attempts(error: Exception) -> int:
-    """Return how often obstore sent a request that failed."""
+    """Return the number of times that obstore sent a failed request."""
     match = _RETRIES.search(str(error))
     return int(match[1]) + 1 if match else 1
 
 
-def _parse_answer(status: int, body: str) -> _Answer:
+def _parse_response(status: int, body: str) -> _Response:
     code, message = _CODE.search(body), _MESSAGE.search(body)
     if code is not None:
-        return _Answer(status, code[1], _line(message[1]) if message else "")
+        return _Response(status, code[1], _line(message[1]) if message else "")
     try:
         error = json.loads(body).get("error", {})
-        return _Answer(status, "", _line(str(error.get("message", ""))))
+        return _Response(status, "", _line(str(error.get("message", ""))))
     except (ValueError, AttributeError, RecursionError):
-        return _Answer(status, "", "" if "<" in body else _line(body))
+        return _Response(status, "", "" if "<" in body else _line(body))
 
 
 def _line(text: str) -> str:
@@ -173,19 +174,19 @@ def _line(text: str) -> str:
     )
 
 
-def _meaning_of_answer(answer: _Answer, text: str, dialect: Dialect) -> Exception:
-    status, code = answer.status, answer.code
+def _classify_response(response: _Response, text: str, dialect: Dialect) -> Exception:
+    status, code = response.status, response.code
     if status == 404 or code in dialect.no_bucket:
-        if code in dialect.no_bucket or "bucket does not exist" in answer.message.lower():
+        if code in dialect.no_bucket or "bucket does not exist" in response.message.lower():
             return RefusedError(
-                f"{answer}: {dialect.remedies.get(code) or dialect.remedies['404']}"
+                f"{response}: {dialect.remedies.get(code) or dialect.remedies['404']}"
             )
-        return MissingError(str(answer))
+        return MissingError(str(response))
     if status in _LATER or code in dialect.later or (status >= 500 and status != 501):
         return TryAgainError(f"{status} {code}".strip())
     is_named = code in dialect.remedies
     if (status == 412 and not is_named) or (status == 409 and code in dialect.taken):
-        return NameTakenError(str(answer))
+        return NameTakenError(str(response))
     if status == 409 and dialect.conflicts_pass and not is_named:
         return TryAgainError(f"{status} {code}".strip())
     if status == 416:
@@ -196,11 +197,11 @@ def _meaning_of_answer(answer: _Answer, text: str, dialect: Dialect) -> Exceptio
         remedy = f"the bucket is in {region[1]}: {remedy}"
     if 300 <= status < 400:
         remedy = f"the service redirects requests: {_elsewhere(dialect)}"
-    refusal = f"{answer}: {remedy}"
-    is_mute = status == 400 and not (code or answer.message)  # an answer to HEAD has no code
-    if status == 401 or code in dialect.not_accepted or (is_mute and dialect.not_accepted):
+    refusal = f"{response}: {remedy}"
+    is_bare = status == 400 and not (code or response.message)  # responses to HEAD have no code
+    if status == 401 or code in dialect.not_accepted or (is_bare and dialect.not_accepted):
         return NotAcceptedError(refusal)
-    return NotImplementedAnswerError(refusal) if status == 501 else RefusedError(refusal)
+    return NotImplementedResponseError(refusal) if status == 501 else RefusedError(refusal)
 
 
 def _elsewhere(dialect: Dialect) -> str:
@@ -208,7 +209,7 @@ def _elsewhere(dialect: Dialect) -> str:
 
 
 def _network_error(text: str) -> str:
-    """Return why no answer came, without the URL."""
+    """Return why no response came, without the URL."""
     reason = _REASON.search(text)
     if reason is not None:
         return reason[1]
