@@ -159,6 +159,7 @@ bench: install java servers  ## ratios of speed against pylance and parquet, in 
 
 bench-rivals: install java $(RIVALS_INSTALLED)  ## the same against Delta and Iceberg, on the PySpark that they have
 	$(BIN)/python -m benchmarks.rivals --rivals-python $(RIVALS)/bin/python $(RIVALS_ARGUMENTS)
+	$(RIVALS)/bin/python -m benchmarks.feed_in_spark
 
 $(RIVALS_INSTALLED):
 	$(call environment,$(RIVALS),-e '.[dev]' 'pyspark>=4.1$(comma)<4.2')

@@ -124,6 +124,11 @@ def _names(count: int, random: Random) -> pa.Array:
     return _letters(np.full(count, 12), random)
 
 
+def _running_sums(count: int, random: Random) -> pa.Array:
+    """Doubles of similar size, which pylance packs in the bits below their common ones."""
+    return pa.array(np.cumsum(random.standard_normal(count)))
+
+
 def _structs(count: int, random: Random) -> pa.Array:
     parts = [_integers(count, random), pa.array(random.random(count)), _codes(count, random)]
     return pa.StructArray.from_arrays(parts, ["a", "b", "c"], mask=pa.array(parts[1].is_null()))
@@ -155,6 +160,7 @@ KINDS: Final = {
             "int32", "flat", lambda n, r: pa.array(r.integers(-(2**31), 2**31, n, np.int32))
         ),
         ColumnKind("float64", "flat", lambda n, r: pa.array(r.standard_normal(n))),
+        ColumnKind("running sums", "bit-packed", _running_sums),
         ColumnKind("float32", "flat", lambda n, r: pa.array(r.standard_normal(n, np.float32))),
         ColumnKind("nullable int64", "flat", _nullable),
         ColumnKind(
