@@ -179,6 +179,21 @@ class Member:
         """
         return self.group.put(self, manifests, base_uri, item)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what another process gets: tasks read the table, and publish nothing."""
+        return _MemberElsewhere, (self.name,)
+
+
+@dataclass(frozen=True)
+class _MemberElsewhere:
+    """A member in a process that does not have its group."""
+
+    name: str
+
+    def put_if_not_exists(self, *_: object) -> bool:
+        """Refuse: a version of one table alone would be half a batch."""
+        raise AssertionError(f"the commit of {self.name!r} belongs to the process of its group")
+
 
 @dataclass(eq=False)
 class _WaitingMember:

@@ -1,9 +1,11 @@
 """Several tables are committed together: all of them, or none."""
 
+import pickle
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.commit.commit_groups import Member, run_together
+from lance_stream.commit.commit_groups import CommitGroup, Member, run_together
 from lance_stream.commit.external_log import ExternalLog
 from lance_stream.commit.manifest_stores import retrying
 from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
@@ -22,13 +24,16 @@ from lance_stream.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
+from lance_stream.snapshot import opening
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.objects.object_requests import RequestPolicy
+from lance_stream.upsert.incoming import UpsertRules
 from tests.commit.group_places import SCHEMA, GroupPlace, Prepare, in_sqlite
 from tests.contracts.watched_stores import WatchedManifests, WatchedStore
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.moto import KEY_ID, SECRET, DynamoTable
 from tests.servers.store_faults import CutAfter, CutBefore, Forge
+from tests.upsert.large.running_parts import upsert_by_parts
 
 
 @pytest.fixture
@@ -104,6 +109,29 @@ def test_tables_without_rows_are_left_out(place: GroupPlace) -> None:
     outcomes = place.commit(0, only={"lines": 0})
     assert [outcomes[name].is_new for name in place.uris] == [True, False]
     assert place.batches() == [[0], []]
+
+
+def test_tasks_of_a_member_read_its_table(place: GroupPlace) -> None:
+    """On a cluster, tasks get the table of a large upsert, but not the lock of its group."""
+    place.commit(0)
+
+    def upsert_rows(name: str, member: Member) -> TableVersion:
+        table = opening.open_newest(place.uris[name], storage_options=place.options)
+        rows = pa.table({"batch": [0, 1, 2], "name": ["new"] * 3}, SCHEMA)
+        joined = replace(table, log=member.join(table.log))
+        return upsert_by_parts(joined, rows, UpsertRules(("batch",))).table
+
+    run_together({name: partial(upsert_rows, name) for name in place.uris})
+    assert place.batches() == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_copies_of_a_member_publish_nothing(place: GroupPlace) -> None:
+    """A version that a task published alone would be half a batch."""
+    (member,) = CommitGroup(["orders"]).members.values()
+    log: Any = lance_stream.open_dataset(place.uris["orders"], None, place.options).table.log
+    copy = pickle.loads(pickle.dumps(log.published_by(member)))
+    with pytest.raises(AssertionError, match="'orders' belongs to the process of its group"):
+        copy.publisher.put_if_not_exists(log.manifests, log.base_uri, None)
 
 
 def test_tables_are_created_together(tmp_path: Path) -> None:
