@@ -50,9 +50,11 @@ from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.change_feeds import check_has_changes
 from lance_stream.upsert.change_rules import check_has_sequence, history_schema
 from lance_stream.upsert.histories.shadowed_events import check_has_history, check_history_names
+from lance_stream.upsert.incoming import END_AT, START_AT
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.columns.fit_columns import fit_columns
+from lance_stream.verbs.columns.widen_columns import widen_columns
 from lance_stream.verbs.create import check_column_types, plan_table
 from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.write.casting import check_castable
@@ -122,6 +124,11 @@ class Batch:
             return self._create_for_rows(incoming)
         if arguments.keeps_history:
             check_has_history(table.arrow_schema)
+            if "widen_types" in arguments.schema_evolution:
+                sequence = self._sequence_type()
+                bounds = pa.schema([(START_AT, sequence), (END_AT, sequence)])
+                # A type that does not fit is refused later, under the name of the user's column.
+                table = widen_columns(table, bounds, may_have_new=True)
         adds_columns = "add_columns" in arguments.schema_evolution
         if arguments.mode == "scd1" and not adds_columns:
             check_has_sequence(table.arrow_schema, incoming)
@@ -213,9 +220,7 @@ class Batch:
         # As it is stored: extension types by their storage.
         check_castable(incoming, to_arrow(from_arrow(schema)))
         if arguments.keeps_history:  # in which a key has several rows
-            ordering = [field for field in self.df.schema if field.name == arguments.sequence_by]
-            sequence = stored_schema(StructType(ordering).toNullable()).field(0).type
-            schema = history_schema(schema, sequence)
+            schema = history_schema(schema, self._sequence_type())
         return plan_table(
             arguments.uri,
             schema,
@@ -225,6 +230,12 @@ class Batch:
             config=arguments.config,
             storage_options=arguments.storage_options,
         )
+
+    def _sequence_type(self) -> pa.DataType:
+        """Return the type of the sequence, in which a history stores starts and ends."""
+        by = self.arguments.sequence_by
+        ordering = [field for field in self.df.schema.toNullable() if field.name == by]
+        return stored_schema(StructType(ordering)).field(0).type
 
 
 def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:

@@ -189,6 +189,17 @@ def test_new_columns_are_added_to_a_history(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.spark
+def test_wider_sequences_widen_starts_and_ends(spark: Any, uri: str) -> None:
+    """No column of the batch has their names, and the stream would stop although it may widen."""
+    sink = sink_of(uri, schema_evolution="widen_types")
+    for batch_id, (kind, seq) in enumerate([("int", 1), ("int", 2), ("long", 2**40)]):
+        changes = spark.createDataFrame([(1, "Ulm", "x" * seq.bit_length(), seq, "u")], COLUMNS)
+        sink(changes.withColumn("seq", changes["seq"].cast(kind)), batch_id)
+    rows = model.states(rows_of(uri))
+    assert [(row.start, row.end) for row in rows] == [(1, 2), (2, 2**40), (2**40, None)]
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("select", "message"),
     [
