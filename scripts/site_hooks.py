@@ -3,6 +3,7 @@
 - SECURITY.md, CONTRIBUTING.md and CHANGELOG.md, which lie above docs/, become pages of it.
 - `examples.md` shows the programs of examples/; `decisions.md` and `measurements.md` list the
   records in these folders.
+- `<!-- program of the README -->` becomes the first program of README.md and its output.
 - A line `<!-- table: errors -->` becomes a table made from the code (scripts/reference_tables.py).
 - Links that are right in the repository lead to the right page of the site.
 """
@@ -12,6 +13,7 @@ import importlib.util
 import posixpath
 import re
 import sys
+import textwrap
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +29,7 @@ RECORDS = {
     "measurements": "Each record states its date and its command. Compare only figures of one run.",
 }
 TABLE = re.compile(r"^<!-- table: ([\w ]+) -->$", re.MULTILINE)
+PROGRAM = "<!-- program of the README -->"
 LINK = re.compile(r"(\]\()(?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -48,6 +51,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Insert tables made from the code, and make links of the repository links of the site."""
     markdown = TABLE.sub(lambda found: _tables().TABLES[found[1]](), markdown)
+    if PROGRAM in markdown:
+        markdown = markdown.replace(PROGRAM, first_program())
     is_above = page.file.src_uri in ABOVE
     here = posixpath.dirname(page.file.src_uri)
 
@@ -90,6 +95,20 @@ def _tables() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def first_program() -> str:
+    """Return the first program of the README and its output, in two tabs."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    tabs = []
+    for title, block in (
+        ("first.py", r"^```python\n.*?^```$"),
+        ("its output", r"^```\n\+-.*?^```$"),
+    ):
+        found = re.search(block, readme, re.MULTILINE | re.DOTALL)
+        assert found is not None, f"README.md has no {title}"
+        tabs.append(f'=== "{title}"\n\n{textwrap.indent(found[0], " " * 4)}\n')
+    return "\n".join(tabs)
 
 
 def examples() -> str:
