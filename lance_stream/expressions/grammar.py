@@ -1,4 +1,6 @@
-"""Parses SQL expressions by Spark's grammar. From the weakest operator to the strongest.
+"""Parses SQL expressions by Spark's grammar.
+
+Operators, from the weakest to the strongest:
 
     OR
     AND
@@ -10,11 +12,12 @@
     -a  +a
     a::type   a[b]   a.b              -1::type is (-1)::type
 
-The order of operators, the names of types and the escapes of strings (`tokens`) are our own tables,
-not those of a parser library: a release that parsed a text differently would delete other rows.
+The precedence of operators, the names of types and the escapes of strings (`tokens`) are our own
+tables, not those of a parser library: if a new release parsed a text differently, other rows would
+be deleted.
 
 Source:  `booleanExpression`, `valueExpression` and `primaryExpression` in Spark's SqlBaseParser.g4.
-Differs: It lacks what has no rule: queries, CASE, intervals, lambdas, bitwise operators.
+Differs: Queries, CASE, intervals, lambdas and bitwise operators are missing: they have no rule.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +55,7 @@ class Tree(NamedTuple):
     Attributes:
         node: Its root.
         columns: The columns that it names, in the order of the text.
-        clocks: Where it asks for the current date or time: the function, start and stop.
+        clocks: The calls that return the current date or time: function, start and stop.
     """
 
     node: Node
@@ -64,7 +67,7 @@ def parse_tree(text: str) -> Tree:
     """Return the tree of a SQL expression.
 
     Raises:
-        InvalidInputError: It is not one expression, or uses syntax that is not supported.
+        InvalidInputError: The text is not one expression, or uses unsupported syntax.
     """
     if len(text) > MAX_CHARACTERS:
         raise InvalidInputError(
@@ -105,8 +108,8 @@ TYPES: Final[Mapping[str, pa.DataType]] = {
     "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
     "TIMESTAMP_NTZ": pa.timestamp("us"),
 }
-"""The types that a cast may name, besides decimals. Spark lacks some of them: unsigned integers,
-TEXT and TIMESTAMPTZ."""
+"""The types that a cast can name, in addition to decimals. Spark lacks some of them: unsigned
+integers, TEXT and TIMESTAMPTZ."""
 
 _DECIMALS: Final = frozenset({"DECIMAL", "DEC", "NUMERIC"})
 
@@ -144,7 +147,7 @@ _RESERVED: Final = frozenset(
         *("EXISTS", "FROM", "WHERE", "UNION", "INTERVAL", "DISTINCT"),
     ]
 )
-"""Words that are columns in backticks only."""
+"""Words that name columns only in backticks."""
 
 _LITERALS_OF_TYPE: Final = ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMPTZ")
 
@@ -187,7 +190,7 @@ class _Parser:
     def _is_word(self, *words: str) -> bool:
         """Return whether the next tokens are these keywords or symbols."""
         for position, word in enumerate(words, self._next):
-            token = self._tokens[position]  # the last token is not a word, so this one exists
+            token = self._tokens[position]  # exists, since the last token is not a word
             if token.kind not in (Kind.NAME, Kind.SYMBOL) or token.text.upper() != word:
                 return False
         return True
@@ -209,16 +212,16 @@ class _Parser:
         if missing is not None and before is not None:
             problem = f"{missing!r} is missing after {context!r}, at character {before.stop}"
         elif token.kind is Kind.END and before is not None:
-            problem = f"something is missing at {context!r}, at character {before.stop}"
+            problem = f"the expression is incomplete after {context!r}, at character {before.stop}"
         else:
             word = self._text[token.start : token.stop]
-            problem = f"{word!r} is not expected there, at character {token.start + 1}"
+            problem = f"unexpected {word!r} at character {token.start + 1}"
         return InvalidInputError(f"{self._text!r:.2000} is not a SQL expression: {problem}")
 
     def _unsupported(self, what: str) -> InvalidInputError:
         return InvalidInputError(
             f"{what} is not supported, at character {self._token.start + 1} of "
-            f"{self._text!r:.2000}. docs/reference/expressions.md lists what is supported"
+            f"{self._text!r:.2000}. docs/reference/expressions.md lists the supported syntax"
         )
 
     def _node(self, start: int, node: NodeT) -> NodeT:
@@ -362,7 +365,7 @@ class _Parser:
         if token.kind is Kind.NUMBER:
             self._advance()
             return self._number(token)
-        if self._accept("-"):  # of a number, whose sign binds more strongly than ::
+        if self._accept("-"):  # the sign of a number binds more strongly than ::
             return self._node(start, nodes.Negative(self._number(self._advance())))
         if token.kind is Kind.QUOTED_NAME:
             return self._column()

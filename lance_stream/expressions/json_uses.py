@@ -1,11 +1,11 @@
 """JSON columns in expressions: the operations that they support.
 
-The table stores JSON in binary, and an expression is evaluated on what the table stores. Users see
-JSON as text, but bytes are never a right answer, so only what does not depend on them is allowed:
+The table stores JSON in binary, and expressions are evaluated on the stored values. Users see JSON
+as text, so a result that depends on the bytes would be wrong. Only these operations are allowed:
 
     get_json_object(j, '$.a.b[0]')          the text of a part, by its path
     j IS NULL    j IS NOT NULL    isnull(j)    isnotnull(j)    size(list_of_json)
-    s.number     items[0].number  map_of_json['k'] IS NULL     other parts next to JSON
+    s.number     items[0].number  map_of_json['k'] IS NULL     other fields next to JSON
 """
 
 from typing import Final
@@ -28,13 +28,13 @@ def check_json_uses(node: Node, schema: pa.Schema, no_rows: pa.RecordBatch) -> N
     """Raise if an expression uses JSON as bytes, or bytes as JSON.
 
     Args:
-        node: The expression; its names are spelled as the columns' are.
+        node: The expression, with the columns' spelling of their names.
         schema: The columns as they are stored.
-        no_rows: A batch without rows that has the columns of the expression.
+        no_rows: A batch without rows, with the columns of the expression.
 
     Raises:
-        InvalidInputError: It uses the value of a JSON column, or of a column that has JSON in it,
-            other than by `get_json_object`, or extracts JSON from other bytes.
+        InvalidInputError: It uses the value of a JSON column, or of a column that contains JSON,
+            other than with `get_json_object`, or extracts JSON from other bytes.
     """
     for call in node.find_all(nodes.Call):
         if call.name == EXTRACTS:
@@ -46,11 +46,11 @@ def check_json_uses(node: Node, schema: pa.Schema, no_rows: pa.RecordBatch) -> N
         field = _field_of(part, schema)
         if field is None or not has_json(field) or _is_allowed(part, parent, field):
             continue
-        what = "is JSON" if is_json(field) else "has JSON in it"
+        what = "is JSON" if is_json(field) else "contains JSON"
         raise InvalidInputError(
             f"{source_of(node)[:200]!r} uses {source_of(part)[:200]!r}, which {what}: the table "
-            "stores binary JSON, so an expression can test it by IS NULL and IS NOT NULL, and "
-            f"extract a JSON column's parts by {EXTRACTS}(column, '$.name[0]'), as text"
+            "stores binary JSON, so an expression can only test it with IS NULL and IS NOT NULL, "
+            f"or extract parts of a JSON column as text with {EXTRACTS}(column, '$.name[0]')"
         )
 
 
@@ -64,7 +64,7 @@ def _check_extraction(call: nodes.Call, schema: pa.Schema, no_rows: pa.RecordBat
 
 
 def _field_of(node: Node, schema: pa.Schema) -> pa.Field | None:
-    """Return the column, or the part of one, that a node names; None if it names nothing."""
+    """Return the column or nested field that a node names; None if it names none."""
     if isinstance(node, nodes.Column):
         return schema.field(node.name)
     if isinstance(node, nodes.Call):
@@ -84,7 +84,7 @@ def _field_of(node: Node, schema: pa.Schema) -> pa.Field | None:
 
 
 def _part_of(arrow: pa.DataType, name: str) -> pa.Field | None:
-    """Return the part of a struct with a name; in another case if only one part matches."""
+    """Return the field of a struct with a name; case does not matter if only one field matches."""
     parts = list(arrow) if pa.types.is_struct(arrow) else []
     by_name = {part.name: part for part in parts}
     spelled = spelled_name(name, by_name)
@@ -92,7 +92,7 @@ def _part_of(arrow: pa.DataType, name: str) -> pa.Field | None:
 
 
 def _is_allowed(node: Node, parent: Node | None, field: pa.Field) -> bool:
-    """Return whether the node above does not use the bytes, or is a node to check itself."""
+    """Return whether the parent does not use the bytes, or is itself checked."""
     if isinstance(parent, nodes.Is):
         return isinstance(parent.constant, nodes.Null)
     if isinstance(parent, nodes.Call):

@@ -1,4 +1,4 @@
-"""The tree of a SQL expression: one class for each kind of node.
+"""The tree of a SQL expression: one class per kind of node.
 
     a + 1 > 2 AND lower(s) LIKE 'x%'
 
@@ -10,7 +10,7 @@
             Call lower  Column s
             Literal x%
 
-`grammar` builds trees, `rules` evaluates them. A node knows its part of the text, for messages.
+`grammar` builds trees, `rules` evaluates them. A node stores its part of the text, for messages.
 """
 
 from collections.abc import Iterator
@@ -32,13 +32,13 @@ class Node:
     """A node.
 
     Attributes:
-        source: The expression's text, and where the node starts and stops in it.
+        source: The expression's text, and the start and stop of the node in it.
     """
 
     source: tuple[str, int, int] = field(default=("", 0, 0), init=False, repr=False)
 
     def children(self) -> Iterator["Node"]:
-        """Yield the nodes directly below, in the order of the text."""
+        """Yield the child nodes, in the order of the text."""
         for part in vars(self).values():
             if isinstance(part, Node):
                 yield part
@@ -54,7 +54,7 @@ class Node:
             pending += reversed(list(node.children()))
 
     def find_all(self, *kinds: type[NodeT]) -> Iterator[NodeT]:
-        """Yield those nodes among `walk` that are of some kinds."""
+        """Yield the nodes of `walk` that are of some kinds."""
         return (node for node in self.walk() if isinstance(node, kinds))
 
 
@@ -63,7 +63,7 @@ class Node:
 
 @dataclass(eq=False)
 class Column(Node):
-    """A column by its name."""
+    """A column, by name."""
 
     name: str
 
@@ -75,7 +75,7 @@ class Literal(Node):
     Attributes:
         text: The string's value, or the number's digits.
         is_string: Whether it is a string.
-        is_decimal: Whether a number's suffix says that it is a decimal.
+        is_decimal: Whether a number has the suffix of a decimal.
     """
 
     text: str
@@ -85,7 +85,7 @@ class Literal(Node):
 
 @dataclass(eq=False)
 class Bytes(Node):
-    """A binary literal; its hexadecimal digits."""
+    """A binary literal, as hexadecimal digits."""
 
     digits: str
 
@@ -126,7 +126,7 @@ class Not(Unary):
 
 @dataclass(eq=False)
 class FieldAccess(Unary):
-    """a.b: a part of a struct, by its name."""
+    """a.b: a field of a struct, by name."""
 
     name: str
 
@@ -152,7 +152,7 @@ class Cast(Unary):
 
 
 class TryCast(Cast):
-    """A cast that gives null where a value does not fit."""
+    """A cast that returns null for a value that does not fit."""
 
 
 @dataclass(eq=False)
@@ -175,9 +175,9 @@ class In(Unary):
     """a IN (b, c).
 
     Attributes:
-        members: What is listed.
+        members: The members of the list.
         constants: By the type of the operand, the constants of exactly that type, and all other
-            members. They are evaluated for the first batch, in any thread.
+            members. They are computed for the first batch, by any thread.
     """
 
     members: list[Node]
@@ -203,7 +203,7 @@ class ILike(Pattern):
 
 @dataclass(eq=False)
 class Escape(Node):
-    """a LIKE b ESCAPE c; the character is a backslash where there is no ESCAPE."""
+    """a LIKE b ESCAPE c; without ESCAPE, the character is a backslash."""
 
     operand: Pattern
     character: str
@@ -226,7 +226,7 @@ class Or(Binary):
 
 
 class Comparison(Binary):
-    """A comparison that has an order."""
+    """A comparison by order."""
 
 
 class Equal(Comparison):
@@ -258,7 +258,7 @@ class NullSafeEqual(Binary):
 
 
 class Arithmetic(Binary):
-    """A calculation with two numbers."""
+    """An arithmetic operator with two numbers."""
 
 
 class Add(Arithmetic):
@@ -294,9 +294,9 @@ class Call(Node):
     """A function.
 
     Attributes:
-        name: Its name, in lower case.
-        arguments: Its arguments.
-        has_from: Whether they are written as in trim(a FROM b).
+        name: The name, in lower case.
+        arguments: The arguments.
+        has_from: Whether they are written with FROM, as in trim(a FROM b).
     """
 
     name: str
@@ -321,22 +321,22 @@ def refuse(
     Args:
         node: The node; the message begins with its part of the text.
         problem: The rest of the sentence.
-        remedy: What the user can do.
+        remedy: The remedy.
     """
     advice = "" if remedy is None else f"; {remedy}"
     return InvalidInputError(
         f"{source_of(node)[:200]!r} {problem}{advice}. "
-        "docs/reference/expressions.md lists what is supported"
+        "docs/reference/expressions.md lists the supported syntax"
     )
 
 
 def failure(problem: str) -> pa.ArrowInvalid:
-    """Return the error for a row's value; AND, OR and coalesce may not need that value."""
+    """Return the error for the value of a row, which AND, OR and coalesce may not need."""
     return pa.ArrowInvalid(problem)
 
 
 def operands_of(node: And | Or) -> list[Node]:
-    """Return the operands of a chain of one connective, however long, without recursion."""
+    """Return the operands of a chain of one connective of any length, without recursion."""
     operands: list[Node] = []
     pending: list[Node] = [node]
     while pending:
@@ -360,7 +360,7 @@ def path_of(node: Node) -> tuple[str, ...]:
 
 
 def is_path(node: Node) -> bool:
-    """Return whether a node is a column, or a part of a struct that names alone lead to."""
+    """Return whether a node is a column, or a struct field that is reached by names alone."""
     while isinstance(node, FieldAccess):
         node = node.operand
     return isinstance(node, Column)

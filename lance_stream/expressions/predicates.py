@@ -1,22 +1,22 @@
 r"""SQL expressions over a table's columns: parsed, checked and evaluated on Arrow batches.
 
-They mean what they mean in Spark SQL with its default settings and the session time zone UTC, with
-SQL's nulls (a comparison with null is null, and a row is selected only if its predicate is true):
+They have the meaning of Spark SQL with default settings and the session time zone UTC, with SQL's
+nulls (a comparison with null is null, and a row is selected only if its predicate is true):
 
     a = 1   a <=> 1   a < 1 ...           comparison
-    AND   OR   NOT                        Kleene's three values
+    AND   OR   NOT                        three-valued logic
     a IN (1, 2)   a BETWEEN 1 AND 2       and their NOT
-    a LIKE 'x%'   a ILIKE 'X%'   a RLIKE  `_`, `%`; escaped by a backslash, or as ESCAPE says
+    a LIKE 'x%'   a ILIKE 'X%'   a RLIKE  `_`, `%`; escaped by a backslash or the ESCAPE character
     a IS NULL   a IS TRUE                 and their NOT; a IS DISTINCT FROM b
     a + b   -a   a / b   a % b   a DIV b  dividing by zero is an error
     CAST(a AS bigint)   a::bigint         a value that does not fit is an error
     1   1.5   1e3   'it\'s'   "text"   X'00ff'   TRUE   NULL   DATE '2024-02-29'
-    TIMESTAMP '2024-02-29 12:00:00+01:00' without an offset it is in UTC
-    name   `a name`   a.b   a[0]          columns, and parts of structs, lists and maps
+    TIMESTAMP '2024-02-29 12:00:00+01:00' without an offset, it is in UTC
+    name   `a name`   a.b   a[0]          columns, struct fields, list items and map values
     lower(a)   coalesce(a, b) ...         functions: see `functions`
 
-Everything else is refused by name. docs/reference/expressions.md has what differs from Spark and
-from the reference; decision 001 has the reasons.
+Everything else is refused, with an error that names it. docs/reference/expressions.md lists the
+differences from Spark and pylance; decision 001 has the reasons.
 
 The parser is imported with the first expression: reading a table without a filter does not need it.
 """
@@ -38,11 +38,11 @@ class Expression:
     """A parsed SQL expression.
 
     Attributes:
-        text: As the user wrote it; sent to workers and stored in transactions.
-        node: Its tree; see `nodes`.
-        paths: The columns it names, each as the names from the top-level column down.
-        columns_in_text: Where it names them: path, start and stop.
-        clocks_in_text: Where it asks for the current time: the function, start and stop.
+        text: The user's text, which is sent to workers and stored in transactions.
+        node: The tree; see `nodes`.
+        paths: The columns that it names, as names from the top-level column down.
+        columns_in_text: The positions of these names: path, start and stop.
+        clocks_in_text: The calls that return the current time: function, start and stop.
     """
 
     text: str
@@ -53,7 +53,7 @@ class Expression:
 
     @property
     def columns(self) -> list[str]:
-        """The columns it names, quoted as `schema.projections.project` understands them."""
+        """The columns that it names, quoted for `schema.projections.project`."""
         return [quote_path(path) for path in self.paths]
 
 
@@ -61,13 +61,13 @@ def parse_expression(text: str) -> Expression:
     """Parse a SQL expression. Recent results are cached.
 
     Raises:
-        InvalidInputError: It is not one expression, or has an unsupported part; the message names
-            the part.
+        InvalidInputError: The text is not one expression, or has an unsupported part, which the
+            message names.
     """
     if not isinstance(text, str) or not text.strip():
         raise InvalidInputError(
-            "a condition or value is the text of a SQL expression, such as 'id > 5', 'price * 2' "
-            f"or 'NULL', not {text!r:.200}"
+            "a condition or value must be the text of a SQL expression, such as 'id > 5', "
+            f"'price * 2' or 'NULL', not {text!r:.200}"
         )
     return _parse(text)
 
@@ -88,18 +88,18 @@ def parse_predicate(text: str, schema: pa.Schema, *, exact: bool = False) -> Exp
 
     Args:
         text: The expression.
-        schema: The columns that it may name, including system columns if available.
-        exact: Whether the text itself is evaluated later: it must spell names as the columns do,
-            and not ask for the current time.
+        schema: The available columns, including system columns.
+        exact: Whether the unchanged text is evaluated later: it must use the columns' spelling of
+            names, and must not call a function of the current time.
 
     Returns:
-        The expression with the columns' own spelling of their names, and a literal for the current
-        time: its text may differ.
+        The expression with the columns' spelling of names, and a literal for the current time, so
+        its text may differ.
 
     Raises:
-        InvalidInputError: It does not parse, its types do not match, it uses the value of a JSON
-            column, or it is not boolean.
-        NotFoundError: It names a column that does not exist.
+        InvalidInputError: The text does not parse, its types do not match, it uses the value of a
+            JSON column, or it is not boolean.
+        NotFoundError: The expression names a column that does not exist.
     """
     expression = parse_expression(text) if exact else bind(text, schema)
     evaluate_predicate(expression, _checked_columns(expression, schema))
@@ -107,14 +107,14 @@ def parse_predicate(text: str, schema: pa.Schema, *, exact: bool = False) -> Exp
 
 
 def parse_value(text: str, schema: pa.Schema) -> Expression:
-    """Parse a SQL expression for a value, and check it as `parse_predicate` does a condition."""
+    """Parse a SQL expression for a value, and check it like `parse_predicate`."""
     expression = bind(text, schema)
     evaluate(expression, _checked_columns(expression, schema))
     return expression
 
 
 def _checked_columns(expression: Expression, schema: pa.Schema) -> pa.RecordBatch:
-    """Check the columns of an expression, and return them without rows."""
+    """Check the columns of an expression, and return a batch of them without rows."""
     from lance_stream.expressions.evaluation.rules import field_at
     from lance_stream.expressions.json_uses import check_json_uses
 
@@ -131,11 +131,11 @@ def _checked_columns(expression: Expression, schema: pa.Schema) -> pa.RecordBatc
 def bind(text: str, schema: pa.Schema) -> Expression:
     """Parse an expression, resolve its names, and fix the current time.
 
-    A name that no column has is that of the one column whose name differs in case only. Names that
-    no column has in any case are left as they are.
+    If no column has exactly the name, case is ignored. Names of columns that do not exist are not
+    changed.
 
     Raises:
-        InvalidInputError: It does not parse, or a name may mean several columns.
+        InvalidInputError: The text does not parse, or a name is ambiguous.
     """
     expression = parse_expression(text)
     spelled = {path: _spelled(path, schema) for path in expression.paths}
@@ -190,19 +190,19 @@ def _now(name: str, now: datetime) -> str:
 
 
 def columns_of(text: str) -> list[str]:
-    """Return the columns that a SQL expression names, as `project` understands them.
+    """Return the columns that a SQL expression names, quoted for `project`.
 
     Raises:
-        InvalidInputError: It does not parse.
+        InvalidInputError: The text does not parse.
     """
     return parse_expression(text).columns
 
 
 def evaluate_predicate(predicate: Expression, batch: pa.RecordBatch) -> pa.BooleanArray:
-    """Return for each row of a batch whether a predicate is true, false or null.
+    """Return whether a predicate is true, false or null for each row of a batch.
 
     Args:
-        predicate: Parsed; the batch has the columns it names.
+        predicate: The predicate; the batch has its columns.
         batch: The rows.
 
     Returns:
@@ -217,7 +217,7 @@ def evaluate_predicate(predicate: Expression, batch: pa.RecordBatch) -> pa.Boole
         return pa.nulls(batch.num_rows, pa.bool_())
     if not pa.types.is_boolean(result.type):
         raise InvalidInputError(
-            f"a filter must be true or false for each row, but {predicate.text!r} is {result.type}"
+            f"a condition must be boolean, but {predicate.text!r} has the type {result.type}"
         )
     return result
 

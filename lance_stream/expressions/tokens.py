@@ -1,15 +1,15 @@
-r"""Splits the text of a SQL expression into tokens, by Spark's rules.
+r"""Splits a SQL expression into tokens by Spark's rules.
 
     'it\'s'  'it''s'  "text"      strings: backslash escapes, doubled quotes; r'\d' has no escapes
     X'00ff'                      bytes
     1  1.5  1e3  1L  1.5D        numbers; the suffixes L, S, Y, D, F and BD are Spark's
-    name  `a name`               names; a backtick in one is doubled
+    name  `a name`               names; a backtick in a name is doubled
     -- to the end  /* ... */     comments
 
 Text in double quotes is a string, as in Spark by default, and never a column.
 
 Source:  Spark's SqlBaseLexer.g4, and `unescapeSQLString` of its SparkParserUtils.
-Differs: A name that starts with a digit needs backticks. Strings side by side are not joined.
+Differs: A name that starts with a digit needs backticks. Adjacent strings are not concatenated.
 """
 
 import re
@@ -20,7 +20,7 @@ from lance_stream.errors import InvalidInputError
 
 
 class Kind(Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     NAME = "name"
     QUOTED_NAME = "quoted name"
@@ -35,9 +35,9 @@ class Token(NamedTuple):
     """One token.
 
     Attributes:
-        kind: What it is.
-        text: A name, a symbol or a number as written; the value of a string; digits of bytes.
-        start: Its first character's position.
+        kind: The kind.
+        text: A name, a symbol or a number as written; the value of a string; the digits of bytes.
+        start: The position of its first character.
         stop: One past its last.
     """
 
@@ -71,7 +71,7 @@ _KINDS: Final = {
 
 
 def split_tokens(text: str) -> list[Token]:
-    """Return the tokens of an expression, with one of `Kind.END` at its end.
+    """Return the tokens of an expression; the last one is of `Kind.END`.
 
     Raises:
         InvalidInputError: A character belongs to no token, or a quote or comment is not closed.
@@ -101,14 +101,14 @@ def split_tokens(text: str) -> list[Token]:
 
 def _unreadable(text: str, position: int) -> InvalidInputError:
     if text[position] in "'\"`" or text.startswith("/*", position):
-        why = "a quote or comment is not closed"
+        problem = "a quote or comment is not closed"
     else:
         word = re.match(r"\w+|.", text[position:], re.DOTALL)
-        why = f"{word.group() if word else ''!r} is not expected there"
+        problem = f"unexpected {word.group() if word else ''!r}"
         if text[position].isdigit():
-            why += " (a name that starts with a digit is in backticks)"
+            problem += " (a name that starts with a digit needs backticks)"
     return InvalidInputError(
-        f"{text!r} is not a SQL expression: {why}, at character {position + 1}"
+        f"{text!r} is not a SQL expression: {problem} at character {position + 1}"
     )
 
 
@@ -131,7 +131,7 @@ _LETTERS: Final = {
 
 
 def _unescaped(word: str) -> str:
-    """Return the value of a string as written, with its quotes."""
+    """Return the value of a string literal."""
     quote, inner = word[0], word[1:-1]
     if "\\" not in inner and quote not in inner:
         return inner
@@ -146,7 +146,7 @@ def _unescaped(word: str) -> str:
             return _character(int(code, 16), word)
         return quote if match.group() == quote * 2 else match.group()
 
-    # UTF-16 surrogates in two escapes are one character
+    # Two escapes with a pair of UTF-16 surrogates are one character.
     return _ESCAPE.sub(replace, inner).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -70,7 +70,7 @@ STORED = to_arrow(
 def test_values_of_json_are_refused_by_name(text: str, part: str) -> None:
     """An expression would see binary JSON, and its text or length is never what was meant."""
     for parse in (parse_predicate, parse_value):
-        with pytest.raises(InvalidInputError, match="can test it by IS NULL") as caught:
+        with pytest.raises(InvalidInputError, match="can only test it with IS NULL") as caught:
             parse(text, STORED)
         assert f"uses {part!r}, which " in str(caught.value)
 

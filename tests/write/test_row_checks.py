@@ -199,7 +199,7 @@ def test_invalid_conditions_are_refused(expect, problem):
 
 @pytest.mark.parametrize(
     ("condition", "problem"),
-    [("b > 0", "names the column 'b'"), ("a + 1", "is int64"), ("a > 'x'", "check")],
+    [("b > 0", "names the column 'b'"), ("a + 1", "has the type int64"), ("a > 'x'", "check")],
 )
 def test_conditions_must_fit_the_columns(condition, problem):
     """The mistake must surface before the first row, not as a reason of every row."""

@@ -1,16 +1,16 @@
 """Arithmetic with Spark's types and values, except that integers have 64 bits.
 
     + - *      integers of 64 bits (an overflow is an error), floats, decimals
-    /          a decimal if one operand is a decimal and the other not a float; else a double
+    /          a decimal if one operand is a decimal and the other is not a float; else a double
     %          has the sign of the dividend
     DIV        the integer part of a quotient
 
-Division by zero is an error, also for floats; `a / nullif(b, 0)` is null instead. Results of
-decimals have the precision and scale that Spark gives them, and are rounded half up.
+Division by zero is an error, also for floats; `a / nullif(b, 0)` is null instead. Decimal results
+have Spark's precision and scale, and are rounded half up.
 
-Source:  Spark's `arithmetic.scala`, with ANSI mode, its default.
-Differs: In Spark, `int + int` is an `int`, whose overflow is an error; here it is a `bigint`. So an
-         expression fails for fewer rows, but its values are the same.
+Source:  Spark's `arithmetic.scala`, in ANSI mode, its default.
+Differs: In Spark, `int + int` is an `int`, whose overflow is an error; here it is a `bigint`. An
+         expression therefore fails for fewer rows, but its values are the same.
 """
 
 from collections.abc import Callable
@@ -100,7 +100,7 @@ def remainder(left: Datum, right: Datum) -> Datum:
         left, right = _plain(left, right)
         if is_float(left.type):
             return _float_remainder(left, right)
-        # the smallest integer divided by -1 overflows, and the divisor's sign does not matter
+        # The smallest integer divided by -1 would overflow; the divisor's sign does not matter.
         right = pc.if_else(pc.equal(right, -1), pa.scalar(1, right.type), right)
         return pc.subtract(left, pc.multiply(pc.divide(left, right), right))
     left, right = to_decimal(left), to_decimal(right)
@@ -123,7 +123,7 @@ def whole_quotient(left: Datum, right: Datum) -> Datum:
 
 
 def negate(value: Datum) -> Datum:
-    """Return numbers with the other sign."""
+    """Return the negated numbers."""
     value = to_long(value)
     if not _is_long(value.type):
         return pc.negate_checked(value)
@@ -131,7 +131,7 @@ def negate(value: Datum) -> Datum:
 
 
 def absolute(value: Datum) -> Datum:
-    """Return numbers without their sign."""
+    """Return the absolute values of numbers."""
     value = to_long(value)
     if not _is_long(value.type):
         return pc.abs_checked(value)
@@ -139,19 +139,19 @@ def absolute(value: Datum) -> Datum:
 
 
 def _is_long(arrow: pa.DataType) -> bool:
-    """Return whether a decimal has more digits than Spark keeps when it changes the sign."""
+    """Return whether a decimal has more digits than Spark keeps when it negates a number."""
     return bool(pa.types.is_decimal(arrow) and arrow.precision > _SCALA.prec)
 
 
 def _map_decimals(value: Datum, changes_sign: Callable[[Decimal], bool]) -> Datum:
     unit = Decimal(1).scaleb(-value.type.scale)
 
-    def changed(number: Decimal | None) -> Decimal | None:
+    def convert(number: Decimal | None) -> Decimal | None:
         if number is None or not changes_sign(number):
             return number
         return EXACT.quantize(_SCALA.plus(number.copy_negate()), unit)
 
-    return datum_of([changed(row) for row in rows_of(value, 1)], value.type, num_rows_of(value))
+    return datum_of([convert(row) for row in rows_of(value, 1)], value.type, num_rows_of(value))
 
 
 def _are_decimals(left: Datum, right: Datum) -> bool:
@@ -161,7 +161,7 @@ def _are_decimals(left: Datum, right: Datum) -> bool:
 
 
 def _plain(left: Datum, right: Datum) -> tuple[Datum, Datum]:
-    """Return two numbers, no decimals, as ones of one type."""
+    """Convert two numbers that are not decimals to one type."""
     if is_float(left.type) or is_float(right.type):
         if left.type == right.type == pa.float32():
             return left, right
@@ -170,7 +170,7 @@ def _plain(left: Datum, right: Datum) -> tuple[Datum, Datum]:
 
 
 def _where_both(left: Datum, right: Datum) -> tuple[Datum, Datum]:
-    """Return a dividend and its divisor, null where one of them is.
+    """Return a dividend and its divisor, both null where one of them is null.
 
     Raises:
         ArrowInvalid: A divisor is zero.

@@ -1,14 +1,14 @@
-"""Casts, as Spark's with ANSI mode, its default: a value that does not fit is an error.
+"""Casts with Spark's results in ANSI mode, its default: a value that does not fit is an error.
 
     to integers        floats and decimals are truncated; strings of digits are parsed. For types
                        of less than 64 bits, a decimal of more than 18 digits becomes a double first
     to floats          the nearest float
-    to decimals        rounded half up; from a float, the number that its digits show
-    to booleans        numbers: whether they are not zero; strings such as 'true' and 'no'
+    to decimals        rounded half up; from a float, the number in its decimal notation
+    to booleans        numbers that are not zero are true; strings such as 'true' and 'no'
     to strings         1.0E20, NaN, 12.50, 2024-02-29 12:00:00.5, true
     to dates, times    from each other in UTC, and from strings as `times` describes
 
-Other casts, such as those between numbers and times, are refused by name.
+Other casts, such as those between numbers and times, are refused.
 """
 
 import re
@@ -42,10 +42,10 @@ from lance_stream.expressions.nodes import Datum, Node, failure, refuse
 
 
 def cast(node: Node, value: Datum, target: pa.DataType) -> Datum:
-    """Return a value as one of another type.
+    """Cast a value to another type.
 
     Raises:
-        InvalidInputError: The types have no cast.
+        InvalidInputError: There is no cast between the types.
         ArrowInvalid: A value does not fit.
     """
     if pa.types.is_null(value.type):
@@ -60,12 +60,12 @@ def cast(node: Node, value: Datum, target: pa.DataType) -> Datum:
     if not isinstance(value, pa.Scalar):
         return convert(value, target)
     if pa.types.is_decimal(value.type) and _is_narrow(target):
-        value = to_double(value)  # Spark holds a literal as a big decimal; see `_between_numbers`
+        value = to_double(value)  # in Spark, a literal is a big decimal; see `_between_numbers`
     return convert(pa.array([value], value.type), target)[0]
 
 
 def try_cast(node: Node, value: Datum, target: pa.DataType) -> Datum:
-    """Return a value as one of another type; null where it does not fit."""
+    """Cast a value to another type; return null where it does not fit."""
     try:
         return cast(node, value, target)
     except pa.ArrowInvalid:
@@ -77,7 +77,7 @@ def try_cast(node: Node, value: Datum, target: pa.DataType) -> Datum:
 
 
 def as_text(value: Datum) -> Datum | None:
-    """Return values as Spark shows them; None for types whose texts are not supported."""
+    """Return Spark's text form of values; None for types whose text form is not supported."""
     convert = _CASTS.get((kind_of(value.type), "string"))
     if convert is None:
         return value.cast(pa.string()) if pa.types.is_null(value.type) else None
@@ -96,7 +96,7 @@ def _between_numbers(value: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(value.type) and value.type.precision > 18 and _is_narrow(target):
         return _whole(
             to_double(value), target
-        )  # Spark holds it as a big decimal, and casts that by a double
+        )  # in Spark, it is a big decimal, which is cast through a double
     if pa.types.is_decimal(value.type):
         digits, scale = value.type.precision, value.type.scale
         whole = pc.trunc(value.cast(pa.decimal256(digits + 1, scale))).cast(pa.decimal128(38, 0))
@@ -109,10 +109,10 @@ def _is_narrow(target: pa.DataType) -> bool:
 
 
 def _whole(value: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return floats without their fraction, as integers."""
+    """Truncate floats to integers."""
     bounds = np.iinfo(target.to_pandas_dtype())
     floats = pc.trunc(value.cast(pa.float64()))
-    # 2^63 is not a long, but Spark compares with the nearest double, and then takes the largest
+    # 2^63 is not a long, but Spark compares with the nearest double and then uses the largest long.
     least, most = float(bounds.min), float(bounds.max)
     is_in = pc.and_(pc.greater_equal(floats, least), pc.less_equal(floats, most))
     if not pc.all(is_in, min_count=0).as_py():
@@ -131,14 +131,14 @@ def _decimals(value: pa.Array, target: pa.DataType) -> pa.Array:
 
     def read(number: float) -> Decimal | None:
         if not np.isfinite(number):
-            return None  # as Spark, in each of its modes
+            return None  # as in all modes of Spark
         return _fitted(Decimal(repr(float(number))), target)
 
     return _map_values(value, read, target)
 
 
 def rescaled(value: Datum, target: pa.DataType) -> Datum:
-    """Return decimals with other digits, rounded half up."""
+    """Return decimals with another precision and scale, rounded half up."""
     if isinstance(value, pa.Scalar):
         return rescaled(pa.array([value.as_py()], value.type), target)[0]
     source = value.type
@@ -226,7 +226,7 @@ def _is_integer(text: str) -> bool:
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether a text has only characters of decimal numbers: Python reads further forms."""
+    """Return whether a text has only the characters of decimal numbers; Python accepts more."""
     return text != "" and not set(text) - set("0123456789+-.eE")
 
 
@@ -263,7 +263,7 @@ def _texts_of_numbers(value: pa.Array, _target: pa.DataType) -> pa.Array:
 
 
 def float_text(number: Any) -> str:
-    """Return a float as Java shows it: with the fewest digits, at least two, that mean no other."""
+    """Return Java's text form of a float: the fewest digits, at least two, that identify it."""
     if not np.isfinite(number):
         return "NaN" if np.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     sign, digits, power = Decimal(str(number)).as_tuple()
@@ -339,4 +339,4 @@ _CASTS: Final[dict[tuple[str | None, str | None], Callable[[pa.Array, pa.DataTyp
     ("temporal", "temporal"): _between_times,
     ("temporal", "string"): _texts_of_times,
 }
-"""Every cast, by the kinds of the types; see `comparisons.kind_of`."""
+"""All casts, by the kinds of the types; see `comparisons.kind_of`."""

@@ -1,7 +1,7 @@
-"""Comparisons of two values, as Spark compares them: NaN equals NaN and is the greatest number.
+"""Comparisons with Spark's results: NaN equals NaN and is the greatest number.
 
-A string literal that is compared with a date or time is parsed as one. Values of other kinds are
-not compared with each other.
+A string literal that is compared with a date or time is parsed as one. Otherwise, only values of
+one kind can be compared.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ def compared(
         function: Arrow's comparison.
         left: The values on the left.
         right: The values on the right.
-        digits: The digits of integers that are compared with decimals; None for those of the type.
+        digits: The digits of integers that are compared with decimals; None for the type's digits.
     """
     if pa.types.is_null(left.type) or pa.types.is_null(right.type):
         return pa.scalar(None, pa.bool_())
@@ -42,7 +42,7 @@ def compared(
     return answer
 
 
-# A comparison with a null gives null: these `and_` and `or_` are not Kleene's.
+# A comparison with a null returns null, so these `and_` and `or_` are not the Kleene variants.
 _WITH_NAN: Mapping[Callable[[Datum, Datum], Datum], Callable[[Datum, Datum, Datum], Datum]] = {
     pc.equal: lambda plain, left, right: pc.or_(plain, pc.and_(left, right)),
     pc.not_equal: lambda plain, left, right: pc.and_not(plain, pc.and_(left, right)),
@@ -60,7 +60,7 @@ def harmonised(
     right: Datum,
     digits: tuple[int | None, int | None] = (None, None),
 ) -> tuple[Datum, Datum]:
-    """Return two values as ones of a type that Arrow compares exactly; see `compared`."""
+    """Convert two values to a type that Arrow compares exactly; see `compared`."""
     kinds = kind_of(left.type), kind_of(right.type)
     if kinds == ("temporal", "string") and isinstance(right, pa.Scalar):
         return harmonised(node, left, _temporal_of(node, right, left.type))
@@ -76,7 +76,7 @@ def harmonised(
 
 
 def kind_of(arrow: pa.DataType) -> str | None:
-    """Return which kind of values a type has; None for nested ones."""
+    """Return the kind of a type's values; None for nested types."""
     return next((name for name, accepts in _KINDS.items() if accepts(arrow)), None)
 
 
@@ -95,7 +95,7 @@ _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
 
 
 def _at_utc(value: Datum, other: Datum) -> Datum:
-    """Return a time in UTC, also one without a zone if the other has a zone."""
+    """Convert a time to UTC; one without a zone only if the other time has a zone."""
     if pa.types.is_timestamp(other.type) and other.type.tz is not None:
         unit = value.type.unit if pa.types.is_timestamp(value.type) else "s"
         return value.cast(pa.timestamp(unit, "UTC"))
@@ -105,9 +105,9 @@ def _at_utc(value: Datum, other: Datum) -> Datum:
 
 
 def _in_one_unit(left: Datum, right: Datum) -> tuple[Datum, Datum]:
-    """Convert two times to the finer unit; to decimals if they exceed that unit's range.
+    """Convert two times to the finer unit, or to decimals if they exceed the unit's range.
 
-    The year 9999 in nanoseconds is not a timestamp, but every row of such a column is before it.
+    A timestamp in nanoseconds cannot represent the year 9999, but can be compared with it.
     """
     if left.type.equals(right.type):
         return left, right
@@ -140,7 +140,7 @@ def _unit_of(arrow: pa.DataType) -> str:
 
 
 def _as_nanoseconds(value: Datum) -> Datum:
-    """Return times as decimals, which fit every time of every unit in nanoseconds."""
+    """Convert times to decimals in nanoseconds, which can represent the times of all units."""
     unit = _unit_of(value.type)
     ticks = value.cast(pa.int32()) if unit == "D" else value
     number = ticks.cast(pa.int64()).cast(pa.decimal128(19, 0))
@@ -155,5 +155,5 @@ def _temporal_of(node: Node, text: pa.Scalar, arrow: pa.DataType) -> pa.Scalar:
     except InvalidInputError:
         if arrow.unit != "ns":
             raise
-        # The year 9999 does not fit nanoseconds; `_in_one_unit` compares it all the same.
+        # The year 9999 does not fit nanoseconds, but `_in_one_unit` can compare it.
         return time_of(node, text, pa.timestamp("us", arrow.tz))

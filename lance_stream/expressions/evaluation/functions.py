@@ -1,7 +1,7 @@
-"""Functions that a SQL expression may call: one table, `FUNCTIONS`.
+"""Functions that a SQL expression can call: one table, `FUNCTIONS`.
 
-Each has the name, the types and the values of Spark's function. Where Java's libraries decide (the
-cases of letters, patterns), what Arrow does otherwise is done here in Python, or refused.
+Each has the name, the types and the values of Spark's function. Where Arrow differs from Java's
+libraries (upper and lower case, patterns), this module uses Python instead, or refuses the call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,12 +36,12 @@ from lance_stream.schema.types.logical_types import is_list_type
 
 @dataclass(frozen=True)
 class Function:
-    """A function, and how many arguments it takes.
+    """A function, and its number of arguments.
 
     Attributes:
-        evaluate: Takes the call's node and the values of its arguments.
-        least: The fewest arguments.
-        most: The most; None for any number.
+        evaluate: Evaluates the function, given the node of the call and the argument values.
+        least: The minimum number of arguments.
+        most: The maximum; None for any number.
     """
 
     evaluate: Callable[[Node, Sequence[Datum]], Datum]
@@ -53,7 +53,7 @@ class Function:
 
 
 def _demand(node: Node, kind: str, *values: Datum) -> bool:
-    """Refuse values that are not of a kind; return whether one is null in every row."""
+    """Refuse values of another kind; return whether one is null in every row."""
     for value in values:
         if not pa.types.is_null(value.type) and kind_of(value.type) != kind:
             raise refuse(node, f"takes a {kind}, not {value.type}", "cast the argument")
@@ -85,7 +85,7 @@ def upper(value: Datum) -> Datum:
 
 
 def _in_case(value: Datum, ascii_case: Any, any_case: Callable[[str], str]) -> Datum:
-    """Change the case of letters: one may become several, which Arrow does not do."""
+    """Change the case of letters; in contrast to Arrow, one letter can become several."""
     if pc.all(pc.string_is_ascii(value), min_count=0).as_py() is not False:
         return ascii_case(value)
     if isinstance(value, pa.Scalar):
@@ -154,7 +154,7 @@ def _concat(node: Node, values: Sequence[Datum]) -> Datum:
 
 
 def concatenated(node: Node, values: Sequence[Datum]) -> Datum:
-    """Return values one after another as texts; null if one is null."""
+    """Concatenate values as texts; null if one is null."""
     texts = []
     for value in values:
         text = None if kind_of(value.type) == "bytes" else as_text(value)
@@ -223,7 +223,7 @@ def _is_nan(node: Node, values: Sequence[Datum]) -> Datum:
 
 
 _MOST_DIGITS: Final = 400
-"""More than any number has, before or after its point."""
+"""More digits than any number has, before or after the decimal point."""
 
 
 def _round(node: Node, values: Sequence[Datum]) -> Datum:
@@ -267,7 +267,7 @@ def _rounded_float(number: float, digits: int, arrow: pa.DataType) -> float:
     if not np.isfinite(number):
         return number
     if number == 0:
-        return 0.0  # also for -0.0: it is a decimal on the way
+        return 0.0  # also for -0.0, which becomes a decimal in between
     unit = Decimal(1).scaleb(-digits)
     exact = Decimal(repr(float(number)))
     if int(exact.as_tuple().exponent) >= -digits:
@@ -381,7 +381,7 @@ def common_type(node: Node, types: Sequence[pa.DataType]) -> pa.DataType:
 
 
 def converted(value: Datum, arrow: pa.DataType) -> Datum:
-    """Return a value as one of a common type."""
+    """Convert a value to a common type."""
     if value.type == arrow:
         return value
     if is_float(arrow) and not pa.types.is_null(value.type):
@@ -408,7 +408,7 @@ def _array(_node: Node, values: Sequence[Datum]) -> Datum:
 
 
 def _as_list(node: Node, value: Datum) -> pa.Array:
-    """Return lists of any layout as one whose items are listed by `flatten`."""
+    """Convert lists of any layout to one for which `flatten` returns the items."""
     if not is_list_type(value.type):
         raise refuse(node, f"takes a list, not {value.type}")
     array = pa.array([value.as_py()], value.type) if isinstance(value, pa.Scalar) else value
@@ -418,9 +418,9 @@ def _as_list(node: Node, value: Datum) -> pa.Array:
 
 
 def _parents(lists: pa.ListArray) -> npt.NDArray[np.int64]:
-    """Return for each item that `flatten` lists which row it is of.
+    """Return the row of each item that `flatten` returns.
 
-    Arrow's own function (26) counts items under null lists, which `flatten` leaves out.
+    Arrow's own function (26) counts items under null lists, which `flatten` omits.
     """
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     return np.repeat(np.arange(len(lists)), lengths)
@@ -474,9 +474,9 @@ def subscript(
     Args:
         node: For messages.
         value: The lists, maps or structs.
-        key: A position from `first`; a key; or the name of a field.
+        key: A position, counted from `first`; a key; or the name of a field.
         first: The position of the first item.
-        strict: Whether a position that a list does not have is an error; it is null otherwise.
+        strict: Whether a position beyond the end of a list is an error; otherwise it returns null.
     """
     if pa.types.is_struct(value.type) and isinstance(key, pa.Scalar):
         return field_of(node, value, str(key.as_py()))
@@ -529,7 +529,7 @@ def _entries(maps: pa.MapArray) -> pa.ListArray:
 
 
 def field_of(node: Node, value: Datum, name: str) -> Datum:
-    """Return a field of structs by its name, in any case if only one has it."""
+    """Return a field of structs by its name; case does not matter if only one field matches."""
     names = [other.name for other in value.type] if pa.types.is_struct(value.type) else []
     matches = [other for other in names if other == name] or [
         other for other in names if other.lower() == name.lower()
@@ -595,4 +595,4 @@ FUNCTIONS: Final[Mapping[str, Function]] = {
     "array_contains": Function(_array_contains, 2, 2),
     "get": Function(_get, 2, 2),
 }
-"""Every function; `rules` converts the arguments of coalesce and array to a common type."""
+"""All functions; `rules` converts the arguments of coalesce and array to a common type."""

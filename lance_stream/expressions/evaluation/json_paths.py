@@ -1,19 +1,19 @@
-r"""`get_json_object`: a part of a JSON text by its path, with the text that Spark gives for it.
+r"""`get_json_object`: a part of a JSON text by its path, in Spark's text form.
 
     $            the whole value
-    .name        a member of an object; also ['a name'], whose name may have dots and brackets
+    .name        a member of an object; also ['a name'], if the name has dots or brackets
     [0]          an item of an array
 
     string       its value, without quotes      number    an integer as written; a float as Java's
     null         null as a member, 'null' as an item or as the whole value
     object, array   JSON without spaces; characters of two UTF-16 units are escaped: \uD83D\uDE00
 
-A text that is not JSON gives null, and so does a path that leads nowhere. As in Spark, what follows
-the value is ignored, strings may be in single quotes and contain line breaks, and of two members
-with one name the first counts whose value is not null.
+The result is null for a text that is not JSON, and for a path to a missing part. As in Spark, text
+after the value is ignored, strings can be in single quotes and contain line breaks, and of two
+members with one name, the first non-null value counts.
 
 Source:  Spark's GetJsonObjectEvaluator and JsonPathParser, and the settings of its Jackson parser.
-Differs: Wildcards are refused, as are paths that Spark does not understand and answers by null.
+Differs: Wildcards are refused, and so are malformed paths, for which Spark returns null.
 """
 
 import json
@@ -38,7 +38,7 @@ def parse_json_path(node: Node, text: str) -> Path:
     """Return the names and positions of a path.
 
     Raises:
-        InvalidInputError: It is not a path, or has a wildcard.
+        InvalidInputError: The text is not a path, or has a wildcard.
     """
     steps: list[str | int] = []
     position = 1
@@ -59,7 +59,7 @@ def parse_json_path(node: Node, text: str) -> Path:
 
 
 def extract_json(text: str, path: Path) -> str | None:
-    """Return the text of the value at a path of a JSON text; None if the path leads nowhere.
+    """Return the text of the value at a path of a JSON text; None if there is no such value.
 
     Raises:
         ArrowInvalid: The text is nested too deeply.
@@ -78,7 +78,7 @@ def extract_json(text: str, path: Path) -> str | None:
 
 
 class _Members(tuple[tuple[str, Any], ...]):
-    """The members of an object, in order: a name may occur twice."""
+    """The members of an object, in order; a name can occur twice."""
 
 
 def _integer(digits: str) -> int:

@@ -1,12 +1,12 @@
 """The common type of numbers of different types, and conversions to it.
 
     integer, integer        64 bits; a u64 becomes a decimal(20, 0)
-    float, float            of the same size as they are; else double
+    float, float            the same type if they have one; else double
     float, another number   double, rounded to the nearest
-    decimal, integer        decimal: a byte has 3 digits, a long 20, a literal those written
+    decimal, integer        decimal: a byte has 3 digits, a long 20, a literal its written digits
 
-The types decide, and never the values: an expression that is accepted for a table's types is not
-refused for a row. Except for the width of integers, this is Spark's ANSI type coercion.
+Types alone decide, never values: an expression that is accepted for a table's types is not refused
+for a row. Except for the width of integers, these are Spark's ANSI type coercion rules.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from lance_stream.expressions.nodes import Datum
 Rows: TypeAlias = list[Any]
 
 EXACT: Final = Context(prec=120, Emin=-9999, Emax=9999)
-"""Decimals of two columns are added, multiplied and divided exactly in it."""
+"""The precision for exact sums, products and quotients of two decimal columns."""
 
 INTEGER_DIGITS: Final = {
     pa.int8(): 3,
@@ -37,25 +37,25 @@ MAX_DIGITS: Final = 38
 
 
 def is_number(arrow: pa.DataType) -> bool:
-    """Return whether a type is one of numbers."""
+    """Return whether a type is numeric."""
     return bool(pa.types.is_integer(arrow) or is_float(arrow) or pa.types.is_decimal(arrow))
 
 
 def is_float(arrow: pa.DataType) -> bool:
-    """Return whether a type is one of floats."""
+    """Return whether a type is a float."""
     return bool(pa.types.is_floating(arrow))
 
 
 def to_double(value: Datum) -> Datum:
-    """Return numbers as the nearest doubles."""
+    """Convert numbers to the nearest doubles."""
     return to_float(value, pa.float64())
 
 
 def to_float(value: Datum, target: pa.DataType) -> Datum:
-    """Return numbers as the nearest floats of a type.
+    """Convert numbers to the nearest floats of a type.
 
-    Arrow's own cast of a decimal (26) rounds twice if it has more digits than a double, and its
-    cast of an integer refuses values that no float represents.
+    Arrow's cast of a decimal (26) rounds twice if it has more digits than a double, and its cast of
+    an integer refuses values that no float represents exactly.
     """
     if pa.types.is_decimal(value.type):
         return value.cast(pa.string()).cast(target)
@@ -65,18 +65,18 @@ def to_float(value: Datum, target: pa.DataType) -> Datum:
 
 
 def to_long(value: Datum) -> Datum:
-    """Return integers as i64, and u64 as decimals: narrow columns must not overflow."""
+    """Convert integers to i64, and u64 to decimals, so that narrow columns do not overflow."""
     if pa.types.is_uint64(value.type):
         return value.cast(pa.decimal128(20, 0))
     return value.cast(pa.int64()) if pa.types.is_integer(value.type) else value
 
 
 def to_decimal(value: Datum, digits: int | None = None) -> Datum:
-    """Return integers as decimals; decimals as they are.
+    """Convert integers to decimals; decimals are unchanged.
 
     Args:
         value: The numbers.
-        digits: How many digits a literal has.
+        digits: The number of digits of a literal.
     """
     if pa.types.is_decimal(value.type):
         return value
@@ -89,12 +89,12 @@ def to_decimal(value: Datum, digits: int | None = None) -> Datum:
 def comparable(
     left: Datum, right: Datum, digits: tuple[int | None, int | None] = (None, None)
 ) -> tuple[Datum, Datum]:
-    """Return numbers of two types as ones of a single type, which Arrow compares.
+    """Convert numbers of two types to a single type, which Arrow can compare.
 
     Args:
         left: The numbers on the left.
         right: The numbers on the right.
-        digits: The digits of integers that are compared with decimals; None for those of the type.
+        digits: The digits of integers that are compared with decimals; None for the type's digits.
     """
     if left.type == right.type:
         return left, right
@@ -119,11 +119,11 @@ def _with_uint64(unsigned: Datum, other: Datum) -> tuple[Datum, Datum]:
 
 
 def decimal_type(arrow: pa.DataType, digits: int | None = None) -> pa.DataType:
-    """Return the type of the decimals that numbers, no floats, are converted to.
+    """Return the decimal type for numbers that are not floats.
 
     Args:
         arrow: The type of the numbers.
-        digits: How many digits an integer has; None for those of its type.
+        digits: The number of digits of an integer; None for the type's digits.
     """
     if pa.types.is_decimal(arrow):
         return arrow
@@ -131,10 +131,10 @@ def decimal_type(arrow: pa.DataType, digits: int | None = None) -> pa.DataType:
 
 
 def common_decimal(types: Sequence[pa.DataType]) -> pa.DataType:
-    """Return the type that Spark converts decimals to before it compares or combines them.
+    """Return the type to which Spark converts decimals before it compares or combines them.
 
-    It has the digits before the point of all of them. Where that leaves less than 38 digits for
-    those after the point, values are rounded.
+    It has enough digits before the point for all of them. If less than the needed digits remain
+    after the point, values are rounded.
 
     Source:
         Spark's DecimalPrecisionTypeCoercion.widerDecimalType.
@@ -145,7 +145,7 @@ def common_decimal(types: Sequence[pa.DataType]) -> pa.DataType:
 
 
 def rounded_to_compare(value: Datum, common: pa.DataType) -> Datum:
-    """Return integers or decimals rounded half up to a common type's scale, in a wider type."""
+    """Round integers or decimals half up to a common type's scale, in a wider type."""
     if not pa.types.is_decimal(value.type):
         value = value.cast(pa.decimal128(20, 0))
     if value.type.scale > common.scale:
@@ -166,7 +166,7 @@ def bounded_decimal(digits: int, scale: int) -> pa.DataType:
 
 
 def rows_of(value: Datum, num_rows: int) -> Rows:
-    """Return values as Python's, one for each row."""
+    """Return values as Python values, one per row."""
     if isinstance(value, pa.Scalar):
         return [value.as_py()] * num_rows
     rows: Rows = value.to_pylist()
@@ -174,28 +174,28 @@ def rows_of(value: Datum, num_rows: int) -> Rows:
 
 
 def num_rows_of(*values: Datum) -> int | None:
-    """Return how many rows values have; None if all of them are scalars."""
+    """Return the number of rows of some values; None if all of them are scalars."""
     return next((len(value) for value in values if not isinstance(value, pa.Scalar)), None)
 
 
 def datum_of(rows: Rows, arrow: pa.DataType, num_rows: int | None) -> Datum:
-    """Return rows as an array; as a scalar if the values that they come from are."""
+    """Return rows as an array, or as a scalar if the values come from scalars."""
     array = pa.array(rows, arrow)
     return array[0] if num_rows is None else array
 
 
 def repeated(value: pa.Scalar, num_rows: int) -> pa.Array:
-    """Return an array of a value; Arrow (26) cannot repeat a list zero times."""
+    """Return an array that repeats a value; Arrow (26) cannot repeat a list zero times."""
     return pa.repeat(value, num_rows) if num_rows else pa.nulls(0, value.type)
 
 
 def fits(value: Decimal, arrow: pa.DataType) -> bool:
-    """Return whether a decimal of a type's scale has no more digits than the type."""
+    """Return whether a decimal with a type's scale fits the type's precision."""
     return bool(abs(value) < Decimal(10) ** (arrow.precision - arrow.scale))
 
 
 def common_number(types: list[pa.DataType]) -> pa.DataType:
-    """Return the type of one of several numbers, as for `coalesce`."""
+    """Return the common type of numbers, for functions such as `coalesce`."""
     if len(set(types)) == 1:
         return types[0]
     if any(map(is_float, types)):
@@ -213,5 +213,5 @@ def zero_of(arrow: pa.DataType) -> pa.Scalar:
 
 
 def null_where_not(value: Datum, mask: Datum) -> Datum:
-    """Return values that are null where a mask is not true."""
+    """Return values with null where a mask is not true."""
     return pc.if_else(mask, value, pa.scalar(None, value.type))

@@ -1,11 +1,11 @@
 r"""Patterns of LIKE, and regular expressions.
 
-A regular expression is one of Java in Spark, and one of RE2 in Arrow. Those parts of the language
-that mean the same are passed on; a few are translated, and all others refused by name:
+Spark uses Java's regular expressions, and Arrow those of RE2. Syntax with the same meaning in both
+is passed on, some is translated, and everything else is refused:
 
-    .           not before \n, \r, U+0085, U+2028 and U+2029, where RE2 stops at \n only
-    \s \S       RE2's lack the vertical tab
-    $           at the end of the pattern, or of an alternative: also before a last line break
+    .           does not match \n, \r, U+0085, U+2028 and U+2029; in RE2 only \n
+    \s \S       in RE2 without the vertical tab
+    $           at the end of the pattern, or of an alternative: also before a final line break
     refused     \b, flags, look-around, back references, possessive quantifiers, nested classes
 """
 
@@ -25,7 +25,7 @@ def parts_of_like(node: Node, pattern: str, escape: str) -> list[tuple[str, bool
     """Return the characters of a LIKE pattern without escapes, and whether each is literal.
 
     Raises:
-        InvalidInputError: An escape is before something else than a wildcard or itself.
+        InvalidInputError: An escape character is not followed by a wildcard or itself.
     """
     parts: list[tuple[str, bool]] = []
     letters = iter(pattern)
@@ -40,7 +40,7 @@ def parts_of_like(node: Node, pattern: str, escape: str) -> list[tuple[str, bool
             raise refuse(
                 node,
                 f"has an escape character before {escaped!r}, which needs none",
-                r"a backslash is written '\\' in a string, and '\\\\' in a pattern",
+                r"write a backslash as '\\' in a string, and as '\\\\' in a pattern",
             )
         parts.append((escaped, True))
     return parts
@@ -69,10 +69,10 @@ _PART: Final = re.compile(
 
 
 def as_regex(node: Node, pattern: str) -> str:
-    """Return a regular expression of Java as one of RE2.
+    """Translate a regular expression from Java's syntax to RE2's.
 
     Raises:
-        InvalidInputError: It uses what may mean something else there.
+        InvalidInputError: It uses syntax whose meaning may differ.
     """
     translated, position, depth = [], 0, 0
     while position < len(pattern):
@@ -88,7 +88,7 @@ def as_regex(node: Node, pattern: str) -> str:
             rest = pattern[position:]
             if rest.strip(")") and not (depth == 0 and rest.startswith("|")):
                 raise refuse(
-                    node, "has a '$' within its pattern, which means something else in Java"
+                    node, "has a '$' within its pattern, which has another meaning in Java"
                 )
             part = _END
         translated.append(_TRANSLATED.get(part, part))

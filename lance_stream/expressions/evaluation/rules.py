@@ -1,10 +1,10 @@
 """The evaluation of every kind of node of a SQL expression on Arrow batches: the table `RULES`.
 
 A rule takes a node and a record batch and returns a datum: an Arrow array, or a scalar if the value
-is the same for all rows. What the operators mean is in `comparisons`, `arithmetic` and `casts`.
+is the same for all rows. `comparisons`, `arithmetic` and `casts` implement the operators.
 
-AND, OR, coalesce and right operands behave as in Spark, which evaluates row by row: an error in a
-row whose value does not matter, as in `b <> 0 AND a / b > 1`, is ignored.
+AND, OR, coalesce and right operands behave as in Spark, which evaluates row by row: an error is
+ignored in a row whose value is not needed, as in `b <> 0 AND a / b > 1`.
 """
 
 import re
@@ -38,14 +38,14 @@ from lance_stream.expressions.nodes import Datum, Node, is_path, operands_of, pa
 from lance_stream.schema.column_paths import named_twice
 
 Rule: TypeAlias = Callable[[Any, pa.RecordBatch], Datum]
-"""Takes the kind of node that `RULES` has it for."""
+"""Evaluates one kind of node."""
 
 
 def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
-    """Return the column, or part of a struct, that a path names.
+    """Return the column or struct field at a path.
 
     Raises:
-        NotFoundError: It does not exist; the message lists the existing ones.
+        NotFoundError: It does not exist; the message lists the existing columns.
         InvalidInputError: Two columns have the name.
     """
     if schema.names.count(path[0]) > 1:
@@ -64,7 +64,7 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
 
 
 def check_tree(node: Node) -> None:
-    """Raise unless each function exists and has as many arguments, and each IN lists something."""
+    """Raise unless all functions exist and have a valid number of arguments, and no IN is empty."""
     for part in node.walk():
         if isinstance(part, nodes.In) and not part.members:
             raise refuse(part, "has an empty list")
@@ -75,7 +75,7 @@ def check_tree(node: Node) -> None:
                 raise refuse(part, f"calls {part.name}, which is not supported", remedy)
             count = len(part.arguments)
             if count < function.least or (function.most is not None and count > function.most):
-                raise refuse(part, f"has {count} arguments, which {part.name} does not take")
+                raise refuse(part, f"has {count} arguments, which {part.name} does not accept")
 
 
 _JSON_REMEDY: Final = "get_json_object(column, '$.name[0]') extracts a part of JSON"
@@ -87,12 +87,12 @@ def evaluate_node(node: Node, batch: pa.RecordBatch) -> Datum:
 
 
 def evaluate_where(node: Node, batch: pa.RecordBatch, is_needed: Datum) -> Datum:
-    """Return the value of a node; rows where it is not needed may have any, and do not fail.
+    """Return the value of a node; rows that do not need it have any value, and never fail.
 
     Args:
         node: The node.
         batch: The rows.
-        is_needed: Where its value matters: booleans; null is false.
+        is_needed: The rows that need the value: booleans; null means false.
     """
     try:
         return evaluate_node(node, batch)
@@ -142,7 +142,7 @@ def _number(node: nodes.Literal, text: str) -> pa.Scalar:
             return _decimal(node, Decimal(text))
         number = int(text)
     except (ValueError, ArithmeticError, pa.ArrowInvalid):
-        raise refuse(node, "is a number that no type holds") from None
+        raise refuse(node, "is a number that no type can hold") from None
     if -(1 << 63) <= number < 1 << 63:
         return pa.scalar(number, pa.int64())
     return (
@@ -170,7 +170,7 @@ def _decimal(node: Node, number: Decimal) -> pa.Scalar:
 
 
 def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
-    """Return the digits of an integer that meets a decimal: for a literal, those written."""
+    """Return the digits of an integer next to a decimal; for a literal, its written digits."""
     literal = node
     while isinstance(literal, nodes.Parentheses):
         literal = literal.operand
@@ -188,7 +188,7 @@ def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
 def _with_decimals(
     operands: Sequence[Node], values: Sequence[Datum], batch: pa.RecordBatch
 ) -> list[Datum]:
-    """Return numbers; if there is no float among them, integers as decimals of Spark's digits."""
+    """Return numbers; unless one is a float, convert integers to decimals with Spark's digits."""
     if any(is_float(value.type) for value in values):
         return list(values)
     return [
@@ -202,7 +202,7 @@ def _with_decimals(
 def _spark_types(
     operands: Sequence[Node], types: Sequence[pa.DataType], batch: pa.RecordBatch
 ) -> list[pa.DataType]:
-    """Return the types of operands that get a common type; with decimals, Spark's integers."""
+    """Return the types of operands with a common type; next to decimals, integers as in Spark."""
     if not any(map(pa.types.is_decimal, types)):
         return list(types)
     return [
@@ -212,7 +212,7 @@ def _spark_types(
 
 
 def _spark_integer(node: Node, batch: pa.RecordBatch) -> pa.DataType:
-    """Return the type that a node of integers has in Spark, where calculating does not widen it."""
+    """Return the type of an integer node in Spark, where arithmetic does not widen integers."""
     if isinstance(node, nodes.Literal):
         return pa.int32() if abs(int(node.text)) < 1 << 31 else pa.int64()
     if isinstance(node, nodes.Add | nodes.Subtract | nodes.Multiply | nodes.Remainder):
@@ -275,7 +275,7 @@ def _connect(connect: Callable[[Datum, Datum], Datum], decisive: bool) -> Rule:
 
     Args:
         connect: Arrow's function.
-        decisive: The truth value of a first operand that decides whatever the others are.
+        decisive: The value of a first operand that determines the result.
     """
 
     def evaluate_chain(node: nodes.And | nodes.Or, batch: pa.RecordBatch) -> Datum:
@@ -316,7 +316,7 @@ def _compared(
     values: tuple[Datum, Datum],
     batch: pa.RecordBatch,
 ) -> Datum:
-    """Return the result of a comparison; an integer meets a decimal with Spark's digits."""
+    """Return the result of a comparison; next to a decimal, an integer has Spark's digits."""
     digits: tuple[int | None, int | None] = None, None
     if any(pa.types.is_decimal(value.type) for value in values):
         digits = (
@@ -378,7 +378,7 @@ def _in(node: nodes.In, batch: pa.RecordBatch) -> Datum:
 def _common_conversion(
     operands: list[Node], values: list[Datum], batch: pa.RecordBatch
 ) -> Callable[[Datum], Datum] | None:
-    """Return how all numbers of an IN are converted before they are compared; None if not at all.
+    """Return the conversion of all numbers of an IN before the comparison; None if not needed.
 
     Spark compares all of them as doubles if one is a float, and as decimals of one type if one is
     a decimal.
@@ -409,15 +409,15 @@ def _is_member(value: Datum, members: pa.Array) -> Datum:
 
 
 def listed_members(node: nodes.In, arrow: pa.DataType) -> pa.Array:
-    """Return the constants of an IN that are of exactly a column's type.
+    """Return the constants of an IN that have exactly a column's type.
 
-    Those of other types, and nulls, are left out.
+    Constants of other types and nulls are omitted.
     """
     return _members(node, arrow)[0]
 
 
 def _members(node: nodes.In, arrow: pa.DataType) -> tuple[pa.Array, list[Node]]:
-    """Return the constants of an IN that are of exactly a type, and what else it lists."""
+    """Return the constants of an IN that have exactly a type, and its other members."""
     cached = node.constants.get(arrow)
     if cached is not None:
         return cached
@@ -439,7 +439,7 @@ _NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
 
 
 def _as_member(arrow: pa.DataType, listed: Datum) -> Any:
-    """Return a listed constant as a Python value of exactly a column's type, or None."""
+    """Return a constant as a Python value of exactly a column's type; None if it has another."""
     if not isinstance(listed, pa.Scalar) or not listed.is_valid:
         return None
     both_integers = pa.types.is_integer(arrow) and pa.types.is_integer(listed.type)
@@ -485,7 +485,7 @@ def _matched(
         value = functions.lower(value)
         parts = [(part.lower(), is_plain) for part, is_plain in parts]
     if any(part in _NEEDS_ESCAPE for part, is_plain in parts if is_plain):
-        # Arrow's LIKE (26) mistakes the backslash of an escape for a letter in some simple patterns
+        # In some simple patterns, Arrow's LIKE (26) takes the backslash of an escape literally.
         regex = "".join(
             re.escape(part) if is_plain else WILDCARDS[part] for part, is_plain in parts
         )
@@ -516,7 +516,7 @@ def _arithmetic(function: Callable[[Datum, Datum], Datum], *, divides: bool = Fa
         if pa.types.is_null(left.type) or pa.types.is_null(right.type):
             left, right = (_typed(value, other) for value, other in ((left, right), (right, left)))
         if function is arithmetic.whole_quotient and (is_float(left.type) or is_float(right.type)):
-            raise refuse(node, "divides floats by DIV, which takes integers and decimals")
+            raise refuse(node, "divides floats with DIV, which takes integers and decimals")
         if any(pa.types.is_decimal(value.type) for value in (left, right)):
             both = pc.and_(pc.is_valid(left), pc.is_valid(right))
             values = [null_where_not(left, both), null_where_not(right, both)]
@@ -581,16 +581,16 @@ def _call(node: nodes.Call, batch: pa.RecordBatch) -> Datum:
 
 
 _FIRST_VALID: Final = frozenset({"coalesce", "ifnull", "nvl"})
-"""Functions that evaluate further arguments only where all before are null."""
+"""Functions that evaluate an argument only where all previous ones are null."""
 
 _NEED_ALL: Final = frozenset({"array_contains", "get", "nullif", "substring"})
-"""Functions that do not evaluate further arguments where one is null."""
+"""Functions that do not evaluate later arguments where one is null."""
 
 _OF_ONE_TYPE: Final = _FIRST_VALID | {"array"}
-"""Functions whose arguments get one common type."""
+"""Functions whose arguments are converted to one common type."""
 
 _KEEP_INTEGERS: Final = _FIRST_VALID | {"abs", "positive", "round", "nullif"}
-"""Functions of integers whose type is that of their arguments."""
+"""Functions of integers whose result has the type of their arguments."""
 
 
 RULES: Mapping[type[Node], Rule] = {
@@ -630,4 +630,4 @@ RULES: Mapping[type[Node], Rule] = {
     nodes.TryCast: _try_cast,
     nodes.Call: _call,
 }
-"""Every supported kind of node."""
+"""The rules of all supported kinds of nodes."""

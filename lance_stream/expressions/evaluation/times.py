@@ -1,11 +1,10 @@
-"""Dates and times from texts, and as texts. A time without a zone is in UTC.
+"""Parses and formats dates and times. A time without a zone is in UTC.
 
     2024-02-29   2024-2-9   2024-02   2024
-                                        dates; what follows a blank or T is ignored
+                                        dates; text after a blank or T is ignored
     2024-02-29 12:00   2024-02-29T12:00:00.123456+01:00
 
-Spark accepts further forms, which are refused here: a time alone, years of five digits, names of
-zones.
+Spark accepts other forms, which are refused here: a time alone, years of five digits, zone names.
 """
 
 import re
@@ -47,7 +46,7 @@ def parse_time(text: str, unit: str) -> tuple[int, bool] | None:
 
     Args:
         text: The text.
-        unit: "us" or "ns"; further digits are cut off.
+        unit: "us" or "ns"; excess digits are truncated.
     """
     match = _A_TIME.fullmatch(text.strip(_BLANK))
     day = parse_date(text) if match else None
@@ -88,10 +87,10 @@ def time_of(node: Node, text: pa.Scalar, other: pa.DataType) -> pa.Scalar:
     Args:
         node: For messages.
         text: The literal.
-        other: The type of the time that it is compared with, or becomes.
+        other: The type of the time with which it is compared, or to which it is converted.
 
     Raises:
-        InvalidInputError: It is not a time, or has a zone although the other time has none.
+        InvalidInputError: It is not a time, or has a zone although the other type has none.
     """
     unit = "ns" if other.unit == "ns" else "us"
     arrow = pa.timestamp(unit, None if other.tz is None else "UTC")
@@ -108,7 +107,7 @@ def time_of(node: Node, text: pa.Scalar, other: pa.DataType) -> pa.Scalar:
         raise refuse(
             node,
             f"compares {text.as_py()!r}, which has a zone, with a time that has none",
-            "leave out the zone, which Spark would ignore",
+            "omit the zone, which Spark would ignore",
         )
     try:
         return pa.scalar(parsed[0], arrow)
@@ -120,7 +119,7 @@ def dates_of(texts: pa.Array) -> pa.Array:
     """Return the dates that texts denote, for a CAST of a column.
 
     Raises:
-        ArrowInvalid: One is not a date.
+        ArrowInvalid: A text is not a date.
     """
     return pa.array([_read(text, parse_date, "date") for text in texts.to_pylist()], pa.date32())
 
@@ -129,7 +128,7 @@ def times_of(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
     """Return the times that texts denote, for a CAST of a column.
 
     Raises:
-        ArrowInvalid: One is not a time.
+        ArrowInvalid: A text is not a time.
     """
 
     def read(text: str) -> int | None:
@@ -147,7 +146,7 @@ def _read(text: str | None, read: Any, what: str) -> Any:
 
 
 def time_texts(value: Datum) -> Datum:
-    """Return times as Spark shows them: in UTC, without zeros at the end of the fraction."""
+    """Return Spark's text form of times: in UTC, without trailing zeros in the fraction."""
     plain = value.cast(pa.timestamp(value.type.unit)).cast(pa.string())
     if value.type.unit == "s":
         return plain

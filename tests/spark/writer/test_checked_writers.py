@@ -272,7 +272,7 @@ def test_checks_of_missing_columns_are_refused(uri: str, mode: str) -> None:
     """The planner of the write notices such a check, before any task has run."""
     for expect, problem in (
         ("y > 0", "no column 'y'"),
-        ("x + 1", "must be true or false"),
+        ("x + 1", "must be boolean"),
         ("name > 5", "check"),
     ):
         with pytest.raises(InvalidInputError, match=problem):
