@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.keys.index.key_index import clear_key_indices
-from lance_stream.snapshot.files.hidden_columns import forget_hidden_columns
-from lance_stream.snapshot.files.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.hidden_columns import clear_hidden_columns
+from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.table.lineage.row_ids import clear_row_id_cache
 
 LIMIT_BYTES = 1_750_000_000
@@ -64,8 +64,8 @@ def give_back() -> None:
     """Forget what is only kept for later, and give back to the system what is not used (Linux)."""
     clear_key_indices()
     clear_row_id_cache()
-    forget_hidden_columns()
-    forget_deleted_offsets()
+    clear_hidden_columns()
+    clear_deleted_offsets()
     gc.collect()
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

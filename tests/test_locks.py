@@ -179,4 +179,4 @@ def test_shared_state_is_used_under_locks(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(store_clock, "_ahead", Clocks())
     store = table_of(1).store
     for _ in range(2):
-        assert store_clock.by_the_clock_of(store, MACHINE) == replace(MACHINE)
+        assert store_clock.with_store_clock(store, MACHINE) == replace(MACHINE)

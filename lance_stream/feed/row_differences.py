@@ -172,7 +172,7 @@ def _diff(
     plan: DiffPlan, newer: TableVersion, history: History | None, *, column_backfills: bool
 ) -> tuple[TableChanges, Sequences]:
     for fragment in (*plan.removed, *plan.added, *chain.from_iterable(plan.common)):
-        newer.check_promise(fragment)
+        newer.check_stated_rows(fragment)
     deleted = newer.deleted_offsets_of(plan.deletion_files_of)
     deleted_rows = {
         (fragment.id, fragment.deletion_file): offsets

@@ -76,7 +76,7 @@ from lance_stream.maintenance.consumers import (
 from lance_stream.maintenance.links import check_is_at_home
 from lance_stream.sizes import size_text
 from lance_stream.snapshot.references import Refs, branch_by_its_file, other_branches, read_branches
-from lance_stream.snapshot.store_clock import by_the_clock_of
+from lance_stream.snapshot.store_clock import with_store_clock
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import HOLD_PREFIX, Tag, delete_tag, read_tags
 from lance_stream.snapshot.timestamps import nanos_of
@@ -285,7 +285,7 @@ def cleanup(
     table.log.check_may_follow(table.manifest)
     check_is_at_home(table.refs)
     if not is_dry_run:
-        environment = by_the_clock_of(table.store, environment)
+        environment = with_store_clock(table.store, environment)
     expired = _expired_consumers(table, rules, environment)
     ignored = {*(consumer.tag for consumer in expired), *_expired_tags(table.refs, environment)}
     branches_by_version = _branches_by_origin(table.refs)

@@ -1,4 +1,4 @@
-"""The versions of a table: when each was committed, by which operation, and what it changed."""
+"""The history of a table: the commit time, operation and row changes of each version."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -36,13 +36,13 @@ class VersionInfo:
         timestamp: When it was committed, in UTC; None if its writer did not record it.
         operation: The operation, for example "Append", or "Create" for the overwrite that created
             the table; None if its transaction no longer exists.
-        num_rows: How many live rows it has; None if its manifest does not state it, as with old
-            writers: `Dataset.count_rows` reads the files.
+        num_rows: The number of live rows; None if the manifest does not state it, as with old
+            writers (`Dataset.count_rows` reads the files).
         properties: The properties that the writer stored in its transaction.
-        rows_inserted: How many rows it inserted; None if the manifests do not tell, as with a
-            restore, or if the previous version no longer exists.
-        rows_updated: How many rows it updated; None as above.
-        rows_deleted: How many rows it deleted; None as above.
+        rows_inserted: The number of inserted rows; None if it does not follow from the manifests,
+            as with a restore, or if the previous version no longer exists.
+        rows_updated: The number of updated rows; None in the same cases.
+        rows_deleted: The number of deleted rows; None in the same cases.
     """
 
     version: int
@@ -56,14 +56,14 @@ class VersionInfo:
 
     @property
     def row_counts(self) -> ChangedRowCounts | None:
-        """The three numbers of changed rows; None if they are not known."""
+        """The numbers of changed rows; None if they are unknown."""
         inserted, updated, deleted = self.rows_inserted, self.rows_updated, self.rows_deleted
         if inserted is None or updated is None or deleted is None:
             return None
         return ChangedRowCounts(inserted, updated, deleted)
 
     def with_row_counts(self, counts: ChangedRowCounts) -> "VersionInfo":
-        """Return the summary with the numbers of changed rows."""
+        """Return a copy with the numbers of changed rows."""
         return replace(
             self,
             rows_inserted=counts.inserted,
@@ -75,29 +75,31 @@ class VersionInfo:
 def list_versions(table: TableVersion, limit: int | None = None) -> list[VersionInfo]:
     """Return the existing versions of a table, the newest last.
 
-    Each manifest is read once: changed rows are counted by comparing it with the previous one.
+    Each manifest is read once, and compared with the previous one to count changed rows.
 
     Args:
         table: Any version.
-        limit: How many of the newest, at least 1; None for all.
+        limit: How many of the newest versions to return, at least 1; None for all.
     """
     return list(walk_versions(table, limit, lambda _table, info: info))
 
 
 def walk_versions(
-    table: TableVersion, limit: int | None, show: Callable[[TableVersion, VersionInfo], T]
+    table: TableVersion, limit: int | None, describe: Callable[[TableVersion, VersionInfo], T]
 ) -> Iterator[T]:
-    """Yield something of each existing version, the newest last; each manifest is read once.
+    """Yield the result of a function for each existing version, the newest last.
+
+    Each manifest is read once.
 
     Args:
         table: Any version.
-        limit: How many of the newest, at least 1; None for all.
-        show: Returns it from the version and its summary.
+        limit: How many of the newest versions to include, at least 1; None for all.
+        describe: The function of a version and its summary.
     """
     live_rows: dict[bytes, int | None] = {}
     versions = table.log.versions()
     first = versions[0 if limit is None else max(len(versions) - limit, 0)] if versions else 0
-    # one more, as the rows that the first one changed are counted from it
+    # One more version is read, to count the rows that the first one changed.
     manifests = map_ahead(
         lambda version: _read(table.log, version),
         [version for version in versions if version >= first - 1],
@@ -107,34 +109,34 @@ def walk_versions(
     for manifest in manifests:
         if manifest is not None and manifest.version >= first:
             newer = table.at(manifest)
-            yield show(newer, _describe(newer, older, live_rows))
+            yield describe(newer, _summarize(newer, older, live_rows))
         older = manifest
 
 
 def _read(log: VersionLog, version: int) -> Manifest | None:
-    """Return the manifest of a version that was listed; None if it has been cleaned up since."""
+    """Return the manifest of a listed version; None if it has been cleaned up since."""
     with suppress(NotFoundError):
         return log.read(version)
     return None
 
 
-def _describe(
+def _summarize(
     table: TableVersion, older: Manifest | None, live_rows: dict[bytes, int | None]
 ) -> VersionInfo:
-    """Return the summary of one version; no data file and no deletion file is read.
+    """Return the summary of one version, without reading data files or deletion files.
 
     Args:
         table: The version.
-        older: The existing version before it, if there is one.
-        live_rows: Cache of live row counts by the fragment's bytes: most fragments are part of
-            many versions. None if a fragment does not state it.
+        older: The previous existing version; None if there is none.
+        live_rows: A cache of live row counts by the fragment's bytes, because most fragments
+            are part of many versions; None for fragments that do not state it.
     """
     transaction = read_transaction(table.store, table.manifest)
     fragments = table.manifest.fragments
     new = FragmentList(raw for raw in fragments.raws if raw not in live_rows)
     live_rows.update(zip(new.raws, new.live_rows, strict=True))
     rows = [live_rows[raw] for raw in fragments.raws]
-    described = VersionInfo(
+    summary = VersionInfo(
         version=table.version,
         timestamp=timestamp_of(table.manifest),
         operation=_name(table.version, transaction.operation) if transaction else None,
@@ -142,10 +144,10 @@ def _describe(
         properties=dict(transaction.properties) if transaction else {},
     )
     if table.version != (older.version + 1 if older else 1):
-        return described  # the previous version no longer exists
+        return summary  # the previous version no longer exists
     operation = transaction.operation if transaction else None
     counts = count_changed_rows(older, table.manifest, operation)
-    return described if counts is None else described.with_row_counts(counts)
+    return summary if counts is None else summary.with_row_counts(counts)
 
 
 def _name(version: int, operation: Operation) -> str:
@@ -159,21 +161,23 @@ def read_transaction(store: Store, manifest: Manifest) -> Transaction | None:
     """Return the transaction that committed a version; None if it no longer exists.
 
     Raises:
-        BadDataError: Its bytes are damaged.
+        BadDataError: The transaction is damaged.
     """
-    return _decoded(store, manifest, decode_transaction)
+    return _decode_transaction_bytes(store, manifest, decode_transaction)
 
 
 def read_operation_kind(store: Store, manifest: Manifest) -> type[SupportedOperation] | None:
     """Return the kind of operation that committed a version; None if it is unknown.
 
     Raises:
-        BadDataError: Its transaction's bytes are damaged.
+        BadDataError: The transaction is damaged.
     """
-    return _decoded(store, manifest, operation_kind)
+    return _decode_transaction_bytes(store, manifest, operation_kind)
 
 
-def _decoded(store: Store, manifest: Manifest, decode: Callable[[bytes], T]) -> T | None:
+def _decode_transaction_bytes(
+    store: Store, manifest: Manifest, decode: Callable[[bytes], T]
+) -> T | None:
     if manifest.inline_transaction is not None:
         return decode(manifest.inline_transaction)
     if not manifest.transaction_file:

@@ -1,4 +1,4 @@
-"""The HTML that a notebook shows for a version of a table."""
+"""Renders a version of a table as HTML, for notebooks."""
 
 from html import escape
 from typing import Final
@@ -8,13 +8,13 @@ import pyarrow as pa
 from lance_stream.snapshot.table_version import TableVersion
 
 _MAX_COLUMNS: Final = 50
-"""How many columns are listed."""
+"""The maximum number of columns that are listed."""
 
 
 def as_html(table: TableVersion, schema: pa.Schema) -> str:
-    """Return a small HTML table: location, version, rows, fragments and columns.
+    """Return the location, version, number of rows and fragments, and columns as HTML.
 
-    A data or deletion file is opened only if the manifest does not state its number of rows.
+    Data and deletion files are opened only if the manifest does not state their numbers of rows.
 
     Args:
         table: The version.
@@ -22,27 +22,27 @@ def as_html(table: TableVersion, schema: pa.Schema) -> str:
     """
     fragments = table.manifest.fragments
     rows = int(table.row_counts.live.sum())
-    listed = list(schema)[:_MAX_COLUMNS]
+    listed_columns = list(schema)[:_MAX_COLUMNS]
     lines = [
-        f"<tr><td>{_escaped(column.name)}</td><td>{_escaped(str(column.type))}</td>"
+        f"<tr><td>{_escape(column.name)}</td><td>{_escape(str(column.type))}</td>"
         f"<td>{'' if column.nullable else 'not null'}</td></tr>"
-        for column in listed
+        for column in listed_columns
     ]
-    if len(schema) > len(listed):
-        lines.append(f"<tr><td colspan='3'>and {len(schema) - len(listed)} more</td></tr>")
+    if len(schema) > len(listed_columns):
+        lines.append(f"<tr><td colspan='3'>and {len(schema) - len(listed_columns)} more</td></tr>")
     return (
-        f"<p><b>{_escaped(table.uri)}</b><br>version {table.version}: {_number(rows, 'row')} in "
-        f"{_number(len(fragments), 'fragment')}</p>"
+        f"<p><b>{_escape(table.uri)}</b><br>version {table.version}: {_count(rows, 'row')} in "
+        f"{_count(len(fragments), 'fragment')}</p>"
         "<table><thead><tr><th>column</th><th>type</th><th></th></tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
 
 
-def _number(count: int, noun: str) -> str:
+def _count(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     printable = "".join(
         character if character.isprintable() else "\N{MIDDLE DOT}" for character in text
     )

@@ -1,6 +1,6 @@
-"""Opens the newest version of a table: by location, or from any other version.
+"""Opens the newest version of a table, by location or from another version.
 
-A version that a user names, by number, tag, branch or moment, is opened by `resolving`.
+`resolving` opens a version by number, tag, branch or time.
 """
 
 import os
@@ -28,8 +28,7 @@ def open_newest(
     Raises:
         NotFoundError: The table does not exist.
         InvalidInputError: The location is invalid.
-        UnsupportedFeatureError: The table has a feature that a reader must understand and we do
-            not.
+        UnsupportedFeatureError: The table requires a feature that is not supported.
     """
     log = open_log(uri, storage_options)
     try:
@@ -50,14 +49,13 @@ def opened(
     """Return a version whose manifest has been read.
 
     Args:
-        uri: The table's location, as the user wrote it.
-        log: Its version log.
-        manifest: The version.
-        storage_options: The settings for opening its store.
+        uri: The table's location, as the user specified it.
+        log: The table's version log.
+        manifest: The manifest of the version.
+        storage_options: Settings of the store.
 
     Raises:
-        UnsupportedFeatureError: The table has a feature that a reader must understand and we do
-            not.
+        UnsupportedFeatureError: The table requires a feature that is not supported.
     """
     check_readable(manifest)
     warn_of_unmerged_rows(log, manifest)
@@ -76,15 +74,15 @@ def newest_of_same(table: TableVersion) -> TableVersion:
     Raises:
         NotFoundError: The table no longer exists.
         InvalidInputError: The version is detached.
-        TableReplacedError: Another table is there now: the table was deleted and re-created, or
-            restored from a copy.
+        TableReplacedError: The location has another table: the table was deleted and re-created,
+            or restored from a copy.
     """
     check_is_attached(table.version)
     try:
         state = table.log.read_state()
     except NotFoundError:
         if not table.version:
-            return table  # it is yet to be created
+            return table  # not created yet
         raise
     if table.version:
         check_is_same_table(table.log, state, table.manifest)
@@ -96,16 +94,16 @@ def open_tables_together(
     uris: Sequence[str | os.PathLike[str]],
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[TableVersion]:
-    """Return the versions of several tables that were the newest ones at one moment.
+    """Return the newest versions of several tables, as of one moment.
 
     Args:
-        uris: Their locations.
-        storage_options: Options of the store, for all of them.
+        uris: The locations of the tables.
+        storage_options: Settings of the store of all tables.
 
     Raises:
-        InvalidInputError: They are not in one manifest store, or a location is invalid.
+        InvalidInputError: The tables are not in one manifest store, or a location is invalid.
         NotFoundError: A table does not exist.
-        UnsupportedFeatureError: A table has a feature that a reader must understand and we do not.
+        UnsupportedFeatureError: A table requires a feature that is not supported.
     """
     logs = {os.fspath(uri): open_log(uri, storage_options) for uri in uris}
     if not logs:

@@ -1,9 +1,9 @@
-"""References: where tags and branches are stored, and the histories of branches.
+"""References: the files of branches, and where tags and branches are stored.
 
     {table}/                                       the main branch
     {table}/tree/{branch}/                         a branch: its versions and new files
     {table}/_refs/tags/{tag}.json                  tags of the table and of all its branches
-    {table}/_refs/branches/{branch}.json           what each branch was created from
+    {table}/_refs/branches/{branch}.json           the origin of each branch
 
     {
       "parentBranch": null,
@@ -14,11 +14,11 @@
       "metadata": {}
     }
 
-A branch begins as a shallow clone: its first version has the number of the version that it was
-created from, and references that version's files by a base path. Its manifests state the branch's
-name, and nothing else does: a directory called `tree/x` may be an independent table.
+A branch starts as a shallow clone: its first version has the number of the version that it was
+created from, and references that version's files by a base path. Only the manifests of a branch
+state its name: a directory named `tree/x` may be an independent table.
 
-`maintenance.branches` creates and deletes them, as the reference does.
+`maintenance.branches` creates and deletes branches, as the reference does.
 
 Source:  files that the reference wrote, its refs.rs and branch_location.rs.
 """
@@ -66,12 +66,12 @@ class Branch:
 
     Attributes:
         name: The name.
-        parent: The branch that it was created from; None for the main one.
-        parent_version: The version that it was created from.
+        parent: The branch from which it was created; None for the main branch.
+        parent_version: The version from which it was created.
         created_at: When it was created, in UTC; None if its writer did not record it.
-        metadata: What its writer stored with it.
-        identifier: The version that it and each branch before it was created from, and a random
-            uuid each: it distinguishes the branch from an earlier one of its name.
+        metadata: The metadata that its writer stored.
+        identifier: Distinguishes the branch from an earlier branch of the same name: for each of
+            its ancestors and itself, the version from which it was created, and a random uuid.
     """
 
     name: str
@@ -84,11 +84,11 @@ class Branch:
 
 @dataclass(frozen=True)
 class Refs:
-    """The references that concern a table, or one branch of it.
+    """The references of a table, seen from one of its branches.
 
     Args:
-        log: The versions of the table or branch.
-        branch: The branch's name; None for the main one.
+        log: The versions of the branch.
+        branch: The name of the branch; None for the main branch.
     """
 
     log: VersionLog
@@ -96,7 +96,7 @@ class Refs:
 
     @property
     def store(self) -> Store:
-        """The store of the branch itself."""
+        """The store of the branch."""
         return self.log.store
 
     @cached_property
@@ -113,18 +113,18 @@ class Refs:
             if root.endswith(ending):
                 return self.store.at_root(_root_as_in(self.store, root[: -len(ending)]))
         raise InvalidInputError(
-            f"the manifests of {self.store.uri} name it the branch {self.branch!r} of a table, but "
-            f"it is not in the folder {ending[1:]!r} of one: it was moved or copied, so the tags "
-            "and branches of its table cannot be found. Open it where it was created, or write its "
-            "rows to a new table"
+            f"the manifests of {self.store.uri} state that it is the branch {self.branch!r} of a "
+            f"table, but it is not in a folder {ending[1:]!r}: it was moved or copied, so the tags "
+            "and branches of its table cannot be found. Open the original branch, or write the "
+            "rows of this one to a new table"
         )
 
     def log_of(self, branch: str | None) -> VersionLog:
-        """Return the versions of another branch of the same table, which need not exist.
+        """Return the version log of another branch of the same table, which need not exist.
 
         Raises:
-            InvalidInputError: No branch can have this name.
-            UnsupportedFeatureError: It publishes its versions in an unknown way.
+            InvalidInputError: The name is not valid for a branch.
+            UnsupportedFeatureError: The branch publishes its versions in an unknown way.
         """
         if branch == self.branch:
             return self.log
@@ -135,28 +135,28 @@ class Refs:
         return self.log.for_store(root.at_root("/".join(filter(None, parts))))
 
     def of(self, branch: str | None) -> "Refs":
-        """Return the references that concern another branch; see `log_of`."""
+        """Return the references seen from another branch; see `log_of`."""
         return self if branch == self.branch else Refs(self.log_of(branch), branch)
 
 
 def refs_of(log: VersionLog) -> Refs:
-    """Return the references that concern the table or branch of a log.
+    """Return the references of the table or branch of a log.
 
-    Its manifests record whether it is a branch; they are read only if its path looks like one.
+    Manifests state whether it is a branch; they are read only if the path looks like one.
 
     Raises:
         NotFoundError: The table does not exist.
         BadDataError: The newest manifest is damaged.
     """
-    lies_like_a_branch = any(_MARK in root for root in _roots(log.store))
-    return Refs(log, log.read_latest().branch if lies_like_a_branch else None)
+    may_be_branch = any(_MARK in root for root in _roots(log.store))
+    return Refs(log, log.read_latest().branch if may_be_branch else None)
 
 
 def branch_by_its_file(store: Store) -> str | None:
-    """Return the branch whose folder a store is in, by the branch files of tables.
+    """Return the name of the branch in whose folder a store is, according to branch files.
 
-    For a branch whose manifests do not state it, as with a writer that does not know branches. It
-    is None for an independent table in a folder that is named like a branch.
+    This finds branches whose manifests do not state their name, as with writers that do not support
+    branches. It is None for an independent table in a folder that is named like a branch.
     """
     for root in _roots(store):
         offsets = [start for start in range(len(root)) if root.startswith(_MARK, start)]
@@ -170,9 +170,9 @@ def branch_by_its_file(store: Store) -> str | None:
 
 
 def notes_on_missing_branch(log: VersionLog) -> Iterator[str]:
-    """Yield which branches a table has, if a location without a table is that of a branch.
+    """Yield the branches of a table, if a location without a table looks like that of a branch.
 
-    It sends requests only if the location looks like one.
+    Requests are sent only if the location looks like that of a branch.
     """
     if not any(_MARK in root for root in _roots(log.store)):
         return
@@ -184,44 +184,44 @@ def notes_on_missing_branch(log: VersionLog) -> Iterator[str]:
         table = log.for_store(log.store.at_root(_root_as_in(log.store, root)))
         table.latest()
         names = ", ".join(list_branches(Refs(table))) or "none"
-        yield f"the branches of {table.store.uri} are: {names}; {branch!r} is not one of them"
+        yield f"{table.store.uri} has no branch {branch!r}; existing branches: {names}"
 
 
 def _roots(store: Store) -> tuple[str, ...]:
-    """Return the paths of a store on its disk or in its bucket, which begin with "/"."""
+    """Return the paths of a store on its disk or in its bucket, which start with "/"."""
     root = f"/{store.root}".replace("//", "/")
     path = store.local_path("")
     return (root,) if path is None else (root, os.path.realpath(path))
 
 
 def _root_as_in(store: Store, path: str) -> str:
-    """Return a path that begins with "/", or is empty, in the form of a store's root."""
+    """Return a path that starts with "/", or is empty, in the form of a store's root."""
     return path or "/" if store.root.startswith("/") else path[1:]
 
 
 def as_branch(name: object) -> str | None:
-    """Return the branch that a user names; None for the main one.
+    """Validate the name of a branch and return it; None for the main branch.
 
     Raises:
-        InvalidInputError: No branch can have this name.
+        InvalidInputError: The name is not valid for a branch.
     """
     if name is None or name == MAIN_BRANCH:
         return None
     if not isinstance(name, str):
-        raise InvalidInputError(f"the name of a branch is text, not {name!r}")
+        raise InvalidInputError(f"the name of a branch must be a string, not {name!r}")
     branch_directory(name)
     return name
 
 
 def branch_uri(uri: str, branch: str | None) -> str:
-    """Return the location of a branch, given a table's; sends no request.
+    """Return the location of a branch, without requests.
 
     Args:
-        uri: The table's location, as a user writes it.
-        branch: The branch's name; None or "main" for the main one.
+        uri: The location of the table.
+        branch: The name of the branch; None or "main" for the main branch.
 
     Raises:
-        InvalidInputError: No branch can have this name.
+        InvalidInputError: The name is not valid for a branch.
     """
     name = as_branch(branch)
     if name is None:
@@ -234,9 +234,9 @@ def branch_uri(uri: str, branch: str | None) -> str:
 
 
 def list_branches(refs: Refs) -> dict[str, Branch]:
-    """Return all branches of a table by name, in the order of their names.
+    """Return all branches of a table by name, sorted by name.
 
-    Damaged files are skipped, with a warning that names them.
+    Damaged branch files are skipped and logged as warnings.
     """
     branches = {}
     for path, branch in read_branches(refs).items():
@@ -248,7 +248,7 @@ def list_branches(refs: Refs) -> dict[str, Branch]:
 
 
 def read_branches(refs: Refs) -> dict[str, Branch | Exception]:
-    """Return the branch in each branch file, by path; or the error of an unreadable one."""
+    """Return the branch in each branch file, by path; an error for an unreadable file."""
     branches: dict[str, Branch | Exception] = {}
     for file in refs.root.list(BRANCHES_DIRECTORY):
         name = parse_branch_file_path(file.path)
@@ -266,10 +266,10 @@ def read_branches(refs: Refs) -> dict[str, Branch | Exception]:
 
 
 def _as_branch(name: str, content: Any) -> Branch:
-    """Return the branch that a file's content describes.
+    """Parse the content of a branch file.
 
     Raises:
-        CorruptDataError: It does not describe a branch.
+        CorruptDataError: The content is not that of a branch file.
     """
     if not isinstance(content, dict):
         raise CorruptDataError(
@@ -284,7 +284,7 @@ def _as_branch(name: str, content: Any) -> Branch:
         or not isinstance(metadata, dict)
     ):
         raise CorruptDataError(
-            f"the file of the branch {name!r} does not state from which version of which branch it "
+            f"the file of the branch {name!r} does not state the version and branch from which it "
             f"was created: {content!r:.200}"
         )
     created = moment_at(created_at * 1_000_000) if isinstance(created_at, int) else None
@@ -299,7 +299,7 @@ def _as_branch(name: str, content: Any) -> Branch:
 
 
 def _as_identifier(content: Any) -> tuple[tuple[int, str], ...]:
-    """Return the identifier in a branch file; an empty one if it has none, as old ones."""
+    """Return the identifier in a branch file; empty if it has none, as with old writers."""
     pairs = content.get("version_mapping", ()) if isinstance(content, dict) else ()
     try:
         return tuple((int(version), str(uuid)) for version, uuid in pairs)
@@ -308,7 +308,7 @@ def _as_identifier(content: Any) -> tuple[tuple[int, str], ...]:
 
 
 def find_branch(refs: Refs, name: str) -> Branch | None:
-    """Return the contents of a branch's file; None if it does not exist.
+    """Return a branch according to its file; None if the file does not exist.
 
     Raises:
         CorruptDataError: The file is damaged.
@@ -325,12 +325,12 @@ def find_branch(refs: Refs, name: str) -> Branch | None:
 
 
 def create_branch_file(refs: Refs, branch: Branch, manifest_size: int) -> bool:
-    """Create the file of a branch; False if there is one.
+    """Create the file of a branch; return False if the file exists.
 
     Args:
-        refs: The table's references.
-        branch: What it says.
-        manifest_size: The size in bytes of the manifest that the branch was created from.
+        refs: The references of the table.
+        branch: The content.
+        manifest_size: The size in bytes of the manifest from which the branch was created.
     """
     created_at = branch.created_at
     content = {
@@ -346,7 +346,7 @@ def create_branch_file(refs: Refs, branch: Branch, manifest_size: int) -> bool:
 
 
 def delete_branch_file(refs: Refs, name: str) -> bytes | None:
-    """Delete the file of a branch, and return its contents; None if it does not exist."""
+    """Delete the file of a branch and return its bytes; None if it does not exist."""
     path = branch_file_path(name)
     try:
         data = refs.root.read(path)
@@ -357,10 +357,11 @@ def delete_branch_file(refs: Refs, name: str) -> bytes | None:
 
 
 def files_of_branch(refs: Refs, name: str) -> list[str]:
-    """Return the paths of all files of a branch itself, in the table's directory.
+    """Return the paths of all files of a branch, relative to the table's directory.
 
-    Those of branches in its folder are left out, also of half-created and half-deleted ones; and,
-    if the branch `x/data` is in the data folder of the branch `x`, those of `x`.
+    Files of other branches in its folder are left out, including those of half-created and
+    half-deleted branches. If the branch `x/data` is in the data folder of the branch `x`, the files
+    of `x` are left out.
     """
     directory = branch_directory(name)
     folders = tuple(f"{directory}/{folder}/" for folder in FOLDERS)
@@ -385,11 +386,11 @@ def other_branches(refs: Refs) -> Iterator[tuple[str | None, bool]]:
     """Yield all other branches of a table, including half-created and half-deleted ones.
 
     Yields:
-        A name, None for the main one; and whether it is known that the branch has versions.
+        The name, None for the main branch; and whether a branch file states that it has versions.
 
     Raises:
-        CorruptDataError: The file of a branch is damaged, or there is a branch with an unknown
-            name.
+        CorruptDataError: A branch file is damaged, or a folder with versions has a name that is
+            not valid for a branch.
     """
     names: dict[str, bool] = {}
     for folder in _folders_with_versions(refs.root):
@@ -397,15 +398,16 @@ def other_branches(refs: Refs) -> Iterator[tuple[str | None, bool]]:
             branch_directory(folder)
         except InvalidInputError as error:
             raise CorruptDataError(
-                f"{refs.root.uri}/{TREE_DIRECTORY}/{folder} has versions, but no branch can have "
-                "this name"
+                f"{refs.root.uri}/{TREE_DIRECTORY}/{folder} has versions, but its name is not "
+                "valid for a branch"
             ) from error
         names[folder] = False
     for path, branch in read_branches(refs).items():
         if isinstance(branch, Exception):
             raise CorruptDataError(
-                f"{refs.root.uri}/{path} should state from which version a branch was created, and "
-                f"cannot be read: {branch}. Repair it, or delete it if there is no such branch"
+                f"{refs.root.uri}/{path}, which should state from which version a branch was "
+                f"created, cannot be read: {branch}. Repair it, or delete it if the branch does "
+                "not exist"
             ) from branch
         names[branch.name] = True
     if refs.branch is not None:

@@ -1,4 +1,4 @@
-"""Opens the version of a table that a user names: by number, tag, branch or moment."""
+"""Opens a version of a table by number, tag, branch or time."""
 
 import os
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import branch_directory
 
 VersionSpec: TypeAlias = int | str | datetime | tuple[str | None, int | datetime | None] | None
-"""A version's number, a tag's name, a moment (in UTC if it has no zone), or None for the newest;
-or a branch and one of its versions, by number or moment, or None for its newest."""
+"""A version's number, a tag's name, a time (UTC if it has no zone), or None for the newest version;
+or a branch and one of its versions, by number or time, or None for its newest."""
 
 
 def open_version(
@@ -34,13 +34,12 @@ def open_version(
     version: VersionSpec,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TableVersion:
-    """Return the version that a user names of the table at a location.
+    """Return a version of the table at a location.
 
     Raises:
         NotFoundError: The table, version, tag or branch does not exist.
         InvalidInputError: The location or the version is invalid.
-        UnsupportedFeatureError: The table has a feature that a reader must understand and we do
-            not.
+        UnsupportedFeatureError: The table requires a feature that is not supported.
     """
     if version is None:
         return open_newest(uri, storage_options)
@@ -59,12 +58,12 @@ def open_version(
 
 
 def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
-    """Return the version that a user names of the table that a version belongs to.
+    """Return another version of a table; see `open_version`.
 
-    None is the newest version at its location, even if another table is there now.
+    None is the newest version at its location, even if that has another table now.
     """
     if version is None and not table.version:
-        return newest_of_same(table)  # it is yet to be created, unless another writer has done it
+        return newest_of_same(table)  # not created yet, unless by another writer
     refs = table.refs
     branch, manifest = _resolve(refs, version, table.manifest)
     check_readable(manifest)
@@ -82,12 +81,12 @@ def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
 def _resolve(
     refs: Refs, version: VersionSpec, newest: Manifest | None = None
 ) -> tuple[Refs, Manifest]:
-    """Return the branch that a version belongs to, and its manifest."""
+    """Return the references of a version's branch, and the version's manifest."""
     if isinstance(version, str):
         try:
             tag = get_tag(refs, version)
         except NotFoundError:
-            refs.log.latest()  # reports it if there is no table, either
+            refs.log.latest()  # raises if the table does not exist, either
             raise
         refs, version = _branch(refs, tag.branch), tag.version
     elif isinstance(version, tuple) and len(version) == 2:
@@ -100,7 +99,7 @@ def _resolve(
     number = as_number(version)
     if number is None or number < 1:
         raise InvalidInputError(
-            f"a version is a whole number from 1, a tag or a datetime, not {version!r}"
+            f"a version must be a whole number from 1, a tag or a datetime, not {version!r}"
         )
     if newest is not None and (newest.version, newest.branch) == (number, refs.branch):
         return refs, newest
@@ -111,7 +110,7 @@ def _branch(refs: Refs, branch: str | None) -> Refs:
     """Return the references of an existing branch.
 
     Raises:
-        NotFoundError: The branch does not exist; the message lists those that do.
+        NotFoundError: The branch does not exist; the message lists the existing ones.
     """
     branch_refs = refs.of(branch)
     if branch_refs is not refs:
@@ -119,15 +118,15 @@ def _branch(refs: Refs, branch: str | None) -> Refs:
             branch_refs.log.latest()
         except NotFoundError:
             names = ", ".join(list_branches(refs))
-            there = f"there are: {names}" if names else "there are no branches"
+            existing = f"existing branches: {names}" if names else "it has no branches"
             raise NotFoundError(
-                f"the table at {refs.root.uri} has no branch {branch!r}; {there}"
+                f"the table at {refs.root.uri} has no branch {branch!r}; {existing}"
             ) from None
     return branch_refs
 
 
 def _uri_of_branch(uri: str, refs: Refs, other: Refs) -> str:
-    """Return the location of another branch, in the form that a user wrote this one's."""
+    """Return the location of another branch, in the form of this branch's location."""
     path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
     path = path.rstrip("/")
     suffix = "" if refs.branch is None else f"/{branch_directory(refs.branch)}"
@@ -145,12 +144,13 @@ def _newest_at(log: VersionLog, moment: datetime) -> Manifest:
         try:
             manifest = log.read(version)
         except NotFoundError:
-            continue  # cleaned up meanwhile
+            continue  # cleaned up since
         if (manifest.timestamp_nanos or 0) // 1000 * 1000 <= nanos:
             return manifest
         oldest = manifest
-    when = oldest and timestamp_of(oldest)
+    committed_at = oldest and timestamp_of(oldest)
     raise NotFoundError(
         f"no version existed at {with_zone(moment).isoformat()}; the oldest one is version "
-        f"{oldest.version if oldest else '?'} of {when.isoformat() if when else 'an unknown time'}"
+        f"{oldest.version if oldest else '?'}, committed at "
+        f"{committed_at.isoformat() if committed_at else 'an unknown time'}"
     )

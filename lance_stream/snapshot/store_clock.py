@@ -1,9 +1,9 @@
 """The clock of a store, for decisions based on the age of its files.
 
-Stores date files, but ages are computed with this machine's clock. If that runs ahead, a file of an
-active writer looks old enough to delete, and deletes that are remembered for days look expired. So
-before anything is removed for its age, one small file is written, and its date compared with this
-machine's clock. The difference is cached for a while.
+Stores date files, but ages are computed with this machine's clock. If this clock is ahead, a file
+of an active writer looks old enough to delete, and tombstones look expired. So before anything is
+removed because of its age, a small file is written and its date is compared with this machine's
+clock. The difference is cached for an hour.
 """
 
 import logging
@@ -20,7 +20,7 @@ from lance_stream.storage.store import Store
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY
 
 TOLERATED_NANOS: Final = 60 * 10**9
-"""How much clocks may differ: stores date files in seconds, and requests take time."""
+"""The tolerated difference of clocks: stores date files in seconds, and requests take time."""
 
 _log = logging.getLogger(__name__)
 _machine_nanos: Callable[[], int] = time.time_ns
@@ -28,17 +28,17 @@ _ahead: Final[TTLCache[str, int]] = TTLCache(maxsize=256, ttl=3600)
 _lock: Final = threading.Lock()
 
 
-def by_the_clock_of(store: Store, environment: Environment) -> Environment:
-    """Return an environment whose clock does not run ahead of a store's.
+def with_store_clock(store: Store, environment: Environment) -> Environment:
+    """Return an environment whose clock is not ahead of a store's clock.
 
-    Costs a write, a listing and a delete the first time in an hour.
+    The first call in an hour writes, lists and deletes a file.
 
     Args:
         store: The store of a table.
-        environment: This machine's.
+        environment: The environment of this machine.
 
     Raises:
-        StoreError: No file can be written.
+        StoreError: The file cannot be written.
     """
     with _lock:
         ahead = _ahead.get(store.uri)
@@ -63,8 +63,8 @@ def _nanos_ahead_of(store: Store, environment: Environment) -> int:
     ahead = before - int(files[0].modified * 1e9) if files else 0
     if ahead > TOLERATED_NANOS:
         _log.warning(
-            "the clock of this machine is %.0f s ahead of the clock of %s, which determines ages: "
-            "set it",
+            "the clock of this machine is %.0f s ahead of the clock of %s, which determines the "
+            "ages of files: correct the machine's clock",
             ahead / 1e9,
             store.uri,
         )

@@ -18,7 +18,7 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.files.missing_files import explaining_missing_files
-from lance_stream.snapshot.files.open_files import MOST_UNCHECKED_ROWS, OpenFiles
+from lance_stream.snapshot.files.open_files import MAX_UNCHECKED_ROWS, OpenFiles
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.timestamps import timestamp_of
 from lance_stream.storage.protocols import canonical_protocol
@@ -48,11 +48,11 @@ class TableVersion:
     """One version of a table and its location.
 
     Attributes:
-        uri: The table's directory, as the user wrote it.
-        storage_options: The settings for opening its store.
-        store: The store of its files.
-        log: Its version log.
-        manifest: The version.
+        uri: The table's location, as the user specified it.
+        storage_options: Settings of the store.
+        store: The store of the table's files.
+        log: The table's version log.
+        manifest: The manifest of the version.
     """
 
     uri: str
@@ -63,17 +63,17 @@ class TableVersion:
 
     @property
     def version(self) -> int:
-        """The version's number."""
+        """The number of the version."""
         return self.manifest.version
 
     @property
     def branch(self) -> str | None:
-        """The branch that the version belongs to; None for the main one."""
+        """The branch of the version; None for the main branch."""
         return self.manifest.branch
 
     @property
     def refs(self) -> Refs:
-        """The tags and branches that concern it."""
+        """The table's tags and branches."""
         return Refs(self.log, self.manifest.branch)
 
     @property
@@ -83,7 +83,7 @@ class TableVersion:
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
-        """The columns, as Arrow has them."""
+        """The columns as an Arrow schema."""
         return to_arrow(self.manifest.schema)
 
     @property
@@ -93,7 +93,7 @@ class TableVersion:
 
     @property
     def has_stable_row_ids(self) -> bool:
-        """Whether a row keeps its id for its whole life."""
+        """Whether the table has stable row ids."""
         return has_stable_row_ids(self.manifest)
 
     @property
@@ -108,10 +108,10 @@ class TableVersion:
 
     @property
     def location(self) -> str:
-        """The table's directory, in a form that other tables can name as a base path.
+        """The table's location, in a form that other tables can use as a base path.
 
-        It is the same for every process, and the reference understands it: a local path is
-        absolute, and the protocols of Hadoop for S3 are replaced by its own.
+        It is valid in every process and for the reference: a local path is absolute, and Hadoop's
+        protocols for S3 are replaced with "s3".
         """
         path = self.store.local_path("")
         if path is not None:
@@ -120,18 +120,18 @@ class TableVersion:
         return canonical_protocol(protocol.lower()) + colon + rest
 
     def at(self, manifest: Manifest) -> "TableVersion":
-        """Return another version of the same table; open files stay open."""
+        """Return another version of the same table, which shares its open files."""
         other = replace(self, manifest=manifest)
         if manifest.base_paths == self.manifest.base_paths:
             other.__dict__["files"] = self.files
         return other
 
     def read_at(self, version: int) -> "TableVersion":
-        """Return another version of the same table, whose rows are to be read.
+        """Read another version of the same table.
 
         Raises:
-            NotFoundError: It no longer exists.
-            UnsupportedFeatureError: It has a feature that a reader must understand and we do not.
+            NotFoundError: The version no longer exists.
+            UnsupportedFeatureError: The version requires a feature that is not supported.
         """
         manifest = self.log.read(version)
         check_readable(manifest)
@@ -145,7 +145,7 @@ class TableVersion:
 
     @cached_property
     def row_counts(self) -> RowCounts:
-        """The number of rows of each fragment; reads only files whose rows no manifest states.
+        """The number of rows of each fragment; reads files only if the manifest does not state it.
 
         Raises:
             CorruptDataError: The numbers of a fragment contradict each other.
@@ -155,21 +155,21 @@ class TableVersion:
         if unknown:
             physical, live = physical.copy(), live.copy()
         for index in unknown:
-            fragment = fragments[index]  # or the reason why it cannot be decoded
+            fragment = fragments[index]  # raises if the fragment is damaged
             physical[index] = self.physical_rows(fragment)
             live[index] = self.num_live_rows(fragment)
         return RowCounts(physical, live)
 
-    def check_promise(self, fragment: Fragment) -> None:
-        """Check that a fragment has the rows that it promises, if these are very many.
+    def check_stated_rows(self, fragment: Fragment) -> None:
+        """Check that a fragment has as many rows as its message states, if these are many.
 
-        Call it before memory is allocated for row ids or row versions, whose few bytes can state
-        any number. A fragment that promises none may still have row ids.
+        Call this before allocating memory for row ids or row versions, a few bytes of which can
+        state any number of rows. A fragment that states no rows may still have row ids.
 
         Raises:
-            CorruptDataError: The data file has a different number.
+            CorruptDataError: The data file has another number of rows.
         """
-        if fragment.physical_rows > MOST_UNCHECKED_ROWS:
+        if fragment.physical_rows > MAX_UNCHECKED_ROWS:
             self.files.check_num_rows(fragment)
         elif not fragment.physical_rows and fragment.row_ids is not None:
             self.files.row_ids(fragment.row_ids, self.physical_rows(fragment))
@@ -182,7 +182,7 @@ class TableVersion:
             return self.files.deleted_offsets(fragment, self.physical_rows(fragment))
 
     def deleted_offsets_of(self, fragments: Sequence[Fragment]) -> list[npt.NDArray[np.uint32]]:
-        """Return the row offsets of the deleted rows per fragment; reads files side by side."""
+        """Return the row offsets of each fragment's deleted rows; reads files concurrently."""
         with_files = [fragment for fragment in fragments if fragment.deletion_file is not None]
         if len(with_files) < 2 or self.store.num_readers <= NUM_READERS:
             return [self.deleted_offsets(fragment) for fragment in fragments]
@@ -190,7 +190,7 @@ class TableVersion:
             return list(threads.map(self.deleted_offsets, fragments))
 
     def num_live_rows(self, fragment: Fragment) -> int:
-        """Return the number of a fragment's live rows; reads nothing if the manifest tells."""
+        """Return the number of a fragment's live rows; reads files only if it is not stated."""
         deletion_file = fragment.deletion_file
         if deletion_file is None:
             return self.physical_rows(fragment)
@@ -198,50 +198,50 @@ class TableVersion:
         return self.physical_rows(fragment) - deleted
 
     def row_ids(self, fragment: Fragment) -> RowIdSequence:
-        """Return the stable row ids of a fragment's rows.
+        """Return the stable row ids of a fragment.
 
         Raises:
-            CorruptDataError: It has none, or not one for each row.
+            CorruptDataError: The fragment does not have one for each row.
         """
         if fragment.row_ids is None:
             raise CorruptDataError(
                 f"fragment {fragment.id} has no row ids, but the table has stable row ids"
             )
-        self.check_promise(fragment)
+        self.check_stated_rows(fragment)
         with explaining_missing_files(self.store, self.version, fragment):
             return self.files.row_ids(fragment.row_ids, self.physical_rows(fragment))
 
     def row_ids_at(self, fragment: Fragment, offsets: RowOffsets) -> RowIds:
-        """Return the stable row ids of some rows of a fragment; may read no more than these.
+        """Return the stable row ids at row offsets of a fragment; may read only these.
 
         Raises:
-            CorruptDataError: It has none, or not one for each row.
+            CorruptDataError: The fragment does not have one for each row.
         """
         if not isinstance(fragment.row_ids, LineageColumn):
             return self.row_ids(fragment).take(offsets)
         return self._hidden_at(fragment, fragment.row_ids, offsets)
 
     def row_versions(self, fragment: Fragment, stored: StoredSequence | None) -> RowVersionSequence:
-        """Return a version for each of a fragment's rows.
+        """Return the created-at or last-updated-at version of each row of a fragment.
 
         Args:
             fragment: The fragment.
-            stored: Its created-at or last-updated-at versions.
+            stored: The sequence of versions.
 
         Raises:
-            CorruptDataError: There is not one for each row.
+            CorruptDataError: The sequence does not have one for each row.
         """
-        self.check_promise(fragment)
+        self.check_stated_rows(fragment)
         with explaining_missing_files(self.store, self.version, fragment):
             return self.files.row_versions(stored, self.physical_rows(fragment))
 
     def row_versions_at(
         self, fragment: Fragment, stored: StoredSequence | None, offsets: RowOffsets
     ) -> RowVersions:
-        """Return the versions of some rows of a fragment; may read no more than these.
+        """Return the row versions at row offsets of a fragment; may read only these.
 
         Raises:
-            CorruptDataError: There is not one for each row.
+            CorruptDataError: The sequence does not have one for each row.
         """
         if not isinstance(stored, LineageColumn):
             return self.row_versions(fragment, stored).take(offsets)
@@ -256,16 +256,16 @@ class TableVersion:
 
     @cached_property
     def row_id_index(self) -> RowIdIndex:
-        """The address of each live row, by stable id; built on first use."""
+        """The index of all live rows by stable id; built on first use."""
         return self.index_of(self.manifest.fragments)
 
     def index_of(self, fragments: Sequence[Fragment]) -> RowIdIndex:
-        """Return the address of each live row of some fragments, by stable id.
+        """Return the index of all live rows of fragments by stable id.
 
         Raises:
-            CorruptDataError: Two share an id; or the manifest promises more rows than exist.
+            CorruptDataError: Two rows have the same id; or fragments have fewer rows than stated.
         """
-        if sum(fragment.physical_rows for fragment in fragments) > 4 * MOST_UNCHECKED_ROWS:
+        if sum(fragment.physical_rows for fragment in fragments) > 4 * MAX_UNCHECKED_ROWS:
             for fragment in fragments:
                 self.files.check_num_rows(fragment)
         deleted = self.deleted_offsets_of(fragments)

@@ -1,4 +1,4 @@
-"""Tag files: names for versions, one small file each.
+"""Tag files: named versions, one small file per tag.
 
     _refs/tags/{name}.json
 
@@ -11,17 +11,18 @@
       "metadata": {}
     }
 
-Both times may be missing, as in files of old writers. A tag is created once: if two writers create
-the same name, one succeeds. Moving a tag keeps the rest of its file.
+Both times may be missing, as in files of old writers. If two writers create a tag of the same name,
+one of them fails. Moving a tag preserves the other entries of its file.
 
-All tags are stored in the table's directory, including those on versions of a branch (see
-`references`). Our early releases wrote the tags of a branch into the branch's own directory: those
-are still valid, for that branch alone, and have lower precedence.
+All tags are stored in the table's directory, including those of versions of a branch (see
+`references`). Early releases stored the tags of a branch in the branch's directory. Those tags are
+still valid for that branch, with lower precedence.
 
 Source:  files that the reference wrote, and its refs.rs.
-Differs: The reference percent-encodes non-ASCII letters, and from then on its own listing of all
-         tags fails: such tags are read here, but not created. A file that is not a tag makes
-         that listing fail, too: here it is skipped with a warning, and stops only a cleanup.
+Differs: The reference percent-encodes non-ASCII letters, but cannot list tags if one has such a
+         name. So such tags are read here, but not created. The reference cannot list tags
+         either if a file is not a tag; here, that file is skipped with a warning, and only a
+         cleanup fails.
 """
 
 import json
@@ -51,26 +52,26 @@ from lance_stream.table.paths import (
 _log = logging.getLogger(__name__)
 
 RESERVED_PREFIX: Final = "lance_stream."
-"""The prefix of all tag names that are not a user's."""
+"""The prefix of all tag names that users do not choose."""
 
 HOLD_PREFIX: Final = f"{RESERVED_PREFIX}hold."
 """The prefix of tag names that protect a version while an operation uses it."""
 
 CLONE_PREFIX: Final = f"{RESERVED_PREFIX}clone."
-"""The prefix of tag names that protect a version for a shallow clone of it."""
+"""The prefix of tag names that protect a version for its shallow clones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A name for a version.
+    """A named version.
 
     Attributes:
         name: The name.
-        version: The version that it stands for.
-        created_at: When it was created, in UTC; None if its writer did not record it.
-        updated_at: When it was last moved, in UTC; None if its writer did not record it.
-        branch: The branch that the version belongs to; None for the main one.
-        metadata: What its writer stored with it.
+        version: The version.
+        created_at: When the tag was created, in UTC; None if its writer did not record it.
+        updated_at: When the tag was last moved, in UTC; None if its writer did not record it.
+        branch: The branch of the version; None for the main branch.
+        metadata: The metadata that its writer stored.
     """
 
     name: str
@@ -86,8 +87,8 @@ class TagListing:
     """The tags of a table.
 
     Attributes:
-        tags: The tags; two may share a name, if one is in a branch's own directory.
-        unreadable: Files that look like tags, by path, and why they cannot be read.
+        tags: The tags; two may have the same name, if one is in a branch's directory.
+        unreadable: The errors of files that look like tags but cannot be read, by path.
     """
 
     tags: Sequence[Tag]
@@ -95,7 +96,7 @@ class TagListing:
 
 
 def read_tags(refs: Refs) -> TagListing:
-    """Return all tags of a table and its branches, and files that look like tags."""
+    """Return all tags of a table and its branches, and files that cannot be read."""
     tags: list[Tag] = []
     unreadable: dict[str, Exception] = {}
     for store, names_branch in _tag_stores(refs):
@@ -116,9 +117,9 @@ def read_tags(refs: Refs) -> TagListing:
 
 
 def list_tags(refs: Refs) -> dict[str, Tag]:
-    """Return all tags by name, in the order of their names.
+    """Return all tags by name, sorted by name.
 
-    Files that are not tags are skipped, with a warning that names them.
+    Files that are not tags are skipped and logged as warnings.
     """
     listing = read_tags(refs)
     for path, error in listing.unreadable.items():
@@ -131,19 +132,19 @@ def get_tag(refs: Refs, name: str) -> Tag:
     """Return a tag.
 
     Raises:
-        NotFoundError: The tag does not exist; the message lists those that do.
-        InvalidInputError: No tag can have this name.
+        NotFoundError: The tag does not exist; the message lists the existing ones.
+        InvalidInputError: The name is not valid for a tag.
         CorruptDataError: The tag's file is damaged.
     """
     for store, names_branch in _tag_stores(refs):
         with suppress(NotFoundError):
             tag = _as_tag(name, _read(store, tag_path(name), name))
             return tag if names_branch else replace(tag, branch=refs.branch)
-    raise _no_such_tag(refs, name)
+    raise _missing_tag_error(refs, name)
 
 
 def find_tag(refs: Refs, name: str) -> Tag | None:
-    """Return a tag, or None if there is no such tag; see `get_tag`."""
+    """Return a tag, or None if it does not exist; see `get_tag`."""
     try:
         return get_tag(refs, name)
     except NotFoundError:
@@ -151,7 +152,7 @@ def find_tag(refs: Refs, name: str) -> Tag | None:
 
 
 def _tag_stores(refs: Refs) -> Iterator[tuple[Store, bool]]:
-    """Yield the stores of tags, and whether the tags there state their branch."""
+    """Yield the stores with tag files, and whether these state the branch of their version."""
     yield refs.root, True
     if refs.branch is not None:
         yield refs.store, False
@@ -161,13 +162,13 @@ def check_new_tag(name: str) -> str:
     """Return the name of a new tag, if it is valid.
 
     Raises:
-        InvalidInputError: It is not.
+        InvalidInputError: The name is not valid.
     """
     tag_path(name)
     if not name.isascii():
         raise InvalidInputError(
-            f"{name!r} cannot be the name of a new tag: with a tag in the table that has letters "
-            "beyond ASCII, pylance fails to list any of them. Use a-z, A-Z, 0-9, '.', '-' and '_'"
+            f"{name!r} cannot be the name of a new tag: pylance cannot list the tags of a table if "
+            "a name has non-ASCII letters. Use a-z, A-Z, 0-9, '.', '-' and '_'"
         )
     return name
 
@@ -180,17 +181,17 @@ def create_tag(
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> Tag:
-    """Create a tag for a version of a table, or of its branch.
+    """Create a tag for a version of a table or branch.
 
     Args:
         refs: The references of the branch.
-        name: The tag's name.
+        name: The name of the tag.
         version: The version.
-        environment: The clock.
-        metadata: What is stored with it.
+        environment: Provides the clock.
+        metadata: The metadata to store.
 
     Raises:
-        InvalidInputError: The tag already exists, or the name is invalid.
+        InvalidInputError: The tag already exists, or the name is not valid.
         NotFoundError: The version does not exist.
     """
     path = tag_path(check_new_tag(name))
@@ -209,7 +210,7 @@ def create_tag(
             f"the tag {name!r} already exists, for {describe_tag(get_tag(refs, name))}. Move it "
             "with `update`, or delete it"
         )
-    _check_is_same_table(refs.store, version, lambda: refs.root.delete(path))
+    _check_still_exists(refs.store, version, lambda: refs.root.delete(path))
     return _as_tag(name, content)
 
 
@@ -221,14 +222,14 @@ def move_tag(
     *,
     metadata: Mapping[str, str] | None = None,
 ) -> Tag:
-    """Move an existing tag to another version of this branch.
+    """Move an existing tag to another version of a branch.
 
     Args:
         refs: The references of the branch.
-        name: The tag's name.
+        name: The name of the tag.
         version: The version.
-        environment: The clock.
-        metadata: What is stored with it from now on; None for what was stored with it before.
+        environment: Provides the clock.
+        metadata: The metadata to store; None to keep the existing metadata.
 
     Raises:
         NotFoundError: The tag or version does not exist.
@@ -248,7 +249,7 @@ def move_tag(
     if metadata is not None:
         content["metadata"] = dict(metadata)
     store.write(path, _encode(content))
-    _check_is_same_table(refs.store, version, lambda: store.write(path, _encode(before)))
+    _check_still_exists(refs.store, version, lambda: store.write(path, _encode(before)))
     return _as_tag(name, content)
 
 
@@ -256,14 +257,14 @@ def delete_tag(refs: Refs, name: str) -> None:
     """Delete a tag, but not its version.
 
     Raises:
-        NotFoundError: The tag does not exist; the message lists those that do.
-        InvalidInputError: No tag can have this name.
+        NotFoundError: The tag does not exist; the message lists the existing ones.
+        InvalidInputError: The name is not valid for a tag.
     """
     _store_of(refs, name).delete(tag_path(name))
 
 
 def describe_tag(tag: Tag) -> str:
-    """Return a phrase that describes what a tag stands for."""
+    """Return a phrase that describes the version of a tag."""
     of_branch = "" if tag.branch is None else f" of the branch {tag.branch!r}"
     return f"version {tag.version}{of_branch}"
 
@@ -273,14 +274,14 @@ def _store_of(refs: Refs, name: str) -> Store:
     for store, _ in _tag_stores(refs):
         if store.exists(path):
             return store
-    raise _no_such_tag(refs, name)
+    raise _missing_tag_error(refs, name)
 
 
 @contextmanager
 def holding(refs: Refs, version: int) -> Iterator[None]:
-    """Protect a version from cleanup while the body runs, by a temporary tag.
+    """Protect a version from cleanup by a temporary tag while the body runs.
 
-    A process that is killed meanwhile leaves the tag: cleanup ignores it once it is old.
+    If the process is killed, the tag remains; cleanup ignores it once it is old.
 
     Raises:
         NotFoundError: The version does not exist.
@@ -305,13 +306,13 @@ def _read(store: Store, path: str, name: str) -> dict[str, Any]:
     return content
 
 
-def _no_such_tag(refs: Refs, name: str) -> NotFoundError:
+def _missing_tag_error(refs: Refs, name: str) -> NotFoundError:
     files = (name for store, _ in _tag_stores(refs) for name in store.list_names(TAGS_DIRECTORY))
     tags = ", ".join(sorted(filter(None, set(map(parse_tag_file_name, files)))))
-    there = f"there are: {tags}" if tags else "there are no tags"
+    existing = f"existing tags: {tags}" if tags else "the table has no tags"
     if _looks_like_a_date(name):
-        there = f"nor is this a time, which is written as in 2026-12-31T23:59; {there}"
-    return NotFoundError(f"there is no tag {name!r}; {there}")
+        existing = f"it is not a valid time either, such as 2026-12-31T23:59; {existing}"
+    return NotFoundError(f"tag {name!r} does not exist; {existing}")
 
 
 def _looks_like_a_date(name: str) -> bool:
@@ -319,10 +320,10 @@ def _looks_like_a_date(name: str) -> bool:
 
 
 def _as_tag(name: str, content: Mapping[str, Any]) -> Tag:
-    """Return the tag that a file's content describes.
+    """Parse the content of a tag file.
 
     Raises:
-        CorruptDataError: It does not describe a tag.
+        CorruptDataError: The content is not that of a tag file.
     """
     version, branch = content.get("version"), content.get("branch")
     metadata = content.get("metadata", {})
@@ -358,15 +359,15 @@ def manifest_size(store: Store, version: int) -> int:
         with suppress(NotFoundError):
             return store.size(manifest_path(version, scheme))
     raise NotFoundError(
-        f"the dataset at {store.uri} has no version {version}; a tag names an existing version"
+        f"the table at {store.uri} has no version {version}; a tag requires an existing version"
     )
 
 
-def _check_is_same_table(store: Store, version: int, undo: Callable[[], None]) -> None:
-    """Raise if a cleanup has removed a version before it could see the new tag.
+def _check_still_exists(store: Store, version: int, undo: Callable[[], None]) -> None:
+    """Undo the change of a tag, and raise, if a cleanup has removed its version meanwhile.
 
     Raises:
-        NotFoundError: The version no longer exists; the tag is unchanged.
+        NotFoundError: The version no longer exists.
     """
     try:
         manifest_size(store, version)

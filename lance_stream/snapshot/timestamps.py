@@ -1,8 +1,8 @@
-"""Commit timestamps, and how users specify moments.
+"""Commit timestamps, and times that users specify.
 
-A time without a zone is in UTC, everywhere: Python's datetimes, options, the command line, literals
-in SQL. It is never in the zone of the machine, nor in Spark's session zone, which the processes
-that read options do not know; decision 030 explains why.
+A time without a zone is in UTC: in Python's datetimes, options, the command line, and literals in
+SQL. It is never in the zone of the machine or of the Spark session, which the processes that read
+options do not know; decision 030 explains why.
 
 Times are limited to the range of Python's datetimes, years 1 to 9999, and clamped to it.
 """
@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from lance_stream.table.manifest import Manifest
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-"""The moment that represents an unknown one."""
+"""The time that represents an unknown one."""
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LAST = datetime.max.replace(tzinfo=UTC)
@@ -20,14 +20,14 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def timestamp_of(manifest: Manifest) -> datetime | None:
-    """Return when a version was committed, to the microsecond; None if its writer did not say."""
+    """Return the commit time of a version in microseconds; None if its writer did not record it."""
     if manifest.timestamp_nanos is None:
         return None
     return moment_at(manifest.timestamp_nanos // 1000)
 
 
 def moment_at(micros: int) -> datetime:
-    """Return a moment in UTC; the nearest one that a datetime can hold.
+    """Return a time in UTC, clamped to the range of datetime.
 
     Args:
         micros: Microseconds since 1970-01-01 UTC.
@@ -37,21 +37,21 @@ def moment_at(micros: int) -> datetime:
 
 
 def parse_moment(text: str) -> datetime:
-    """Return the moment that an ISO 8601 text names; in UTC if it names no zone.
+    """Parse an ISO 8601 time; without a zone it is in UTC.
 
     Raises:
-        ValueError: It does not name one.
+        ValueError: The text is not an ISO 8601 time.
     """
     return with_zone(datetime.fromisoformat(text.strip()))
 
 
 def with_zone(moment: datetime) -> datetime:
-    """Return a moment whose zone is known: UTC if it has none."""
+    """Return a time with a zone: UTC if it has none."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return a moment in UTC, clamped to the range of datetime.
+    """Convert a time to UTC, clamped to the range of datetime.
 
     `0001-01-01T00:00:00+14:00` in UTC is in the year before the first.
     """
@@ -59,12 +59,12 @@ def in_utc(moment: datetime) -> datetime:
 
 
 def nanos_of(moment: datetime) -> int:
-    """Return a moment as nanoseconds since 1970-01-01 UTC; UTC is assumed if it has no zone."""
+    """Return a time as nanoseconds since 1970-01-01 UTC; without a zone it is in UTC."""
     return (with_zone(moment) - LONG_AGO) // _MICROSECOND * 1000
 
 
 def as_rfc3339(nanos: int) -> str:
-    """Return a moment as text, with 0, 3, 6 or 9 fractional digits, as few as are exact.
+    """Format a time with 0, 3, 6 or 9 fractional digits, as few as are exact.
 
     Args:
         nanos: Nanoseconds since 1970-01-01 UTC.

@@ -1,8 +1,8 @@
 """Rows in a table's write-ahead log (MemWAL) that are not in any version of the table.
 
-Programs that write through a MemWAL keep new rows below `_mem_wal/{shard}` until they merge them
-into the table. Like every plain reader of the reference, we read versions only. So users get a
-warning when they open such a table; `show` and `verify` list the files of the log.
+Programs that write through a MemWAL store new rows below `_mem_wal/{shard}` until they merge them
+into the table. Like the reference's plain readers, this project reads versions only. So users get a
+warning when they open such a table; `show` and `verify` report the files of the log.
 
 Source:  the index `__lance_mem_wal` of tables that pylance created.
 """
@@ -33,13 +33,13 @@ class UnmergedFiles(NamedTuple):
 
 
 def warn_of_unmerged_rows(log: VersionLog, manifest: Manifest) -> None:
-    """Warn that rows of a table may be in its write-ahead log; once per table and process."""
+    """Warn, once per table and process, that a table's write-ahead log may have unmerged rows."""
     if log.store.uri in _warned or not has_write_ahead_log(manifest):
         return
     _warned.add(log.store.uri)
     warnings.warn(
-        f"the table at {log.store.uri} is written by a write-ahead log (MemWAL): rows that have "
-        "not been merged into the table are not read, counted or streamed here. Merge them with "
+        f"the table at {log.store.uri} is written through a write-ahead log (MemWAL): rows that "
+        "have not been merged into the table are not read, counted or streamed. Merge them with "
         "the program that writes them; `lance-stream show` reports whether the log has files",
         UserWarning,
         stacklevel=4,
@@ -47,9 +47,9 @@ def warn_of_unmerged_rows(log: VersionLog, manifest: Manifest) -> None:
 
 
 def unmerged_files(table: TableVersion) -> UnmergedFiles | None:
-    """Return the contents of a table's write-ahead log; None if it has no such log.
+    """Return the contents of a table's write-ahead log; None if the table has no such log.
 
-    This may include files whose rows have been merged, until their writer removes them.
+    They may include files whose rows have been merged, until their writer removes them.
     """
     if not has_write_ahead_log(table.manifest):
         return None

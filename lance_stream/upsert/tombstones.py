@@ -31,7 +31,7 @@ from lance_stream.keys.comparing import are_less, dense_ranks
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.types.logical_types import leaf_to_logical, logical_to_leaf
 from lance_stream.snapshot.files.open_files import OpenFiles
-from lance_stream.snapshot.store_clock import by_the_clock_of
+from lance_stream.snapshot.store_clock import with_store_clock
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import (
     CONFIG_KEY,
@@ -280,7 +280,7 @@ def remembered_by(
         return None
     # Existing tombstones may have expired: judge their age by the store's clock.
     if tombstones is not None and tombstones.files and rules.tombstones != FOR_GOOD:
-        environment = by_the_clock_of(table.store, environment)
+        environment = with_store_clock(table.store, environment)
     remembered = open_remembered(
         table,
         rules.on,

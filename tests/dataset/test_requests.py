@@ -26,7 +26,7 @@ from lance_stream.feed.rules import FeedRules
 from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.index.key_index import clear_key_indices
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.files.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
 from lance_stream.storage.protocols import StoreKind
@@ -58,7 +58,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the caches of manifests, key bounds, keys and deleted rows, as in a new process."""
     cached_key_bounds._columns.clear()
     clear_key_indices()
-    forget_deleted_offsets()
+    clear_deleted_offsets()
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())
 
 
@@ -267,7 +267,7 @@ def test_upserts_use_the_sinks_version(service: ObjectService, ds: Dataset) -> N
 
 def opened() -> Dataset:
     """Return the table as a process that has just opened it sees it."""
-    forget_deleted_offsets()
+    clear_deleted_offsets()
     return lance_stream.open_dataset(URI)
 
 

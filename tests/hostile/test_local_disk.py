@@ -30,7 +30,7 @@ from lance_stream.errors import (
 from lance_stream.maintenance import cleanup
 from lance_stream.maintenance.consumers import drop_consumer, record_progress
 from lance_stream.snapshot import store_clock
-from lance_stream.snapshot.files.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.storage import create_once, local_store
 from lance_stream.storage.local_store import LocalStore
 
@@ -177,7 +177,7 @@ def test_files_full_of_holes_are_not_read(tmp_path: Path, folder: str) -> None:
     ds.tags.create("gold", 1)
     for path in (root / folder).iterdir():
         os.truncate(path, 1 << 40)
-    forget_deleted_offsets()  # the process knows them: it has written them
+    clear_deleted_offsets()  # the process knows them: it has written them
     verbs: dict[str, Callable[[], object]] = {
         "_versions": lambda: lance_stream.open_dataset(root),
         "_refs/tags": lambda: ds.cleanup(older_than="0s"),

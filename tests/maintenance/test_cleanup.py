@@ -395,7 +395,7 @@ def test_temporary_manifests_are_not_unknown() -> None:
         ("_refs/bookmarks/gold.json", b"{}", "neither a tag nor a branch"),
         ("_versions/v3.manifest", b"", "looks like a manifest"),
         ("tree/dev/_versions/1.manifest", b"", "manifest"),
-        ("tree/d v/_versions/1.manifest", b"", "no branch can have this name"),
+        ("tree/d v/_versions/1.manifest", b"", "not valid for a branch"),
     ],
 )
 def test_unreadable_references_stop_the_cleanup(path: str, content: bytes, match: str) -> None:

@@ -91,12 +91,12 @@ def test_branches_are_listed_from_each_of_them(uri: str) -> None:
 @pytest.mark.parametrize(
     ("version", "error", "match"),
     [
-        (("left", None), NotFoundError, "no branch 'left'; there are: dev, dev/deep"),
+        (("left", None), NotFoundError, "no branch 'left'; existing branches: dev, dev/deep"),
         (("dev", 9), NotFoundError, "has no version 9"),
         (("dev", 1), NotFoundError, "has no version 1"),
         (("../t", None), InvalidInputError, "cannot be the name of a branch"),
         (("dev", "x"), InvalidInputError, "a whole number from 1"),
-        ((3, 1), InvalidInputError, "is text, not 3"),
+        ((3, 1), InvalidInputError, "must be a string, not 3"),
     ],
 )
 def test_a_missing_branch_or_version_is_reported(
@@ -283,7 +283,7 @@ def test_workers_read_branches_opened_by_relative_path(
         monkeypatch.chdir(tmp_path / "elsewhere")
         (fragment,) = ds.table.manifest.fragments
         assert pickle.loads(files).num_rows(fragment.files[0]) == 1
-        with pytest.raises(NotFoundError, match=r"wrote as a relative path.*Start this program"):
+        with pytest.raises(NotFoundError, match=r"by the relative path .*Start this program"):
             open_dataset(place).to_table()
 
 

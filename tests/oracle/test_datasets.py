@@ -295,7 +295,7 @@ def test_a_pylance_tag_is_opened(uri: str) -> None:
     lance.write_dataset(make_rows(100), uri, mode="append")
     theirs.tags.create("first", 1)
     assert lance_stream.open_dataset(uri, version="first").version == 1
-    with pytest.raises(lance_stream.NotFoundError, match="there are: first"):
+    with pytest.raises(lance_stream.NotFoundError, match="existing tags: first"):
         lance_stream.open_dataset(uri, version="second")
 
 

@@ -181,7 +181,7 @@ def test_missing_branches_list_the_existing_ones(uri: str) -> None:
     open_dataset(uri).branches.create("dev")
     with pytest.raises(NotFoundError) as found:
         open_dataset(f"{uri}/tree/dve")
-    assert "are: dev; 'dve' is not one of them" in found.value.__notes__[0]
+    assert "has no branch 'dve'; existing branches: dev" in found.value.__notes__[0]
     with pytest.raises(InvalidInputError, match="names a branch itself"):
         open_dataset(uri, "tag", branch="dev")
 

@@ -122,7 +122,7 @@ def test_the_tag_keeps_what_a_clone_needs(uri: str, tmp_path: Path) -> None:
     assert ids(bare) == [1, 2, 3]  # whose files version 1 has, too
     source.tags.delete(name)
     source.cleanup(retain_versions=1, delete_unverified=True)
-    with pytest.raises(NotFoundError, match="A tag there on the cloned version"):
+    with pytest.raises(NotFoundError, match="A tag on the cloned version"):
         open_dataset(tmp_path / "bare").to_table()
 
 

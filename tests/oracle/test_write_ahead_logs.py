@@ -16,7 +16,7 @@ from lance_stream.verbs.columns.widen_columns import widen_columns
 
 pytestmark = [
     pytest.mark.oracle,
-    pytest.mark.filterwarnings("ignore:the table at .* is written by a write-ahead log"),
+    pytest.mark.filterwarnings("ignore:the table at .* is written through a write-ahead log"),
 ]
 
 KEY = {"lance-schema:unenforced-primary-key": "true"}

@@ -12,7 +12,7 @@ from lance_stream import Dataset
 from lance_stream.errors import CorruptDataError, NotFoundError
 from lance_stream.read import take
 from lance_stream.read.row_lookup import find_rows
-from lance_stream.snapshot.files.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.lineage.row_addresses import NO_ADDRESS
 from lance_stream.table.manifest import FragmentList
@@ -81,7 +81,7 @@ def test_a_large_table_is_not_indexed(
         ds = ds.append(rows(np.arange(first, first + 10), 0))
     ds = ds.delete("id % 10 = 3")
     monkeypatch.setattr(take, limit, 5)
-    forget_deleted_offsets()
+    clear_deleted_offsets()
     table = lance_stream.open_dataset(ds.uri)
     read: list[str] = []
     store = type(table.table.store)

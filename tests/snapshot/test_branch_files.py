@@ -1,4 +1,4 @@
-"""What a branch's file must say."""
+"""The required content of a branch file."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ from lance_stream.snapshot.references import _as_branch
     ],
 )
 def test_every_part_of_branch_files_is_checked(changes: dict[str, Any]) -> None:
-    """The version at which a branch begins decides which files a cleanup keeps."""
+    """The version at which a branch starts determines which files a cleanup keeps."""
     content = {"parentVersion": 3, "parentBranch": "main", "createAt": 5, "metadata": {"a": "b"}}
     branch = _as_branch("dev", content)
     assert (branch.parent, branch.metadata) == (None, {"a": "b"})
     assert _as_branch("dev", {"parentVersion": 3}).metadata == {}
     assert _as_branch("dev", {**content, "parentBranch": "x"}).parent == "x"
-    with pytest.raises(CorruptDataError, match="does not state from which version"):
+    with pytest.raises(CorruptDataError, match="does not state the version and branch"):
         _as_branch("dev", {**content, **changes})
     with pytest.raises(CorruptDataError, match="is not a JSON object"):
         _as_branch("dev", list(content))

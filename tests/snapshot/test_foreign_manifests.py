@@ -30,7 +30,7 @@ def make(path: Path, **options: Any) -> Dataset:
 
 
 def files_of(path: Path) -> set[str]:
-    """Return the table's files but those of transactions, which a commit writes before it looks."""
+    """Return the table's files except transactions, which a commit writes before its checks."""
     return {
         str(value.relative_to(path))
         for value in path.rglob("*")
@@ -64,7 +64,7 @@ WRITES = {
 
 @pytest.mark.parametrize("verb", WRITES)
 def test_unwritable_features_are_noticed_before_writing(verb: str, tmp_path: Path) -> None:
-    """A flag unknown to us may forbid what we do, so every verb must stop before its first file."""
+    """An unknown flag may forbid the operation, so every verb must fail before its first file."""
     ds = make(tmp_path / "t")
     edit_manifest(
         tmp_path / "t", lambda manifest: setattr(manifest, "writer_feature_flags", 1 << 40 | 2)
@@ -79,7 +79,7 @@ def test_unwritable_features_are_noticed_before_writing(verb: str, tmp_path: Pat
 
 @pytest.mark.parametrize("verb", ["append", "append of a reader", "upsert", "update", "overwrite"])
 def test_row_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
-    """A counter that another program set too low would give two rows one id."""
+    """A counter that another program set too low would assign one id to two rows."""
     make(tmp_path / "t").upsert(pa.table({"id": [2], "x": [0.5]}), on="id")
     change = by_another_program(lambda manifest: setattr(manifest, "next_row_id", 3))
     edit_manifest(tmp_path / "t", change)
@@ -104,7 +104,7 @@ def test_fragment_ids_are_not_reused(verb: str, tmp_path: Path) -> None:
 
 
 def test_compaction_ignores_tables_without_columns(tmp_path: Path) -> None:
-    """Such a table has nothing to write, and must not fail the upkeep."""
+    """Such a table has nothing to write, and maintenance must not fail."""
     make(tmp_path / "t")
     edit_manifest(tmp_path / "t", lambda manifest: manifest.ClearField("fields"))
     ds = lance_stream.open_dataset(tmp_path / "t")

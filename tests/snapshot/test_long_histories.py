@@ -1,8 +1,8 @@
 """A table of 10,000 versions and 10,000 fragments needs as few requests as a small one.
 
-Its history is forged: thousands of versions of one fragment, one of 10,000 fragments that share a
-data file, and a few that were committed behind it. On a service that counts without a server, and
-on moto; there of 2,500 versions, and in `make soak` of 10,000.
+Its history is generated: thousands of versions with one fragment, one version with 10,000 fragments
+that share a data file, and a few versions that are committed after it. The tests run on a service
+that counts requests without a server, and on moto, with 2,500 versions (10,000 in `make soak`).
 """
 
 import http.client
@@ -55,16 +55,16 @@ def rows(first: int) -> pa.Table:
 
 @dataclass
 class Place:
-    """Where the table lies, and what was asked there since the last look.
+    """The location of the table, and the requests to it since the last look.
 
     Attributes:
-        uri: Its location.
-        options: Settings of its store.
-        put: Writes many objects at once, by their paths below the table's.
-        look: Returns how many requests there were of each kind, and how many bytes went and came.
-        num_versions: How many versions the forged history has.
-        page_bytes: How large the answer to a listing may be: services answer with up to 1,000
-            names, however few of them are read.
+        uri: The location.
+        options: Settings of the store.
+        put: Writes many objects at once, by their paths relative to the table.
+        look: Returns the number of requests of each kind, and the bytes sent and received.
+        num_versions: The number of generated versions.
+        page_bytes: The maximum size of a listing's answer: services return up to 1,000 names,
+            however few of them are read.
     """
 
     uri: str
@@ -81,7 +81,7 @@ class Place:
         return self.look()
 
     def few_bytes(self, asked: dict[str, int]) -> int:
-        """Return how many bytes may go and come, but for manifests."""
+        """Return the number of bytes that may be sent and received, except manifests."""
         return FEW_BYTES + self.page_bytes * asked.get("list", 0)
 
     def open(self) -> Dataset:
@@ -144,7 +144,7 @@ def on_moto(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def forge(place: Place) -> None:
-    """Make the table's history, but for its last versions, which are committed."""
+    """Generate the table's history, except for its last versions, which are committed."""
     made = lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
     made = made.append(rows(0))
     small = made.table.manifest
@@ -212,7 +212,7 @@ def test_versions_open_by_their_number(place: Place, monkeypatch: pytest.MonkeyP
     assert num_bytes < place.few_bytes(requests)
 
 
-def test_appends_send_little_besides_the_manifest(place: Place) -> None:
+def test_appends_send_little_but_the_manifest(place: Place) -> None:
     """A commit writes the whole manifest, and anything else that grew with the table would
     double that.
     """

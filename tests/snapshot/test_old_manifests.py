@@ -21,7 +21,7 @@ ROWS = {"id": [place for place in range(30) if place % 7 != 3]}
 
 
 def old_table(path: Path, change: Callable[[table_pb2.Manifest], object]) -> Path:
-    """Make a table of file version 0.1, two fragments and deleted rows, and change its manifest."""
+    """Create a table of file version 0.1, two fragments and deleted rows; change its manifest."""
     for first, stop in ((0, 20), (20, 30)):
         rows = pa.table({"id": list(range(first, stop))})
         lance.write_dataset(rows, path, mode="append", data_storage_version="legacy")
@@ -31,7 +31,7 @@ def old_table(path: Path, change: Callable[[table_pb2.Manifest], object]) -> Pat
 
 
 def without_counts(manifest: table_pb2.Manifest) -> None:
-    """State what Lance 0.7 stated."""
+    """Change a manifest to what Lance 0.7 wrote."""
     manifest.ClearField("writer_version")
     manifest.ClearField("data_format")
     manifest.ClearField("max_fragment_id")
@@ -41,7 +41,7 @@ def without_counts(manifest: table_pb2.Manifest) -> None:
 
 
 def with_wrong_counts(manifest: table_pb2.Manifest) -> None:
-    """State what Lance 0.8 stated after a delete: deleted rows were taken off twice."""
+    """Change a manifest to what Lance 0.8 wrote: deleted rows were subtracted twice."""
     without_counts(manifest)
     for fragment, rows, deleted in zip(manifest.fragments, (17, 9), (3, 1), strict=True):
         fragment.physical_rows = rows
@@ -49,7 +49,7 @@ def with_wrong_counts(manifest: table_pb2.Manifest) -> None:
 
 
 def with_wrong_deletions(manifest: table_pb2.Manifest) -> None:
-    """State only the numbers of deleted rows wrongly."""
+    """Change only the numbers of deleted rows."""
     without_counts(manifest)
     for fragment in manifest.fragments:
         fragment.deletion_file.num_deleted_rows = 5
@@ -152,7 +152,7 @@ def test_streams_continue_past_repaired_counts(tmp_path: Path) -> None:
 
 
 def field_twice(path: Path) -> Path:
-    """Make a table of which two files of each fragment hold fields 1 and 2, as 0.10.5 did."""
+    """Create a table whose fragments have fields 1 and 2 in two files, as 0.10.5 did."""
     for first, stop in ((0, 4), (4, 6)):
         rows = pa.table(
             {

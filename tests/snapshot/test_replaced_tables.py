@@ -34,7 +34,7 @@ def rows(*ids: int) -> pa.Table:
 
 
 def others(*values: int) -> pa.Table:
-    """Rows of columns with other names, which have the same field ids."""
+    """Return rows of columns with other names but the same field ids."""
     return pa.table({"place": list(values), "who": [f"w{value}" for value in values]})
 
 
@@ -119,7 +119,7 @@ def recreate_by_pylance(uri: str) -> None:
 
 
 def restore_copy(num_versions: int) -> Callable[[str], None]:
-    """Put a copy of version 3 back, and go on from there."""
+    """Restore a copy of version 3, and continue from there."""
 
     def put(uri: str) -> None:
         shutil.rmtree(uri)
@@ -144,7 +144,7 @@ REPLACEMENTS: dict[str, Callable[[str], None]] = {
 
 @pytest.fixture
 def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], None]]]:
-    """What happens once, when the next commit begins."""
+    """Run an action once, when the next commit starts."""
     due: list[Callable[[], None]] = []
 
     def before(module: Any) -> None:
@@ -164,7 +164,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], Non
 
 
 def files_of(uri: str) -> set[str]:
-    """Return the files of rows and of deletions."""
+    """Return the data files and deletion files."""
     return {
         str(path.relative_to(uri))
         for folder in ("data", "_deletions")
@@ -274,7 +274,7 @@ HANDLE_WRITES: dict[str, Callable[[lance_stream.Dataset], object]] = {
 def test_stale_handles_write_nothing_after_recreation(
     uri: str, write: Callable[[lance_stream.Dataset], object]
 ) -> None:
-    """A condition or a key that was meant for the deleted table must not change the new one."""
+    """A condition or key for the deleted table must not change the new one."""
     ds = lance_stream.open_dataset(uri)
     shutil.rmtree(uri)
     new = lance_stream.create_dataset(uri, SCHEMA)
@@ -288,7 +288,7 @@ def test_stale_handles_write_nothing_after_recreation(
 def test_silent_manifests_are_compared_by_content(
     uri: str,
 ) -> None:
-    """The manifests state neither their time nor their transaction."""
+    """Such manifests state neither their time nor their transaction."""
     one = open_newest(uri).manifest
     silent = replace(one, timestamp_nanos=None, transaction_file="")
     older = open_version(uri, 3).manifest

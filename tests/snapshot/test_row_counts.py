@@ -1,4 +1,4 @@
-"""How many rows each version inserted, updated and deleted, in the list of versions."""
+"""The numbers of inserted, updated and deleted rows in the list of versions."""
 
 import uuid
 from dataclasses import replace
@@ -37,7 +37,7 @@ def new_table(**arguments: bool) -> Dataset:
 
 @pytest.fixture
 def ds() -> Dataset:
-    """Each kind of change, one version each."""
+    """Return a table with one version per kind of change."""
     ds = new_table().append(rows(0, 1, 2, 3)).append(rows(4, 5))
     ds = ds.upsert(rows(3, 4, 9, x="b"), on="id").delete("id < 2").compact()
     return ds.update({"x": "'c'"}, where="id = 9").update_config({"a": "b"})
@@ -60,7 +60,7 @@ def test_overwrites_count_deletes_and_inserts(ds: Dataset) -> None:
 
 
 def test_counts_without_an_operation_are_certain() -> None:
-    """Other programs may leave out the transaction: rows that differ without doubt still count."""
+    """Other programs may omit the transaction; rows that certainly differ are still counted."""
     ds = new_table().append(rows(0, 1, 2, 3))
     appended = ds.append(rows(4))
     updated = appended.update({"x": "'b'"}, where="id >= 0")
@@ -94,7 +94,7 @@ def test_rows_changed_in_place_are_not_counted(
 
 
 def test_restores_are_unknown_until_counted(ds: Dataset) -> None:
-    """A restore may change rows in every way, and only reading row ids tells how many."""
+    """A restore may change rows in every way, and counting them requires reading row ids."""
     restored = ds.restore(4)  # before the delete
     assert numbers(restored.versions()[-1]) == UNKNOWN
     assert numbers(restored.versions(count_rows=True)[-1]) == (2, 1, 0)

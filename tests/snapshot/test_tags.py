@@ -1,4 +1,4 @@
-"""Tags: names for versions."""
+"""Tags: named versions."""
 
 import json
 import uuid
@@ -54,7 +54,7 @@ def test_moved_tags_keep_creation_time_and_metadata(ds: Dataset) -> None:
 
 
 def test_tags_are_created_once(ds: Dataset) -> None:
-    """Creating must not move a tag that somebody relies on."""
+    """Creating a tag must not move an existing one."""
     ds.tags.create("gold", 2)
     with pytest.raises(InvalidInputError, match="already exists, for version 2"):
         ds.tags.create("gold", 3)
@@ -66,7 +66,7 @@ def test_missing_tags_are_not_moved_or_deleted(ds: Dataset) -> None:
     """A misspelt name must fail, and the message lists the names that exist."""
     ds.tags.create("gold", 2)
     for attempt in (lambda: ds.tags.update("god", 1), lambda: ds.tags.delete("god")):
-        with pytest.raises(NotFoundError, match="no tag 'god'; there are: gold"):
+        with pytest.raises(NotFoundError, match="tag 'god' does not exist; existing tags: gold"):
             attempt()
     ds.tags.delete("gold")
     assert ds.tags.list() == {}
@@ -74,7 +74,7 @@ def test_missing_tags_are_not_moved_or_deleted(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("version", [0, -1, 1.5, True, None])
 def test_tags_need_an_existing_version(ds: Dataset, version: object) -> None:
-    """A tag on nothing would fail only when it is needed."""
+    """A tag of a missing version would only fail when it is used."""
     if version is None:
         with pytest.raises(NotFoundError, match="has no version 99"):
             ds.tags.create("gold", 99)
@@ -86,7 +86,7 @@ def test_tags_need_an_existing_version(ds: Dataset, version: object) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".x", "x.", "a..b", "x.lock", "a b", "größe"])
 def test_invalid_tag_names_are_refused(ds: Dataset, name: str) -> None:
-    """Names become file names, for which Lance has rules, and could leave the folder."""
+    """Names become file names, for which Lance has rules, and which must stay in the folder."""
     with pytest.raises(InvalidInputError, match="cannot be the name of a"):
         ds.tags.create(name, 1)
     assert ds.tags.list() == {}
@@ -115,7 +115,7 @@ def test_damaged_tags_are_reported(ds: Dataset, content: bytes) -> None:
             attempt()
 
 
-def test_tags_of_the_first_moment_are_read(ds: Dataset) -> None:
+def test_tags_of_the_first_year_are_read(ds: Dataset) -> None:
     """A zone moves this moment before Python's first year."""
     content = b'{"version": 1, "updatedAt": "0001-01-01T00:00:00+14:00"}'
     ds.table.store.write("_refs/tags/gold.json", content)
@@ -142,7 +142,7 @@ def test_tags_on_main_are_the_tables(ds: Dataset) -> None:
 
 
 def test_internal_tag_names_are_reserved(ds: Dataset) -> None:
-    """A user's tag of such a name would be taken for a consumer's progress."""
+    """A user's tag of such a name would be treated as a consumer's progress."""
     for name in ("lance_stream.consumer.x", "lance_stream.hold.x", "lance_stream.x"):
         with pytest.raises(InvalidInputError, match="are reserved for consumers"):
             ds.tags.create(name, 1)
@@ -165,6 +165,6 @@ def test_other_files_are_not_tags(ds: Dataset) -> None:
         (1_000_000_001, "1970-01-01T00:00:01.000000001Z"),
     ],
 )
-def test_moments_take_as_few_digits_as_needed(nanos: int, text: str) -> None:
+def test_times_have_as_few_digits_as_needed(nanos: int, text: str) -> None:
     """Lance writes 0, 3, 6 or 9 digits, and equal moments should be equal texts."""
     assert as_rfc3339(nanos) == text

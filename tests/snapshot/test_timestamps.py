@@ -1,4 +1,4 @@
-"""A time without a zone is in UTC everywhere, and the first and last years of Python work, too."""
+"""A time without a zone is in UTC everywhere, and Python's first and last years work."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Tables that pylance writes by a write-ahead log: a warning says that rows may be missing."""
+"""A warning for tables that pylance writes through a write-ahead log: rows may be missing."""
 
 import json
 import uuid
@@ -30,7 +30,7 @@ def table_with_log(path: Path) -> str:
 def test_write_ahead_logs_are_warned_of_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows in the log are in no version, so results would look incomplete without a word."""
+    """Rows in the log are not in any version, so results would silently look incomplete."""
     path = table_with_log(tmp_path / "t")
     with pytest.warns(UserWarning, match="rows that have not been merged"):
         ds = lance_stream.open_dataset(path)

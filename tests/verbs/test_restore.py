@@ -101,7 +101,7 @@ def test_impossible_restores_commit_nothing(ds: Dataset) -> None:
         (None, InvalidInputError, "takes an older version"),
         (0, InvalidInputError, "whole number from 1"),
         (9, NotFoundError, "has no version 9"),
-        ("silver", NotFoundError, "there are: gold, of-dev"),
+        ("silver", NotFoundError, "existing tags: gold, of-dev"),
         ("of-dev", InvalidInputError, "the branch 'dev', and this is the main branch"),
         (("dev", None), InvalidInputError, "the branch 'dev', and this is the main branch"),
         (2.5, InvalidInputError, "a version is"),

@@ -173,7 +173,7 @@ def test_missing_versions_list_the_existing(ds: Dataset) -> None:
     """Cleanup removes old versions, so the message tells which ones remain."""
     with pytest.raises(NotFoundError, match=r"no version 9.*oldest 1 and the newest 3"):
         ds.checkout(9)
-    with pytest.raises(NotFoundError, match="there is no tag 'x'; there are no tags"):
+    with pytest.raises(NotFoundError, match="tag 'x' does not exist; the table has no tags"):
         ds.checkout("x")
     with pytest.raises(NotFoundError, match="oldest one is version 1"):
         ds.checkout(datetime(2001, 1, 1, tzinfo=UTC))

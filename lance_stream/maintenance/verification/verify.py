@@ -22,8 +22,8 @@ from lance_stream.file.versions import FileVersion
 from lance_stream.maintenance.verification.verify_values import broken_values
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import TOMBSTONED_ID
-from lance_stream.snapshot.files.hidden_columns import forget_hidden_columns
-from lance_stream.snapshot.files.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.hidden_columns import clear_hidden_columns
+from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.write_ahead_logs import FOLDER, unmerged_files
 from lance_stream.storage.locations import is_relative
@@ -74,8 +74,8 @@ def verify(
         deep: Whether all values are read and decoded, too, as the rule `VALUES`.
         watch: Called with the share of the values that have been read, from 0 to 1.
     """
-    forget_hidden_columns()  # what is in the files counts
-    forget_deleted_offsets()
+    clear_hidden_columns()  # what is in the files counts
+    clear_deleted_offsets()
     findings: list[Finding] = []
     deep_rules: Rules = {VALUES: partial(broken_values, watch=watch)}
     rules = {**RULES, **deep_rules} if deep else RULES
@@ -418,7 +418,7 @@ def _row_versions(table: TableVersion) -> Broken:
     for where, fragment in _fragments(table):
         sequences = {}
         try:
-            table.check_promise(fragment)
+            table.check_stated_rows(fragment)
         except (BadDataError, NotFoundError):
             continue  # the rules of data files and row ids report it
         for name in ("created_at_versions", "last_updated_at_versions"):

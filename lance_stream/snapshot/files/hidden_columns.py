@@ -1,9 +1,9 @@
 """Row ids and row versions in hidden columns of data files, read on demand.
 
-A column of a million rows takes milliseconds to read, and every batch of a stream asks for some of
-its values. So it is read as a whole once enough are asked for, and kept by the process; a few are
-picked. A column is known by the name and size of its file: programs that write hidden columns give
-random names to files.
+A column of a million rows takes milliseconds to read, and every batch of a stream needs some of its
+values. So the first request for many values reads the whole column, and the process caches it; a
+few values are read singly. A column is identified by the name and size of its file, because
+programs that write hidden columns give random names to files.
 
 Source:  table.proto, DataFragment.column_row_ids and its siblings.
 """
@@ -24,24 +24,24 @@ from lance_stream.table.fragments.fragment import DataFile, LineageColumn
 CachedNumbers: TypeAlias = npt.NDArray[np.unsignedinteger]
 AnyOffsets: TypeAlias = npt.NDArray[np.integer]
 
-MAX_CONNECTIONS_BYTES: Final = 128 << 20
-"""How much memory the columns that are kept take at most."""
+MAX_CACHED_BYTES: Final = 128 << 20
+"""The maximum size of the cached columns."""
 
-ROWS_PER_PICK: Final = 256
-"""Only the requested values are read if they are fewer than one in this many rows."""
+MIN_ROWS_PER_VALUE: Final = 256
+"""Values are read singly if fewer than one in this many rows is requested."""
 
 _COLUMN_BYTES: Final = 256
 
 
 class HiddenColumn:
-    """The values of one sequence.
+    """The values of a row id or row version sequence that is stored as a hidden column.
 
     Args:
-        stored: Where they are.
-        num_rows: Returns how many rows a data file has.
+        stored: The location of the column.
+        num_rows: Returns the number of rows of a data file.
         read: Returns the rows [start, stop) of a column of a file.
         take: Returns the rows at ascending offsets of a column of a file.
-        name: Returns what tells a file from all others.
+        name: Returns a unique name of a file.
     """
 
     def __init__(
@@ -65,23 +65,23 @@ class HiddenColumn:
 
     @property
     def num_ids(self) -> int:
-        """How many values there are.
+        """The number of values.
 
         Raises:
-            CorruptDataError: None of the fragment's files has the column, or several have it.
+            CorruptDataError: Not exactly one of the fragment's files has the column.
         """
         cached = self._cached
         return len(cached) if cached is not None else self._num_rows(self._file)
 
     def check_num_rows(self, num_rows: int) -> "HiddenColumn":
-        """Return this column, after checking that it has a value for each row.
+        """Return this column, after checking its number of values.
 
         Raises:
-            CorruptDataError: It does not.
+            CorruptDataError: The column does not have one value for each row.
         """
         if self.num_ids != num_rows:
             raise CorruptDataError(
-                f"{_described(self._stored)} has {self.num_ids} values, but its fragment "
+                f"{_describe(self._stored)} has {self.num_ids} values, but its fragment has "
                 f"{num_rows} rows"
             )
         return self
@@ -98,7 +98,7 @@ class HiddenColumn:
         return _numbers(self._stored, self._read(self._file, self._field, start, stop))
 
     def take(self, offsets: AnyOffsets) -> U64s:
-        """Return the values of the rows at some offsets."""
+        """Return the values at row offsets."""
         rows = offsets.astype(np.int64, copy=False)
         cached = self._cached
         if cached is None and self._is_few(rows):
@@ -108,7 +108,7 @@ class HiddenColumn:
         return (self._whole() if cached is None else cached)[rows].astype(np.uint64)
 
     def _is_few(self, rows: npt.NDArray[np.int64]) -> bool:
-        return len(rows) * ROWS_PER_PICK < self.num_ids and bool((rows[1:] > rows[:-1]).all())
+        return len(rows) * MIN_ROWS_PER_VALUE < self.num_ids and bool((rows[1:] > rows[:-1]).all())
 
     def _whole(self) -> CachedNumbers:
         def read() -> CachedNumbers:
@@ -124,33 +124,33 @@ class HiddenColumn:
     def _file(self) -> DataFile:
         if self._stored.file is None:
             raise CorruptDataError(
-                "row ids or row versions should be in the hidden column "
+                "row ids or row versions should be in hidden column "
                 f"{self._stored.field_id}, which {self._stored.num_files or 'no'} data files of "
-                "the fragment have: exactly one is needed"
+                "the fragment contain instead of one"
             )
         return self._stored.file
 
 
 _CACHED: Final = Cache[tuple[int, Hashable], CachedNumbers](
-    MAX_CONNECTIONS_BYTES, lambda column: column.nbytes + _COLUMN_BYTES
+    MAX_CACHED_BYTES, lambda column: column.nbytes + _COLUMN_BYTES
 )
 
 
-def forget_hidden_columns() -> None:
-    """Forget all columns that are kept."""
+def clear_hidden_columns() -> None:
+    """Empty the cache of columns."""
     _CACHED.clear()
 
 
 def _numbers(stored: LineageColumn, values: pa.Array) -> U64s:
     if values.type != pa.uint64() or values.null_count:
         raise CorruptDataError(
-            f"{_described(stored)} should have uint64 values, but has {values.type} with "
-            f"{values.null_count} nulls"
+            f"{_describe(stored)} should have uint64 values without nulls, but has {values.type} "
+            f"values with {values.null_count} nulls"
         )
     numbers: U64s = values.to_numpy(zero_copy_only=False)
     return numbers
 
 
-def _described(stored: LineageColumn) -> str:
+def _describe(stored: LineageColumn) -> str:
     path = stored.file.path if stored.file is not None else None
-    return f"the hidden column {stored.field_id} of the data file {path!r}"
+    return f"hidden column {stored.field_id} of data file {path!r}"

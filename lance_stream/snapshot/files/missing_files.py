@@ -1,7 +1,7 @@
-"""Explains a missing file of a version: usually, the version was cleaned up in the meantime.
+"""Explains why a file of a version is missing: usually, the version has been cleaned up.
 
 An open version (a dataset, a DataFrame or view of Spark, a planned batch) is not protected from
-cleanup; a tag protects it.
+cleanup, unless it has a tag.
 """
 
 from collections.abc import Iterator
@@ -17,44 +17,44 @@ from lance_stream.table.paths import NamingScheme, manifest_path
 
 @contextmanager
 def explaining_missing_files(store: Store, version: int, fragment: Fragment) -> Iterator[None]:
-    """Add the reason to the error if a file of a version is missing.
+    """Add the reason to the error for a missing file of a version.
 
     Args:
         store: The table's directory.
         version: The version that references the file.
-        fragment: The fragment that it belongs to.
+        fragment: The fragment of the file.
     """
     try:
         yield
     except NotFoundError as error:
-        raise NotFoundError(f"{error}. {_why(store, version, fragment)}") from error
+        raise NotFoundError(f"{error}. {_reason(store, version, fragment)}") from error
 
 
-def _why(store: Store, version: int, fragment: Fragment) -> str:
+def _reason(store: Store, version: int, fragment: Fragment) -> str:
     if not any(store.exists(manifest_path(version, scheme)) for scheme in NamingScheme):
         return (
             f"Version {version} of {store.uri} has been cleaned up since it was opened; nothing is "
-            "damaged. Open the table again at its newest version: a DataFrame or view of Spark "
-            "keeps the version that it was created with, so create it again. A tag keeps a version"
+            "damaged. Open the newest version of the table; a DataFrame or view of Spark keeps its "
+            "version, so create it again. A tag protects a version from cleanup"
         )
     bases = {file.base_id for file in fragment.files} - {None}
     for base in _base_paths(store, version) if bases else ():
         if base.id in bases and is_relative(base.path):
             return (
-                f"Version {version} of {store.uri} looks for it below {base.path!r}, which its "
-                "writer wrote as a relative path: it was a clone or branch of a table that was "
-                "opened by one. Start this program in the directory where that was done; or create "
-                "the clone or branch again with the table's absolute path"
+                f"Version {version} of {store.uri} refers to it by the relative path "
+                f"{base.path!r}, because it belongs to a clone or branch of a table that was "
+                "opened by a relative path. Start this program in the same directory as its "
+                "writer; or create the clone or branch again with the table's absolute path"
             )
     if bases:
         return (
-            f"Version {version} of {store.uri} needs it, and is a clone: it reads files of the "
-            "table that it was cloned from, whose cleanup does not know of clones. A tag there on "
-            "the cloned version would have kept them"
+            f"Version {version} of {store.uri} belongs to a clone, which reads files of its source "
+            "table, and a cleanup of the source does not consider clones. A tag on the cloned "
+            "version of the source protects these files"
         )
     return (
-        f"Version {version} of {store.uri} exists and needs it: the table is damaged. "
-        "`lance-stream verify` lists what is missing"
+        f"Version {version} of {store.uri} exists and references the file: the table is damaged. "
+        "`lance-stream verify` lists missing files"
     )
 
 

@@ -1,11 +1,11 @@
 """The files of one table, opened on first use and cached.
 
-A data file's footer and metadata are read once: readers are cached, with LRU eviction. No cache
-survives pickling: a worker opens what it needs.
+A data file's footer and metadata are read once: an LRU cache contains the readers. No cache is
+pickled: a worker opens the files that it needs.
 
-The offsets of deleted rows are kept by the process, not by the open table: a stream opens its table
-for each batch, and a batch asks for those of nearly all fragments, most of which the batch before
-has written. A deletion file is known by its name, which contains a random number.
+The process caches the offsets of deleted rows, not the open table, because a stream opens its table
+for each batch. Each batch needs the offsets of nearly all fragments, most of which the previous
+batch has written. A deletion file is identified by its name, which contains a random number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,12 +49,12 @@ MAX_OPEN_FILES: Final = 256
 MAX_CACHED_SIZES: Final = 1 << 14
 
 MAX_DELETED_OFFSETS_BYTES: Final = 64 << 20
-"""How much memory the offsets of deleted rows take at most, of all tables."""
+"""The maximum size of the cached offsets of deleted rows of all tables."""
 
 _DELETION_FILE_BYTES: Final = 256
 
-MOST_UNCHECKED_ROWS: Final = 1 << 22
-"""Up to how many rows of a fragment are trusted unchecked: they need little memory."""
+MAX_UNCHECKED_ROWS: Final = 1 << 22
+"""Up to this many stated rows of a fragment need so little memory that they are not checked."""
 
 
 class OpenFiles:
@@ -62,11 +62,12 @@ class OpenFiles:
 
     Args:
         store: The table's store.
-        base_paths: The locations outside of it that its manifest declares. Relative ones, which
-            the reference writes for a table opened by a relative path, are resolved against the
-            working directory of the process that creates this object, also on workers.
-        storage_options: The reader's, for the table; `storage.trust` decides which of them a base
-            path's store gets.
+        base_paths: The locations outside of the table that its manifest declares. Relative paths,
+            which the reference writes for a table that was opened by a relative path, are resolved
+            against the working directory of the process that creates this object, and remain
+            absolute on workers.
+        storage_options: The reader's settings of the table's store; `storage.trust` decides which
+            of them apply to the store of a base path.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class OpenFiles:
         return OpenFiles, (self.store, self.base_paths, self.storage_options)
 
     def reader(self, file: DataFile) -> FileReader:
-        """Return the reader of a data file; opening it costs one round for a small file.
+        """Return the reader of a data file; opening a small file takes one round of requests.
 
         Raises:
             BadDataError: The file is damaged, or unsupported.
@@ -102,14 +103,14 @@ class OpenFiles:
         stop: int,
         read_ranges: ReadRanges | None = None,
     ) -> list[pa.Array]:
-        """Return the rows [start, stop) of some columns of a data file.
+        """Return the rows [start, stop) of columns of a data file.
 
         Args:
             file: The file.
             fields: The columns.
             start: First row.
             stop: One past the last.
-            read_ranges: What reads its bytes; None for `ranges_of`.
+            read_ranges: Reads bytes of the file; None for `ranges_of`.
         """
         asking = self.reader(file).read(fields, file.column_of(), start, stop)
         return answer(asking, read_ranges or self.ranges_of(file))
@@ -121,25 +122,25 @@ class OpenFiles:
         offsets: npt.NDArray[np.uint64],
         read_ranges: ReadRanges | None = None,
     ) -> list[pa.Array]:
-        """Return the rows at some offsets, ascending, of some columns of a data file."""
+        """Return the rows at ascending offsets of columns of a data file."""
         asking = self.reader(file).take(fields, file.column_of(), offsets)
         return answer(asking, read_ranges or self.ranges_of(file))
 
     def stored_pages(self, file: DataFile, fields: Sequence[Field]) -> list[list[StoredPage]]:
-        """Return where the pages of some columns are stored; see `FileReader.stored_pages`."""
+        """Return the locations of the pages of columns; see `FileReader.stored_pages`."""
         asking = self.reader(file).stored_pages(fields, file.column_of())
         return answer(asking, self.ranges_of(file))
 
     def page_starts(self, file: DataFile, fields: Sequence[Field]) -> npt.NDArray[np.int64]:
-        """Return the page starts of the most finely paged of some columns, as row offsets."""
+        """Return the page starts, as row offsets, of the column with the most pages."""
         asking = self.reader(file).page_starts(fields, file.column_of())
         return answer(asking, self.ranges_of(file))
 
     def page_bounds(self, file: DataFile, fields: Sequence[Field]) -> PageBounds | None:
-        """Return the bounds of some leaves' values per page; None if the file has none.
+        """Return the bounds of the values of leaf fields per page; None if they are unknown.
 
-        A file states them by its own field ids. The reference assigns a new id in the manifest if
-        two files had the same one: then there are none.
+        A file states them by field id. If two files had the same field id, the reference assigns a
+        new one in the manifest, and the bounds are unknown.
         """
         stored = [field for field in fields if field.id in file.field_ids]
         reader = self.reader(file)
@@ -149,16 +150,16 @@ class OpenFiles:
         return answer(reader.page_bounds(stored), self.ranges_of(file))
 
     def num_rows(self, file: DataFile) -> int:
-        """Return how many rows a data file states."""
+        """Return the number of rows that a data file states."""
         return self.reader(file).metadata.num_rows
 
     def check_num_rows(self, fragment: Fragment) -> None:
         """Check that the data files have as many rows as the manifest states for a fragment.
 
-        For callers that allocate memory by the manifest's number alone, before any row is read.
+        This is for callers that allocate memory by the manifest's number before reading rows.
 
         Raises:
-            CorruptDataError: They do not: the manifest is damaged, or malicious.
+            CorruptDataError: The numbers differ: the manifest is damaged, or malicious.
         """
         for file in fragment.files[:1]:
             num_rows = self.num_rows(file)
@@ -177,13 +178,13 @@ class OpenFiles:
         """Return the row offsets of a fragment's deleted rows, ascending.
 
         Raises:
-            BadDataError: The deletion file is damaged, or disagrees with the manifest.
+            BadDataError: The deletion file is damaged, or contradicts the manifest.
             NotFoundError: The deletion file does not exist.
         """
         file = fragment.deletion_file
         if file is None:
             return np.empty(0, np.uint32)
-        if num_rows > MOST_UNCHECKED_ROWS:
+        if num_rows > MAX_UNCHECKED_ROWS:
             self.check_num_rows(fragment)
         store, _ = self._store_of(file.base_id)
         path = deletion_file_path(fragment.id, file)
@@ -203,12 +204,12 @@ class OpenFiles:
     def cache_deleted_offsets(
         self, fragment: Fragment, file: DeletionFile, deleted: npt.NDArray[np.uint32]
     ) -> None:
-        """Keep the offsets of a deletion file that was just written: the next batch needs them.
+        """Cache the offsets of a deletion file that was just written, for the next batch.
 
         Args:
             fragment: The fragment, which states its number of rows.
-            file: Its new deletion file.
-            deleted: The offsets, ascending.
+            file: The new deletion file.
+            deleted: The row offsets, ascending.
         """
         store, _ = self._store_of(file.base_id)
         path = deletion_file_path(fragment.id, file)
@@ -216,21 +217,21 @@ class OpenFiles:
         _DELETED_OFFSETS.put(key, deleted)
 
     def sequence(self, stored: StoredSequence) -> bytes | HiddenColumn:
-        """Return the bytes of a row id or row version sequence, or the hidden column that it is.
+        """Return the bytes of a row id or row version sequence, or its hidden column.
 
         Raises:
-            CorruptDataError: They are stored past the end of a file.
+            CorruptDataError: The bytes are past the end of a file.
         """
         if isinstance(stored, LineageColumn):
             return self.hidden_column(stored)
         if isinstance(stored, ExternalFile):
-            from lance_stream.commit.repairs import read_external  # few writers store them so
+            from lance_stream.commit.repairs import read_external  # few writers use it
 
             return read_external(self.store, stored)
         return stored
 
     def hidden_column(self, stored: LineageColumn) -> HiddenColumn:
-        """Return the values of a hidden column, of which nothing is read yet."""
+        """Return a hidden column, whose values are read on demand."""
         return HiddenColumn(
             stored,
             self.num_rows,
@@ -243,7 +244,7 @@ class OpenFiles:
         """Return the row ids of a fragment.
 
         Raises:
-            CorruptDataError: They are damaged, or not one for each row.
+            CorruptDataError: The row ids are damaged, or not one for each row.
         """
         sequence = self.sequence(stored)
         if isinstance(sequence, bytes):
@@ -254,7 +255,7 @@ class OpenFiles:
         """Return the created-at or last-updated-at versions of a fragment.
 
         Raises:
-            CorruptDataError: They are damaged, or not one for each row.
+            CorruptDataError: The versions are damaged, or not one for each row.
         """
         sequence = None if stored is None else self.sequence(stored)
         if isinstance(sequence, HiddenColumn):
@@ -280,7 +281,7 @@ class OpenFiles:
         return self._store_of(base_id)[0]
 
     def store_of(self, location: str) -> Store:
-        """Return the store of a location in a row; see `storage.trust.open_named`."""
+        """Return the store of a location that a row names; see `storage.trust.open_named`."""
         return open_named(self.store, location, self.storage_options)
 
     def check_raw_file(self, store: Store, path: str) -> None:
@@ -288,29 +289,29 @@ class OpenFiles:
         check_raw_file(self.store, store, path, self.storage_options)
 
     def raw_file_size(self, store: Store, path: str) -> int:
-        """Return the size of a file next to the data files; requested once.
+        """Return the size of a file that is not a data file, with one request at most.
 
         Raises:
-            NotFoundError: It does not exist.
+            NotFoundError: The file does not exist.
         """
         return self._sizes.get_or_make((store.uri, path), lambda: store.size(path))
 
     def _open(self, file: DataFile) -> FileReader:
         try:
-            whole_below = self._store_of(file.base_id)[0].bytes_per_request
-            asking = open_file(self._size_bytes_of(file), whole_below)
+            max_whole_size = self._store_of(file.base_id)[0].bytes_per_request
+            asking = open_file(self._size_bytes_of(file), max_whole_size)
             return answer(asking, self.ranges_of(file))
         except BadDataError as error:
             error.add_note(f"data file {file.path!r}")
             raise
 
     def _size_bytes_of(self, file: DataFile) -> int:
-        """Return the size of a file; what manifests state for files of 0.1 is not always true."""
+        """Return the size of a file; for file version 0.1, the manifest's size may be wrong."""
         is_first = file.file_version <= FileVersion.V0_1.data_file_numbers
         return self.size_of(file) if is_first or not file.size_bytes else file.size_bytes
 
     def ranges_of(self, file: DataFile) -> ReadRanges:
-        """Return what reads bytes of a data file from its store."""
+        """Return a function that reads ranges of a data file."""
         store, base = self._store_of(file.base_id)
         path = data_file_path(file.path, base)
         return lambda ranges: store.read_ranges(path, ranges)
@@ -321,10 +322,10 @@ class OpenFiles:
         for base in self.base_paths:
             if base.id == base_id:
                 if not base.path:
-                    raise CorruptDataError(f"the base path {base_id} of the manifest is empty")
+                    raise CorruptDataError(f"base path {base_id} of the manifest is empty")
                 return self._stores.get_or_make(base_id, partial(self._open_base, base)), base
         raise CorruptDataError(
-            f"a file names the base path {base_id}, but the manifest declares only "
+            f"a file refers to base path {base_id}, but the manifest declares only "
             f"{[base_path.id for base_path in self.base_paths]}"
         )
 
@@ -335,11 +336,11 @@ class OpenFiles:
             error.add_note(f"base path {base.id}")
             raise
         except InvalidInputError as error:
-            raise CorruptDataError(f"the base path {base.id} is not a location: {error}") from error
+            raise CorruptDataError(f"base path {base.id} is not a location: {error}") from error
 
 
 class _DeletionFileKey(NamedTuple):
-    """Which file it is, and what its offsets were checked against."""
+    """A deletion file, and the numbers with which its offsets were compared."""
 
     store: str
     path: str
@@ -352,12 +353,12 @@ _DELETED_OFFSETS: Final = Cache[_DeletionFileKey, npt.NDArray[np.uint32]](
 )
 
 
-def forget_deleted_offsets() -> None:
-    """Forget the offsets of all deletion files."""
+def clear_deleted_offsets() -> None:
+    """Empty the cache of deleted offsets."""
     _DELETED_OFFSETS.clear()
 
 
 def _absolute(base: BasePath) -> BasePath:
-    with suppress(InvalidInputError):  # it is rejected when it is opened
+    with suppress(InvalidInputError):  # opening it raises the error
         return replace(base, path=as_absolute(base.path))
     return base

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
-from lance_stream.snapshot.store_clock import by_the_clock_of
+from lance_stream.snapshot.store_clock import with_store_clock
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.upsert.incoming import END_AT, FOR_GOOD, START_AT, UpsertRules
@@ -147,7 +147,7 @@ def open_shadowed_events(
     tombstones = read_tombstones(table.manifest.config)
     age = FOR_GOOD if rules.tombstones is None else rules.tombstones
     if tombstones is not None and tombstones.files and age != FOR_GOOD:
-        environment = by_the_clock_of(table.store, environment)
+        environment = with_store_clock(table.store, environment)
     return open_remembered(
         table,
         rules.on,

@@ -32,7 +32,7 @@ from lance_stream.maintenance.compaction.rewrites import (
 )
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.retries import RetryPolicy
-from lance_stream.snapshot.files.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.snapshot.opening import newest_of_same
 from lance_stream.snapshot.resolving import checkout
 from lance_stream.snapshot.table_version import TableVersion
@@ -331,7 +331,7 @@ def test_failures_keep_earlier_commits() -> None:
 def test_unchanged_deletion_files_are_read_once() -> None:
     """Preparing and committing both need the deleted offsets, and a read costs a request."""
     table = new_table()
-    forget_deleted_offsets()
+    clear_deleted_offsets()
     store = WatchedStore(table.store)
     done = commit_prepared(prepare(watched(table, store), RULES))
     assert done.num_removed == 3

@@ -20,7 +20,7 @@ from lance_stream.expressions.predicates import Expression, evaluate_predicate, 
 from lance_stream.read import fragment
 from lance_stream.read.scan import plan_scan
 from lance_stream.read.skipping import lineage_skipping, page_skipping
-from lance_stream.snapshot.files.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments.fragment import encode_fragment
 from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
@@ -59,7 +59,7 @@ def everything(ds: Dataset) -> pa.Table:
 
 def watched(ds: Dataset) -> tuple[Dataset, WatchedStore]:
     """Return the table as a process sees it that has not written it, and what reads its files."""
-    forget_deleted_offsets()
+    clear_deleted_offsets()
     store = WatchedStore(ds.table.store)
     kept: Store = store
     return Dataset(replace(ds.table, store=kept, log=ObjectStoreLog(kept))), store

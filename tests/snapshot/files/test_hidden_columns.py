@@ -1,4 +1,4 @@
-"""Lineage in hidden columns of data files: what is read of it, and damaged ones."""
+"""Lineage in hidden columns of data files: what is read, and damaged columns."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +11,9 @@ import lance_stream
 from lance_stream import CorruptDataError, NotFoundError
 from lance_stream._proto import table_pb2
 from lance_stream.snapshot.files.hidden_columns import (
-    ROWS_PER_PICK,
+    MIN_ROWS_PER_VALUE,
     HiddenColumn,
-    forget_hidden_columns,
+    clear_hidden_columns,
 )
 from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.table.fragments.fragment import DataFile, LineageColumn
@@ -75,8 +75,8 @@ def of_another_fragment(manifest: table_pb2.Manifest) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (without_it, "which no data files of the fragment have"),
-        (in_two_files, "which 2 data files of the fragment have"),
+        (without_it, "which no data files of the fragment contain"),
+        (in_two_files, "which 2 data files of the fragment contain"),
         (twice_in_a_file, "twice"),
         (past_the_columns, "column"),
         (without_a_column, "column"),
@@ -157,18 +157,18 @@ def column_of(num_rows: int, asked: list[tuple[str, int]]) -> HiddenColumn:
     return HiddenColumn(stored, lambda _: num_rows, read, take, lambda file: file.path)
 
 
-def test_few_values_are_picked_many_cached() -> None:
+def test_few_values_are_read_singly_many_cached() -> None:
     """A lookup of one row must not read millions of ids, while a scan should read them only
     once.
     """
-    forget_hidden_columns()
-    num_rows = 10 * ROWS_PER_PICK
+    clear_hidden_columns()
+    num_rows = 10 * MIN_ROWS_PER_VALUE
     requests: list[tuple[str, int]] = []
     column = column_of(num_rows, requests)
     assert column.take(np.array([7, 900])).tolist() == [7, 900]
     assert column.slice(3, 5).tolist() == [3, 4]
     assert requests == [("take", 2), ("read", 2)]
-    offsets = np.arange(0, num_rows, ROWS_PER_PICK)
+    offsets = np.arange(0, num_rows, MIN_ROWS_PER_VALUE)
     assert column.take(offsets).tolist() == offsets.tolist()
     assert requests[2:] == [("read", num_rows)]
     again = column_of(num_rows, requests)

@@ -20,7 +20,7 @@ def ds() -> Dataset:
 
 
 def test_reading_a_removed_version_reports_cleanup(ds: Dataset) -> None:
-    """A version that was cleaned up is no damage, and the message must not call it that."""
+    """A version that was cleaned up is not damaged, and the message must not say so."""
     ds.overwrite(pa.table({"id": [1]})).cleanup(retain_versions=1)
     for read in (
         ds.to_table,
@@ -48,5 +48,7 @@ def test_a_clones_missing_files_suggest_cleanup(tmp_path: Path) -> None:
     base = lance.write_dataset(pa.table({"id": [1]}), str(tmp_path / "base"))
     base.shallow_clone(str(tmp_path / "clone"), 1)
     open_dataset(tmp_path / "base").overwrite(pa.table({"id": [2]})).cleanup(retain_versions=1)
-    with pytest.raises(NotFoundError, match=r"does not know of clones\. A tag there"):
+    with pytest.raises(
+        NotFoundError, match=r"does not consider clones\. A tag on the cloned version"
+    ):
         open_dataset(tmp_path / "clone").to_table()

@@ -1,4 +1,4 @@
-"""What a process keeps of the files of tables that it has opened."""
+"""The caches of files of open tables."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,13 +8,13 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.snapshot.files.open_files import forget_deleted_offsets
+from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.storage.local_store import LocalStore
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of the deletion files that are read, from now on."""
+    """Record the names of deletion files that are read from now on."""
     paths: list[str] = []
     real = LocalStore.read
 
@@ -24,9 +24,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return real(store, path)
 
     monkeypatch.setattr(LocalStore, "read", watched)
-    forget_deleted_offsets()
+    clear_deleted_offsets()
     yield paths
-    forget_deleted_offsets()
+    clear_deleted_offsets()
 
 
 def delete(ds: Dataset, number: int) -> None:
@@ -49,7 +49,7 @@ def test_batches_do_not_reread_their_deletions(
     for number in range(5):
         change(lance_stream.open_dataset(tmp_path / "t"), number)
     assert read == []
-    forget_deleted_offsets()
+    clear_deleted_offsets()
     for _ in range(2):
         ds = lance_stream.open_dataset(tmp_path / "t")
         assert ds.count_rows("id < 5") == (0 if change is delete else 5)
