@@ -1,9 +1,9 @@
 """Derived columns: computed by a function from other columns, for rows whose inputs changed.
 
-Start with `derivation`, the object that users hold. Each round selects `candidates` (rows that may
-have changed, found from manifests alone), has workers run the function for those whose inputs did
-change (`computing`), and commits values and `progress` together, to the `same_table` or to a
-`separate_table`. `ownership` decides which columns a derivation may write.
+Read `derivation` first, which implements `derive`. Each round selects `candidates` (rows that may
+have changed, found from manifests alone); workers run the function for the rows whose inputs did
+change (`computing`); and the values are committed together with the `progress`, to the `same_table`
+or to a `separate_table`. `ownership` determines which columns a derivation may write.
 
-Decision 050 has the reasons.
+Decision 050 explains the design.
 """

@@ -1,9 +1,10 @@
 """Finds the rows that may have to be computed, from manifests only.
 
 A pending range selects rows by their last-updated-at versions and row ids (`progress`). Most rows
-that changed since the last round need no check: if a fragment still has the files that held the
-inputs, outputs and state in the previous version, none of its inputs changed. In-place changes of
-other columns and compactions leave fragments in this state.
+that changed since the last round need no check: if a fragment still has the same files for
+inputs, outputs and state as in the previous version, none of its inputs changed. This is so after
+in-place changes of other columns. A compaction changes no row versions, so its rows are not in the
+range at all.
 
 If a fragment's files changed but none of its rows has a later row version, a writer that does not
 maintain row versions changed it, and all its rows are checked. Rows whose row version is old, but
@@ -18,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.arrays import RowIds
+from lance_stream.arrays import RowIds, RowVersions
 from lance_stream.derived.progress import PendingRange
 from lance_stream.errors import NotFoundError
 from lance_stream.expressions.predicates import parse_expression
@@ -33,12 +34,12 @@ _NO_LIMIT = (1 << 64) - 1
 
 
 class CandidateRows(NamedTuple):
-    """Some live rows of a fragment.
+    """Live rows of one fragment.
 
     Attributes:
         fragment_index: The fragment's index in the manifest.
-        offsets: (n,) u32, ascending.
-        row_ids: (n,) u64.
+        offsets: (n,) u32 row offsets, ascending.
+        row_ids: (n,) u64 row ids.
     """
 
     fragment_index: int
@@ -48,11 +49,11 @@ class CandidateRows(NamedTuple):
 
 @dataclass(frozen=True)
 class VersionDiff:
-    """What a version changed, compared with an earlier one.
+    """The rows that may have changed since an earlier version.
 
     Attributes:
-        pending_range: Selects the changed rows, and others that need no check.
-        untouched: RowIds of fragments that still have their files: none of their rows changed.
+        pending_range: Selects the changed rows, and rows of `untouched` fragments.
+        untouched: Ids of fragments that still have the same files: none of their rows changed.
         others: Changed rows outside of the pending range.
     """
 
@@ -66,8 +67,8 @@ class PendingRows:
     """The rows that one commit checks.
 
     Attributes:
-        rows: The rows.
-        remaining: The remaining pending ranges.
+        rows: The rows, by fragment.
+        remaining: The pending ranges that remain after the commit.
     """
 
     rows: list[CandidateRows] = field(default_factory=list)
@@ -75,7 +76,7 @@ class PendingRows:
 
     @property
     def num_rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return sum(len(row.offsets) for row in self.rows)
 
 
@@ -87,15 +88,15 @@ def changed_since(
     *,
     is_restored_with: bool,
 ) -> VersionDiff:
-    """Return which rows may have changed after a version.
+    """Return the rows that may have changed after a version.
 
     Args:
         table: The newest version.
-        after: The version through which all is known.
-        fields: The ids of the columns that matter.
-        derived_versions: Later versions whose row versions are of our own changes.
-        is_restored_with: Whether the version is known from the table itself, so that a restore has
-            restored what is known, too.
+        after: The version through which all rows are current or pending.
+        fields: The ids of the relevant columns.
+        derived_versions: Later versions in which only the derivation updated rows.
+        is_restored_with: Whether a restore of the table also restores the progress, because both
+            are in the same table.
     """
     skip = tuple(version for version in derived_versions if after < version <= table.version)
     pending_range = PendingRange(after, skip=skip)
@@ -119,8 +120,9 @@ def changed_since(
             continue
         fragment = table.manifest.fragments[index]
         if fragment_id in before:
-            then = older.manifest.fragments[older_indices[fragment_id]]
-            if is_restored_with and files_of(then, field_ids) == files_of(fragment, field_ids):
+            old_fragment = older.manifest.fragments[older_indices[fragment_id]]
+            old_files = files_of(old_fragment, field_ids)
+            if is_restored_with and old_files == files_of(fragment, field_ids):
                 untouched.append(fragment_id)
                 continue
             if not (_stamps(table, fragment) > np.uint64(after)).any():
@@ -133,28 +135,31 @@ def changed_since(
 
 
 def _restored(table: TableVersion, older: TableVersion, index: int, after: int) -> CandidateRows:
-    """Return the rows of a fragment that an older version had otherwise, though none is later."""
+    """Return the restored rows of a fragment: their row versions are old, but have changed."""
     rows = _rows(table, index, PendingRange(0), 0, None)
     stamps = _stamps(table, table.manifest.fragments[index])[rows.offsets]
-    early = stamps <= np.uint64(after)
-    rows, stamps = CandidateRows(index, rows.offsets[early], rows.row_ids[early]), stamps[early]
-    addresses, is_there = find_rows(older, rows.row_ids)
-    before = np.zeros(len(stamps), np.uint64)
+    is_old = stamps <= np.uint64(after)
+    rows, stamps = CandidateRows(index, rows.offsets[is_old], rows.row_ids[is_old]), stamps[is_old]
+    # Row versions in the older version, 0 for rows that it does not have; read per fragment, in
+    # the order of addresses.
+    addresses, exists = find_rows(older, rows.row_ids)
+    older_stamps = np.zeros(len(stamps), np.uint64)
     order = np.argsort(addresses)
-    order = order[is_there[order]]
-    done = 0
+    order = order[exists[order]]
+    start = 0
     for fragment_id, offsets in by_fragment(addresses[order]):
-        then = older.manifest.fragments.by_id(fragment_id)
-        assert then is not None  # it has the row
-        older_stamps = older.row_versions_at(then, then.last_updated_at_versions, offsets)
-        before[order[done : done + len(offsets)]] = older_stamps
-        done += len(offsets)
-    other = before != stamps
-    return CandidateRows(index, rows.offsets[other], rows.row_ids[other])
+        fragment = older.manifest.fragments.by_id(fragment_id)
+        assert fragment is not None  # it has the row
+        older_stamps[order[start : start + len(offsets)]] = older.row_versions_at(
+            fragment, fragment.last_updated_at_versions, offsets
+        )
+        start += len(offsets)
+    differs = older_stamps != stamps
+    return CandidateRows(index, rows.offsets[differs], rows.row_ids[differs])
 
 
 def files_of(fragment: Fragment, fields: Collection[int]) -> set[tuple[int, str, int]]:
-    """Return which files of a fragment have the values of some columns."""
+    """Return (field id, path, base id) of the files that contain columns of a fragment."""
     return {
         (field_id, file.path, _base_of(file))
         for file in fragment.files
@@ -167,7 +172,8 @@ def _base_of(file: DataFile) -> int:
     return -1 if file.base_id is None else file.base_id
 
 
-def _stamps(table: TableVersion, fragment: Fragment) -> RowIds:
+def _stamps(table: TableVersion, fragment: Fragment) -> RowVersions:
+    """Return the last-updated-at versions of a fragment, (num_rows,)."""
     return table.row_versions(fragment, fragment.last_updated_at_versions).to_array()
 
 
@@ -181,9 +187,9 @@ def next_rows(
 
     Args:
         table: The newest version.
-        pending: The pending ranges with rows to check, the newest last.
-        max_rows: How many rows at most.
-        changed: What changed after the last of them: a pending range that is not yet in the list.
+        pending: The pending ranges, the newest last.
+        max_rows: The maximum number of rows.
+        changed: The rows that changed after these ranges; None if there are none.
     """
     rows: list[CandidateRows] = []
     remaining = list(pending)
@@ -196,7 +202,9 @@ def next_rows(
             after = 0 if changed.others else changed.pending_range.after
             skip = () if changed.others else changed.pending_range.skip
             below = min(int(rows.row_ids.min()) for rows in candidates)
-            return PendingRows(_joined(rows), (*remaining, PendingRange(after, below, skip)))
+            return PendingRows(
+                _join_by_fragment(rows), (*remaining, PendingRange(after, below, skip))
+            )
     while remaining and num_remaining > 0:
         pending_range = remaining[-1]
         candidates, has_all = _highest(_sources(table, VersionDiff(pending_range)), num_remaining)
@@ -206,25 +214,25 @@ def next_rows(
         if not has_all:
             below = min(int(rows.row_ids.min()) for rows in candidates)
             remaining.append(PendingRange(pending_range.after, below, pending_range.skip))
-    return PendingRows(_joined(rows), tuple(remaining))
+    return PendingRows(_join_by_fragment(rows), tuple(remaining))
 
 
 def count(table: TableVersion, pending_range: PendingRange) -> int:
-    """Return how many live rows a pending range has."""
+    """Return the number of live rows in a pending range."""
     return count_changed(table, VersionDiff(pending_range))
 
 
 def count_changed(table: TableVersion, changed: VersionDiff) -> int:
-    """Return how many rows are to be looked at."""
+    """Return the number of rows to check."""
     return sum(len(read().offsets) for _, read in _sources(table, changed))
 
 
 _Source: TypeAlias = tuple[int, Callable[[], CandidateRows]]
-"""The largest row id that some rows can have, and what returns them."""
+"""The largest row id that the rows of a fragment can have, and a function that reads the rows."""
 
 
 def _sources(table: TableVersion, changed: VersionDiff) -> Iterator[_Source]:
-    """Yield what has the rows of a fragment, for each fragment that may have some."""
+    """Yield a source for each fragment that may have rows to check."""
     fragments = table.manifest.fragments
     pending_range = changed.pending_range
     lineage = fragments.lineage
@@ -267,51 +275,56 @@ def _rows(
         mask &= ~np.isin(stamps, np.array(pending_range.skip, np.uint64))
     deleted = table.deleted_offsets(fragment).astype(np.int64) - start
     mask[deleted[(deleted >= 0) & (deleted < len(mask))]] = False
-    chosen = np.flatnonzero(mask)
-    return CandidateRows(index, (chosen + start).astype(np.uint32), ids[chosen])
+    rows = np.flatnonzero(mask)
+    return CandidateRows(index, (rows + start).astype(np.uint32), ids[rows])
 
 
 def _highest(sources: Iterator[_Source], max_rows: int) -> tuple[list[CandidateRows], bool]:
-    """Return the rows with the highest row ids, and whether these are all."""
+    """Return the rows with the highest row ids, and whether these are all rows.
+
+    Sources are read in descending order of their largest possible row id, until no other source can
+    contain one of the highest row ids.
+    """
     ordered = sorted(sources, key=lambda source: -source[0])
     candidates: list[CandidateRows] = []
     limit = 0
     for most, read in ordered:
         if limit and most < limit:
-            return _cut(candidates, limit), False
+            return _from_row_id(candidates, limit), False
         rows = read()
         if len(rows.offsets):
             candidates.append(rows)
-        limit = _least_of_highest(candidates, max_rows)
+        limit = _lowest_of_highest(candidates, max_rows)
     total = sum(len(rows.offsets) for rows in candidates)
     if total <= max_rows:
         return candidates, True
-    return _cut(candidates, limit), False
+    return _from_row_id(candidates, limit), False
 
 
-def _least_of_highest(candidates: list[CandidateRows], max_rows: int) -> int:
-    """Return the `max_rows`-th highest row id; 0 if there are no more rows than that."""
+def _lowest_of_highest(candidates: list[CandidateRows], max_rows: int) -> int:
+    """Return the `max_rows`-th highest row id; 0 if there are at most `max_rows` rows."""
     if sum(len(rows.offsets) for rows in candidates) <= max_rows:
         return 0
     ids = np.concatenate([rows.row_ids for rows in candidates])
     return int(np.partition(ids, len(ids) - max_rows)[len(ids) - max_rows])
 
 
-def _cut(candidates: list[CandidateRows], limit: int) -> list[CandidateRows]:
-    cut: list[CandidateRows] = []
+def _from_row_id(candidates: list[CandidateRows], limit: int) -> list[CandidateRows]:
+    """Return the rows whose row ids are at least a limit."""
+    results: list[CandidateRows] = []
     for rows in candidates:
-        chosen = rows.row_ids >= np.uint64(limit)
-        if chosen.any():
-            cut.append(
-                CandidateRows(rows.fragment_index, rows.offsets[chosen], rows.row_ids[chosen])
+        mask = rows.row_ids >= np.uint64(limit)
+        if mask.any():
+            results.append(
+                CandidateRows(rows.fragment_index, rows.offsets[mask], rows.row_ids[mask])
             )
-    return cut
+    return results
 
 
 def _excluding(
     candidates: list[CandidateRows], excluded: list[CandidateRows]
 ) -> list[CandidateRows]:
-    """Return rows without those that another pending range has already returned."""
+    """Return rows without those that another pending range has already selected."""
     excluded_offsets: dict[int, list[npt.NDArray[np.uint32]]] = {}
     for rows in excluded:
         excluded_offsets.setdefault(rows.fragment_index, []).append(rows.offsets)
@@ -325,8 +338,8 @@ def _excluding(
     return results
 
 
-def _joined(rows: list[CandidateRows]) -> list[CandidateRows]:
-    """Return the rows of each fragment together, fragments in order."""
+def _join_by_fragment(rows: list[CandidateRows]) -> list[CandidateRows]:
+    """Join the rows of each fragment, in the order of fragments."""
     by_index: dict[int, list[CandidateRows]] = {}
     for row in rows:
         by_index.setdefault(row.fragment_index, []).append(row)

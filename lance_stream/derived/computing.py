@@ -1,13 +1,14 @@
 """The work of a worker: reads inputs, and runs the function for rows that are not current.
 
-    read      inputs and state of the rows of a job: no other column
-    compare   which rows are not current (`fingerprints`)
-    run       the function, in batches; of a batch that it raises for, halves, and halves of these,
-              down to the rows that it fails for. What it returns has the shape and the types
-              declared, or the function is wrong: halves might fit by accident
-    stage     outputs and state, by row id, in a file that no version names, or in memory if small
+    read      the inputs and state of the rows of a job, and no other column
+    compare   determines which rows are not current (`fingerprints`)
+    run       calls the function, in batches. If it raises for a batch, it is called for both halves
+              of the batch, and so on, down to the rows for which it fails. If it returns another
+              shape or type than declared, the round fails, because a half might fit by accident
+    stage     stores outputs and state by row id, in a file that no version references, or in memory
+              if they are small
 
-The driver gets row ids and fingerprints, 16 bytes a row, and where the values are.
+The driver receives row ids and fingerprints, 16 bytes per row, and the locations of the values.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,10 +38,10 @@ from lance_stream.write.row_checks import BAD_ROWS_SCHEMA
 from lance_stream.write.rows_as_json import rows_to_json
 
 REASON: Final = "function failed"
-"""The reason in the quarantine of rows that a function has failed for."""
+"""The reason in the quarantine of rows for which a function has failed."""
 
 MAX_IN_MEMORY: Final = 64 << 10
-"""Up to how many bytes of values a worker returns instead of writing a file."""
+"""Up to this size, a worker returns values instead of writing a file."""
 
 _MAX_ROW_BYTES: Final = 1 << 20
 
@@ -49,7 +50,7 @@ R = TypeVar("R")
 
 
 class Runner(Protocol):
-    """Runs a function for each of some items, in this process or in others."""
+    """Runs a function for each item, in this process or in others."""
 
     num_workers: int
 
@@ -72,9 +73,11 @@ class ComputeJob:
     """Rows that one worker checks; picklable.
 
     Attributes:
-        units: They read the inputs and row ids, and the state, if it is in the same table.
-        store: Where values are staged.
-        stored_states: Of a separate table: (n,) ascending row ids, and (n,) i64 their states.
+        units: Work units that read the inputs and row ids, and the state if it is in the same
+            table.
+        store: The store for staged values.
+        stored_states: The states in a separate table: (n,) u64 ascending row ids, and (n,) i64
+            states; None for the same table.
     """
 
     units: tuple[WorkUnit, ...]
@@ -84,15 +87,15 @@ class ComputeJob:
 
 @dataclass(frozen=True)
 class ComputedValues:
-    """What a worker has computed.
+    """The result of a job.
 
     Attributes:
-        values: Outputs, kept columns and state, by row id.
-        row_ids: (n,) u64, ascending: the rows that were computed, failed ones included.
-        fingerprints: (n,) i64, what their inputs were.
-        num_checked: How many rows were looked at.
-        num_failed: For how many the function failed.
-        bad: These, as `row_checks.BAD_ROWS_SCHEMA`.
+        values: Outputs, copied columns and state, by row id.
+        row_ids: (n,) u64 row ids of the computed rows, including failed ones, ascending.
+        fingerprints: (n,) i64 fingerprints of their inputs.
+        num_checked: The number of rows that were checked.
+        num_failed: The number of rows for which the function failed.
+        bad: The failed rows, with schema `row_checks.BAD_ROWS_SCHEMA`.
     """
 
     values: SortedRows
@@ -111,17 +114,17 @@ def compute_jobs(
     store: Store,
     stored_states: tuple[RowIds, npt.NDArray[np.int64]] | None = None,
 ) -> list[ComputeJob]:
-    """Return the work of checking some rows, in parts of about equal size.
+    """Divide the rows to check into jobs of about equal size.
 
     Args:
-        table: The version that they are read from.
-        declaration: What is computed.
-        rows: The rows.
-        num_workers: How many workers there are.
-        store: Where values are staged.
-        stored_states: See `ComputeJob`; of all rows.
+        table: The version from which rows are read.
+        declaration: The derived columns.
+        rows: The rows to check.
+        num_workers: The number of workers.
+        store: The store for staged values.
+        stored_states: See `ComputeJob`; for all rows.
     """
-    total = sum(len(row.offsets) for row in rows)
+    total = sum(len(rows_of_fragment.offsets) for rows_of_fragment in rows)
     size = max(min(-(-total // (3 * num_workers)), 20_000), min(declaration.batch_rows, 256))
     state = () if stored_states is not None else (declaration.state_column,)
     columns = tuple(quote_path((column,)) for column in (*declaration.read_columns, *state))
@@ -130,38 +133,38 @@ def compute_jobs(
     ids: list[RowIds] = []
     num_rows = 0
 
-    def finish() -> None:
+    def finish_job() -> None:
         nonlocal num_rows
-        ids_of_unit = None
+        states_of_job = None
         if stored_states is not None:
-            mine = are_among(stored_states[0], np.sort(np.concatenate(ids)))
-            ids_of_unit = stored_states[0][mine], stored_states[1][mine]
-        jobs.append(ComputeJob(tuple(units), store, ids_of_unit))
+            in_job = are_among(stored_states[0], np.sort(np.concatenate(ids)))
+            states_of_job = stored_states[0][in_job], stored_states[1][in_job]
+        jobs.append(ComputeJob(tuple(units), store, states_of_job))
         units.clear()
         ids.clear()
         num_rows = 0
 
-    for row in rows:
-        done = 0
-        while done < len(row.offsets):
-            part = slice(done, done + size - num_rows)
-            offsets = row.offsets[part]
+    for rows_of_fragment in rows:
+        start = 0
+        while start < len(rows_of_fragment.offsets):
+            part = slice(start, start + size - num_rows)
+            offsets = rows_of_fragment.offsets[part]
             units.append(
                 unit_of(
                     table,
-                    row.fragment_index,
+                    rows_of_fragment.fragment_index,
                     columns=columns,
                     system_columns=(ROW_ID,),
                     offsets=offsets,
                 )
             )
-            ids.append(row.row_ids[part])
+            ids.append(rows_of_fragment.row_ids[part])
             num_rows += len(offsets)
-            done += len(offsets)
+            start += len(offsets)
             if num_rows >= size:
-                finish()
+                finish_job()
     if units:
-        finish()
+        finish_job()
     return jobs
 
 
@@ -169,8 +172,8 @@ def compute(declaration: Declaration, job: ComputeJob) -> ComputedValues | Lance
     """Check the rows of a job, and compute those that are not current.
 
     Returns:
-        The values, or the error that ends the round. An error is returned, not raised, so that the
-        driver learns which files the other workers wrote.
+        The values, or the error that ends the round. Errors are returned, not raised, so that the
+        driver gets the names of the files that other workers wrote.
     """
     try:
         return _compute(declaration, job)
@@ -187,13 +190,13 @@ def _compute(declaration: Declaration, job: ComputeJob) -> ComputedValues:
 
 
 class _Run:
-    """The rows of one job on their way."""
+    """The state of one job."""
 
     def __init__(self, declaration: Declaration) -> None:
         self._declaration = declaration
         self._fingerprint = declaration.fingerprint
-        self._waiting: list[pa.RecordBatch] = []
-        self._num_waiting = 0
+        self._pending: list[pa.RecordBatch] = []
+        self._num_pending = 0
         self._done: list[pa.RecordBatch] = []
         self._ids: list[RowIds] = []
         self._fingerprints: list[Fingerprints] = []
@@ -203,7 +206,7 @@ class _Run:
         self._num_failed = 0
 
     def check(self, batch: pa.RecordBatch, stored_states: tuple[RowIds, Any] | None) -> None:
-        """Keep the rows that are not current, and compute as many as a batch has."""
+        """Collect the rows that are not current, and compute all full batches of them."""
         declaration = self._declaration
         self._num_checked += batch.num_rows
         inputs = batch.select(list(declaration.read_columns))
@@ -220,21 +223,21 @@ class _Run:
         rows = inputs.take(pa.array(stale))
         rows = rows.append_column(ROW_ID, pa.array(ids[stale]))
         rows = rows.append_column(declaration.state_column, pa.array(expected[stale]))
-        self._waiting.append(rows)
-        self._num_waiting += rows.num_rows
-        while self._num_waiting >= declaration.batch_rows:
-            self._next(declaration.batch_rows)
+        self._pending.append(rows)
+        self._num_pending += rows.num_rows
+        while self._num_pending >= declaration.batch_rows:
+            self._compute_batch(declaration.batch_rows)
 
     def flush(self) -> None:
-        """Compute the rows that are left."""
-        while self._num_waiting:
-            self._next(min(self._num_waiting, self._declaration.batch_rows))
+        """Compute the remaining rows."""
+        while self._num_pending:
+            self._compute_batch(min(self._num_pending, self._declaration.batch_rows))
 
-    def _next(self, num_rows: int) -> None:
-        table = pa.Table.from_batches(self._waiting)
+    def _compute_batch(self, num_rows: int) -> None:
+        table = pa.Table.from_batches(self._pending)
         batch = one_batch_of(table.slice(0, num_rows))
-        self._waiting = table.slice(num_rows).to_batches()
-        self._num_waiting -= num_rows
+        self._pending = table.slice(num_rows).to_batches()
+        self._num_pending -= num_rows
         inputs = batch.select(list(self._declaration.inputs))
         results = list(self._apply(inputs))
         outputs = one_batch_of(pa.Table.from_batches([output for output, _ in results]))
@@ -257,7 +260,7 @@ class _Run:
         self._ids.append(ids)
         self._fingerprints.append(fingerprints)
         if failed.any():
-            self._describe(batch, np.flatnonzero(failed))
+            self._add_bad_rows(batch, np.flatnonzero(failed))
 
     def _apply(self, inputs: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
         """Yield the outputs of rows, in order, and whether the function failed for them."""
@@ -265,47 +268,40 @@ class _Run:
         try:
             yield call(declaration, inputs), False
             return
-        except DerivedFunctionError:  # it returned nonsense, for example: no row is at fault
+        except DerivedFunctionError:  # such as a wrong number of values: not the fault of a row
             raise
-        except Exception as error:  # whatever a user's function raises
+        except Exception as error:  # any error of the user's function
             if inputs.num_rows == 1:
-                self._fail(error)
-                yield _nulls(declaration.outputs, 1), True
+                self._record_failure(error)
+                yield _null_outputs(declaration.outputs, 1), True
                 return
         half = inputs.num_rows // 2
         yield from self._apply(inputs.slice(0, half))
         yield from self._apply(inputs.slice(half))
 
-    def _fail(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         declaration = self._declaration
         self._num_failed += 1
         text = message_of(error)
         self._messages.append(text)
         if not declaration.quarantines or self._num_failed > declaration.max_failures:
-            how_many = (
-                "failed for a row"
-                if not declaration.quarantines
-                else f"failed for more than {declaration.max_failures} rows of a round"
-            )
+            problem, alternative = "a row", ", or quarantine such rows with on_error='quarantine'"
+            if declaration.quarantines:
+                problem, alternative = f"more than {declaration.max_failures} rows of a round", ""
             raise DerivedFunctionError(
                 f"the function of the derived column {declaration.name!r}, version "
-                f"{declaration.function_version!r}, {how_many}. This round was not "
-                f"committed: {text}. Correct the function"
-                + (
-                    ", or quarantine such rows: on_error='quarantine'"
-                    if not declaration.quarantines
-                    else ""
-                )
+                f"{declaration.function_version!r}, failed for {problem}. This round was not "
+                f"committed: {text}. Correct the function{alternative}"
             ) from error
 
-    def _describe(self, batch: pa.RecordBatch, failed: npt.NDArray[np.intp]) -> None:
-        """Note the rows that failed, as the quarantine keeps them."""
+    def _add_bad_rows(self, batch: pa.RecordBatch, failed: npt.NDArray[np.intp]) -> None:
+        """Collect the rows that failed, in the form of the quarantine."""
         bad = batch.select([*self._declaration.inputs, ROW_ID]).take(pa.array(failed))
         if bad.nbytes > _MAX_ROW_BYTES * bad.num_rows:
             bad = bad.select([ROW_ID])
         try:
             texts, types = rows_to_json(bad)
-        except InvalidInputError:  # JSON cannot hold a column: the row id tells which row it is
+        except InvalidInputError:  # a column has no JSON form; the row id identifies the row
             texts, types = rows_to_json(bad.select([ROW_ID]))
         count = bad.num_rows
         messages, self._messages = self._messages, []
@@ -325,7 +321,7 @@ class _Run:
         )
 
     def result(self, store: Store) -> ComputedValues:
-        """Stage the values, and return what was done."""
+        """Stage the values, and return the result of the job."""
         if not self._done:
             return ComputedValues(
                 SortedRows(), np.empty(0, np.uint64), np.empty(0, np.int64), self._num_checked, 0
@@ -345,13 +341,14 @@ class _Run:
 
 
 def _states_of(ids: RowIds, stored_ids: RowIds, states: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the stored state of each row id; null for those that are not stored."""
     if not len(stored_ids):
         return pa.nulls(len(ids), pa.int64())
     positions = np.minimum(np.searchsorted(stored_ids, ids), len(stored_ids) - 1)
     return pa.array(states[positions], mask=stored_ids[positions] != ids)
 
 
-def _nulls(schema: pa.Schema, count: int) -> pa.RecordBatch:
+def _null_outputs(schema: pa.Schema, count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.nulls(count, field.type) for field in schema], schema=schema
     )
@@ -361,46 +358,48 @@ def _nulls(schema: pa.Schema, count: int) -> pa.RecordBatch:
 
 
 _SETUPS: Final[dict[tuple[str, ...], Any]] = {}
-"""What setups have returned in this process: a model is loaded once, not once in each task."""
+"""The result of the setup in this process: a model is loaded once, not once per task."""
 
 
 def call(declaration: Declaration, inputs: pa.RecordBatch) -> pa.RecordBatch:
-    """Return what the function returns for some rows, in the types of the outputs.
+    """Call the function, and convert its result to the types of the outputs.
 
     Raises:
-        DerivedFunctionError: It returned another number of values, or what does not fit the types;
-            it ends the process; or the setup failed.
-        Exception: Whatever it raises.
+        DerivedFunctionError: The function returned a wrong number of values, or values that do not
+            fit the types; it called `sys.exit`; or the setup failed.
+        Exception: Any error that the function raises.
     """
     num_rows = inputs.num_rows
     if num_rows > 1 and any(list_size(output.type) == num_rows for output in declaration.outputs):
-        # A square array of a row in each column would have the right shape.
+        # A square array whose columns are the values of rows would have the right shape, too.
         parts = [call(declaration, inputs.slice(0, 1)), call(declaration, inputs.slice(1))]
         return one_batch_of(pa.Table.from_batches(parts))
     inputs = with_text(inputs)
     arguments = (inputs,) if declaration.setup is None else (inputs, _model_of(declaration))
     try:
-        result = _evaluated(declaration.function(*arguments))
-    except SystemExit as error:  # in a worker, it would say nothing of the function
-        raise _failed(declaration, "function", f"it called sys.exit({error.code!r})") from error
+        result = _evaluate(declaration.function(*arguments))
+    except SystemExit as error:  # would end the worker without a reason
+        raise _function_error(
+            declaration, "function", f"it called sys.exit({error.code!r})"
+        ) from error
     try:
         return as_outputs(result, declaration.outputs, inputs.num_rows)
-    except Exception as error:  # whatever conversions of pyarrow and of the user's objects raise
+    except Exception as error:  # any error of pyarrow or of the user's objects
         raise DerivedFunctionError(
             f"the function of the derived column {declaration.name!r}, version "
-            f"{declaration.function_version!r}, returned no valid values for "
+            f"{declaration.function_version!r}, returned invalid values for "
             f"{counted(inputs.num_rows, 'row')}: {message_of(error)}. This round was not "
             "committed. The function must return a value for each row, in the order of the rows; "
-            "None, or an exception, for a row without a value"
+            "for a row without a value, it must return None or raise an exception"
         ) from error
 
 
-def _evaluated(outputs: Any) -> Any:
-    """Return what a function returned, generators as lists: their errors are the function's."""
+def _evaluate(outputs: Any) -> Any:
+    """Return the result of a function with generators as lists, so that it raises their errors."""
     if isinstance(outputs, Iterator):
         return list(outputs)
     if isinstance(outputs, dict) and any(isinstance(value, Iterator) for value in outputs.values()):
-        return {name: _evaluated(value) for name, value in outputs.items()}
+        return {name: _evaluate(value) for name, value in outputs.items()}
     return outputs
 
 
@@ -409,20 +408,22 @@ def _model_of(declaration: Declaration) -> Any:
     names = getattr(setup, "__module__", ""), getattr(setup, "__qualname__", "")
     key = (declaration.name, declaration.fingerprint, *names)
     if key not in _SETUPS:
-        assert setup is not None  # its caller looked
+        assert setup is not None  # the caller checks this
         _SETUPS.clear()  # models are large, and one function runs at a time
         try:
             _SETUPS[key] = setup()
         except SystemExit as error:
-            raise _failed(declaration, "setup", f"it called sys.exit({error.code!r})") from error
+            raise _function_error(
+                declaration, "setup", f"it called sys.exit({error.code!r})"
+            ) from error
         except Exception as error:
-            raise _failed(declaration, "setup", message_of(error)) from error
+            raise _function_error(declaration, "setup", message_of(error)) from error
     return _SETUPS[key]
 
 
-def _failed(declaration: Declaration, what: str, why: str) -> DerivedFunctionError:
+def _function_error(declaration: Declaration, kind: str, reason: str) -> DerivedFunctionError:
     return DerivedFunctionError(
-        f"the {what} of the derived column {declaration.name!r} failed: {why}. This round was "
+        f"the {kind} of the derived column {declaration.name!r} failed: {reason}. This round was "
         "not committed"
     )
 
@@ -432,13 +433,13 @@ def _failed(declaration: Declaration, what: str, why: str) -> DerivedFunctionErr
 
 @dataclass(frozen=True)
 class StagedValues:
-    """Computed values of some rows; picklable, also as what `row_updates.in_place` calls.
+    """The computed values of rows; a picklable `row_updates.in_place.NewValues`.
 
     Attributes:
         store: The store of staged files.
-        files: They have the values of the rows, and of others.
-        row_ids: (n,) u64, the rows wanted, in this order.
-        columns: The columns wanted.
+        files: The files that contain the values of these rows, and of others.
+        row_ids: (n,) u64 row ids, in the order of the result.
+        columns: The columns to read.
     """
 
     store: Store
@@ -447,31 +448,32 @@ class StagedValues:
     columns: tuple[str, ...]
 
     def of(self, part: slice) -> "StagedValues":
-        """Return those of some of the rows, without the files that have none of them."""
+        """Return the values of a range of the rows, without files that have none of them."""
         ids = self.row_ids[part]
-        least, most = ids.min(), ids.max()
+        lowest, highest = ids.min(), ids.max()
         files = [
             file
             for file in self.files
             if len(file.words)
-            and file.words[:, 0].min() <= most
-            and file.words[:, 1].max() >= least
+            and file.words[:, 0].min() <= highest
+            and file.words[:, 1].max() >= lowest
         ]
         return replace(self, files=tuple(files), row_ids=ids)
 
-    def __call__(self, _stored: pa.RecordBatch, which: slice) -> pa.RecordBatch:
-        """Return the values of some of the rows; see `in_place.NewValues`."""
-        row_ids = self.row_ids[which]
+    def __call__(self, _stored: pa.RecordBatch, part: slice) -> pa.RecordBatch:
+        """Return the values of a range of the rows; see `in_place.NewValues`."""
+        row_ids = self.row_ids[part]
         words = WordRange(int(row_ids.min()), int(row_ids.max()))
         rows: list[pa.RecordBatch] = []
         ids: list[RowIds] = []
         sorted_ids = np.sort(row_ids)
         for file in self.files:
-            for batch, rows_of_file in file.read_with_words(self.store, words):
-                mine = np.flatnonzero(are_among(rows_of_file, sorted_ids))
-                if len(mine):
-                    rows.append(batch.select(list(self.columns)).take(pa.array(mine)))
-                    ids.append(rows_of_file[mine])
+            for batch, ids_of_batch in file.read_with_words(self.store, words):
+                matches = np.flatnonzero(are_among(ids_of_batch, sorted_ids))
+                if len(matches):
+                    rows.append(batch.select(list(self.columns)).take(pa.array(matches)))
+                    ids.append(ids_of_batch[matches])
+        # The values are in the order of files; return them in the order of `row_ids`.
         read_ids = np.concatenate(ids)
         order = np.argsort(read_ids)
         positions = order[np.searchsorted(read_ids, row_ids, sorter=order)]

@@ -12,7 +12,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.write.arrow_input import without_views
 
 Outputs: TypeAlias = pa.Field | pa.Schema | Mapping[str, pa.DataType] | Sequence[pa.Field]
-"""Columns that a function computes: names and types."""
+"""The names and types of the columns that a function computes."""
 
 SOURCE_ROW_ID: Final = "source_row_id"
 """The column of a separate table with the row id of the source row."""
@@ -25,17 +25,17 @@ class Declaration:
     """A function, and the columns that it computes from others.
 
     Attributes:
-        name: Identifies it in the table; the name of the first output unless given.
-        inputs: The columns that the function gets, in this order.
-        outputs: The columns that it returns, all nullable.
-        function: Takes a `pyarrow.RecordBatch` of the inputs, and what the setup returned, if there
+        name: Identifies the derivation in the table.
+        inputs: The columns that the function receives, in this order.
+        outputs: The columns that it returns, all of them nullable.
+        function: Takes a `pyarrow.RecordBatch` of the inputs, and the result of the setup, if there
             is one; returns the outputs.
-        function_version: A new one computes all rows anew.
-        setup: Called once in each worker process: loads a model, for example.
-        copy_columns: Columns of the source that a separate table has, too.
-        batch_rows: How many rows the function gets at once, at most.
-        rows_per_commit: How many rows one commit checks, at most.
-        max_failures: How many rows of a round may fail before it is an error.
+        function_version: If it changes, all rows are computed again.
+        setup: Called once in each worker process, for example to load a model.
+        copy_columns: Columns of the source that are copied to a separate table.
+        batch_rows: The maximum number of rows in one call of the function.
+        rows_per_commit: The maximum number of rows that one commit checks.
+        max_failures: The maximum number of rows in a round for which the function may fail.
         quarantines: Whether rows that fail are quarantined; otherwise the first one is an error.
     """
 
@@ -53,27 +53,27 @@ class Declaration:
 
     @property
     def state_column(self) -> str:
-        """The column that says from which inputs a row was computed; see `fingerprints`."""
+        """The column with the fingerprints of the inputs of each row; see `fingerprints`."""
         return self.name + STATE_SUFFIX
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """The columns that are read: a change of one of them computes the row anew."""
+        """The columns that are read; if one of them changes, the row is computed again."""
         return tuple(dict.fromkeys((*self.inputs, *self.copy_columns)))
 
     @property
     def written(self) -> pa.Schema:
-        """The columns that are written: outputs and state."""
+        """The columns that are written: the outputs and the state."""
         return self.outputs.append(pa.field(self.state_column, pa.int64()))
 
     @property
     def app_id(self) -> str:
-        """What the ledger and the quarantine know it by."""
+        """The app id in the ledger and the quarantine."""
         return f"derived column {self.name}"
 
     @property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits: the function's version, the inputs and the outputs."""
+        """A hash, 16 hexadecimal digits, of the function's version, the inputs and the outputs."""
         parts = [
             self.function_version,
             *self.read_columns,
@@ -97,10 +97,10 @@ def declare(
     max_failures: int = 1000,
     on_error: str = "quarantine",
 ) -> Declaration:
-    """Return a checked declaration; see `derivation.derive` for the arguments.
+    """Validate the arguments, which `derivation.derive` documents, and return the declaration.
 
     Raises:
-        InvalidInputError: An argument is invalid; the message says which, and what it should be.
+        InvalidInputError: An argument is invalid.
     """
     columns = _as_fields(outputs)
     input_names = as_names(inputs, "inputs")
@@ -116,8 +116,8 @@ def declare(
         raise InvalidInputError("setup must be a function without arguments, or None")
     if not isinstance(function_version, str) or not function_version:
         raise InvalidInputError(
-            "function_version must be a string such as '1' or the name of a model; a change "
-            f"computes all rows again. It is {function_version!r:.100}"
+            "function_version must be a string, such as '1' or the name of a model, not "
+            f"{function_version!r:.100}. If it changes, all rows are computed again"
         )
     name = columns[0].name if name is None else name
     if not isinstance(name, str) or not name:
@@ -127,12 +127,12 @@ def declare(
     if repeated:
         raise InvalidInputError(
             f"the column {repeated[0]!r} occurs more than once among the inputs, the outputs and "
-            f"{name + STATE_SUFFIX!r}, the state column"
+            f"the state column {name + STATE_SUFFIX!r}"
         )
     if SOURCE_ROW_ID in copied:
         raise InvalidInputError(
-            f"a separate table has its own column {SOURCE_ROW_ID!r}: rename the source's column "
-            "before you copy it"
+            f"a separate table already has a column {SOURCE_ROW_ID!r}: rename the source's column "
+            "before copying it"
         )
     if on_error not in ("quarantine", "raise"):
         raise InvalidInputError(f"on_error must be 'quarantine' or 'raise', not {on_error!r:.100}")
@@ -159,18 +159,19 @@ def _as_fields(outputs: Outputs) -> list[pa.Field]:
             fields = [pa.field(name, kind) for name, kind in outputs.items()]
         else:
             fields = list(outputs)
-    except (TypeError, ValueError):  # a type of Python or numpy, or nothing to iterate over
+    except (TypeError, ValueError):  # not an Arrow type, or not iterable
         fields = []
     if not fields or not all(isinstance(field, pa.Field) for field in fields):
         raise InvalidInputError(
-            "outputs must be names and Arrow types, such as {'embedding': "
-            "pa.list_(pa.float32(), 384)}, a pyarrow.Field, or several in a list or a schema, not "
+            "outputs must be a mapping from names to Arrow types, such as {'embedding': "
+            "pa.list_(pa.float32(), 384)}, a pyarrow.Field, a list of fields or a schema, not "
             f"{outputs!r:.200}"
         )
     for field, plain in zip(fields, without_views(pa.schema(fields)), strict=True):
         if field.type != plain.type:
             raise InvalidInputError(
-                f"the output {field.name!r} is {field.type}, and tables have no views: declare it "
-                f"as {str(plain.type).replace('large_', '')}. The function may return views"
+                f"the output {field.name!r} has type {field.type}, but tables cannot store views: "
+                f"declare it as {str(plain.type).replace('large_', '')}; the function may return "
+                "views"
             )
     return [field.with_nullable(True) for field in fields]

@@ -1,15 +1,15 @@
-"""Derived columns: declared once, kept up to date in rounds of one commit each.
+"""Derived columns: declared once, and updated in rounds of one commit each.
 
-    1  read the newest version and the progress, which the table stores with the values
+    1  read the newest version, and the progress, which the table stores with the values
     2  select the next rows that may have changed, the newest changes first (`candidates`)
-    3  workers read their inputs and compute the rows that are not current (`computing`)
+    3  workers read their inputs, and compute the rows that are not current (`computing`)
     4  add missing columns, once the function has computed its first values
     5  quarantine the rows for which the function failed
     6  commit values and progress as one version (`same_table`, `separate_table`)
 
-A killed process leaves files that no version names; the next process repeats the round. Two
-processes may run at once: the commit of the slower one finds that the progress has moved, commits
-nothing, and starts its round again.
+If a process is killed, its files are not referenced by any version, and the next process repeats
+the round. If two processes run concurrently, the later commit detects that the progress has
+changed, is not published, and its round starts again.
 """
 
 import json
@@ -77,33 +77,34 @@ R = TypeVar("R")
 
 _log = logging.getLogger("lance_stream.derived")
 
-_MAX_PLACINGS: Final = 20
-"""How often concurrent writers may force the values to be placed again."""
+_MAX_ATTEMPTS: Final = 20
+"""The maximum number of attempts to commit the values of a round."""
 
-_RETRIES: Final = RetryPolicy(_MAX_PLACINGS, first_delay_seconds=0.02, max_delay_seconds=1.0)
+_RETRIES: Final = RetryPolicy(_MAX_ATTEMPTS, first_delay_seconds=0.02, max_delay_seconds=1.0)
 
 
 class OvertakenError(InvalidInputError):
     """Another process has committed progress of the same derivation.
 
-    Not a conflict that a retry resolves: the values may no longer be wanted.
+    Repeating the commit cannot resolve this, because the values may be obsolete.
     """
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A round in progress.
+    """A planned round.
 
     Attributes:
         source: The version that is read.
-        table: The table with the values: the source itself, or a separate table.
-        entry: The progress entry as read from the config; None without one.
-        planned: The progress once the round is done, if it is done at `source`.
+        table: The table with the values: the source, or a separate table.
+        entry: The config entry of the progress; None if it does not exist.
+        planned: The progress after the round, if no other version is committed meanwhile.
         rows: The rows to check.
-        is_first: Whether the function's version is new, or there is no progress yet.
-        before: The source version of the separate table's values, if it still exists.
-        num_changed: How many rows changed since the last round.
-        ends_backfill: Whether this round clears the last pending range.
+        is_first: Whether all rows are pending: the first round, or the first one of a new version
+            of the function.
+        before: The source version of the separate table's values; None if it no longer exists.
+        num_changed: The number of rows that changed since the last round.
+        ends_backfill: Whether this round completes the last pending range.
         lacks_columns: Whether columns have to be added before values are committed.
     """
 
@@ -120,16 +121,16 @@ class _Work:
 
 
 class Derivation:
-    """Columns that a function computes from others; made by `derive`.
+    """Columns that a function computes from others; created by `derive`.
 
     Args:
-        uri: The source.
-        declaration: What is computed.
-        target: The separate table with the values; None for columns of the source.
+        uri: The location of the source.
+        declaration: The derived columns.
+        target: The location of a separate table for the values; None for columns of the source.
         storage_options: Settings of the store.
-        quarantine: The table for rows that failed; None for the one next to the table.
-        runner: Runs the work.
-        environment: The clock and randomness.
+        quarantine: The location of the quarantine; None for the default, next to the table.
+        runner: Runs the jobs.
+        environment: Provides the clock and randomness.
     """
 
     def __init__(
@@ -159,22 +160,22 @@ class Derivation:
             f"{self.uri!r}, function version {declaration.function_version!r}>"
         )
 
-    # --- what users call
+    # --- public methods
 
     def run(self, max_commits: int | None = None) -> DerivedCommit:
         """Compute all rows that are out of date, in rounds of one commit each.
 
-        Later rounds include rows that other writers change during the run. Changes made after the
-        last round has started are left for the next run.
+        Later rounds include rows that other writers change during the run. The next run handles
+        changes that were made after the last round started.
 
         Args:
-            max_commits: The most commits of this run; None for no limit.
+            max_commits: The maximum number of rounds; None for no limit.
 
         Returns:
             The counts of this run, and the number of rows that are still pending.
 
         Raises:
-            NotFoundError: There is no table, or an input does not exist.
+            NotFoundError: The table or an input does not exist.
             InvalidInputError: The table has no stable row ids, or has a column with the name of an
                 output that this derivation did not create or that has another type.
             DerivedFunctionError: The function failed for too many rows, or for all rows before it
@@ -189,10 +190,10 @@ class Derivation:
         num_rounds = 0
         with self._lock:
             while max_commits is None or num_rounds < max_commits:
-                done = self._round()
-                total = done if not num_rounds else total + done
+                report = self._run_round()
+                total = report if not num_rounds else total + report
                 num_rounds += 1
-                if not done.num_pending:
+                if not report.num_pending:
                     break
         return total
 
@@ -203,10 +204,10 @@ class Derivation:
         machine.
 
         Args:
-            interval_seconds: How often to look for a new version.
+            interval_seconds: The interval at which to look for a new version.
 
         Raises:
-            InvalidInputError: The interval is not a number of seconds, from 0.
+            InvalidInputError: The interval is not a number of seconds, at least 0.
         """
         if (
             isinstance(interval_seconds, bool)
@@ -220,10 +221,7 @@ class Derivation:
         return DerivedQuery(self._follow, repr(self), interval_seconds)
 
     def status(self) -> DerivedStatus:
-        """Return how many rows are up to date.
-
-        Reads manifests and the state column.
-        """
+        """Return how many rows are up to date; reads manifests and the state column."""
         source = open_newest(self.uri, storage_options=self._options)
         table = self._existing_target(source)
         declaration = self.declaration
@@ -238,7 +236,7 @@ class Derivation:
         is_same = stored.function == declaration.fingerprint
         pending = num_rows
         if is_same and self._is_valid(source, table, stored):
-            changed = self._changed(source, table, stored)
+            changed = self._changed_since(source, table, stored)
             pending = count_changed(source, changed)
             pending += sum(count(source, pending_range) for pending_range in stored.pending)
         failed = 0
@@ -256,19 +254,20 @@ class Derivation:
 
     # --- one round
 
-    def _follow(self, seen: int | None) -> tuple[DerivedCommit | None, int]:
-        """Do a round if the source has news; see `running.DerivedQuery`."""
+    def _follow(self, last_version: int | None) -> tuple[DerivedCommit | None, int]:
+        """Run a round if the source has a new version; see `running.DerivedQuery`."""
         newest = open_newest(self.uri, storage_options=self._options).version
-        if newest == seen:
+        if newest == last_version:
             return None, newest
         with self._lock:
-            done = self._round()
-        if done.num_pending:
-            return done, -1  # go on at once
-        is_in_source = self.target is None and done.version == done.source_version + 1
-        return done, done.version or newest if is_in_source else done.source_version
+            report = self._run_round()
+        if report.num_pending:
+            return report, -1
+        # If no other writer's version is in between, the commit itself has been processed.
+        is_next = self.target is None and report.version == report.source_version + 1
+        return report, report.version or newest if is_next else report.source_version
 
-    def _round(self) -> DerivedCommit:
+    def _run_round(self) -> DerivedCommit:
         for _ in Retrying(_RETRIES, self._environment):
             try:
                 return self._attempt()
@@ -276,7 +275,7 @@ class Derivation:
                 _log.info("restarting a round of %r: %s", self.declaration.name, error)
         raise CommitConflictError(
             f"other processes keep committing progress of the derived column "
-            f"{self.declaration.name!r}: run it in one process only"
+            f"{self.declaration.name!r}: run it in only one process"
         )
 
     def _attempt(self) -> DerivedCommit:
@@ -291,7 +290,7 @@ class Derivation:
         deleted: RowIds = np.empty(0, np.uint64)
         if self.target is not None:
             deleted = separate_table.deleted_rows(work.table, work.source, work.before)
-        if not work.rows.num_rows and not len(deleted) and not self._has_news(work):
+        if not work.rows.num_rows and not len(deleted) and not self._has_new_progress(work):
             return outcome
         computed = self._compute(work)
         try:
@@ -305,14 +304,14 @@ class Derivation:
         finally:
             discard_files(work.table.store, [result.values for result in computed])
 
-    def _has_news(self, work: _Work) -> bool:
-        """Return whether to commit the progress although there is no row to check."""
+    def _has_new_progress(self, work: _Work) -> bool:
+        """Return whether to commit the progress even if there are no rows to check."""
         return work.is_first or work.num_changed > 0
 
     def _plan(self) -> _Work:
         declaration = self.declaration
         source = open_newest(self.uri, storage_options=self._options)
-        self._check(source)
+        self._check_inputs(source)
         table = source
         if self.target is not None:
             table = separate_table.open_target(self.target, source, declaration, self._options)
@@ -342,7 +341,7 @@ class Derivation:
             rows = next_rows(source, planned.pending, declaration.rows_per_commit)
             is_first, num_changed, before = True, rows.num_rows, None
         else:
-            changed = self._changed(source, table, stored)
+            changed = self._changed_since(source, table, stored)
             num_changed = count_changed(source, changed)
             rows = next_rows(
                 source,
@@ -370,7 +369,9 @@ class Derivation:
             lacks_columns,
         )
 
-    def _changed(self, source: TableVersion, table: TableVersion, stored: Progress) -> VersionDiff:
+    def _changed_since(
+        self, source: TableVersion, table: TableVersion, stored: Progress
+    ) -> VersionDiff:
         ids = self._fields(source.schema, table.schema) if self.target is None else stored.fields
         in_same = self.target is None
         return changed_since(
@@ -378,14 +379,14 @@ class Derivation:
         )
 
     def _before(self, source: TableVersion, stored: Progress) -> TableVersion | None:
-        """Return the source version of the separate table's values, if it still exists."""
+        """Return the source version of the separate table's values; None if it no longer exists."""
         try:
             return source if stored.through == source.version else source.read_at(stored.through)
         except NotFoundError:
             return None
 
     def _fields(self, source: Schema, table: Schema) -> tuple[int, ...]:
-        """Return the ids of the relevant columns: if they change, all rows are checked."""
+        """Return the ids of the relevant columns; if the ids change, all rows are checked."""
         inputs = same_table.input_ids(source, self.declaration)
         if self.target is not None:
             return inputs
@@ -406,12 +407,12 @@ class Derivation:
         before = self._before(source, stored)
         return before is None or mark_of(before.manifest) == stored.mark
 
-    def _check(self, source: TableVersion) -> None:
+    def _check_inputs(self, source: TableVersion) -> None:
         declaration = self.declaration
         if not source.has_stable_row_ids:
             raise InvalidInputError(
-                f"the table {self.uri} has no stable row ids, which identify changed rows. "
-                "Assign them with lance_stream.migrate_to_stable_row_ids(uri)"
+                f"the table {self.uri} has no stable row ids, which are needed to identify changed "
+                "rows. Assign them with lance_stream.migrate_to_stable_row_ids(uri)"
             )
         names = source.schema.names
         for column in declaration.read_columns:
@@ -421,7 +422,7 @@ class Derivation:
                 )
 
     def _check_source(self, source: TableVersion, stored: Progress) -> None:
-        """Raise if the separate table holds values of another source, which would be deleted."""
+        """Raise if the separate table has values of another source, which would be deleted."""
         if self.target is None or stored.source in ("", source.store.uri):
             return
         before = self._before(source, stored) if stored.through <= source.version else None
@@ -430,43 +431,42 @@ class Derivation:
         key = progress.config_key(self.declaration.name)
         raise InvalidInputError(
             f"the table {self.target} has the derived column {self.declaration.name!r} of "
-            f"{stored.source}, and {source.store.uri} is another table: its rows would replace "
-            "those. Nothing was written. Use a separate target for each source. If this source "
-            "replaces the other one, remove the entry of the other: "
+            f"{stored.source}, whose rows would be replaced by those of {source.store.uri}. "
+            "Nothing was written. Use a separate target for each source; or, if this source "
+            "replaces the other one, remove the other's progress: "
             f"open_dataset(target).update_config({{{key!r}: None}})"
         )
 
     def _with_columns(self, work: _Work) -> _Work:
-        """Add the missing columns, and discard the progress of the existing ones.
+        """Add the missing columns, and reset the progress of existing columns.
 
-        Every commit that adds or drops a column records in the progress which columns belong to the
-        derivation, so that a process that resumes after a kill recognizes them.
+        Every commit that adds or drops a column also records the columns of the derivation in its
+        progress, so that after a kill, the next process recognizes them.
         """
         declaration = self.declaration
         key = progress.config_key(declaration.name)
         newest = newest_of_same(work.table)
         self._check_progress(work)(newest.manifest)
         check_columns(newest, declaration)
-        claimed = ""
+        recorded = ""
 
-        def claim(schema: Schema, *, renews: bool = False) -> dict[str, str]:
-            nonlocal claimed
-            whole = replace(
+        def progress_entry(schema: Schema, *, renews: bool = False) -> dict[str, str]:
+            nonlocal recorded
+            new_columns = replace(
                 work.planned,
                 fields=self._fields(schema, schema),
                 outputs=same_table.output_ids(schema, declaration),
                 renews=renews,
             )
-            claimed = progress.encode(progress.all_pending(whole))
-            return {key: claimed}
+            recorded = progress.encode(progress.all_pending(new_columns))
+            return {key: recorded}
 
         if declaration.state_column in newest.schema.names and missing_columns(newest, declaration):
-            newest = update_config(newest, claim(newest.schema, renews=True))
-            newest = drop_columns(
-                newest, [declaration.state_column]
-            )  # its states claim that the values exist
-        version = add_columns(newest, declaration.written, claim)
-        if version.manifest.config.get(key) != claimed:
+            # The existing states would be wrong for the new columns.
+            newest = update_config(newest, progress_entry(newest.schema, renews=True))
+            newest = drop_columns(newest, [declaration.state_column])
+        version = add_columns(newest, declaration.written, progress_entry)
+        if version.manifest.config.get(key) != recorded:
             raise OvertakenError("another process has added the columns")
         new_progress = progress.all_pending(
             replace(
@@ -476,7 +476,7 @@ class Derivation:
                 outputs=same_table.output_ids(version.schema, declaration),
             )
         )
-        work = replace(work, table=version, entry=claimed, lacks_columns=False)
+        work = replace(work, table=version, entry=recorded, lacks_columns=False)
         if version.version == work.source.version + 1:  # no row has changed
             planned = replace(new_progress, pending=work.planned.pending)
             return replace(work, source=version, planned=planned)
@@ -497,7 +497,7 @@ class Derivation:
             return None
 
     def _compute(self, work: _Work) -> list[ComputedValues]:
-        """Run the workers, and delete their staged files if one of them fails."""
+        """Run the jobs, and delete all staged files if one of them fails."""
         declaration = self.declaration
         states = None
         if self.target is not None:
@@ -512,9 +512,9 @@ class Derivation:
             work.table.store,
             states,
         )
-        done = self._runner(_Compute(declaration), jobs)
-        computed = [result for result in done if isinstance(result, ComputedValues)]
-        errors = [error for error in done if not isinstance(error, ComputedValues)]
+        results = self._runner(_ComputeTask(declaration), jobs)
+        computed = [result for result in results if isinstance(result, ComputedValues)]
+        errors = [result for result in results if not isinstance(result, ComputedValues)]
         if errors:
             discard_files(work.table.store, [result.values for result in computed])
             raise errors[0]
@@ -544,8 +544,8 @@ class Derivation:
                 f"succeeded. This round was not committed. Correct the function: {message}"
             )
         _log.warning(
-            "the function of the derived column %r failed for %d of %d rows, which are now in the "
-            "quarantine; first error: %s",
+            "the function of the derived column %r failed for %d of %d rows, which are "
+            "quarantined; first error: %s",
             declaration.name,
             num_failed,
             num_computed,
@@ -559,14 +559,15 @@ class Derivation:
         deleted: RowIds,
         outcome: DerivedCommit,
     ) -> DerivedCommit:
-        """Commit values and progress, and quarantine the rows that failed."""
+        """Commit values and progress together, and quarantine the rows that failed."""
         declaration = self.declaration
         outcome = replace(
             outcome,
             num_computed=sum(len(result.row_ids) for result in computed),
             num_failed=sum(result.num_failed for result in computed),
         )
-        # Not a counter: the version is unused even after a restore by another program.
+        # The version serves as batch id, because it is unique even after a restore by another
+        # program, unlike a counter.
         at = work.table.version
         micro_batch = PendingBatch.of(declaration.app_id, at, absent_through=at)
         quarantine: QuarantineBatch | None = None
@@ -574,14 +575,14 @@ class Derivation:
             quarantine = self._stage_failed_rows(work, computed, micro_batch)
             micro_batch = replace(micro_batch, quarantined=quarantine.file)
         if self.target is None:
-            done = self._commit_to_same_table(work, computed, micro_batch, outcome)
+            report = self._commit_to_same_table(work, computed, micro_batch, outcome)
         else:
-            done = self._commit_to_separate_table(work, computed, deleted, micro_batch, outcome)
+            report = self._commit_to_separate_table(work, computed, deleted, micro_batch, outcome)
         if quarantine is not None:
             quarantine.publish(work.table)
         if work.ends_backfill:
-            self._forget_other_versions(work)
-        return done
+            self._delete_other_versions(work)
+        return report
 
     def _commit_to_same_table(
         self,
@@ -593,9 +594,9 @@ class Derivation:
         for attempt in Retrying(_RETRIES, self._environment):
             newest = newest_of_same(work.table)
             self._check_progress(work)(newest.manifest)
-            placed = None
+            written = None
             if outcome.num_computed:
-                placed = same_table.write_computed(
+                written = same_table.write_computed(
                     newest,
                     work.source,
                     self.declaration,
@@ -604,10 +605,10 @@ class Derivation:
                     self._environment,
                 )
             try:
-                done = commit_planned(
+                commit = commit_planned(
                     newest,
-                    UpdateConfig(config=MapUpdate()) if placed is None else placed.operation,
-                    None if placed is None else placed.staged,
+                    UpdateConfig(config=MapUpdate()) if written is None else written.operation,
+                    None if written is None else written.staged,
                     micro_batch,
                     config_entries=self._entries(work),
                     check=self._check_progress(work),
@@ -616,18 +617,18 @@ class Derivation:
             except TableReplacedError:
                 raise
             except CommitConflictError as error:
-                if attempt == _MAX_PLACINGS:
+                if attempt == _MAX_ATTEMPTS:
                     raise
-                _log.info("placing the values again: %s", error)
+                _log.info("writing the values for a newer version: %s", error)
                 continue
-            if not done.is_new:
+            if not commit.is_new:
                 raise OvertakenError("another process has committed this round")
             return replace(
                 outcome,
-                version=done.table.version,
+                version=commit.table.version,
                 num_commits=1,
-                num_written=0 if placed is None else placed.num_rows,
-                num_in_place=0 if placed is None else placed.num_in_place,
+                num_written=0 if written is None else written.num_rows,
+                num_in_place=0 if written is None else written.num_in_place,
             )
         raise AssertionError("the last attempt raises")
 
@@ -641,7 +642,7 @@ class Derivation:
     ) -> DerivedCommit:
         num_written, num_deleted = outcome.num_computed, len(deleted)
         if num_written or num_deleted:
-            done = separate_table.write(
+            result = separate_table.write(
                 work.table,
                 self.declaration,
                 work.table.store,
@@ -652,17 +653,17 @@ class Derivation:
                 self._check_progress(work),
                 self._environment,
             )
-            if done.was_already_committed:
+            if result.was_already_committed:
                 raise OvertakenError("another process has committed this round")
-            if done.is_new:
+            if result.is_new:
                 return replace(
                     outcome,
-                    version=done.table.version,
+                    version=result.table.version,
                     num_commits=1,
                     num_written=num_written,
-                    num_deleted=done.num_deleted,
+                    num_deleted=result.num_deleted,
                 )
-        version = commit_planned(
+        commit = commit_planned(
             newest_of_same(work.table),
             UpdateConfig(config=MapUpdate()),
             None,
@@ -671,20 +672,20 @@ class Derivation:
             check=self._check_progress(work),
             environment=self._environment,
         )
-        if not version.is_new:
+        if not commit.is_new:
             raise OvertakenError("another process has committed this round")
-        return replace(outcome, version=version.table.version, num_commits=1)
+        return replace(outcome, version=commit.table.version, num_commits=1)
 
     def _entries(self, work: _Work) -> ConfigEntries:
-        """Return the config entry with the progress, for the version that a commit creates."""
+        """Return a function that returns the progress entry for the version of a commit."""
         declaration = self.declaration
 
         def entries(_newest: Manifest | None, version: int) -> dict[str, str]:
-            new_entries = work.planned
+            new_progress = work.planned
             if self.target is None:
                 is_next = version == work.source.version + 1
-                new_entries = progress.committed(new_entries, version, is_next=is_next)
-            return {progress.config_key(declaration.name): progress.encode(new_entries)}
+                new_progress = progress.committed(new_progress, version, is_next=is_next)
+            return {progress.config_key(declaration.name): progress.encode(new_progress)}
 
         return entries
 
@@ -693,7 +694,7 @@ class Derivation:
 
         def check(newest: Manifest) -> None:
             if newest.config.get(key) != work.entry:
-                raise OvertakenError("another process has committed progress, or it was restored")
+                raise OvertakenError("another process has committed or restored progress")
             if self.target is None and work.planned.fields != self._fields(
                 newest.schema, newest.schema
             ):
@@ -701,7 +702,7 @@ class Derivation:
 
         return check
 
-    # --- rows that failed
+    # --- failed rows
 
     def _stage_failed_rows(
         self, work: _Work, computed: Sequence[ComputedValues], micro_batch: PendingBatch
@@ -727,8 +728,8 @@ class Derivation:
             "function_version": declaration.function_version,
         }
 
-    def _forget_other_versions(self, work: _Work) -> None:
-        """Delete quarantined rows of other versions of the function once this one is complete."""
+    def _delete_other_versions(self, work: _Work) -> None:
+        """Delete quarantined rows of other versions of the function."""
         table = work.table
         uri = self._quarantine or quarantine_uri(table.uri)
         quarantine = open_quarantine(uri, self._options)
@@ -742,8 +743,8 @@ class Derivation:
 
 
 @dataclass(frozen=True)
-class _Compute:
-    """The work of a task. It carries the user's function, which Spark pickles by value."""
+class _ComputeTask:
+    """Computes a job on a worker. Spark pickles it with the user's function, by value."""
 
     declaration: Declaration
 
@@ -752,14 +753,15 @@ class _Compute:
 
 
 def _without_session(function: Callable[P, R]) -> Callable[P, R]:
-    """Name the function for Spark if the first argument is a Spark session."""
+    """Raise an error that names the function for Spark if the first argument is a session."""
 
     @wraps(function)
     def called(*args: P.args, **named: P.kwargs) -> R:
         if args and type(args[0]).__module__.startswith("pyspark."):
             raise InvalidInputError(
-                "lance_stream.derive(uri, ...) computes in this process and takes no session. To "
-                "compute in Spark's workers, call lance_stream.spark.derive(spark, uri, ...)"
+                "lance_stream.derive(uri, ...) computes in this process and does not accept a "
+                "session. To compute on Spark's workers, call "
+                "lance_stream.spark.derive(spark, uri, ...)"
             )
         return function(*args, **named)
 
@@ -787,29 +789,29 @@ def derive(
 ) -> Derivation:
     """Declare columns that a function computes from other columns.
 
-    Nothing is computed before `run` or `start`. They call the function for the rows whose inputs
-    changed, and for all rows if `function_version` changed.
+    Nothing is computed before `run` or `start`, which call the function for the rows whose inputs
+    have changed, and for all rows if `function_version` has changed.
 
     Args:
-        uri: The table with the inputs. It must have stable row ids.
-        outputs: The columns that are computed: a mapping from names to types, a `pyarrow.Field`, or
-            several. They become new, nullable columns of the table.
-        function: Takes a `pyarrow.RecordBatch` of the inputs, n rows at once, and returns n values:
-            an Arrow array, a numpy array with one row per value, or a list; for several outputs, a
+        uri: The location of the table with the inputs, which must have stable row ids.
+        outputs: The columns that are computed: a mapping from names to types, a `pyarrow.Field`, a
+            list of fields, or a schema. They become new, nullable columns of the table.
+        function: Takes a `pyarrow.RecordBatch` with n rows of the inputs, and returns n values: an
+            Arrow array, a numpy array with one row per value, or a list; for several outputs, a
             mapping or a RecordBatch. A value must not depend on the other rows of the call.
-        inputs: The columns that it receives. No others are read.
+        inputs: The columns that the function receives. No others are read.
         function_version: A string. If it changes, all rows are computed again, in rounds.
         target: The location of a separate table for the values; None for the same table.
-        name: Identifies the derivation in its table; by default the first output's name.
-        setup: Called once in every computing process, for example to load a model. Its result is
-            the function's second argument.
-        copy_columns: Source columns to copy to a separate table, such as its key.
-        batch_rows: The most rows that the function gets in one call.
-        rows_per_commit: The most rows that one commit checks.
-        max_failures: The most rows of a commit for which the function may fail.
+        name: Identifies the derivation in its table; by default the name of the first output.
+        setup: Called once in each computing process, for example to load a model. Its result is the
+            function's second argument.
+        copy_columns: Columns of the source to copy to a separate table, such as its key.
+        batch_rows: The maximum number of rows in one call of the function.
+        rows_per_commit: The maximum number of rows that one commit checks.
+        max_failures: The maximum number of rows in a commit for which the function may fail.
         on_error: "quarantine" stores null for rows for which the function raises, and quarantines
-            them; "raise" ends the run at the first one.
-        quarantine: The location of the table for failed rows; by default next to the table.
+            them; "raise" ends the run at the first such row.
+        quarantine: The location of the quarantine for failed rows; by default next to the table.
         storage_options: Settings of the store.
 
     Raises:
@@ -834,10 +836,10 @@ def derive(
 
 
 def check_copied_columns(declaration: Declaration, target: object | None) -> None:
-    """Raise if columns are to be copied but there is no separate table.
+    """Raise if columns are to be copied without a separate table.
 
     Raises:
-        InvalidInputError: They are.
+        InvalidInputError: `copy_columns` is set without a target.
     """
     if declaration.copy_columns and target is None:
-        raise InvalidInputError("copy_columns are copied to a separate table: set target=..., too")
+        raise InvalidInputError("copy_columns requires a separate table: set target=..., too")

@@ -1,17 +1,17 @@
-"""Fingerprints of the inputs that each row was computed from: the `state` column.
+"""Fingerprints of the inputs from which each row was computed: the `state` column.
 
     null        never computed
-    n > 0       computed; n is made from the inputs and the function's version
-    n < 0       the function failed for these inputs; -n is made in the same way
+    n > 0       computed; n is the fingerprint of the inputs and the function's version
+    n < 0       the function failed for these inputs; -n is their fingerprint
 
-A row is current if its number is that of its inputs now. So a row that was updated in other columns
-is not computed again, one that failed is not tried again until its inputs or the function change,
-and a restored row has the number that belongs to the restored value. Two values of one row have the
-same number by chance once in 2**63.
+A row is current if its state is the fingerprint of its current inputs. So a row that was updated in
+other columns is not computed again, a row that failed is not tried again until its inputs or the
+function change, and a restored row has the fingerprint of its restored inputs. Two different inputs
+have the same fingerprint with a probability of 1 in 2**63.
 
-A function sees more than what makes rows equal: the sign of a zero, the bits of a NaN, the order of
-a map's entries, and the types, which a change of the table's columns may make others. All of it is
-part of the number.
+A function can distinguish rows that compare as equal: by the sign of a zero, the bits of a NaN, the
+order of a map's entries, and the types of columns, which may change. Fingerprints include all of
+these.
 """
 
 import hashlib
@@ -30,14 +30,18 @@ _INTEGERS: Final = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
 
 def fingerprints_of(inputs: pa.RecordBatch, function: str) -> Fingerprints:
-    """Return (n,) i64, each more than 0: the numbers of rows.
+    """Return the fingerprints of rows, (num_rows,) i64, greater than 0.
 
     Args:
-        inputs: (n,) the rows.
+        inputs: The rows.
         function: `Declaration.fingerprint`.
     """
-    mixed = row_hashes(_as_seen(inputs)) ^ np.uint64(int(function, 16)) ^ _types_of(inputs.schema)
-    # Two rounds: the function's number must not cancel out against a difference of the inputs.
+    mixed = (
+        row_hashes(_distinguishable(inputs))
+        ^ np.uint64(int(function, 16))
+        ^ _hash_of_types(inputs.schema)
+    )
+    # Two rounds, so that a change of the function cannot cancel out a change of the inputs.
     for _ in range(2):
         mixed ^= mixed >> np.uint64(31)
         mixed *= np.uint64(0x9E3779B97F4A7C15)
@@ -46,65 +50,65 @@ def fingerprints_of(inputs: pa.RecordBatch, function: str) -> Fingerprints:
     return np.where(fingerprints == 0, 1, fingerprints)
 
 
-def _types_of(schema: pa.Schema) -> np.uint64:
+def _hash_of_types(schema: pa.Schema) -> np.uint64:
     text = "\0".join(str(field.type) for field in schema)
     return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()))
 
 
-def _as_seen(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows that are equal only if a function sees no difference."""
-    if not any(_hides(field.type) for field in rows.schema):
+def _distinguishable(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose values compare as equal only if a function cannot distinguish them."""
+    if not any(_may_differ_if_equal(field.type) for field in rows.schema):
         return rows
-    return pa.RecordBatch.from_arrays(list(map(_bits, rows.columns)), rows.schema.names)
+    return pa.RecordBatch.from_arrays(list(map(_as_bits, rows.columns)), rows.schema.names)
 
 
-def _hides(kind: pa.DataType) -> bool:
-    """Return whether values of a type that count as equal may differ."""
+def _may_differ_if_equal(kind: pa.DataType) -> bool:
+    """Return whether values of a type may compare as equal although they differ."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _hides(kind.storage_type)
+        return _may_differ_if_equal(kind.storage_type)
     if pa.types.is_dictionary(kind):
-        return _hides(kind.value_type)
+        return _may_differ_if_equal(kind.value_type)
     if pa.types.is_floating(kind) or pa.types.is_map(kind):
         return True
-    return any(_hides(kind.field(index).type) for index in range(kind.num_fields))
+    return any(_may_differ_if_equal(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def _bits(values: pa.Array) -> pa.Array:
+def _as_bits(values: pa.Array) -> pa.Array:
     """Return floats as the integers of their bits, and maps as lists, at any depth."""
     kind = values.type
-    if not _hides(kind):
+    if not _may_differ_if_equal(kind):
         return values
     if isinstance(values, pa.ExtensionArray):
-        return _bits(values.storage)
+        return _as_bits(values.storage)
     if pa.types.is_dictionary(kind):
-        return _bits(values.dictionary_decode())
+        return _as_bits(values.dictionary_decode())
     if pa.types.is_floating(kind):
         return values.view(_INTEGERS[kind.bit_width])
     mask = values.is_null()
     if pa.types.is_struct(kind):
-        parts = [_bits(values.field(index)) for index in range(kind.num_fields)]
+        parts = [_as_bits(values.field(index)) for index in range(kind.num_fields)]
         names = [field.name for field in kind]
         return pa.StructArray.from_arrays(parts, names, mask=mask)
     if pa.types.is_fixed_size_list(kind):
         size = kind.list_size
-        items = _bits(values.values.slice(values.offset * size, len(values) * size))
+        items = _as_bits(values.values.slice(values.offset * size, len(values) * size))
         return pa.FixedSizeListArray.from_arrays(items, size, mask=mask)
     if pa.types.is_map(kind):
         names = [kind.key_field.name, kind.item_field.name]
-        items = pa.StructArray.from_arrays([_bits(values.keys), _bits(values.items)], names)
+        items = pa.StructArray.from_arrays([_as_bits(values.keys), _as_bits(values.items)], names)
     else:
-        items = _bits(values.values)
+        items = _as_bits(values.values)
     arrays: Any = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
-    offsets = pa.array(values.offsets.to_numpy())  # a mask goes with no slice
+    offsets = pa.array(values.offsets.to_numpy())  # a mask cannot be combined with a slice
     return arrays.from_arrays(offsets, items, mask=mask)
 
 
 def are_stale(stored: pa.Array, expected: Fingerprints) -> npt.NDArray[np.bool_]:
-    """Return (n,) which rows have to be computed.
+    """Return which rows have to be computed, (num_rows,) booleans.
 
     Args:
-        stored: (n,) i64 the state column; null where a row was never computed.
-        expected: (n,) the numbers of their inputs.
+        stored: (num_rows,) i64, the state column; null for rows that were never computed.
+        expected: (num_rows,) i64, the fingerprints of the current inputs.
     """
     actual = stored.fill_null(0).to_numpy(zero_copy_only=False)
     stale: npt.NDArray[np.bool_] = np.abs(actual) != expected

@@ -11,16 +11,16 @@ last-updated-at version is later than a version and whose row id is below a numb
 the newest range first, each from the highest row id down, so that recent changes are computed
 before a backfill. A new version of the function is one pending range with all rows.
 
-Row ids and last-updated-at versions survive compactions, and so do pending ranges. A row that is
-updated after it was computed stays in its range: it is checked once more, and found current. A
-restore brings back an older version's config together with its rows.
+Compactions change neither row ids nor last-updated-at versions, so pending ranges stay valid. If a
+row of a range is computed earlier, because it was updated, it stays in the range: it is checked
+again, and is current. A restore brings back an older version's config together with its rows.
 
 `outputs` are the ids of the columns that the derivation created (`ownership`). The commit that adds
 them writes an entry with all rows pending. `renews` is true between two commits: the first drops
 the state column, the second adds it again together with further outputs. For a separate table,
 `source` and `mark` identify the source and the version that the values belong to.
 
-`own` are the versions with last-updated-at versions of our own values: their rows are current.
+`own` lists the versions in which only the derivation updated rows: these rows are current.
 """
 
 import json
@@ -36,12 +36,12 @@ PREFIX: Final = "lance_stream.derived."
 
 @dataclass(frozen=True)
 class PendingRange:
-    """Rows that are to be checked.
+    """A range of rows that are to be checked.
 
     Attributes:
-        after: Their last-updated-at versions are later than this one.
-        below: Their row ids are less; None for no limit.
-        skip: Last-updated-at versions of rows that are current.
+        after: Last-updated-at versions are later than this version.
+        below: Row ids are less than this number; None for no limit.
+        skip: Last-updated-at versions that are excluded, because their rows are current.
     """
 
     after: int
@@ -51,19 +51,19 @@ class PendingRange:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a derivation has come.
+    """The progress of a derivation.
 
     Attributes:
         function: `Declaration.fingerprint`.
-        function_version: As the user wrote it.
+        function_version: The version that the user declared.
         through: The version of the source through which all rows are current or pending.
-        pending: The pending ranges of rows that are still to be checked; the newest last.
-        derived_versions: Later versions in which only we changed the rows that they stamped.
+        pending: The pending ranges, the newest last.
+        derived_versions: Later versions in which only the derivation updated rows.
         fields: The ids of the columns that are read and written.
-        outputs: The ids of the columns with the values and states, in the table that has them.
-        mark: Identifies version `through` of a source in another table; "" in the same one.
-        renews: Whether the column of states has been dropped to be added again.
-        source: The location of a source in another table; "" in the same one.
+        outputs: The ids of the output columns and the state column, in the table that has them.
+        mark: The mark of version `through` of the source of a separate table; otherwise "".
+        renews: Whether the state column has been dropped to be added again.
+        source: The location of the source of a separate table; otherwise "".
     """
 
     function: str
@@ -84,7 +84,7 @@ def config_key(name: str) -> str:
 
 
 def encode(progress: Progress) -> str:
-    """Return the text of an entry."""
+    """Return the value of the config entry."""
     entry = {
         "function": progress.function,
         "function_version": progress.function_version,
@@ -101,7 +101,7 @@ def encode(progress: Progress) -> str:
 
 
 def read_progress(config: Mapping[str, str], name: str) -> Progress | None:
-    """Return the progress of a derivation; None if there is none.
+    """Return the progress of a derivation; None if it has none.
 
     Raises:
         CorruptDataError: The entry is damaged.
@@ -113,21 +113,21 @@ def read_progress(config: Mapping[str, str], name: str) -> Progress | None:
         return _decode(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise CorruptDataError(
-            f"the config entry {config_key(name)!r} is damaged: {text[:200]!r}. Remove it, "
-            f"ds.update_config({{{config_key(name)!r}: None}}): all rows are checked again, and "
-            "those that are current are not computed"
+            f"the config entry {config_key(name)!r} is damaged: {text[:200]!r}. Remove it with "
+            f"ds.update_config({{{config_key(name)!r}: None}}): then all rows are checked again, "
+            "but current ones are not computed again"
         ) from None
 
 
 def read_all(config: Mapping[str, str], name: str) -> dict[str, Progress]:
-    """Return the progress of all derivations of a table, by their names.
+    """Return the progress of all derivations of a table, by name.
 
     Args:
-        config: The table's.
-        name: The derivation that asks. Damaged entries of others are not its concern.
+        config: The config of the table.
+        name: The current derivation; damaged entries of others are ignored.
 
     Raises:
-        CorruptDataError: The entry of the one that asks is damaged.
+        CorruptDataError: The entry of the current derivation is damaged.
     """
     entries = {}
     for key in config:
@@ -166,28 +166,28 @@ def _decode(entry: Mapping[str, Any]) -> Progress:
         tuple(map(number, entry["own"])),
         tuple(map(number, entry["fields"])),
         str(entry["mark"]),
-        tuple(map(number, entry.get("outputs", ()))),  # older entries lack this, and the rest
+        tuple(map(number, entry.get("outputs", ()))),  # older entries end here
         entry.get("renews", False) is True,
         str(entry.get("source", "")),
     )
 
 
 def all_pending(expected: Progress) -> Progress:
-    """Return the progress of a function of which no row is known to be computed.
+    """Return a progress in which all rows are pending.
 
     Args:
-        expected: The function, and the source's version.
+        expected: States the function and the version of the source.
     """
     return replace(expected, pending=(PendingRange(0),), derived_versions=())
 
 
 def committed(planned: Progress, version: int, *, is_next: bool) -> Progress:
-    """Return what the commit of values states, in the same table.
+    """Return the progress that a commit of values to the same table stores.
 
     Args:
-        planned: The progress with which the values were computed.
-        version: The version that the commit makes.
-        is_next: Whether no other writer's version is between the one that was read and it.
+        planned: The progress at the version that was read.
+        version: The version that the commit creates.
+        is_next: Whether that version follows the version that was read.
     """
     if is_next:
         return replace(planned, through=version, derived_versions=())

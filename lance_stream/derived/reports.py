@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DerivedCommit:
-    """What one or more commits of a derivation did.
+    """The report of one or more commits of a derivation.
 
     Attributes:
-        version: The last version committed to the table with the values; None if there was nothing
-            to do.
+        version: The last version committed to the table with the values; None if nothing was
+            committed.
         source_version: The last version of the source that was read.
         num_commits: The number of versions committed.
         num_checked: The number of rows checked.
@@ -17,7 +17,8 @@ class DerivedCommit:
         num_failed: The number of rows for which the function failed.
         num_written: The number of rows with new values. Rows that other writers changed or deleted
             during the computation are computed but not written.
-        num_in_place: How many of these were written in place, without reading other columns.
+        num_in_place: The number of these rows that were written in place, without reading other
+            columns.
         num_deleted: The number of rows deleted from a separate table.
         num_pending: The number of rows still to be checked.
     """
@@ -51,18 +52,18 @@ class DerivedCommit:
 
 @dataclass(frozen=True)
 class DerivedStatus:
-    """How many rows of a table have values that match their inputs.
+    """The status of a derivation: how many rows have values that match their inputs.
 
     Attributes:
         source_version: The newest version of the source.
         through: The version of the source through which rows have been checked; None before the
             first round.
         function_version: The version of the function in use; None before the first round.
-        is_same_function: Whether it is the declared one. If not, the next round starts over.
+        is_same_function: Whether this is the declared version. If not, the next round starts over.
         num_rows: The number of live rows in the source.
-        num_pending: How many of them are still to be checked, including rows that changed only in
-            other columns.
-        num_failed: The number of rows for whose inputs the function failed.
+        num_pending: The number of live rows still to be checked, including rows that changed only
+            in other columns.
+        num_failed: The number of rows for which the function failed.
     """
 
     source_version: int

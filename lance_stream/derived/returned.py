@@ -5,10 +5,9 @@
     a value that the cast would change     is an error: 1.5 as a whole number, a time as a date, a
                                            field of a struct that the type does not have
 
-pyarrow makes of values what their type asks for, and cuts off what does not fit. So what was made
-is compared with what was given: numbers, and lists of some, as arrays of the type that they have by
-themselves, all else value by value. Only floats may be rounded: models return 64 bits where 32 are
-stored.
+pyarrow converts values to the requested type, and may truncate them. So the result is compared with
+the input: numbers, and lists of numbers, as arrays of their natural type, and all other values one
+by one. Only floats may be rounded, because models return 64 bits for columns of 32 bits.
 """
 
 import traceback
@@ -30,25 +29,24 @@ _MAX_MESSAGE: Final = 2000
 _MAX_QUOTED: Final = 100
 _MILLISECONDS_OF_DAY: Final = 86_400_000
 _COARSE: Final = {"M": "YMWhm", "m": "WDhm"}
-"""Units of times in numpy, and of durations, that Arrow does not have."""
+"""Units of numpy's times and durations that Arrow does not have."""
 
 
 def as_outputs(result: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch:
-    """Return what a function returned, in the types of the outputs.
+    """Convert the result of a function to the types of the outputs.
 
     Args:
-        result: An array, a list or another iterable of values; with several outputs a mapping of
-            them, a RecordBatch or a frame.
+        result: An array, a list or another iterable of values; for several outputs, a mapping of
+            them, a RecordBatch or a data frame.
         outputs: The columns.
-        num_rows: How many rows the function was given.
+        num_rows: The number of rows that the function received.
 
     Raises:
-        InvalidInputError: It is something else, has another number of values, or some do not fit.
+        InvalidInputError: The result is something else, has another number of values, or has values
+            that do not fit.
     """
-    if hasattr(result, "__arrow_c_stream__") and hasattr(
-        result, "columns"
-    ):  # pandas, polars, Arrow
-        result = one_batch_of(pa.table(result))
+    if hasattr(result, "__arrow_c_stream__") and hasattr(result, "columns"):
+        result = one_batch_of(pa.table(result))  # pandas, polars, Arrow
     if isinstance(result, pa.RecordBatch):
         result = dict(zip(result.schema.names, result.columns, strict=True))
     if not isinstance(result, Mapping):
@@ -72,28 +70,28 @@ def one_batch_of(table: pa.Table) -> pa.RecordBatch:
 
 
 def list_size(kind: pa.DataType) -> int | None:
-    """Return how many values each list of a type has; None if that is not settled."""
+    """Return the size of the lists of a type; None if the type does not determine it."""
     return int(kind.list_size) if pa.types.is_fixed_size_list(kind) else None
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number of things, in words."""
+    """Return a number with a noun, in the plural if necessary."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def message_of(error: Exception) -> str:
-    """Return what a user reads about an error of the function; ours need no name of a class."""
+    """Return the message of an error for users; with its class if it is not one of this package."""
     if isinstance(error, LanceStreamError):
         return str(error)[:_MAX_MESSAGE]
     return "".join(traceback.format_exception_only(error)).strip()[:_MAX_MESSAGE]
 
 
 def _as_array(values: Any, target: pa.Field, num_rows: int) -> pa.Array:
-    """Return values as an array; of another type, perhaps, which is cast later.
+    """Convert values to an array, possibly of another type, which the caller casts.
 
     Raises:
-        InvalidInputError: They are no values in an order, not as many as there are rows, or they do
-            not fit the type.
+        InvalidInputError: The values have no order, are not as many as the rows, or do not fit the
+            type.
     """
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise InvalidInputError(
@@ -114,15 +112,15 @@ def _as_array(values: Any, target: pa.Field, num_rows: int) -> pa.Array:
             f"{_shape_of(values)}"
         )
     try:
-        return _converted(values, kind)
-    except Exception as error:  # whatever pyarrow, and objects among the values, raise
+        return _convert(values, kind)
+    except Exception as error:  # any error of pyarrow, or of objects among the values
         raise InvalidInputError(
             f"the values of {target.name!r} do not fit the type {kind}: {message_of(error)}"
         ) from error
 
 
 def _may_have_shape(values: Any, kind: pa.DataType) -> bool:
-    """Return whether a row of a numpy array can be a value of a type; True of all else."""
+    """Return whether the rows of a numpy array can be values of a type; True for other objects."""
     if not isinstance(values, np.ndarray) or values.ndim != 2:
         return True
     size = list_size(kind)
@@ -141,37 +139,38 @@ def _kind_of(result: Any) -> str:
     return "None" if result is None else f"a {type(result).__name__}"
 
 
-# --- arrays of a type, without loss
+# --- lossless conversion to arrays
 
 
-def _converted(values: Any, kind: pa.DataType) -> pa.Array:
-    """Return values as an array of a type; of another type, perhaps, if they are Arrow's.
+def _convert(values: Any, kind: pa.DataType) -> pa.Array:
+    """Convert values to an array of a type; Arrow arrays may keep another type.
 
     Raises:
-        Exception: Of pyarrow, or of objects among the values: they are no values of that type.
-        InvalidInputError: One would become another value.
+        Exception: An error of pyarrow, or of an object among the values, that is not a value of the
+            type.
+        InvalidInputError: A value would change.
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
-        return _of_numbers(values, kind)
+        return _cast_numbers(values, kind)
     if type(values).__module__.partition(".")[0] == "pandas" and values.dtype != np.object_:
         array = pa.array(values, from_pandas=True)
         array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-        return _of_numbers(array, kind)
+        return _cast_numbers(array, kind)
     if isinstance(values, np.ndarray) and values.dtype.kind in "biufmMSU":
         if values.ndim == 2 and pa.types.is_fixed_size_list(kind):
-            items = _of_items(values.reshape(-1), kind.value_type)
+            items = _convert_items(values.reshape(-1), kind.value_type)
             return pa.FixedSizeListArray.from_arrays(items, type=kind)
         if values.ndim == 1:
-            return _of_items(values, kind)
-    return _of_objects(list(map(_plain, values)), kind)
+            return _convert_items(values, kind)
+    return _convert_objects(list(map(_as_object, values)), kind)
 
 
-def _of_numbers(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return Arrow's values; if they are numbers, or lists of some, in a narrower type, too.
+def _cast_numbers(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast numbers, and lists of numbers, to a type, which may be narrower.
 
-    Others are cast later, by the rules for all rows that come in.
+    The caller casts other Arrow arrays, by the same rules as all input rows.
     """
     if array.type.equals(kind) or not (_has_numbers(array.type) and _has_numbers(kind)):
         return array
@@ -180,47 +179,47 @@ def _of_numbers(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return numbers
 
 
-def _of_items(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """Return the values of a numpy array of plain items.
+def _convert_items(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """Convert a one-dimensional numpy array.
 
-    pyarrow takes numbers for the bytes of texts, and for truth values: only numbers become numbers,
-    and times times, as they are; all else goes through Python.
+    Numbers become numbers, and times become times. Everything else is converted as Python objects,
+    because pyarrow accepts numbers as bytes of strings and as booleans.
     """
     if values.dtype.kind in "biuf" and _has_numbers(kind):
         items = pa.array(values, kind)
         _check_numbers(pa.array(values), items)
         return items
-    if values.dtype.kind not in "mM" or not _may_be_times(kind):
-        return _of_objects(list(map(_plain, values)), kind)
-    # pa.array (23 to 26) takes days in 64 bits for other units, and for pairs of 32 bits
+    if values.dtype.kind not in "mM" or not _accepts_times(kind):
+        return _convert_objects(list(map(_as_object, values)), kind)
+    # pa.array (Arrow 23 to 26) misreads days of 64 bits, so coarse units become seconds.
     unit = np.datetime_data(values.dtype)[0]
     if unit in _COARSE[values.dtype.kind]:
         values = values.astype(f"{values.dtype.kind}8[s]")
     array = pa.array(values)
     items = array.cast(kind)
     if not items.cast(array.type).equals(array):
-        raise InvalidInputError(f"a time of the unit {unit!r} would be truncated")
+        raise InvalidInputError(f"a time in the unit {unit!r} would be truncated")
     return items
 
 
-def _may_be_times(kind: pa.DataType) -> bool:
-    """Return whether values are times without a zone, durations, or numbers of such."""
+def _accepts_times(kind: pa.DataType) -> bool:
+    """Return whether a type accepts numpy's times: times without a zone, and integers."""
     return bool(
         pa.types.is_integer(kind) or (pa.types.is_temporal(kind) and not getattr(kind, "tz", None))
     )
 
 
-def _of_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return Python's values, once they have been compared with what was made of them."""
-    objects = pa.array(_halves(values) if pa.types.is_float16(kind) else values, kind)
+def _convert_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Convert Python objects, and compare the result with them."""
+    objects = pa.array(_as_float16(values) if pa.types.is_float16(kind) else values, kind)
     if isinstance(kind, pa.BaseExtensionType):
         return objects
     if _has_numbers(kind):
         try:
             array = pa.array(values)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            array = None  # pyarrow cannot tell their type
-        if array is not None and _has_numbers(array.type):  # as fast as pyarrow
+            array = None  # pyarrow cannot infer the type
+        if array is not None and _has_numbers(array.type):  # compares arrays, which is fast
             _check_numbers(array, objects)
             return objects
     for value, stored in zip(values, objects.to_pylist(), strict=True):
@@ -230,43 +229,43 @@ def _of_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
     return objects
 
 
-def _halves(values: Iterable[Any]) -> list[Any]:
-    """Return numbers as numpy's halves, as older versions of pyarrow want them."""
+def _as_float16(values: Iterable[Any]) -> list[Any]:
+    """Return numbers as numpy's float16, which older versions of pyarrow require."""
     with np.errstate(over="ignore"):
         return [np.float16(value) if isinstance(value, Real) else value for value in values]
 
 
-def _plain(value: Any) -> Any:
-    """Return a value without arrays of numpy, whose masks, dimensions and days pyarrow misreads."""
+def _as_object(value: Any) -> Any:
+    """Replace numpy arrays, whose masks, dimensions and days pyarrow misreads, with objects."""
     if isinstance(value, np.ndarray):
         is_masked = isinstance(value, np.ma.MaskedArray)
-        if value.dtype.names or (_is_fine(value.dtype) and not is_masked):
-            return list(map(_plain, value))
+        if value.dtype.names or (_has_fine_unit(value.dtype) and not is_masked):
+            return list(map(_as_object, value))
         if value.ndim == 1 and value.dtype.kind in "biuf" and not is_masked:
             return value
-        if _is_fine(value.dtype):  # of which tolist would make numbers
-            return [None if item is np.ma.masked else _plain(item) for item in value]
+        if _has_fine_unit(value.dtype):  # `tolist` would return numbers
+            return [None if item is np.ma.masked else _as_object(item) for item in value]
         value = value.tolist()
     if isinstance(value, np.void):  # a row of a structured array
-        return {name: _plain(value[name]) for name in value.dtype.names or ()}
+        return {name: _as_object(value[name]) for name in value.dtype.names or ()}
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if type(value) in (list, tuple) and not _are_plain(value):
-        return type(value)(map(_plain, value))
+        return {name: _as_object(item) for name, item in value.items()}
+    if type(value) in (list, tuple) and not _are_python_numbers(value):
+        return type(value)(map(_as_object, value))
     if _is_missing(value):
         return None
     if isinstance(value, np.generic) and value.dtype.kind in "biufmM":
-        return value if _is_fine(value.dtype) else value.item()
+        return value if _has_fine_unit(value.dtype) else value.item()
     return value
 
 
-def _is_fine(kind: np.dtype[Any]) -> bool:
-    """Return whether values are times of a unit that those of Python do not have."""
+def _has_fine_unit(kind: np.dtype[Any]) -> bool:
+    """Return whether values are times in a unit that is finer than those of Python."""
     return kind.kind in "mM" and np.datetime_data(kind)[0] in ("ns", "ps", "fs", "as")
 
 
-def _are_plain(values: Sequence[Any]) -> bool:
-    """Return whether all are plain numbers, as those of vectors are."""
+def _are_python_numbers(values: Sequence[Any]) -> bool:
+    """Return whether all values are Python's numbers, as in most vectors."""
     return {*map(type, values)} <= {float, int}
 
 
@@ -278,7 +277,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _has_numbers(kind: pa.DataType) -> bool:
-    """Return whether values are numbers, or lists of some."""
+    """Return whether a type is a number, or a list of numbers."""
     item = _item_type(kind)
     return bool(pa.types.is_integer(item) or pa.types.is_floating(item))
 
@@ -288,21 +287,21 @@ def _has_floats(kind: pa.DataType) -> bool:
 
 
 def _item_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the innermost items of a list."""
+    """Return the type of the innermost items of a list type."""
     while is_list_type(kind):
         kind = kind.value_type
     return kind
 
 
 def _check_numbers(array: pa.Array, numbers: pa.Array) -> None:
-    """Raise if numbers, or those in lists, are others in the type that was asked for.
+    """Raise if numbers, or numbers in lists, have changed in the requested type.
 
     Args:
-        array: In the type that they have by themselves.
-        numbers: In the type that was asked for.
+        array: The numbers in their natural type.
+        numbers: The numbers in the requested type.
 
     Raises:
-        InvalidInputError: One is.
+        InvalidInputError: A number has changed.
     """
     while is_list_type(array.type) and is_list_type(numbers.type):
         array, numbers = array.flatten(), numbers.flatten()
@@ -310,23 +309,23 @@ def _check_numbers(array: pa.Array, numbers: pa.Array) -> None:
         return
     if pa.types.is_floating(array.type) and pa.types.is_floating(numbers.type):
         overflows = pc.is_inf(numbers.cast(pa.float64()))
-        is_other = pc.and_(overflows, pc.is_finite(array.cast(pa.float64())))
+        has_changed = pc.and_(overflows, pc.is_finite(array.cast(pa.float64())))
     else:
         back = numbers.cast(
             pa.float64() if pa.types.is_float16(array.type) else array.type, safe=False
         )
-        is_other = pc.not_equal(back, array.cast(back.type))
-    if pc.any(is_other).as_py():
-        row = int(np.argmax(pc.fill_null(is_other, False).to_numpy(zero_copy_only=False)))
+        has_changed = pc.not_equal(back, array.cast(back.type))
+    if pc.any(has_changed).as_py():
+        row = int(np.argmax(pc.fill_null(has_changed, False).to_numpy(zero_copy_only=False)))
         raise InvalidInputError(f"{array[row].as_py()} would become {numbers[row].as_py()}")
 
 
 def _is_same(value: Any, stored: Any, kind: pa.DataType) -> bool:
-    """Return whether a value is what was stored; a float, if it was only rounded.
+    """Return whether a stored value equals the returned one; a float may be rounded.
 
     Args:
-        value: As the function returned it.
-        stored: As Python has it in the type.
+        value: The value that the function returned.
+        stored: The converted value, as a Python object.
         kind: The type.
     """
     if value is None or _is_missing(value):
@@ -365,20 +364,20 @@ def _is_same(value: Any, stored: Any, kind: pa.DataType) -> bool:
 
 
 def _is_same_struct(value: Any, stored: Mapping[str, Any], kind: pa.StructType) -> bool:
-    if isinstance(value, tuple):  # pyarrow takes a tuple for the values, a list for pairs
+    if isinstance(value, tuple):  # for pyarrow, a tuple has values, and a list has pairs
         value = dict(zip([part.name for part in kind], value, strict=True))
     elif not isinstance(value, Mapping):
         value = dict(value)
     unknown = [name for name in value if name not in stored and value[name] is not None]
     if unknown:
         raise InvalidInputError(
-            f"there is a field {unknown[0]!r}, but the type has: {', '.join(stored)}"
+            f"field {unknown[0]!r} does not exist in the type, which has: {', '.join(stored)}"
         )
     return all(_is_same(value.get(part.name), stored[part.name], part.type) for part in kind)
 
 
 def _is_same_time(value: Any, stored: Any, kind: pa.DataType) -> bool:
-    if isinstance(value, np.datetime64 | np.timedelta64):  # of nanoseconds
+    if isinstance(value, np.datetime64 | np.timedelta64):  # in nanoseconds or finer
         return bool(pa.scalar(value).cast(kind).as_py() == stored)
     if isinstance(value, Real):  # the number of days, or of units
         step = _MILLISECONDS_OF_DAY if pa.types.is_date64(kind) else 1

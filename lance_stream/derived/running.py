@@ -10,22 +10,23 @@ from lance_stream.errors import LanceStreamError, StoreUnavailableError
 
 _log = logging.getLogger("lance_stream.derived")
 
-_MOST_FAILURES: Final = 5
-"""How often in a row the store may be unavailable before the query ends."""
+_MAX_FAILURES: Final = 5
+"""The number of consecutive failures of the store after which the query ends."""
 
 
 class DerivedQuery:
     """A running derivation; created by `Derivation.start`.
 
     Args:
-        follow: Takes the last version that was processed. Runs a round if the source has a newer
-            one, and returns its report and the version that is now processed; -1 if rows are left.
-        name: For messages.
-        interval_seconds: How often to look for a new version.
+        follow: Takes the last processed version, and runs a round if the source has a newer one.
+            Returns the report of the round, None without one; and the version that is now
+            processed, -1 if rows are still pending.
+        name: The name of the derivation, for messages.
+        interval_seconds: The interval at which to look for a new version.
 
     Attributes:
         last_commit: The report of the last round; None before the first.
-        exception: The error that ended the query; None without one.
+        exception: The error that ended the query; None if there was none.
     """
 
     def __init__(
@@ -50,15 +51,15 @@ class DerivedQuery:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Stop the query after the current round, and wait for its end."""
+        """Stop the query after the current round, and wait until it has ended."""
         self._stop.set()
         self._thread.join()
 
     def await_termination(self, timeout_seconds: float | None = None) -> bool:
-        """Wait for the end of the query; return whether it has ended.
+        """Wait until the query has ended; return whether it has.
 
         Raises:
-            Exception: The error that ended it.
+            Exception: The error that ended the query.
         """
         self._thread.join(timeout_seconds)
         if self.exception is not None:
@@ -72,29 +73,29 @@ class DerivedQuery:
             Exception: The error that ended the query.
         """
         self._idle.clear()
-        done = self._idle.wait(timeout_seconds)
+        is_idle = self._idle.wait(timeout_seconds)
         if self.exception is not None:
             raise self.exception
-        return done
+        return is_idle
 
     def _run(self) -> None:
-        seen: int | None = None
-        failures = 0
+        version: int | None = None
+        num_failures = 0
         try:
             while not self._stop.is_set():
                 try:
-                    done, seen = self._follow(seen)
-                    failures = 0
+                    report, version = self._follow(version)
+                    num_failures = 0
                 except StoreUnavailableError:
-                    failures += 1
-                    if failures >= _MOST_FAILURES:
+                    num_failures += 1
+                    if num_failures >= _MAX_FAILURES:
                         raise
                     _log.warning("%s waits for its store", self._name, exc_info=True)
-                    done = None
-                if done is not None:
-                    self.last_commit = done
-                    if seen == -1:
-                        continue
+                    report = None
+                if report is not None:
+                    self.last_commit = report
+                    if version == -1:
+                        continue  # more rows are pending
                 else:
                     self._idle.set()
                 self._stop.wait(self._interval_seconds)

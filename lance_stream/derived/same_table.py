@@ -1,20 +1,21 @@
-"""Writes computed values to the table whose rows they were computed from.
+"""Writes computed values to the table from whose rows they were computed.
 
-Computing takes long, and others commit meanwhile. So values are placed on the newest version, not
-on the one that was read, and only where the inputs are still the same:
+Computing takes a long time, during which other writers commit. So values are written for the newest
+version, not for the one that was read, and only for rows whose inputs are still the same:
 
-    deleted since              left out
-    in a fragment with the files of the inputs that it had then: their values are the same
-    elsewhere (moved, updated) the inputs are read again, and compared with the fingerprint
-    changed since              left out: the next round computes it anew
+    the row was deleted                       its value is not written
+    its fragment has the same input files     the inputs are the same
+    otherwise (moved, updated)                the inputs are read again, and their fingerprint is
+                                              compared
+    the inputs changed                        the value is not written; the next round computes it
 
-Between placing and committing, another writer's change to a fragment that we change is a conflict:
-the values are placed again. Each change of a row changes its fragment, so no value is committed
-beside inputs that it was not computed from (`table.conflicts.rules`, Update).
+If another writer changes one of these fragments before the commit, this is a conflict, and the
+values are written again. Each change of a row changes its fragment, so no value is committed for
+inputs from which it was not computed (`table.conflicts.rules`, Update).
 
-Values stay in place, as new files of the columns alone (decision 041), where that costs less than
-moving the rows; in a table with blobs always, as far as the format allows: no blob is read or
-copied.
+Values are written in place, as new files with these columns only (decision 041), if that costs less
+than moving the rows; in a table with blobs always, as far as the format allows, so that no blob is
+read or copied.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,14 +59,14 @@ from lance_stream.write.planning import StagedFiles
 
 
 @dataclass(frozen=True)
-class PlacedValues:
-    """Values that are ready to be committed.
+class WrittenValues:
+    """Values that were written, and can be committed.
 
     Attributes:
-        operation: What commits them.
+        operation: The operation to commit.
         staged: The files that were written for it.
-        num_rows: How many rows get values.
-        num_in_place: How many of them stay where they are.
+        num_rows: The number of rows with new values.
+        num_in_place: The number of these rows that do not move.
     """
 
     operation: Update
@@ -81,25 +82,25 @@ def write_computed(
     computed: Sequence[ComputedValues],
     runner: Runner,
     environment: Environment = MACHINE,
-) -> PlacedValues | None:
-    """Write the files of computed values; return None if no row is left that they belong to.
+) -> WrittenValues | None:
+    """Write the files of computed values; return None if no row needs a value any more.
 
     Args:
         table: The newest version.
-        read: The version that the inputs were read from.
-        declaration: What was computed.
+        read: The version from which the inputs were read.
+        declaration: The derived columns.
         computed: The values.
-        runner: Runs the workers that write columns.
-        environment: Randomness for file names.
+        runner: Runs the jobs that write columns.
+        environment: Provides random file names.
     """
     row_ids = np.concatenate([np.empty(0, np.uint64), *(result.row_ids for result in computed)])
     expected = np.concatenate(
         [np.empty(0, np.int64), *(result.fingerprints for result in computed)]
     )
-    addresses, is_there = find_rows(table, row_ids)
-    order = np.argsort(addresses[is_there])
-    row_ids, expected = row_ids[is_there][order], expected[is_there][order]
-    addresses = addresses[is_there][order]
+    addresses, exists = find_rows(table, row_ids)
+    order = np.argsort(addresses[exists])
+    row_ids, expected = row_ids[exists][order], expected[exists][order]
+    addresses = addresses[exists][order]
     if table.version != read.version:
         same = _have_same_inputs(table, read, declaration, addresses, row_ids, expected)
         row_ids, addresses = row_ids[same], addresses[same]
@@ -111,7 +112,7 @@ def write_computed(
         row_ids,
         tuple(declaration.written.names),
     )
-    return _written(table, declaration, addresses, values, runner, environment)
+    return _write(table, declaration, addresses, values, runner, environment)
 
 
 def _have_same_inputs(
@@ -122,23 +123,25 @@ def _have_same_inputs(
     row_ids: RowIds,
     expected: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
-    """Return (n,) which rows have the inputs that their values were computed from."""
-    same = find_rows(read, row_ids)[0] == addresses  # a restore may have brought back an old place
+    """Return which rows have the inputs from which their values were computed, (n,) booleans."""
+    # The rows that have not moved since, in fragments with the same input files.
+    same = find_rows(read, row_ids)[0] == addresses
     inputs = set(input_ids(table.schema, declaration))
-    done = 0
+    start = 0
     for fragment_id, offsets in by_fragment(addresses):
-        part = slice(done, done + len(offsets))
-        done = part.stop
-        now = table.manifest.fragments.by_id(fragment_id)
-        then = read.manifest.fragments.by_id(fragment_id)
-        if then is None or now is None or files_of(now, inputs) != files_of(then, inputs):
+        part = slice(start, start + len(offsets))
+        start = part.stop
+        new = table.manifest.fragments.by_id(fragment_id)
+        old = read.manifest.fragments.by_id(fragment_id)
+        if old is None or new is None or files_of(new, inputs) != files_of(old, inputs):
             same[part] = False
+    # The inputs of all other rows are read again.
     positions = np.flatnonzero(~same)
     if len(positions):
         columns = [quote_path((column,)) for column in declaration.read_columns]
         actual = [
-            fingerprints_of(row.select(list(declaration.read_columns)), declaration.fingerprint)
-            for row in read_rows(table, addresses[positions], columns)
+            fingerprints_of(rows.select(list(declaration.read_columns)), declaration.fingerprint)
+            for rows in read_rows(table, addresses[positions], columns)
         ]
         same[positions] = np.concatenate(actual) == expected[positions]
     checked: npt.NDArray[np.bool_] = same
@@ -152,19 +155,19 @@ def input_ids(schema: Schema, declaration: Declaration) -> tuple[int, ...]:
 
 
 def output_ids(schema: Schema, declaration: Declaration) -> tuple[int, ...]:
-    """Return the ids of the columns that are written, as far as they are there."""
+    """Return the ids of the existing columns that are written."""
     names = set(declaration.written.names)
     return ids_of(field for field in schema.fields if field.name in names)
 
 
-def _written(
+def _write(
     table: TableVersion,
     declaration: Declaration,
     addresses: RowAddresses,
     values: StagedValues,
     runner: Runner,
     environment: Environment,
-) -> PlacedValues:
+) -> WrittenValues:
     target = write_target(table)
     names = declaration.written.names
     num_bytes = sum(file.num_bytes for file in values.files)
@@ -176,11 +179,11 @@ def _written(
     new: list[Fragment] = []
     try:
         jobs = []
-        done = 0
+        start = 0
         staying_values = replace(values, row_ids=values.row_ids[stays])
         for fragment_id, offsets in by_fragment(staying):
-            values_of_part = staying_values.of(slice(done, done + len(offsets)))
-            done += len(offsets)
+            values_of_part = staying_values.of(slice(start, start + len(offsets)))
+            start += len(offsets)
             jobs.append(
                 columns_job(
                     table, fragment_id, offsets, fields, values_of_part, target, needs_stored=False
@@ -188,7 +191,7 @@ def _written(
             )
         in_place += runner(write_columns, jobs)
         if len(moving):
-            rows = _moved(table, moving, values, values.row_ids[~stays])
+            rows = _moved_rows(table, moving, values, values.row_ids[~stays])
             new += write_fragments(rows, target)
         updated, removed = without_rows(table, moving, environment)
         if len(moving):
@@ -207,23 +210,23 @@ def _written(
         update_mode=UpdateMode.REWRITE_COLUMNS if in_place else UpdateMode.REWRITE_ROWS,
         updated_fragment_offset_bitmaps=changed_offsets(staying, in_place),
     )
-    return PlacedValues(
+    return WrittenValues(
         operation, StagedFiles((*new, *in_place), updated), len(addresses), len(staying)
     )
 
 
-def _moved(
+def _moved_rows(
     table: TableVersion, moving: RowAddresses, values: StagedValues, row_ids: RowIds
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows that move, whole, with their values."""
-    moved = replace(values, row_ids=row_ids)
+    """Yield all columns of rows that move, with the new values."""
+    values_of_rows = replace(values, row_ids=row_ids)
     names = table.schema.names
-    done = 0
+    start = 0
     for rows in read_rows(table, moving, [quote_path((name,)) for name in names]):
-        new = moved(rows, slice(done, done + rows.num_rows))
-        done += rows.num_rows
+        new_values = values_of_rows(rows, slice(start, start + rows.num_rows))
+        start += rows.num_rows
         columns = [
-            new.column(name) if name in values.columns else column
+            new_values.column(name) if name in values.columns else column
             for name, column in zip(names, rows.columns, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(columns, names)

@@ -1,11 +1,12 @@
 """Writes computed values to a separate table: one row for each row of the source.
 
-    source_row_id   the row of the source, by its stable row id
-    kept columns    copies of columns of the source: its key, for example
-    outputs, state  as in the same table
+    source_row_id     the stable row id of the row in the source
+    copied columns    copies of columns of the source, such as its key
+    outputs, state    as in the same table
 
-The source is not written. A row of the source that is deleted, or gets another row id, leaves the
-table beside. Its values are those of the source's version that the entry in its config names.
+The source is not written. If a row of the source is deleted, or gets another row id, its row in the
+separate table is deleted. The progress in the config of the separate table states the version of
+the source to which its values belong.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,10 +51,11 @@ def schema_of(source: TableVersion, declaration: Declaration) -> pa.Schema:
 def open_target(
     uri: str, source: TableVersion, declaration: Declaration, options: Mapping[str, object]
 ) -> TableVersion:
-    """Return the separate table, created if there is none, with all columns.
+    """Open the separate table, create it if it does not exist, and add missing columns.
 
     Raises:
-        InvalidInputError: There is another table, or one with columns of others or of other types.
+        InvalidInputError: The table was not created by `derive`, or has a column that the
+            derivation did not create or that has another type.
     """
     expected = schema_of(source, declaration)
     try:
@@ -64,17 +66,18 @@ def open_target(
         )
         try:
             return create_table(planned)
-        except InvalidInputError:  # another process was faster
+        except InvalidInputError:  # another process has created it
             table = open_newest(uri, storage_options=dict(options))
     if SOURCE_ROW_ID not in table.schema.names:
         raise InvalidInputError(
             f"the table {uri} has no column {SOURCE_ROW_ID!r}, so derive() did not create it. Use "
-            "another location, target=..."
+            "another location as target"
         )
     check_columns(table, declaration)
     names = table.schema.names
     if missing_columns(table, declaration) and declaration.state_column in names:
-        table = drop_columns(table, [declaration.state_column])  # it says that the values are there
+        # The existing states would be wrong for the new columns.
+        table = drop_columns(table, [declaration.state_column])
     elif set(expected.names) <= set(names):
         return table
     return add_missing_columns(table, expected)
@@ -83,16 +86,18 @@ def open_target(
 def stored_states(
     table: TableVersion, declaration: Declaration, rows: Sequence[CandidateRows]
 ) -> tuple[RowIds, npt.NDArray[np.int64]]:
-    """Return (n,) row ids of the source, ascending, and (n,) their states in the separate table.
-
-    Rows without a state are left out.
+    """Return the states of rows in the separate table; rows without a state are left out.
 
     Args:
-        table: The table beside.
-        declaration: What is computed.
+        table: The separate table.
+        declaration: The derived columns.
         rows: The rows of the source that are to be checked.
+
+    Returns:
+        (n,) u64 row ids of the source, ascending; and (n,) i64 states.
     """
-    row_ids = np.sort(np.concatenate([np.empty(0, np.uint64), *(row.row_ids for row in rows)]))
+    parts = [rows_of_fragment.row_ids for rows_of_fragment in rows]
+    row_ids = np.sort(np.concatenate([np.empty(0, np.uint64), *parts]))
     ids, states = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     if len(row_ids):
         where = f"{SOURCE_ROW_ID} BETWEEN {int(row_ids[0])} AND {int(row_ids[-1])}"
@@ -100,22 +105,22 @@ def stored_states(
         for batch in scan(table, columns, where):
             ids_of_batch = batch.column(0).to_numpy().astype(np.uint64)
             state = batch.column(1)
-            mine = np.isin(ids_of_batch, row_ids) & state.is_valid().to_numpy(zero_copy_only=False)
-            ids.append(ids_of_batch[mine])
-            states.append(state.fill_null(0).to_numpy()[mine])
-    id_parts = np.concatenate(ids)
-    order = np.argsort(id_parts)
-    return id_parts[order], np.concatenate(states)[order]
+            mask = np.isin(ids_of_batch, row_ids) & state.is_valid().to_numpy(zero_copy_only=False)
+            ids.append(ids_of_batch[mask])
+            states.append(state.fill_null(0).to_numpy()[mask])
+    stored_ids = np.concatenate(ids)
+    order = np.argsort(stored_ids)
+    return stored_ids[order], np.concatenate(states)[order]
 
 
 def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion | None) -> RowIds:
-    """Return which rows the separate table has of rows that the source has no more.
+    """Return the row ids in the separate table that no longer exist in the source.
 
     Args:
-        table: The table beside.
+        table: The separate table.
         source: The newest version of the source.
-        before: The version that the separate table was made from; None if it is unknown: then all
-            row ids of the separate table are read.
+        before: The version of the source to which the separate table's values belong; None if it
+            is unknown, in which case all row ids of the separate table are read.
     """
     if before is None:
         id_parts = [
@@ -128,19 +133,19 @@ def deleted_rows(table: TableVersion, source: TableVersion, before: TableVersion
 
 
 def _ids_to_check(source: TableVersion, before: TableVersion) -> RowIds:
-    """Return the row ids of fragments that have other deleted rows, or are gone."""
-    now = source.manifest.fragments
+    """Return the row ids of fragments that were removed or have other deleted rows."""
+    new_fragments = source.manifest.fragments
     id_parts = [np.empty(0, np.uint64)]
     for index, fragment_id in enumerate(before.manifest.fragments.ids):
-        at = now.index_by_id.get(fragment_id)
+        new_index = new_fragments.index_by_id.get(fragment_id)
         raw = before.manifest.fragments.raw(index)
-        if at is not None and now.raw(at) == raw:
+        if new_index is not None and new_fragments.raw(new_index) == raw:
             continue
-        then = before.manifest.fragments[index]
-        if at is not None and now[at].deletion_file == then.deletion_file:
+        old = before.manifest.fragments[index]
+        if new_index is not None and new_fragments[new_index].deletion_file == old.deletion_file:
             continue
-        deleted = before.deleted_offsets(then)
-        id_parts.append(np.delete(before.row_ids(then).to_array(), deleted.astype(np.int64)))
+        deleted = before.deleted_offsets(old)
+        id_parts.append(np.delete(before.row_ids(old).to_array(), deleted.astype(np.int64)))
     return np.concatenate(id_parts)
 
 
@@ -155,18 +160,18 @@ def write(
     check: Callable[[Manifest], None],
     environment: Environment = MACHINE,
 ) -> UpsertResult:
-    """Commit computed values and deletes, with the progress.
+    """Commit computed values and deletes together with the progress.
 
     Args:
-        table: The table beside.
-        declaration: What was computed.
-        store: Where the values are staged.
+        table: The separate table.
+        declaration: The derived columns.
+        store: The store of the staged values.
         computed: The values.
-        deleted: Row ids of the source whose rows go.
+        deleted: Row ids of the source whose rows are deleted from the separate table.
         micro_batch: Identifies the commit.
         config_entries: The progress.
         check: Checks the newest version before each attempt.
-        environment: The clock and randomness.
+        environment: Provides the clock and randomness.
     """
     columns = (*declaration.outputs.names, *declaration.copy_columns, declaration.state_column)
     batches = []
@@ -179,11 +184,11 @@ def write(
             rows = rows.append_column(SOURCE_ROW_ID, pa.array(result.row_ids.astype(np.int64)))
             batches.append(rows.append_column(DELETES, pa.array(np.zeros(rows.num_rows, bool))))
     if len(deleted):
-        kinds = {field.name: field.type for field in table.arrow_schema}
+        types = {field.name: field.type for field in table.arrow_schema}
         batches.append(
             pa.RecordBatch.from_arrays(
                 [
-                    *(pa.nulls(len(deleted), kinds[name]) for name in columns),
+                    *(pa.nulls(len(deleted), types[name]) for name in columns),
                     pa.array(deleted.astype(np.int64)),
                     pa.array(np.ones(len(deleted), bool)),
                 ],

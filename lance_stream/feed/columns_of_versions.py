@@ -81,7 +81,7 @@ class FeedColumns:
         ids = {field.id: field.id for field in self.schema.walk()}
         self._ids: dict[int, Ids] = {as_of.version: ids if resumed_ids is None else resumed_ids}
         self._last: Ids = self._ids[as_of.version]
-        self._oldest = as_of.version  # the oldest known origin of `as_of`, direct or indirect
+        self._oldest = as_of.version  # the oldest direct or indirect origin of `as_of` so far
 
     def ids_in(self, table: TableVersion) -> Ids:
         """Return a mapping from field ids of `schema` to field ids in a version.

@@ -32,11 +32,11 @@ from lance_stream.table.manifest import Manifest
 
 
 class RowCounts(NamedTuple):
-    """How many rows n fragments have, in their order.
+    """The numbers of rows of each fragment, in the order of the manifest.
 
     Attributes:
-        physical: (n,) i64, the rows in their files, deleted ones included.
-        live: (n,) i64, the others.
+        physical: (num_fragments,) i64, number of rows including deleted ones.
+        live: (num_fragments,) i64, number of rows excluding deleted ones.
     """
 
     physical: npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Which rows of a source may have changed since a version."""
+"""The rows of a source that may have changed since a version."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""Derived columns: what is computed, what is read, what is committed."""
+"""Derived columns: what is computed, read and committed."""
 
 import sys
 import threading
@@ -37,7 +37,7 @@ LENGTH = {"length": pa.int64()}
 
 
 class Lengths:
-    """A function that counts: of each text its length."""
+    """A function that returns the length of each text, and counts its calls."""
 
     def __init__(self, bad: str = "bad") -> None:
         self.bad = bad
@@ -103,7 +103,7 @@ def test_changes_elsewhere_read_no_data(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def watch_data_files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note the bytes of each range of a data file that is read from now on."""
+    """Record the size of each range of a data file that is read from now on."""
     read: list[int] = []
     real = LocalStore.read_ranges
 
@@ -232,7 +232,7 @@ def test_failing_rows_wait_for_another_function(tmp_path: Path) -> None:
 
 
 def test_too_many_failures_are_an_error(tmp_path: Path) -> None:
-    """A missing model is no fault of the rows, which must not fill the quarantine."""
+    """A missing model is not the fault of rows, which must not fill the quarantine."""
     uri = new_table(tmp_path, (0, 50))
 
     def broken(batch: pa.RecordBatch) -> pa.Array:
@@ -257,7 +257,7 @@ def test_too_many_failures_are_an_error(tmp_path: Path) -> None:
 def test_failures_of_all_rows_blame_the_function(
     tmp_path: Path, num_rows: int, is_refused: bool
 ) -> None:
-    """A single failing row may be bad data, but two of two show a wrong function."""
+    """A single failing row may be bad data, but two of two indicate a wrong function."""
     uri = new_table(tmp_path, (0, num_rows))
     column = derive(uri, LENGTH, lambda _: 1 / 0, "text", function_version="1")
     if is_refused:
@@ -270,7 +270,7 @@ def test_failures_of_all_rows_blame_the_function(
 def test_functions_that_never_succeeded_are_blamed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If all rows fail in a small table no limit is reached, and still the function is wrong."""
+    """In a small table, all rows may fail without reaching the limit."""
     uri = new_table(tmp_path, (0, 5))
 
     def misspelt(batch: pa.RecordBatch) -> list[int]:
@@ -503,7 +503,7 @@ def test_the_feed_shows_only_computed_rows(tmp_path: Path) -> None:
 
 
 def test_dropped_columns_are_computed_again(tmp_path: Path) -> None:
-    """A user drops the column to start over, with or without its state."""
+    """Users drop the column to start over, with or without its state."""
     uri = new_table(tmp_path, (0, 30))
     function = Lengths()
     lengths = derive(uri, LENGTH, function, "text", function_version="1")
@@ -516,7 +516,7 @@ def test_dropped_columns_are_computed_again(tmp_path: Path) -> None:
 
 
 def test_removed_states_are_computed_again(tmp_path: Path) -> None:
-    """Setting the state to null is how a user asks for a row to be repeated."""
+    """Users set the state to null to have a row computed again."""
     uri = new_table(tmp_path, (0, 30))
     lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
     lengths.run()
@@ -646,7 +646,7 @@ def test_queries_follow_until_they_stop(tmp_path: Path) -> None:
 
 
 def test_failed_queries_give_their_reason(tmp_path: Path) -> None:
-    """The error happens in a thread, and has to reach whoever waits for the query."""
+    """The error happens in a thread, and must reach the caller who waits for the query."""
     uri = new_table(tmp_path, (0, 5))
     query = derive(
         uri, LENGTH, Lengths("text 3"), "text", function_version="1", on_error="raise"
@@ -661,11 +661,14 @@ def test_failed_queries_give_their_reason(tmp_path: Path) -> None:
     [
         ({"inputs": []}, "at least one input"),
         ({"inputs": ["length"]}, "'length' occurs more than once"),
-        ({"outputs": {}}, "outputs must be names and Arrow types"),
-        ({"outputs": None}, "outputs must be names and Arrow types"),
-        ({"outputs": {"length": pa.string_view()}}, "tables have no views: declare it as string"),
-        ({"copy_columns": ["source_row_id"]}, "has its own column 'source_row_id'"),
-        ({"outputs": {"length": float}}, "outputs must be names and Arrow types"),
+        ({"outputs": {}}, "outputs must be a mapping from names to Arrow types"),
+        ({"outputs": None}, "outputs must be a mapping from names to Arrow types"),
+        (
+            {"outputs": {"length": pa.string_view()}},
+            "tables cannot store views: declare it as string",
+        ),
+        ({"copy_columns": ["source_row_id"]}, "already has a column 'source_row_id'"),
+        ({"outputs": {"length": float}}, "outputs must be a mapping from names to Arrow types"),
         ({"storage_options": "region"}, "storage_options must be a mapping"),
         ({"copy_columns": 7, "target": "x"}, "copy_columns must be a list"),
         ({"max_failures": 0}, "max_failures is at least 1 row"),
@@ -712,7 +715,7 @@ def test_failing_generators_fail_one_row(tmp_path: Path) -> None:
 
 
 def test_sessions_belong_to_sparks_derive() -> None:
-    """Two functions have one name, and the message shows the call of the right one."""
+    """Two functions have the same name, and the message shows the call of the right one."""
     session = type("SparkSession", (), {"__module__": "pyspark.sql.session"})()
     with pytest.raises(InvalidInputError, match=r"lance_stream\.spark\.derive\(spark, uri"):
         derive(session, "t.lance", LENGTH, Lengths(), inputs="text", function_version="1")  # type: ignore[misc]  # the mistake
@@ -729,7 +732,7 @@ def test_invalid_limits_of_rounds_are_refused(tmp_path: Path) -> None:
 
 
 def test_one_copied_column_needs_no_list(tmp_path: Path) -> None:
-    """A text is also a sequence of letters, which must not be taken for columns."""
+    """A string is also a sequence of letters, which must not be treated as columns."""
     uri, beside = new_table(tmp_path, (0, 5)), str(tmp_path / "beside.lance")
     derive(
         uri, LENGTH, Lengths(), "text", function_version="1", target=beside, copy_columns="price"
@@ -793,7 +796,7 @@ def test_a_new_function_starts_with_everything_pending(tmp_path: Path) -> None:
 
 
 def test_results_of_rounds_add_up() -> None:
-    """Counts are sums; the versions and what is pending are those of the later piece."""
+    """Counts are sums; the versions and pending rows are those of the later commit."""
     names = [field.name for field in fields(DerivedCommit)]
     first = DerivedCommit(**{name: 1 << place for place, name in enumerate(names)})
     later = DerivedCommit(**{name: 1000 << place for place, name in enumerate(names)})

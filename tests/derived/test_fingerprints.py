@@ -1,4 +1,4 @@
-"""What a function can tell apart has different numbers; what it cannot has the same."""
+"""Inputs have different fingerprints if, and only if, a function can distinguish them."""
 
 from itertools import combinations
 from pathlib import Path
@@ -65,7 +65,7 @@ def signs(batch: pa.RecordBatch) -> list[str]:
 
 
 def test_negative_zeros_are_computed_again(tmp_path: Path) -> None:
-    """Zeros compare equal, but a function can tell them apart."""
+    """Zeros compare as equal, but a function can distinguish them."""
     uri = str(tmp_path / "t.lance")
     rows = pa.table({"id": [1, 2], "v": [0.0, 1.0]})
     ds = lance_stream.create_dataset(uri, rows)

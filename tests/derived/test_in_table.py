@@ -1,4 +1,4 @@
-"""Values that are written into the source itself, beside what others do meanwhile."""
+"""Values that are written to the source while other writers commit."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.derived.test_derivation import LENGTH, Lengths, lengths_of, new_table
 
 @pytest.mark.parametrize("changed", [{2, 13}, set(range(6)) | {13}], ids=["moved", "in place"])
 def test_only_rows_with_unchanged_inputs_get_values(tmp_path: Path, changed: set[int]) -> None:
-    """Values of rows that only moved still hold; those of changed inputs never did."""
+    """The values of moved rows are still valid; those of changed inputs are not."""
     uri = new_table(tmp_path, (0, 6), (6, 12), (12, 18), (18, 24))
 
     def meanwhile(batch: pa.RecordBatch) -> list[int]:

@@ -48,7 +48,7 @@ def test_user_columns_are_never_overwritten(tmp_path: Path, name: str | None) ->
     """A misspelt output must not destroy a column that only resembles a derived one."""
     uri = new_table(tmp_path)
     column = lengths_in(uri, outputs={"n": pa.int64()}, name=name)
-    check_refused(column, r"column 'n' that .* did not create.*another name, or drop.*\(\['n'\]\)")
+    check_refused(column, r"column 'n' that .* did not create.*another name; or drop.*\(\['n'\]\)")
     lance_stream.open_dataset(uri).drop_columns(["n"])
     assert column.run().num_written == 20
 
@@ -56,11 +56,15 @@ def test_user_columns_are_never_overwritten(tmp_path: Path, name: str | None) ->
 def test_key_columns_are_never_overwritten(tmp_path: Path) -> None:
     """Changing keys would change the identity of all rows."""
     uri = new_table(tmp_path)
-    check_refused(lengths_in(uri, outputs={"id": pa.int64()}), "'id', which is in the primary key")
+    check_refused(
+        lengths_in(uri, outputs={"id": pa.int64()}), "'id', which is part of the primary key"
+    )
     target = str(tmp_path / "beside.lance")
     lengths_in(uri, target=target).run()
     row_id = {"source_row_id": pa.int64(), "length": pa.int64()}
-    check_refused(lengths_in(uri, target=target, outputs=row_id), "'source_row_id', which is in")
+    check_refused(
+        lengths_in(uri, target=target, outputs=row_id), "'source_row_id', which is part of"
+    )
 
 
 def test_lookalike_state_columns_belong_to_users(tmp_path: Path) -> None:
@@ -149,7 +153,9 @@ def test_targets_belong_to_one_source(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = new_table(tmp_path / "other")
     lance_stream.open_dataset(other).delete("id > 2")
-    check_refused(lengths_in(other, target=target), "'length' of .*copy.lance, and .* is another")
+    check_refused(
+        lengths_in(other, target=target), "'length' of .*copy.lance, whose rows would be replaced"
+    )
     check_refused(lengths_in(other, target=target), "update_config.*lance_stream.derived.length")
     lance_stream.open_dataset(target).update_config({"lance_stream.derived.length": None})
     assert lengths_in(other, target=target).run().num_deleted > 0
@@ -166,7 +172,7 @@ def test_changed_types_name_columns_to_drop(tmp_path: Path) -> None:
     uri = new_table(tmp_path)
     lengths_in(uri).run()
     text = lengths_in(uri, outputs={"length": pa.string()}, function=lambda b: b["text"])
-    check_refused(text, r"type int64, not string.*drop_columns\(\['length', 'length_state'\]\)")
+    check_refused(text, r"type int64 .*, not string.*drop_columns\(\['length', 'length_state'\]\)")
     lance_stream.open_dataset(uri).drop_columns(["length", "length_state"])
     assert text.run().num_written == 20
 
@@ -227,7 +233,7 @@ def test_killed_runs_recognise_their_columns(
 
 @pytest.mark.parametrize("is_restored_before", ["the values", "the columns"])
 def test_restores_before_progress_are_continued(tmp_path: Path, is_restored_before: str) -> None:
-    """A restore takes back the recorded progress together with the values."""
+    """A restore also restores the progress together with the values."""
     uri = new_table(tmp_path)
     column = lengths_in(uri)
     column.run()
@@ -252,7 +258,7 @@ def test_lost_progress_does_not_lose_columns(tmp_path: Path) -> None:
     assert column.run().num_computed == 0
 
 
-def test_renamed_columns_stay_owned(tmp_path: Path) -> None:
+def test_renamed_columns_keep_their_owner(tmp_path: Path) -> None:
     """Ownership follows the field id."""
     uri = new_table(tmp_path)
     lengths_in(uri).run()

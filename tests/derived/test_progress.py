@@ -1,4 +1,4 @@
-"""How far a derivation has come is recorded in the table's config."""
+"""The progress of a derivation is stored in the table's config."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ def test_progress_entries_round_trip() -> None:
 
 
 def test_entries_keep_their_keys() -> None:
-    """Tables store them: an attribute can be renamed, a key cannot."""
+    """Tables store the keys, so they cannot be renamed like attributes."""
     assert json.loads(ENTRY) == {
         "function": "f",
         "function_version": "1",
@@ -48,7 +48,7 @@ def test_entries_keep_their_keys() -> None:
 
 
 def test_entries_without_renewal_renew_nothing() -> None:
-    """Dropping the column of states must not be repeated."""
+    """The state column must not be dropped again."""
     entry = {name: value for name, value in json.loads(ENTRY).items() if name != "renews"}
     progress = read_progress({config_key("a"): json.dumps(entry)}, "a")
     assert progress == replace(PROGRESS, renews=False)

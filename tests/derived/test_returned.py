@@ -1,4 +1,4 @@
-"""What functions return is stored as it is, or refused."""
+"""Results of functions are stored unchanged, or refused."""
 
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -28,7 +28,7 @@ PAIR = pa.struct([("p", POINT), ("q", POINT)])
 
 
 class WithColumns(dict[str, Any]):
-    """A mapping with an attribute that frames have, too."""
+    """A mapping with an attribute that data frames also have."""
 
     columns = ("o", "n")
 
@@ -175,7 +175,7 @@ def test_returned_values_are_stored_unchanged(
         ([[("a", 1.5)]], POINT, "1.5.. would become {'a': 1,"),
         ([((1, 2.5), (3.5, 4))], PAIR, "would become"),
         ([[{"a": 1.5}]], pa.list_(POINT), "1.5}. would become .{'a': 1,"),
-        ([{"A": 1}], POINT, "a field 'A', but the type has: a, b"),
+        ([{"A": 1}], POINT, "field 'A' does not exist in the type, which has: a, b"),
         ([1e300], pa.float32(), "1e.300 would become inf"),
         (np.array([[1e300]]), pa.list_(pa.float32(), 1), "1e.300 would become inf"),
         (np.array([1, 300]), pa.binary(), ""),
@@ -194,7 +194,7 @@ def test_returned_values_are_stored_unchanged(
         (
             np.array(["2020-01-01T05"], "M8[h]"),
             pa.date32(),
-            "time of the unit 'h' would be truncated",
+            "time in the unit 'h' would be truncated",
         ),
         ([[("k", 1.5)]], pa.map_(pa.string(), pa.int64()), "1.5.. would become"),
         ([{"m": {"k": 1.5}}], pa.struct([("m", MAP)]), "1.5}} would become"),

@@ -159,7 +159,7 @@ def test_a_stream_continues_on_a_branch(uri: str) -> None:
         ("a b", None, InvalidInputError, "cannot be the name of a branch"),
         ("b", None, InvalidInputError, "already: open it"),
         ("x", 9, NotFoundError, "has no version 9"),
-        ("x", "gone", NotFoundError, "no tag 'gone'"),
+        ("x", "gone", NotFoundError, "tag 'gone' does not exist"),
         ("x", ("y", None), NotFoundError, "no branch 'y'"),
     ],
 )

@@ -128,7 +128,7 @@ def test_wider_batches_do_not_widen_logged_columns(tmp_path: Path) -> None:
 def test_values_are_not_added_to_empty_logged_tables(tmp_path: Path) -> None:
     """All rows may be in the log: then no data file shows that the column has values."""
     table = LoggedTable(tmp_path / "t", base_rows=0)
-    with pytest.raises(InvalidInputError, match="'twice' cannot be added"):
+    with pytest.raises(InvalidInputError, match="'twice' can only be added as a nullable column"):
         table.ours.add_columns({"twice": "n * 2"})
 
 

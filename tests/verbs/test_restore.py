@@ -104,7 +104,7 @@ def test_impossible_restores_commit_nothing(ds: Dataset) -> None:
         ("silver", NotFoundError, "existing tags: gold, of-dev"),
         ("of-dev", InvalidInputError, "the branch 'dev', and this is the main branch"),
         (("dev", None), InvalidInputError, "the branch 'dev', and this is the main branch"),
-        (2.5, InvalidInputError, "a version is"),
+        (2.5, InvalidInputError, "a version must be"),
     ):
         with pytest.raises(error, match=match):
             ds.restore(version)  # type: ignore[arg-type]  # what is refused

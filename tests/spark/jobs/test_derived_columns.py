@@ -126,7 +126,7 @@ def test_errors_of_tasks_reach_the_user(spark: SparkSession, tmp_path: Path) -> 
         wrong = derive(
             spark, uri, VECTOR, lambda _, r=returned: r, "text", function_version="1", batch_rows=10
         )
-        with pytest.raises(DerivedFunctionError, match="returned no valid values for"):
+        with pytest.raises(DerivedFunctionError, match="returned invalid values for"):
             wrong.run()
     with pytest.raises(InvalidInputError, match=r"call lance_stream\.spark\.derive\(spark, uri"):
         lance_stream.derive(spark, uri, VECTOR, broken, inputs="text", function_version="1")  # type: ignore[arg-type,misc]  # the mistake
