@@ -165,8 +165,7 @@ $(RIVALS_INSTALLED):
 	$(call environment,$(RIVALS),-e '.[dev]' 'pyspark>=4.1$(comma)<4.2')
 
 protos: install  ## generate lance_stream/_proto from protos/
-	$(BIN)/python -m grpc_tools.protoc -Ilance_stream/_proto=protos --python_out=. --pyi_out=. \
-		$(PROTOS:%=lance_stream/_proto/%.proto)
+	$(BIN)/python scripts/generate_protos.py
 
 install: $(INSTALLED)  ## make the environment in .venv
 

@@ -1,10 +1,10 @@
-"""Types of numpy arrays, one definition each.
+"""Types of numpy arrays, one definition each; and what old versions of numpy lack.
 
 Rows are identified in three ways: a *row offset* is a position in a fragment, a *row address* is
 the fragment's id and the offset, and a *row id* stays with a row when it moves.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,3 +33,23 @@ RowVersions: TypeAlias = npt.NDArray[np.uint64]
 
 U64s: TypeAlias = npt.NDArray[np.uint64]
 """Row ids, row addresses, versions or other numbers."""
+
+_BITS_OF_BYTES: Bytes = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(
+    1, np.uint8
+)
+
+
+def count_bits(values: npt.NDArray[Any]) -> Bytes:
+    """Return how many bits of each value are set.
+
+    NumPy 2 has the function `bitwise_count`; platforms of PySpark 3.5 have NumPy 1.
+
+    Args:
+        values: Integers, none of them negative.
+    """
+    if hasattr(np, "bitwise_count"):
+        counts: Bytes = np.bitwise_count(values)
+    else:
+        single_bytes = np.ascontiguousarray(values)[..., None].view(np.uint8)
+        counts = _BITS_OF_BYTES[single_bytes].sum(-1, np.uint8)
+    return counts

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import rowids_pb2
-from lance_stream.arrays import Positions, RowIds
+from lance_stream.arrays import Positions, RowIds, count_bits
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.lineage.ascending import are_among, distinct, union
 from lance_stream.table.lineage.decoded_sequences import DecodedSequences
@@ -171,7 +171,7 @@ class RangeWithBitmap:
     @cached_property
     def num_ids(self) -> int:
         """The number of bits that are set."""
-        return int(np.bitwise_count(np.frombuffer(self.bitmap, np.uint8)).sum(dtype=np.int64))
+        return int(count_bits(np.frombuffer(self.bitmap, np.uint8)).sum(dtype=np.int64))
 
     def __len__(self) -> int:
         return self.num_ids

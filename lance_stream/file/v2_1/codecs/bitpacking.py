@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
-from lance_stream.arrays import Bytes, Counts, Positions
+from lance_stream.arrays import Bytes, Counts, Positions, count_bits
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
@@ -359,7 +359,7 @@ def widths_of(values: Words) -> Counts:
     while shift < values.itemsize * 8:
         values = values | values >> values.dtype.type(shift)
         shift *= 2
-    return np.bitwise_count(values).astype(np.int64)
+    return count_bits(values).astype(np.int64)
 
 
 def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsignedinteger]) -> Words:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.arrays import Bytes, Positions
+from lance_stream.arrays import Bytes, Positions, count_bits
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.v2_1.layouts.leaf_rows import RowSelection, first_of, last_of, spread
 from lance_stream.file.v2_1.layouts.levels import Levels
@@ -165,7 +165,7 @@ def encode_chunk_table(
     """Return the words of chunks, given the bytes and values of each."""
     logs = np.zeros(len(sizes), np.int64)
     # A power of two below 2**16 is one more than the mask of the bits below it.
-    logs[:-1] = np.bitwise_count(num_values[:-1] - 1)
+    logs[:-1] = count_bits(num_values[:-1] - 1)
     words = (sizes // ALIGNMENT - 1) << 4 | logs
     return words.astype("<u4" if has_large_chunk else "<u2")
 
