@@ -4,6 +4,7 @@ PYTHON      ?= python3
 VENV        ?= .venv
 BIN         := $(VENV)/bin
 FLOORS      := .venv-floors
+SPARKS      := 3.5 4.0 4.1
 RIVALS      := .venv-rivals
 DOCS        := .venv-docs
 RECIPES     := .venv-recipes
@@ -13,7 +14,7 @@ CI_SERVERS  := azurite fake_gcs
 CORES       := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 JOBS        ?= $(shell n=$$((2 * $(CORES))); [ $$n -lt 4 ] && n=4; [ $$n -gt 8 ] && n=8; echo $$n)
 PYTEST       = -m pytest -q -n $(JOBS) --dist loadgroup --costs
-WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py')
+WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py' --exclude-dir=examples)
 ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance keys row_updates upsert feed quarantine spark golden commit/test_manifest_stores_on_servers.py)
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
 HISTORIES   := histories faults.store_histories faults.stateful_queries upsert.key_histories \
@@ -23,12 +24,11 @@ comma       := ,
 # Where nothing that it is made of has changed, an environment is left as it is.
 KEY          = $(shell { $(PYTHON) -V; cat pyproject.toml $(1); } 2>/dev/null | cksum | cut -d ' ' -f 1)
 INSTALLED   := $(VENV)/.installed-$(call KEY)
-ON_FLOORS_INSTALLED := $(FLOORS)/.installed-$(call KEY,floors.txt)
+on_floors    = $(FLOORS)-$(1)/.installed-$(call KEY,floors.txt floors/$(1).txt)
 RIVALS_INSTALLED := $(RIVALS)/.installed-$(call KEY)
 DOCS_INSTALLED := $(DOCS)/.installed-$(call KEY)
 RECIPES_INSTALLED := $(RECIPES)/.installed-$(call KEY)
 PIPELINE_INSTALLED := $(PIPELINE)/.installed-$(call KEY)
-PROTOS      := file file2 table rowids transaction encodings_v2_0 encodings_v2_1 outlines
 export SPARK_LOCAL_IP := 127.0.0.1
 # The tests start hundreds of processes: each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -67,7 +67,10 @@ test-ci: export KILL_ROUNDS := 1
 test-ci: test  ## what continuous integration runs: the tests, more of them, some on the oldest dependencies
 	@$(MAKE) --no-print-directory -j 2 servers compiled-on-floors ASKED_SERVERS='$(CI_SERVERS)'
 	$(BIN)/python $(PYTEST) --ci
-	$(FLOORS)/bin/python $(PYTEST) --quick --ci -m floors $(MARKED_FLOORS)
+	$(FLOORS)-$(firstword $(SPARKS))/bin/python $(PYTEST) --quick --ci -m floors $(MARKED_FLOORS)
+	for each in $(SPARKS); do \
+		$(FLOORS)-$$each/bin/python $(PYTEST) --quick -m spark tests/spark || exit 1; \
+	done
 
 test-all: java  ## before a release: every test, and all that call dependencies once more on the oldest of them
 	@$(MAKE) --no-print-directory -j 3 compiled servers compiled-on-floors
@@ -75,8 +78,10 @@ test-all: java  ## before a release: every test, and all that call dependencies 
 	$(MAKE) --no-print-directory test-floors
 	$(MAKE) --no-print-directory test-recipes
 
-test-floors: $(ON_FLOORS_INSTALLED) java servers  ## what calls dependencies, on PySpark 4.1 and the oldest of all else
-	$(FLOORS)/bin/python $(PYTEST) -m "not slow" $(ON_FLOORS) $(WITH_SPARK)
+test-floors: compiled-on-floors java servers  ## what calls dependencies, on the oldest of them; SPARKS="3.5" for one PySpark
+	for each in $(SPARKS); do \
+		$(FLOORS)-$$each/bin/python $(PYTEST) -m "not slow" $(ON_FLOORS) $(WITH_SPARK) || exit 1; \
+	done
 
 test-recipes: export RECIPES_REQUIRED := 1
 test-recipes: ASKED_SERVERS := kafka spark_kafka
@@ -101,8 +106,10 @@ $(RECIPES_INSTALLED):
 compiled: install
 	@$(BIN)/python -m pytest -q --collect-only > $(VENV)/collected.txt || true
 
-compiled-on-floors: $(ON_FLOORS_INSTALLED)
-	@$(FLOORS)/bin/python -m pytest -q --collect-only $(MARKED_FLOORS) > $(FLOORS)/collected.txt || true
+compiled-on-floors: $(foreach spark,$(SPARKS),$(call on_floors,$(spark)))
+	@for each in $(SPARKS); do \
+		$(FLOORS)-$$each/bin/python -m pytest -q --collect-only $(MARKED_FLOORS) > $(FLOORS)-$$each/collected.txt || true; \
+	done
 
 record-costs: install java servers  ## write down what tests cost, which decides how many cases `make test` runs
 	RECORD_COSTS=1 $(BIN)/python $(PYTEST) --quick --ci
@@ -121,8 +128,12 @@ histories: install java servers  ## random histories of tables and queries, MINU
 mutants: install  ## how many of 300 mutations of the code the tests notice; MUTANTS="--number 50 upsert"
 	$(BIN)/python scripts/mutants $(MUTANTS)
 
-$(ON_FLOORS_INSTALLED):
-	$(call environment,$(FLOORS),-e '.[dev]' -c floors.txt)
+define floors_environment
+$(call on_floors,$(1)):
+	$$(call environment,$(FLOORS)-$(1),-e '.[$(if $(findstring numba,$(file < floors/$(1).txt)),fast$(comma))tests]' -c floors.txt -c floors/$(1).txt)
+
+endef
+$(foreach spark,$(SPARKS),$(eval $(call floors_environment,$(spark))))
 
 check-style: install  ## format, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -184,7 +195,7 @@ java-hint:
 	@$(PYTHON) -I lance_stream/machine/java.py --hint
 
 clean:  ## remove environments, caches and what the demo made
-	rm -rf $(VENV) $(FLOORS) $(RIVALS) $(DOCS) $(RECIPES) $(PIPELINE) .cluster site $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
+	rm -rf $(VENV) $(FLOORS)-* $(RIVALS) $(DOCS) $(RECIPES) $(PIPELINE) .cluster site $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
 .PHONY: help demo pipeline test test-ci test-all test-floors test-recipes cluster-test compiled compiled-on-floors docs record-costs check check-style fix bench bench-rivals soak histories mutants protos install servers java java-hint clean

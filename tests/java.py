@@ -4,6 +4,7 @@ PySpark passes what `SPARK_SUBMIT_OPTS` names to each Java that it starts, also 
 that tests start.
 """
 
+import importlib.metadata
 import os
 
 JAVA_OPTIONS = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
@@ -11,12 +12,15 @@ JAVA_OPTIONS = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
 
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
+_IS_OLD = importlib.metadata.version("pyspark").startswith(("3.", "4.0."))
+_CHECKPOINTING = "" if _IS_OLD else ".checkpointing"
+
 QUICK_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
-    ".checkpointing.FileSystemBasedCheckpointFileManager",
+    f"{_CHECKPOINTING}.FileSystemBasedCheckpointFileManager",
     "spark.ui.enabled": "false",
 }
 """With --ci. Plans, which are small here, are interpreted rather than compiled. Spark's usual

@@ -9,9 +9,11 @@ With ALL_CASES=1, as in `make soak`, both options are without effect. Examples o
 deadline: how busy the machine is says nothing about the code.
 """
 
+import importlib.metadata
 import math
 import os
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,10 @@ SPARK_PROCESSES = min(max(os.cpu_count() or 2, 2), 4)
 settings.register_profile("without a deadline", deadline=None)
 settings.register_profile("sample", deadline=None, max_examples=40)
 settings.load_profile("without a deadline")
+
+
+def _major_and_minor(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")[:2]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,7 +52,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+_PYSPARK = _major_and_minor(importlib.metadata.version("pyspark"))
+
+_OF_DATA_SOURCES = (
+    "arguments/test_options.py",
+    "feed/test_batch_reader.py",
+    "feed/test_sent_rows.py",
+    "feed/test_stream_columns.py",
+    "feed/test_stream_reader.py",
+    "feed/test_waiting_streams.py",
+    "source/test_table_functions.py",
+    "writer/test_checked_writers.py",
+    "writer/test_lance_writer.py",
+    "writer/test_upsert_writer.py",
+    "faults/test_faulty_writers.py",
+    "expressions/test_json_uses.py",
+)
+"""Files of tests that import classes of PySpark 4.0."""
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    is_of_sources = str(collection_path).endswith(_OF_DATA_SOURCES)
+    return True if is_of_sources and _PYSPARK < [4, 0] else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if _PYSPARK < [4, 0]:
+        from lance_stream.spark import registration
+
+        registration.check_data_sources = lambda: pytest.skip("register requires PySpark 4.0")
     is_sample = _is_quick(config) or _is_ci(config)
     set_options(is_sample)
     if is_sample:
@@ -84,6 +118,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item in chosen]
+    _skip_on_old_spark(items)
+
+
+def _skip_on_old_spark(items: list[pytest.Item]) -> None:
+    """Skip the tests of what the installed PySpark does not have yet."""
+    for item in items:
+        for mark in item.iter_markers("since_spark"):
+            if _major_and_minor(mark.args[0]) > _PYSPARK:
+                item.add_marker(pytest.mark.skip(reason=f"requires PySpark {mark.args[0]}"))
 
 
 def _of_samples(cases: list[pytest.Item]) -> list[pytest.Item]:

@@ -59,6 +59,7 @@ RECIPES: dict[str, list[str]] = {
     "docs/guides/recipes/pytorch.md": ["torch"],
     "docs/guides/recipes/ray.md": ["ray"],
     "docs/guides/recipes/connect.md": ["grpc_status", "zstandard"],
+    "docs/guides/recipes/spark-3.5.md": [],
 }
 """Recipes, and the modules that they need beside those of the tests."""
 RECIPES_WITH_KAFKA = ["docs/guides/recipes/kafka.md", "docs/guides/recipes/debezium.md"]

@@ -45,8 +45,12 @@ def major_version(banner: str) -> int | None:
     return int(second) if first == 1 and second else first
 
 
-def find_problem() -> str | None:
-    """Return what is wrong with this machine's Java in one line; None if nothing is."""
+def find_problem(oldest: int = OLDEST) -> str | None:
+    """Return what is wrong with this machine's Java in one line; None if nothing is.
+
+    Args:
+        oldest: The oldest sufficient version.
+    """
     java, where = find_java()
     if java is None:
         return f"there is no Java {where}"
@@ -58,7 +62,7 @@ def find_problem() -> str | None:
     major = major_version(banner)
     if answer.returncode != 0 or major is None:
         return f"{java} does not report its version: {banner.strip()[:200]!r}"
-    if major < OLDEST:
+    if major < oldest:
         return f"{java} is Java {major}"
     return None
 

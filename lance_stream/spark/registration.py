@@ -1,4 +1,7 @@
-"""Registers the format "lance" and its SQL functions in a session."""
+"""Registers the format "lance" and its SQL functions in a session.
+
+Their modules are imported by `register` alone: they need classes of PySpark 4.0.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +10,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udtf
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.feed.table_function import changes_function
 from lance_stream.spark.pipelines import ignore_metrics, is_in_pipeline
 from lance_stream.spark.session.python_check import check_workers_python
 from lance_stream.spark.session.session_options import SessionOptions
@@ -16,15 +18,14 @@ from lance_stream.spark.session.session_settings import (
     is_cluster,
     read_hadoop_settings,
 )
-from lance_stream.spark.source.lance_source import DEFAULT_NAME, LanceSource
-from lance_stream.spark.source.table_functions import table_functions
+from lance_stream.spark.versions import check_data_sources
 from lance_stream.spark.writer.refused_calls import check_writers_of
 from lance_stream.storage.options.names import as_options
 
 
 def register(
     spark: SparkSession,
-    name: str = DEFAULT_NAME,
+    name: str = "lance",
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Register the format and its SQL functions in a session; call it once per session.
@@ -45,13 +46,18 @@ def register(
     Raises:
         InvalidInputError: The name is empty, the first argument is not a session, or Spark's
             workers on this machine would run a Python that cannot import this package.
+        UnsupportedFeatureError: PySpark is older than 4.0.
     """
-    if not hasattr(spark, "dataSource"):
+    if not hasattr(spark, "range"):
         raise InvalidInputError(
             f"register() needs the session first, register(spark), not {spark!r:.200}"
         )
     if not isinstance(name, str) or not name.strip():
         raise InvalidInputError(f"the name of a format must be a non-empty string, not {name!r}")
+    check_data_sources()
+    from lance_stream.spark.feed.table_function import changes_function
+    from lance_stream.spark.source.table_functions import table_functions
+
     check_workers_python(spark)
     if is_in_pipeline():
         ignore_metrics(spark)
@@ -70,8 +76,9 @@ def register(
         spark.udtf.register(f"{name}_{suffix}", handler_udtf)
 
 
-def _source(format_name: str, session: SessionOptions) -> type[LanceSource]:
+def _source(format_name: str, session: SessionOptions) -> Any:
     """Return a class that Spark pickles by value, so other processes get the session's options."""
+    from lance_stream.spark.source.lance_source import LanceSource
 
     class SessionSource(LanceSource):
         session_options = session

@@ -26,9 +26,11 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.errors import InvalidInputError, OtherBatchError
+from lance_stream.spark.versions import inheriting_properties
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.objects.object_store import ObjectStore
 from lance_stream.storage.store import Store
+from tests.arrow_frames import frame_of
 from tests.faults.drivers import (
     MODES,
     Batch,
@@ -304,8 +306,6 @@ def test_unnoticed_commits_are_skipped_later(
 @pytest.mark.essential
 def test_concurrent_drivers_commit_batches_once(file_stream: Any, uri: str, mode: str) -> None:
     """Every order of their steps is covered by test_interleaved_drivers.py."""
-    from pyspark import InheritableThread
-
     sinks = [sink_into(uri, app_id="app", **ARGUMENTS[mode]) for _ in range(2)]
     errors: list[BaseException] = []
 
@@ -319,10 +319,8 @@ def test_concurrent_drivers_commit_batches_once(file_stream: Any, uri: str, mode
             except BaseException as error:
                 errors.append(error)
 
-        threads = [
-            InheritableThread(target=take_in, args=(sink,), session=df.sparkSession)
-            for sink in sinks
-        ]
+        wrap = inheriting_properties(df.sparkSession)
+        threads = [threading.Thread(target=wrap(take_in), args=(sink,)) for sink in sinks]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -409,11 +407,11 @@ def test_replays_with_other_rows_are_refused(spark: Any, uri: str, mode: str) ->
     """Such a replay would lose rows, also after a restart."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     for batch_id, batch in enumerate(PLAIN[:2]):
-        sink(spark.createDataFrame(as_file(mode, batch)), batch_id)
+        sink(frame_of(spark, as_file(mode, batch)), batch_id)
     before = versions_of(uri)
     other = sink_into(uri, app_id="app", **ARGUMENTS[mode])
     with pytest.raises(OtherBatchError, match="have arrived under the same batch id"):
-        other(spark.createDataFrame(as_file(mode, PLAIN[2])), 1)
+        other(frame_of(spark, as_file(mode, PLAIN[2])), 1)
     assert versions_of(uri) == before
     check(uri, after(mode, PLAIN[:2]))
 
@@ -431,7 +429,7 @@ def test_a_failed_batch_may_return_changed(
     which = [PLAIN[1], PLAIN[2]]
 
     def changing(df: Any, batch_id: int) -> None:
-        rows = df.sparkSession.createDataFrame(as_file(mode, which[0])) if batch_id else df
+        rows = frame_of(df.sparkSession, as_file(mode, which[0])) if batch_id else df
         sink(rows, batch_id)
 
     for batch in PLAIN[:2]:
@@ -575,7 +573,7 @@ def test_concurrent_changes_precede_the_batch(
 def test_null_keys_are_counted_and_refused(spark: Any, uri: str, mode: str) -> None:
     """The count shows how bad the batch is, and the refusal must leave neither version nor file."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
-    sink(spark.createDataFrame(as_file(mode, PLAIN[0])), 0)
+    sink(frame_of(spark, as_file(mode, PLAIN[0])), 0)
     before = versions_of(uri)
     op = ", 'u' AS op" if mode == "cdc" else ""
     bad = spark.sql(f"SELECT if(id < 2, NULL, id) AS id, 'v' AS value, 2L AS seq{op} FROM range(9)")
@@ -588,11 +586,11 @@ def test_null_keys_are_counted_and_refused(spark: Any, uri: str, mode: str) -> N
 def test_duplicate_keys_need_a_sequence(spark: Any, uri: str) -> None:
     """Without a sequence the batch is refused, and nothing is written."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS["upsert"])
-    sink(spark.createDataFrame(as_file("upsert", PLAIN[0])), 0)
+    sink(frame_of(spark, as_file("upsert", PLAIN[0])), 0)
     before = versions_of(uri)
     twice = [Change(4711, "one", 2), Change(4711, "other", 3), Change(5, "v", 2)]
     with pytest.raises(InvalidInputError, match="4711"):
-        sink(spark.createDataFrame(as_file("upsert", twice)), 1)
+        sink(frame_of(spark, as_file("upsert", twice)), 1)
     assert versions_of(uri) == before
     check_no_files_are_left(uri)
 
@@ -604,7 +602,7 @@ def test_keys_inserted_concurrently_are_merged(
 ) -> None:
     """A key that is new to two writers at once gets one row."""
     sink = sink_into(uri, app_id="app", **ARGUMENTS[mode])
-    sink(spark.createDataFrame(as_file(mode, PLAIN[0])), 0)
+    sink(frame_of(spark, as_file(mode, PLAIN[0])), 0)
     theirs = [Change(70, "theirs", 1), Change(71, "theirs", 1)]
     ours = [Change(70, "ours", 2), Change(72, "ours", 2)]
 
@@ -615,11 +613,11 @@ def test_keys_inserted_concurrently_are_merged(
         elif writer == "our upsert":
             open_table(uri).upsert(to_arrow(theirs), on=["id"])
         else:
-            rows = spark.createDataFrame(as_file(mode, theirs))
+            rows = frame_of(spark, as_file(mode, theirs))
             sink_into(uri, app_id="other", **ARGUMENTS[mode])(rows, 0)
 
     with once_before(monkeypatch, "_transactions/", insert_first):
-        sink(spark.createDataFrame(as_file(mode, ours)), 1)
+        sink(frame_of(spark, as_file(mode, ours)), 1)
     check(uri, after(mode, [PLAIN[0], theirs, ours]))
     check_no_files_are_left(uri)
 

@@ -14,7 +14,7 @@ import pytest
 
 import lance_stream
 from lance_stream.errors import CorruptDataError, NotFoundError, UnsupportedFeatureError
-from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
+from lance_stream.spark.versions import HAS_READ_LIMITS
 from tests.faults.micro_batch_engine import Checkpoint, Crashed, Engine
 from tests.faults.places import (
     create_table,

@@ -349,7 +349,7 @@ def test_spark_reads_the_branch_of_a_tag(uri: str) -> None:
 
 def test_a_stream_and_its_consumer_follow_branches(uri: str) -> None:
     """A stream that opens a branch must never deliver rows of the main branch."""
-    from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
+    from lance_stream.spark.versions import HAS_READ_LIMITS
     from tests.spark.feed.query_runs import Query
 
     dev = f"{uri}/tree/dev"

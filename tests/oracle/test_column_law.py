@@ -9,7 +9,7 @@ import pytest
 
 from lance_stream.schema import identity
 from lance_stream.schema.fields import Field
-from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
+from lance_stream.spark.versions import HAS_READ_LIMITS
 from tests.oracle.column_histories import run
 
 pytestmark = [

@@ -102,7 +102,8 @@ def test_the_sdist_can_build_and_test(unpacked: Path) -> None:
     """Distributors build and test from the sdist alone."""
     for name in (
         "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
-        "Makefile", "floors.txt", "mkdocs.yml", "protos/table.proto", "tests/conftest.py",
+        "Makefile", "floors/3.5.txt", "floors.txt", "mkdocs.yml", "protos/table.proto",
+        "tests/conftest.py",
         "docs/index.md", "examples/replicate_table.py", "scripts/install_servers.py",
         "checkpoints/README.md",
     ):  # fmt: skip

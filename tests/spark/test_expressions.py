@@ -16,6 +16,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.spark import lance_sink, register
 from lance_stream.spark.jobs.arrow_jobs import settings
 from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
+from tests.arrow_frames import frame_of
 from tests.expressions.against_spark import run
 
 pytestmark = pytest.mark.spark
@@ -54,6 +55,7 @@ CONDITIONS = [
 ]
 
 
+@pytest.mark.since_spark("4.0")  # the values are those of ANSI mode, 4.0's default
 @pytest.mark.essential(cases=5)
 @pytest.mark.parametrize("seed", range(5))
 def test_random_expressions_have_the_values_of_spark(spark: Any, seed: int) -> None:
@@ -73,7 +75,7 @@ def test_every_entry_point_selects_sparks_rows(
     """Users move a condition from a query to a delete and on to a sink, and it must select the
     same rows everywhere.
     """
-    frame = spark.createDataFrame(TABLE)
+    frame = frame_of(spark, TABLE)
     chosen = sorted(row.id for row in frame.where(condition).collect())
     others = sorted(set(range(12)) - set(chosen))
     assert 0 < len(chosen) < 12

@@ -22,8 +22,18 @@ from lance_stream.storage.preflight import check_can_write_to
 from lance_stream.storage.store import Store
 
 _OLDEST_PYTHON: Final = (3, 11)
-_SPARK: Final = ((4, 1), (4, 4))
+_SPARK: Final = ((3, 5), (4, 4))
 """The tested versions of PySpark: from the first up to, but excluding, the second."""
+
+_INSTALL_SPARK: Final = "pip install 'pyspark>=3.5,<4.4'"
+
+_SINCE_SPARK: Final = (
+    ((4, 0), 'the format "lance" and its SQL functions'),
+    ((4, 1), 'writeStream.format("lance")'),
+)
+"""What an older PySpark lacks, by the version that has it."""
+
+_OLDEST_JAVA_OF_SPARK_3: Final = 8
 
 _CHECKPOINT_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -79,17 +89,20 @@ def check_spark() -> SetupCheck:
     """Check the version of PySpark."""
     version = _version_of_spark()
     if version is None:
-        return SetupCheck(
-            "Spark", FAILURE, "PySpark is not installed: pip install 'pyspark>=4.1,<4.4'"
-        )
+        return SetupCheck("Spark", FAILURE, f"PySpark is not installed: {_INSTALL_SPARK}")
     installed = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     first, end = _SPARK
     if installed < first:
-        advice = "lance-stream requires 4.1 or newer: pip install 'pyspark>=4.1,<4.4'"
+        advice = f"lance-stream requires 3.5 or newer: {_INSTALL_SPARK}"
         return SetupCheck("Spark", FAILURE, f"PySpark {version}; {advice}")
     if installed >= end:
         return SetupCheck("Spark", WARNING, f"PySpark {version} is newer than the tested versions")
-    return SetupCheck("Spark", OK, f"PySpark {version}")
+    missing = [
+        f"; {feature} requires {'.'.join(map(str, since))}"
+        for since, feature in _SINCE_SPARK
+        if installed < since
+    ]
+    return SetupCheck("Spark", OK, f"PySpark {version}{''.join(missing)}")
 
 
 def _version_of_spark() -> str | None:
@@ -106,7 +119,8 @@ def _version_of_spark() -> str | None:
 
 def check_java() -> SetupCheck:
     """Check the Java installation that Spark would use."""
-    problem = java.find_problem()
+    is_spark_3 = (_version_of_spark() or "").startswith("3.")
+    problem = java.find_problem(_OLDEST_JAVA_OF_SPARK_3 if is_spark_3 else java.OLDEST)
     if problem is not None:
         return SetupCheck("Java", FAILURE, f"{problem}. {java.HOW_TO_GET_IT}")
     return SetupCheck("Java", OK, str(java.find_java()[0]))

@@ -39,6 +39,7 @@ from lance_stream.spark.session.python_check import check_workers_python
 from lance_stream.spark.session.session_settings import is_case_sensitive, options_in_session
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.session.user_errors import without_our_frames
+from lance_stream.spark.versions import HAS_ARROW_FRAMES
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.options.names import as_options
 
@@ -96,7 +97,7 @@ def read_changes(
     )
     carried = carrier_schema(schema_of_changes(table, reader_options))
     units = plan_batch(table, reader_options, carried)
-    if driver_is_alone(spark):
+    if driver_is_alone(spark) and HAS_ARROW_FRAMES:
         rows = rows_of([as_one_task(units, reader_options, carried)], MAX_LOCAL_BYTES)
         if rows is not None:
             if not rows:  # Spark cannot convert a table without rows

@@ -45,8 +45,9 @@ from lance_stream.spark.feed.planning import (
 from lance_stream.spark.feed.sent_rows import SendsRows
 from lance_stream.spark.jobs.task_input import TaskReader
 from lance_stream.spark.session.user_errors import without_traceback
+from lance_stream.spark.versions import HAS_READ_LIMITS
 
-try:
+if HAS_READ_LIMITS:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -55,10 +56,6 @@ try:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # PySpark 4.1 passes neither a start nor a limit
-    HAS_READ_LIMITS = False
-else:
-    HAS_READ_LIMITS = True
 
 
 FindTable: TypeAlias = Callable[[], ReaderOptions | None]
@@ -325,12 +322,12 @@ if HAS_READ_LIMITS:
 
 
 class FeedStreamWithoutStart(_FeedStream):
-    """The change feed for PySpark 4.1, which does not pass the start of a batch.
+    """The change feed before PySpark 4.2, which does not pass the start of a batch.
 
     The reader takes the position from other calls: in a resumed run, Spark first plans the last
     batch again, so only a new query has no position, and it starts at its initial offset.
 
-    PySpark 4.1 does not pass the trigger either, and runs AvailableNow as one batch. So the first
+    It does not pass the trigger either, and runs AvailableNow as one batch. So the first
     batch of a run reads all versions, whatever the limits; later batches respect them.
     """
 
@@ -346,7 +343,7 @@ class FeedStreamWithoutStart(_FeedStream):
         self._is_first = True
 
     @without_traceback
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # 4.1 passes nothing
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # it passes nothing
         """Return the end of the next batch."""
         start = self._stored or self.initialOffset()
         position = parse_offset(start)

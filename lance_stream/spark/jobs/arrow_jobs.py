@@ -1,8 +1,8 @@
 """Runs a function over a DataFrame's Arrow batches in Spark.
 
 Spark's public API is `DataFrame.mapInArrow`. It requires pandas on the driver, only to check the
-version of something it then does not use; two calls that are not public build the same plan without
-it. If they are missing (Spark Connect, a future Spark), the public API is used.
+version of something it then does not use; calls that are not public build the same plan without it.
+If they fail (Spark Connect, a future Spark, one of a vendor), the public API is used.
 
 Spark's `DataFrame.toArrow` brings any number of rows to the driver, up to a limit of the whole
 session. `collect_arrow` has its own limits: it counts batches as they arrive, and cancels the job
@@ -20,12 +20,20 @@ from typing import BinaryIO, Final, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.udf import UserDefinedFunction
 
 from lance_stream.errors import LanceStreamError
 from lance_stream.schema.column_paths import quote_path
 from lance_stream.spark.session.worker_archives import forgetting_archives
+from lance_stream.spark.versions import (
+    PythonEvalType,
+    local_connect_and_auth,
+    plan_map_in_arrow,
+    to_arrow,
+)
 
 RECORDS_PER_BATCH: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -57,19 +65,13 @@ def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType) -> 
         schema: Columns of the result.
     """
     try:
-        from pyspark.sql.pandas import functions
-        from pyspark.util import PythonEvalType
-
-        java = df._jdf
-        udf = functions.vectorized_udf(  # type: ignore[attr-defined]  # the stubs leave it out
+        udf = UserDefinedFunction(
             forgetting_archives(function),
             returnType=schema,
-            functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
-            kind="pandas",
+            evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
         )
-        expression = udf(*[df[quoted(name)] for name in df.columns])
-        return DataFrame(java.mapInArrow(expression._jc, False, None), df.sparkSession)
-    except (ImportError, AttributeError):
+        return plan_map_in_arrow(df, udf(*[df[quoted(name)] for name in df.columns]))
+    except (AttributeError, Py4JError):
         return df.mapInArrow(function, schema)
 
 
@@ -141,7 +143,6 @@ def collect_arrow(df: DataFrame, limit: Size) -> pa.Table | None:
     tag = f"lance-stream-{uuid4()}"
     try:
         from pyspark.errors.exceptions.captured import unwrap_spark_exception
-        from pyspark.util import local_connect_and_auth
 
         java, context = df._jdf, df.sparkSession.sparkContext
         context.addJobTag(tag)
@@ -154,7 +155,7 @@ def collect_arrow(df: DataFrame, limit: Size) -> pa.Table | None:
         size = measure(df)
         if size.num_rows > limit.num_rows or size.num_bytes > limit.num_bytes:
             return None
-        return df.toArrow()
+        return to_arrow(df)
     file, connection = local_connect_and_auth(port, secret)
     try:
         connection.settimeout(None)

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.jobs.task_input import EagerInput, TaskInput, TaskReader
 from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.session.worker_archives import forget_archives
+from lance_stream.spark.versions import DataSourceReader, InputPartition
 
 AnyInput: TypeAlias = TaskInput[Any] | EagerInput
 

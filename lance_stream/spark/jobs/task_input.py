@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lance_stream.spark.session.worker_archives import then_forget_archives
+from lance_stream.spark.versions import DataSourceReader, InputPartition
 
 U = TypeVar("U")
 V_contra = TypeVar("V_contra", contravariant=True)

@@ -7,9 +7,8 @@ it, and that class needs them.
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from pyspark.sql.datasource import DataSource
-
 from lance_stream.spark.session.session_options import SessionOptions
+from lance_stream.spark.versions import DataSource
 
 
 class PinnedVersion(NamedTuple):

@@ -9,7 +9,7 @@ Spark has fewer types than Arrow. Each Arrow type is *carried* by one that Spark
     large_string, string_view                          string             string
     large_binary, binary_view, fixed_size_binary       binary             binary
     date64                                             date32             date
-    time32, time64                                     time64[ns]         time(6)
+    time32, time64                                     time64[ns]         time(6), from Spark 4.1 on
     timestamp, timestamp with a zone                   timestamp[us]      timestamp_ntz, timestamp
     duration                                           duration[us]       interval day to second
     decimal of up to 38 digits                         decimal128         decimal
@@ -35,6 +35,7 @@ from pyspark.sql import types as spark
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema.system_columns import SYSTEM_COLUMNS
 from lance_stream.schema.types.json_columns import text_schema, with_text
+from lance_stream.spark.versions import TIME_TYPE
 
 _MAX_SPARK_PRECISION = 38
 
@@ -65,7 +66,7 @@ _PLAIN: tuple[tuple[pa.DataType, spark.DataType], ...] = (
     (pa.string(), spark.StringType()),
     (pa.binary(), spark.BinaryType()),
     (pa.date32(), spark.DateType()),
-    (pa.time64("ns"), spark.TimeType()),
+    *(((pa.time64("ns"), TIME_TYPE()),) if TIME_TYPE else ()),
     (pa.duration("us"), spark.DayTimeIntervalType()),
     (pa.timestamp("us"), spark.TimestampNTZType()),
     (pa.timestamp("us", tz="UTC"), spark.TimestampType()),
@@ -79,6 +80,8 @@ def carrier(arrow: pa.DataType) -> pa.DataType:
     Raises:
         UnsupportedFeatureError: Spark has no type for it.
     """
+    if pa.types.is_time(arrow) and TIME_TYPE is None:
+        raise UnsupportedFeatureError(f"Spark has no type for {arrow} before version 4.1")
     for fits, carrying in _FIXED:
         if fits(arrow):
             return carrying
@@ -156,6 +159,15 @@ def stored_schema(schema: spark.StructType) -> pa.Schema:
     return pa.schema([_stored_field(field, field.name) for field in schema.fields])
 
 
+def to_nullable(schema: spark.StructType) -> spark.StructType:
+    """Return a schema whose columns, and their parts at any depth, are nullable.
+
+    `StructType.toNullable` does the same from PySpark 4.0 on.
+    """
+    nullable: spark.StructType = _with_nullable_parts(schema)
+    return nullable
+
+
 def types_in(kind: spark.DataType) -> Iterator[spark.DataType]:
     """Yield a type, and the types of its parts at any depth."""
     yield kind
@@ -170,6 +182,23 @@ def types_in(kind: spark.DataType) -> Iterator[spark.DataType]:
         parts = [kind.sqlType()]
     for part in parts:
         yield from types_in(part)
+
+
+def _with_nullable_parts(kind: Any) -> Any:
+    if isinstance(kind, spark.StructType):
+        return spark.StructType(
+            [
+                spark.StructField(
+                    field.name, _with_nullable_parts(field.dataType), metadata=field.metadata
+                )
+                for field in kind.fields
+            ]
+        )
+    if isinstance(kind, spark.ArrayType):
+        return spark.ArrayType(_with_nullable_parts(kind.elementType))
+    if isinstance(kind, spark.MapType):
+        return spark.MapType(*map(_with_nullable_parts, (kind.keyType, kind.valueType)))
+    return kind
 
 
 def _carrier_field(field: pa.Field) -> pa.Field:
@@ -296,7 +325,7 @@ def _stored_type(kind: spark.DataType, path: str) -> pa.DataType:
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, spark.DayTimeIntervalType):
         return pa.duration("us")
-    if isinstance(kind, spark.TimeType):
+    if TIME_TYPE and isinstance(kind, TIME_TYPE):
         return pa.time64("ns")
     if isinstance(kind, spark.UserDefinedType):
         return _stored_type(kind.sqlType(), path)

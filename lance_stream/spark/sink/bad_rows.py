@@ -19,7 +19,7 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
-from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.writer.bad_row_rules import quarantine_batch, recorded_rules
 from lance_stream.write.row_checks import BadRows, RowRules
 
@@ -93,7 +93,7 @@ class RowSorter:
             hidden=() if self.deletes is None else (self.deletes,),
         )
         named = {check.column_of(column) for check in arguments.expect for column in check.columns}
-        needed = [field for field in self.df.schema.toNullable() if field.name in {*named, *stored}]
+        needed = [field for field in to_nullable(self.df.schema) if field.name in {*named, *stored}]
         rules.check_batch(stored_schema(StructType(needed)))
         return rules
 

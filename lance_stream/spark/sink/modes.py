@@ -31,7 +31,7 @@ from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.jobs.arrow_jobs import Size, quoted
 from lance_stream.spark.jobs.spark_workers import workers_of
 from lance_stream.spark.session.session_settings import is_case_sensitive
-from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.sink.bad_rows import RowSorter, row_sorter
 from lance_stream.spark.sink.batch_writing import (
     Checks,
@@ -112,7 +112,7 @@ class Batch:
             check_compared(self.df.schema, arguments.on, arguments.sequence_by)
             check_readable(self.df.schema, arguments.not_stored(self.df.columns))
         # Spark calls a column non-null if this plan produces no nulls; the next one may.
-        incoming = stored_schema(self.stored().schema.toNullable())
+        incoming = stored_schema(to_nullable(self.stored().schema))
         if not incoming.names:
             raise InvalidInputError(
                 f"the batch has no column to store; it has: {', '.join(self.df.columns) or 'none'}"
@@ -215,7 +215,7 @@ class Batch:
         arguments = self.arguments
         schema = arguments.schema
         if schema is None:
-            schema = new_table_schema(self.stored().schema.toNullable(), arguments.vectors)
+            schema = new_table_schema(to_nullable(self.stored().schema), arguments.vectors)
             check_column_types(schema)
         # As it is stored: extension types by their storage.
         check_castable(incoming, to_arrow(from_arrow(schema)))

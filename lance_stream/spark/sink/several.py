@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pyspark.sql import DataFrame
 from pyspark.storagelevel import StorageLevel
-from pyspark.util import inheritable_thread_target
 
 from lance_stream.commit.commit_groups import Member, check_can_commit_together, run_together
 from lance_stream.commit.opening import open_log
@@ -28,6 +27,7 @@ from lance_stream.spark.session.session_settings import is_cluster
 from lance_stream.spark.session.user_errors import message_first
 from lance_stream.spark.sink.lance_sink import LanceSink
 from lance_stream.spark.sink.reports import SinkCommit
+from lance_stream.spark.versions import inheriting_properties
 from lance_stream.storage.locations import normalized_location
 
 Rows: TypeAlias = Callable[[DataFrame], DataFrame]
@@ -172,7 +172,7 @@ class LanceSinks:
                     name: partial(self._write, name, table_rows, batch_id)
                     for name, table_rows in rows.items()
                 },
-                inheritable_thread_target(df.sparkSession),
+                inheriting_properties(df.sparkSession),
             )
 
     def _write(self, name: str, df: DataFrame, batch_id: int, member: Member | None) -> None:

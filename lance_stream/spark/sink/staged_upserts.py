@@ -33,7 +33,7 @@ from lance_stream.spark.jobs.arrow_jobs import (
     settings,
 )
 from lance_stream.spark.jobs.range_tasks import RangeTasks, seed_of_index
-from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.sink.bad_rows import RowSorter
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import UpsertResult
@@ -106,7 +106,7 @@ def upsert_by_staging(
             sorter.refuse_or_quarantine(bad, digest.num_rows)
             identity = sorter.with_rows(digest)
         # Only this column: a helper column may have a type that cannot be stored.
-        ordering = [field for field in df.schema.toNullable() if field.name == rules.sequence_by]
+        ordering = [field for field in to_nullable(df.schema) if field.name == rules.sequence_by]
         sequence = stored_schema(StructType(ordering)).field(0).type if ordering else None
         workers = RANGE_THREADS if is_alone else RangeTasks(df.sparkSession)
         done = upsert_staged(

@@ -11,17 +11,19 @@ writeStream                                  writer.lance_writer.StreamWriter
 class with every task, but tasks use neither, so only the processes that plan import them.
 """
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from typing import TYPE_CHECKING
+
 from pyspark.sql.types import StructType
 
 from lance_stream.spark.session.source_state import SourceState
 
-DEFAULT_NAME = "lance"
+if TYPE_CHECKING:  # PySpark 3.5 has none of them
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
 
 
 class LanceSource(SourceState):
@@ -35,7 +37,7 @@ class LanceSource(SourceState):
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
-        return DEFAULT_NAME
+        return "lance"
 
     def schema(self) -> StructType:
         """Return the schema of the rows to read, and pin the version that it belongs to."""
@@ -43,13 +45,13 @@ class LanceSource(SourceState):
 
         return reader_factory.schema_of(self)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> "DataSourceReader":
         """Return the reader of a batch."""
         from lance_stream.spark.source import reader_factory
 
         return reader_factory.batch_reader(self, schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> "DataSourceStreamReader":
         """Return the reader of a stream.
 
         PySpark replaces an error that is raised here with an UnboundLocalError, so the reader
@@ -59,13 +61,13 @@ class LanceSource(SourceState):
 
         return reader_factory.stream_reader(self, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> "DataSourceWriter":
         """Return the writer of a batch, with the plan of its tasks."""
         from lance_stream.spark.writer import writer_factory
 
         return writer_factory.batch_writer(self, schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamWriter":
         """Return the writer of a micro-batch; Spark requests one to write and one to commit."""
         from lance_stream.spark.writer import writer_factory
 

@@ -20,8 +20,7 @@ from pyspark.sql.types import (
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.spark.session.spark_types import types_in
-
-_OF_BYTES = "UTF8_BINARY"
+from lance_stream.spark.versions import BY_BYTES, collation_of
 
 
 def check_compared(schema: StructType, on: Iterable[str], sequence_by: str | None) -> None:
@@ -42,14 +41,14 @@ def check_compared(schema: StructType, on: Iterable[str], sequence_by: str | Non
                 f"the key column {name!r} has the collation {collation}, by which Spark treats "
                 "strings with different bytes as equal; keys are equal only if their bytes are. "
                 f'Normalize the spelling: .withColumn({name!r}, expr("lower(`{name}`) '
-                f'COLLATE {_OF_BYTES}")); without lower() each spelling is a separate key'
+                f'COLLATE {BY_BYTES}")); without lower() each spelling is a separate key'
             )
     collation = None if sequence_by is None else collation_in(schema[sequence_by].dataType)
     if collation is not None:
         raise InvalidInputError(
             f"the column {sequence_by!r} (sequence_by) has the collation {collation}, which orders "
             "strings differently from their bytes, but the sink orders by bytes. To accept that, "
-            f'use .withColumn({sequence_by!r}, expr("`{sequence_by}` COLLATE {_OF_BYTES}"))'
+            f'use .withColumn({sequence_by!r}, expr("`{sequence_by}` COLLATE {BY_BYTES}"))'
         )
 
 
@@ -80,6 +79,6 @@ def is_condition(kind: DataType) -> bool:
 def collation_in(kind: DataType) -> str | None:
     """Return the collation of a type or of a part of it; None if strings compare by their bytes."""
     for part in types_in(kind):
-        if isinstance(part, StringType) and part.collation != _OF_BYTES:
-            return str(part.collation)
+        if isinstance(part, StringType) and collation_of(part) != BY_BYTES:
+            return collation_of(part)
     return None

@@ -25,7 +25,7 @@ from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import column_finder
-from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.writer.bad_row_rules import quarantine_batch, recorded_rules
 from lance_stream.spark.writer.upsert_writer import UpsertJob
 from lance_stream.table.config import ledger_entries
@@ -174,7 +174,7 @@ def plan_checks(
     )
     columns = {
         name: column
-        for name, column in zip(names, incoming.toNullable(), strict=True)
+        for name, column in zip(names, to_nullable(incoming), strict=True)
         if name in named or name not in excluded
     }
     arrow = stored_schema(StructType(list(columns.values())))

@@ -22,7 +22,7 @@ from lance_stream.expressions import nodes
 from lance_stream.expressions.nodes import Node, is_path, path_of
 from lance_stream.expressions.predicates import parse_expression, parse_predicate
 from lance_stream.spark.session.column_names import resolve_filter
-from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.writer.batch_types import collation_in
 
 _COMPARISONS = (nodes.Comparison, nodes.NullSafeEqual, nodes.In, nodes.Between)
@@ -62,7 +62,7 @@ def resolve_delete_condition(text: str, incoming: StructType, *, case_sensitive:
             raise NotFoundError(
                 f"the rows have no column {unknown[0]!r}; they have: {', '.join(incoming.names)}"
             )
-        schema = stored_schema(named.toNullable())
+        schema = stored_schema(to_nullable(named))
         resolved = resolve_filter(text, schema, case_sensitive=case_sensitive) or text
         parse_predicate(resolved, schema, exact=True)
     except (InvalidInputError, NotFoundError) as error:

@@ -32,7 +32,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
@@ -56,7 +55,9 @@ from lance_stream.spark.session.column_names import (
     names_in_table,
     resolve_columns,
 )
+from lance_stream.spark.session.spark_types import to_nullable
 from lance_stream.spark.session.user_errors import without_traceback
+from lance_stream.spark.versions import STREAM_WRITER
 from lance_stream.spark.writer.checked_rows import CheckedRows, Job, RowChecks, target_of
 from lance_stream.spark.writer.new_tables import new_table_schema
 from lance_stream.spark.writer.upsert_writer import UpsertJob, commit_upsert, plan_upsert, stage
@@ -133,7 +134,7 @@ def plan(
     )
     job = plan_job(
         arguments.uri,
-        new_table_schema(incoming.toNullable(), arguments.vectors),
+        new_table_schema(to_nullable(incoming), arguments.vectors),
         overwrite=overwrite,
         add_columns="add_columns" in arguments.schema_evolution,
         widen_types="widen_types" in arguments.schema_evolution,
@@ -233,7 +234,7 @@ class BatchWriter(DataSourceArrowWriter):
         _abort(messages, self.job)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(STREAM_WRITER):  # type: ignore[misc]  # a class of PySpark's, by version
     """Writes a micro-batch and commits it as one version, exactly once.
 
     Args:

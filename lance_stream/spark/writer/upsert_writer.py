@@ -29,7 +29,7 @@ from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import column_finder, names_in_table
-from lance_stream.spark.session.spark_types import stored_schema
+from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.writer.batch_types import check_compared, check_readable
 from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
 from lance_stream.spark.writer.new_tables import new_table_schema
@@ -140,8 +140,8 @@ def plan_upsert(
         rules,
         tuple(names),
         # Spark calls a column non-null if this plan produces no nulls; the next one may.
-        new_table_schema(StructType(stored).toNullable(), arguments.vectors),
-        stored_schema(ordering.toNullable()).field(0).type if ordering.fields else None,
+        new_table_schema(to_nullable(StructType(stored)), arguments.vectors),
+        stored_schema(to_nullable(ordering)).field(0).type if ordering.fields else None,
         case_sensitive,
     )
     table = _prepare(job)

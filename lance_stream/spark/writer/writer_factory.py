@@ -10,6 +10,7 @@ from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.session.source_state import SourceState
 from lance_stream.spark.session.user_errors import without_traceback
+from lance_stream.spark.versions import check_stream_writers
 from lance_stream.spark.writer.checked_rows import Job, RowChecks, plan_checks
 from lance_stream.spark.writer.lance_writer import BatchWriter, StreamWriter, check_mode, plan
 
@@ -32,6 +33,7 @@ def stream_writer(
     source: SourceState, schema: StructType, overwrite: bool
 ) -> DataSourceStreamWriter:
     """Return the writer of a micro-batch."""
+    check_stream_writers()
     arguments = _arguments(source, streaming=True)
     check_mode(arguments, streaming=True, overwrite=overwrite)
     overwrite = overwrite if arguments.mode is None else arguments.mode == "overwrite"

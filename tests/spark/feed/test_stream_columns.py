@@ -13,7 +13,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset, InvalidInputError
-from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
+from lance_stream.spark.versions import HAS_READ_LIMITS
 from tests.spark.feed.query_runs import KilledError, Query
 
 pytestmark = pytest.mark.skipif(not HAS_READ_LIMITS, reason="PySpark 4.1 has no read limits")

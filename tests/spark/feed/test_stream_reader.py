@@ -14,7 +14,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError
 from lance_stream.maintenance.consumers import list_consumers, read_progress, record_progress
-from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
+from lance_stream.spark.versions import HAS_READ_LIMITS
 from tests.spark.feed.query_runs import KilledError, Query
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

@@ -15,8 +15,8 @@ from pyspark.sql.types import LongType, StringType, StructType
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError
 from lance_stream.spark import register
-from lance_stream.spark.feed.stream_reader import HAS_READ_LIMITS
 from lance_stream.spark.source.lance_source import LanceSource
+from lance_stream.spark.versions import HAS_READ_LIMITS
 from tests.spark.feed.query_runs import Query
 
 GIVEN = StructType().add("id", LongType()).add("_change_type", StringType())

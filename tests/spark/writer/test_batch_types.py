@@ -172,6 +172,7 @@ def test_rows_without_a_column_are_refused(spark: Any, uri: str, mode: str) -> N
     assert rows_of(uri) == [(0,)]
 
 
+@pytest.mark.since_spark("4.0")
 def test_the_format_refuses_rows_without_a_column(tmp_path: Path) -> None:
     """The format as a writer has its own entry point and must refuse such rows before it creates a
     directory.

@@ -1,0 +1,61 @@
+"""PySpark's versions: what one lacks is refused by name, with the alternative."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as spark
+
+from lance_stream.errors import UnsupportedFeatureError
+from lance_stream.spark import register, registration, versions
+from lance_stream.spark.session import spark_types
+from lance_stream.spark.session.spark_types import carrier_schema, to_nullable
+
+
+class Session:
+    """What `register` takes for a session before it looks at the version."""
+
+    def range(self) -> None:
+        """Like a session."""
+
+
+def test_register_needs_python_data_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On PySpark 3.5 a user learns what to use instead, and not of a missing module."""
+    monkeypatch.setattr(versions, "_sources", None)
+    monkeypatch.setattr(registration, "check_data_sources", versions.check_data_sources)
+    session: Any = Session()
+    with pytest.raises(UnsupportedFeatureError, match=r"4\.0.*lance_sink.*Dataset\.follow"):
+        register(session)
+
+
+@pytest.mark.since_spark("4.0")
+def test_stream_writer_of_rows_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """PySpark 4.0 would pass rows of Python to a writer of Arrow batches."""
+    from lance_stream.spark import LanceSource
+
+    monkeypatch.setattr(versions, "_ARROW_WRITER", None)
+    source = LanceSource({"path": str(tmp_path / "t")})
+    with pytest.raises(UnsupportedFeatureError, match=r"4\.1.*foreachBatch\(lance_sink"):
+        source.streamWriter(spark.StructType().add("id", spark.LongType()), overwrite=False)
+
+
+def test_times_need_a_type_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the message would say that no Spark can read the column."""
+    monkeypatch.setattr(spark_types, "TIME_TYPE", None)
+    with pytest.raises(UnsupportedFeatureError, match=r"time64\[us\] before version 4\.1") as error:
+        carrier_schema(pa.schema([("at", pa.time64("us"))]))
+    assert "columns" in error.value.__notes__[0]
+
+
+@pytest.mark.since_spark("4.0")
+def test_nullable_schemas_agree_with_pyspark() -> None:
+    """PySpark 3.5 has no such function, so ours replaces it everywhere."""
+    items = spark.ArrayType(
+        spark.StructType().add("x", spark.IntegerType(), nullable=False), containsNull=False
+    )
+    values = spark.MapType(spark.StringType(), items, valueContainsNull=False)
+    schema = (
+        spark.StructType().add("m", values, False, {"unit": "m"}).add("id", spark.LongType(), False)
+    )
+    assert to_nullable(schema) == schema.toNullable()
