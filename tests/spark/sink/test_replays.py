@@ -279,8 +279,7 @@ def test_restored_checkpoints_repeat_no_keyed_rows(
     file_stream: Any, uri: str, restored: str
 ) -> None:
     """Following the remedy in the error for rows with a key leaves each row once."""
-    (call,) = follow(Exception(restored))
-    assert "update_config" in call
+    follow(restored, deletes=False)
     advised = re.search(r"lance_sink\(.*?skip_unchanged=True\)", restored)
     assert advised is not None
     text = advised[0].replace("[the key's columns]", "['id']")
@@ -302,7 +301,7 @@ def test_restored_checkpoints_reread_unkeyed_rows(
     advised = re.search(r"(open_dataset\('[^']+'\)\.delete\()a condition; ('true')", restored)
     assert advised is not None
     eval(f"{advised[1]}{advised[2]})", {"open_dataset": lance_stream.open_dataset})
-    follow(Exception(restored))
+    follow(restored, deletes=False)
     shutil.rmtree(file_stream.checkpoints / "main")
     run(file_stream, lance_sink(uri))
     assert ids_of(uri) == ALL_ROWS
