@@ -225,8 +225,7 @@ def _changed_rows(
     missing = [name for name in table.arrow_schema.names if name not in incoming_names]
     copied_columns = [*missing, *incoming.partial]
     if not copied_columns:
-        rows = incoming.rows.take(pa.array(decision.changed_rows[order]))
-        return decision.changed[order], (rows,)
+        return decision.changed[order], _taken(incoming.rows, decision.changed_rows[order])
     reading = read_rows(table, decision.changed, copied_columns, workers.read)
     first = list(_up_to(_MOST_SORTED_BYTES, reading))
     joined = pa.Table.from_batches(first).combine_chunks().to_batches()
@@ -297,4 +296,15 @@ def _completed(
 
 def _new_rows(incoming: IncomingRows | ChangedRows, decision: Decision) -> Iterator[pa.RecordBatch]:
     if len(decision.inserted_rows):
-        yield incoming.rows.take(pa.array(decision.inserted_rows))
+        yield from _taken(incoming.rows, decision.inserted_rows)
+
+
+_TAKEN_BYTES: Final = 16 << 20
+"""Rows are copied to be written in portions of about this size."""
+
+
+def _taken(rows: pa.RecordBatch, positions: Positions) -> Iterator[pa.RecordBatch]:
+    """Yield the rows at some positions, in order; a portion is copied when it is requested."""
+    num_portions = rows.nbytes * len(positions) // max(1, rows.num_rows) // _TAKEN_BYTES
+    for portion in np.array_split(positions, max(1, num_portions)):
+        yield rows.take(pa.array(portion))

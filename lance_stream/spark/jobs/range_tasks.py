@@ -36,6 +36,8 @@ class RangeTasks:
         spark: The session.
     """
 
+    ranges_at_once: int = 1
+
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self.reading = SparkTasks(spark)

@@ -76,6 +76,7 @@ class PartedUpsert:
             InvalidInputError: The rows do not fit the rules or the table; no file is left behind.
         """
         batch = one_batch(rows)
+        del rows  # the caller keeps none, so that there is one copy
         matcher = KeyMatcher()
         if self.rules.history is not None:
             return self._do_events(batch, matcher)

@@ -11,8 +11,8 @@ The word of a key is the one that the key index is sorted by (`memtable.first_wo
 range of keys is looked up in a range of every run. This affects only speed. Correctness needs only
 that equal keys have equal words, so that they share a range.
 
-`upsert_staged` is passed what processes the ranges: threads of this process, or tasks. A worker
-holds all rows of a range: about `MAX_ROWS` and `MAX_BYTES`, or more if one key has more. The
+`upsert_staged` is passed what processes the ranges: threads of this process, or tasks. A range has
+about `MAX_ROWS` at most, and all ranges of a process `MAX_BYTES`, or more if one key has more. The
 committing process holds about 32 bytes per row for the decisions, and the rows that tasks kept in
 memory: at most 32 MiB from the first tasks, and 16 KiB from each later task.
 """
@@ -60,13 +60,10 @@ MAX_ROWS: Final = 500_000
 """The approximate maximum number of rows in a range."""
 
 MAX_BYTES: Final = 128 << 20
-"""The approximate maximum size of a range in bytes."""
+"""The approximate maximum size of the ranges that a process holds, in bytes."""
 
 SORTED_BATCH_BYTES: Final = 32 << 20
 """The approximate size of the portions in which rows are sorted, in bytes."""
-
-_RANGES_AT_ONCE: Final = 2
-"""The number of ranges that are processed at the same time."""
 
 _MANY_TASKS: Final = 32
 """A task does not know the number of tasks: the first ones may keep more rows in memory."""
@@ -196,6 +193,11 @@ class RangeWorkers(Protocol):
         """Return the maximum number of rows in a range, given the total number of rows."""
         ...
 
+    @property
+    def ranges_at_once(self) -> int:
+        """The number of ranges that one process holds, which share `MAX_BYTES`."""
+        ...
+
     def run(
         self, function: Callable[[WordRange], Outcome], ranges: Sequence[WordRange]
     ) -> Iterator[Outcome]:
@@ -210,6 +212,7 @@ class RangeThreads:
     """Processes ranges in threads of this process."""
 
     reading: Workers = THREADS
+    ranges_at_once: int = 2
 
     def prepare(self, planned: PartedUpsert) -> PartedUpsert:
         """Return the upsert unchanged: the first range reads the keys that are not indexed yet."""
@@ -240,7 +243,7 @@ class RangeThreads:
         # The first range reads the keys that are not indexed yet, so that the others need not.
         first = [do(span) for span in ranges[:1]]
         with ThreadPoolExecutor(
-            _RANGES_AT_ONCE, thread_name_prefix="lance-stream-parts"
+            self.ranges_at_once, thread_name_prefix="lance-stream-parts"
         ) as threads:
             futures = [threads.submit(do, span) for span in ranges[1:]]
         errors = [error for future in futures if (error := future.exception()) is not None]
@@ -308,13 +311,14 @@ def upsert_staged(
     def run(planned: PartedUpsert) -> list[Outcome]:
         planned = workers.prepare(planned)
         max_rows = workers.max_rows(num_rows)
-        ranges = cut_ranges(sorted_rows, max_rows, MAX_BYTES) if can_be_cut else [ALL_WORDS]
+        max_bytes = MAX_BYTES // workers.ranges_at_once
+        ranges = cut_ranges(sorted_rows, max_rows, max_bytes) if can_be_cut else [ALL_WORDS]
         done: list[Outcome] = []
         try:
             done.extend(workers.run(partial(_do_range, planned, sorted_rows), ranges))
             parts = [outcome for outcome in done if isinstance(outcome, UpsertPart)]
             if len(parts) == len(done):
-                done.extend(workers.run(*_staged_parts(planned, parts, max_rows)))
+                done.extend(workers.run(*_staged_parts(planned, parts, max_rows, max_bytes)))
         except BaseException:
             discard_parts(
                 table.store, [outcome for outcome in done if isinstance(outcome, UpsertPart)]
@@ -341,12 +345,12 @@ def upsert_staged(
 
 
 def _staged_parts(
-    planned: PartedUpsert, parts: Sequence[UpsertPart], max_rows: int
+    planned: PartedUpsert, parts: Sequence[UpsertPart], max_rows: int, max_bytes: int
 ) -> tuple[Callable[[WordRange], Outcome], list[WordRange]]:
     """Return the function that writes the staged changes of parts, and the ranges of fragments."""
     changes = [part.changes for part in parts]
     lacking = next((part.partial for part in parts), {})
-    ranges = cut_ranges(changes, max_rows, MAX_BYTES, multiple=1 << 32)
+    ranges = cut_ranges(changes, max_rows, max_bytes, multiple=1 << 32)
     return partial(_do_changes, planned, changes, lacking), ranges
 
 
@@ -373,14 +377,16 @@ def _do_range(
     planned: PartedUpsert, sorted_rows: Sequence[SortedRows], word_range: WordRange
 ) -> Outcome:
     """Look up, decide and write the rows of a range of keys."""
-    store = planned.table.store
     try:
-        rows = [
-            batch for rows_of_task in sorted_rows for batch in rows_of_task.read(store, word_range)
-        ]
-        return planned.do_rows(pa.Table.from_batches(rows))
+        return planned.do_rows(_read_range(planned.table.store, sorted_rows, word_range))
     except LanceStreamError as error:
         return error
+
+
+def _read_range(store: Store, sorted_rows: Sequence[SortedRows], word_range: WordRange) -> pa.Table:
+    return pa.Table.from_batches(
+        batch for rows_of_task in sorted_rows for batch in rows_of_task.read(store, word_range)
+    )
 
 
 def _do_changes(

@@ -39,6 +39,7 @@ class RangeProcesses:
     """
 
     reading: Workers = THREADS
+    ranges_at_once: int = 1
 
     def __init__(self, repeats: int = 1) -> None:
         self.repeats = repeats

@@ -5,13 +5,16 @@ from typing import Any
 from unittest.mock import patch
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.keys.matching import KeyMatcher
+from lance_stream.upsert import row_writer
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large import staged_rows
-from lance_stream.upsert.large.staged_rows import stage_rows, upsert_staged
+from lance_stream.upsert.large.staged_rows import RangeThreads, stage_rows, upsert_staged
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.large.running_parts import upsert_staged_rows
 
@@ -87,3 +90,42 @@ def test_upserts_of_other_columns_keep_blobs(tmp_path: Path, file_version: str, 
     stored = lance_stream.open_dataset(ds.uri).to_table().sort_by("id")
     assert stored["blob"].to_pylist() == [*contents[:3], b"new", None]
     assert stored["v"].to_pylist() == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(("ranges_at_once", "most_copies"), [(1, 1.5), (2, 2)])
+def test_ranges_of_a_process_share_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges_at_once: int, most_copies: float
+) -> None:
+    """The driver of a local master processes two ranges at once, and must not hold several copies
+    of their rows: a large first batch took ten times the limit.
+    """
+    limit = 8 << 20
+    monkeypatch.setattr(staged_rows, "MAX_BYTES", limit)
+    monkeypatch.setattr(RangeThreads, "ranges_at_once", ranges_at_once)
+    rows = pa.table({"id": range(40_000), "text": ["x" * 1000] * 40_000})  # 40 MB
+    table = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema, primary_key=["id"]).table
+    rules = UpsertRules(("id",))
+    staged = stage_rows(rows.to_batches(1000), table.store, table.arrow_schema, rules)
+    look_up, held = KeyMatcher.look_up, []
+    allocated_before = pa.total_allocated_bytes()
+
+    def look_up_and_measure(*arguments: Any) -> Any:
+        held.append(pa.total_allocated_bytes() - allocated_before)
+        return look_up(*arguments)
+
+    monkeypatch.setattr(KeyMatcher, "look_up", look_up_and_measure)
+    written = upsert_staged(table, [staged], rules, rows.schema.names, None).table
+    assert lance_stream.open_dataset(written.uri).count_rows() == 40_000
+    assert len(held) >= 5 * ranges_at_once
+    assert max(held) < most_copies * limit
+
+
+def test_rows_to_write_are_copied_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of all rows of a range would be as large as the range."""
+    monkeypatch.setattr(row_writer, "_TAKEN_BYTES", 800)
+    rows = pa.record_batch({"id": range(1000)})
+    positions = np.random.default_rng(0).permutation(1000)[:900]
+    portions = list(row_writer._taken(rows, positions))
+    assert max(portion.num_rows for portion in portions) <= 113
+    assert pa.Table.from_batches(portions)["id"].to_pylist() == positions.tolist()
+    assert next(row_writer._taken(rows, positions[:0])).num_rows == 0
