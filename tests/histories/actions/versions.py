@@ -8,6 +8,7 @@ from lance_stream.maintenance.consumers import drop_consumer, list_consumers, re
 from lance_stream.table.named_files import nameable, names_of
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from tests.histories.life import Life, Line, plain_rows, unchanged
+from tests.histories.model import State
 from tests.histories.steps import Choices, DoesNotFit, action
 
 TAGS = ["red", "green", "blue"]
@@ -19,18 +20,21 @@ def restore(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     version = choose.one_of("version", sorted(v for v in line.existing if v > line.start))
     state = line.states[version]
+
+    def build(_: State, at: int) -> State:
+        line.restored.add(at)
+        return state
+
     done = line.write(
         choose,
         lambda ds: ds.restore(version),
-        lambda _, __: state,
+        build,
         pylance=lambda _: line.pylance(version).restore(),
         rivals=("append", "delete", "configure"),
     )
-    if done:
-        line.restored.add(line.newest)
-        if choose.recorded["by"][0] == "pylance":
-            line.memory["restored by pylance"] = True
-            forget_batches(line)
+    if done and choose.recorded["by"][0] == "pylance":
+        line.memory["restored by pylance"] = True
+        forget_batches(line)
 
 
 def forget_batches(line: Line) -> None:
