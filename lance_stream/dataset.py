@@ -44,6 +44,7 @@ from lance_stream.snapshot.html import as_html
 from lance_stream.snapshot.resolving import VersionSpec
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import text_of
+from lance_stream.storage.namespaces.locating import TableId, locate
 from lance_stream.storage.trust import with_trusted
 from lance_stream.table.config.ledger_entries import LedgerEntry, read_entries
 from lance_stream.upsert import upsert
@@ -1067,7 +1068,7 @@ class Dataset:
 
 
 def create_dataset(
-    uri: str | os.PathLike[str],
+    uri: str | os.PathLike[str] | None,
     schema: pa.Schema | ArrowInput,
     file_version: str | None = None,
     *,
@@ -1076,6 +1077,8 @@ def create_dataset(
     config: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     expect: Expectations = None,
+    table_id: TableId | None = None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Create a table and return it.
 
@@ -1092,6 +1095,9 @@ def create_dataset(
         storage_options: Options of the store.
         expect: Conditions that each of the first rows has to meet, as in `Dataset.append`. They are
             not part of the table.
+        table_id: The table's name in a Lance namespace, which declares it, with `uri` None; see
+            `open_dataset`.
+        namespace: The namespace.
 
     Raises:
         InvalidInputError: There is a table already, or the schema, the rows or an argument are
@@ -1100,6 +1106,7 @@ def create_dataset(
             supported.
     """
     data = None if isinstance(schema, pa.Schema) else _first_rows(schema)
+    uri, storage_options = locate(uri, storage_options, table_id, namespace, creates=True)
     planned = create.plan_table(
         uri,
         schema if data is None else data.schema,
@@ -1129,12 +1136,14 @@ def _first_rows(data: ArrowInput) -> pa.RecordBatchReader:
 
 
 def open_dataset(
-    uri: str | os.PathLike[str],
+    uri: str | os.PathLike[str] | None = None,
     version: VersionSpec = None,
     storage_options: Mapping[str, Any] | None = None,
     *,
     branch: str | None = None,
     trusted_locations: Sequence[str] | None = None,
+    table_id: TableId | None = None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Open a table.
 
@@ -1153,6 +1162,10 @@ def open_dataset(
             services, in other accounts, or, as values of its rows, on this machine. By default a
             table that names any is not read (SECURITY.md lists what is opened without asking). Can
             also be given as a storage option.
+        table_id: The table's name in a Lance namespace, ["db", "events"] or "db.events", instead of
+            `uri`.
+        namespace: The namespace: {"impl": "dir", "root": ...}, {"impl": "rest", "uri": ...}, or
+            another implementation and its properties.
 
     Raises:
         NotFoundError: There is no table, or no such version; the message lists those that exist.
@@ -1160,6 +1173,7 @@ def open_dataset(
         UnsupportedFeatureError: The table has an unknown feature, or the location an unknown
             protocol.
     """
+    uri, storage_options = locate(uri, storage_options, table_id, namespace)
     options = with_trusted(storage_options, trusted_locations)
     if branch is not None:
         if isinstance(version, str | tuple):

@@ -46,6 +46,7 @@ DOCUMENTS = [
     "docs/guides/several-tables.md",
     "docs/guides/search.md",
     "docs/guides/derived-columns.md",
+    "docs/guides/namespaces.md",
 ]
 MORE_DOCUMENTS = [
     "docs/get-started/quickstart.md",

@@ -123,9 +123,15 @@ def takes_store(function: Callable[..., Any]) -> Callable[..., Any]:
         uri: str | None,
         storage_option: tuple[str, ...],
         trusted_location: tuple[str, ...],
+        namespace: tuple[str, ...],
         **others: Any,
     ) -> Any:
         options = parse_storage_options(storage_option, trusted_location)
+        if uri is not None and namespace:
+            from lance_stream.storage.namespaces.locating import locate
+
+            location, located_options = locate(None, options, uri, parse_namespace(namespace))
+            return function(TableArgument(str(location), located_options or {}), **others)
         return function(None if uri is None else TableArgument(uri, options), **others)
 
     option_names = [
@@ -146,8 +152,37 @@ def takes_store(function: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
             help="A location below which the table may name files on other services or in other "
             "accounts. Can be repeated.",
-        )(wrapper)
+        )(namespace_option(wrapper))
     )
+
+
+def namespace_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option for a Lance namespace."""
+    return click.option(
+        "--namespace",
+        cls=StoreOption,
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting of a Lance namespace, such as impl=dir and root=FOLDER, or impl=rest and "
+        "uri=URL; URI is then the name of a table in it, such as db.events. Can be repeated.",
+    )(function)
+
+
+def parse_namespace(pairs: tuple[str, ...]) -> Mapping[str, str]:
+    """Return the settings of a namespace.
+
+    Raises:
+        InvalidInputError: One is not KEY=VALUE, or the implementation is missing.
+    """
+    from lance_stream.errors import InvalidInputError
+
+    settings = _parse_pairs(pairs, "a setting of a namespace")
+    if "impl" not in settings:
+        raise InvalidInputError(
+            "a namespace needs its implementation and the properties of it: --namespace impl=dir "
+            "--namespace root=FOLDER, or --namespace impl=rest --namespace uri=URL"
+        )
+    return settings
 
 
 def parse_storage_options(pairs: tuple[str, ...], trusted: tuple[str, ...]) -> Mapping[str, Any]:
@@ -156,15 +191,20 @@ def parse_storage_options(pairs: tuple[str, ...], trusted: tuple[str, ...]) -> M
     Raises:
         InvalidInputError: An option is not KEY=VALUE.
     """
-    from lance_stream.errors import InvalidInputError
     from lance_stream.storage.trust import with_trusted
+
+    options = _parse_pairs(pairs, "a storage option")
+    return with_trusted(options, list(trusted) or None) or {}
+
+
+def _parse_pairs(pairs: tuple[str, ...], what: str) -> dict[str, str]:
+    from lance_stream.errors import InvalidInputError
 
     parts = [pair.partition("=") for pair in pairs]
     for key, equals, _ in parts:
         if not key or not equals:
-            raise InvalidInputError(f"a storage option must be KEY=VALUE, not {key!r}")
-    options = {key: value for key, _, value in parts}
-    return with_trusted(options, list(trusted) or None) or {}
+            raise InvalidInputError(f"{what} must be KEY=VALUE, not {key!r}")
+    return {key: value for key, _, value in parts}
 
 
 def format_options(function: Callable[..., Any]) -> Callable[..., Any]:

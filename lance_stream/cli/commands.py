@@ -42,6 +42,7 @@ _REFERENCES = Section("Tags, branches, consumers, streams", "references")
 _SETUP = Section("This machine", "setup")
 
 COMMANDS: Final[dict[str, Entry]] = {
+    "ls": Entry(_INSPECT, "list the tables of a Lance namespace"),
     "show": Entry(_INSPECT, "show columns, sizes, streams and recommended maintenance"),
     "log": Entry(_INSPECT, "list the versions, the newest first"),
     "watch": Entry(_INSPECT, "show versions, rows per second and lags as they change"),

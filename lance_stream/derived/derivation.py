@@ -61,6 +61,7 @@ from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import text_of
+from lance_stream.storage.namespaces.locating import TableId, locate
 from lance_stream.storage.options.names import as_options
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
@@ -770,7 +771,7 @@ def _without_session(function: Callable[P, R]) -> Callable[P, R]:
 
 @_without_session
 def derive(
-    uri: str | os.PathLike[str],
+    uri: str | os.PathLike[str] | None,
     outputs: Outputs,
     function: Callable[..., Any],
     inputs: Sequence[str] | str,
@@ -786,6 +787,8 @@ def derive(
     on_error: str = "quarantine",
     quarantine: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    table_id: TableId | None = None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> Derivation:
     """Declare columns that a function computes from other columns.
 
@@ -813,10 +816,13 @@ def derive(
             them; "raise" ends the run at the first such row.
         quarantine: The location of the quarantine for failed rows; by default next to the table.
         storage_options: Settings of the store.
+        table_id: The table's name in a Lance namespace, with `uri` None; see `open_dataset`.
+        namespace: The namespace.
 
     Raises:
         InvalidInputError: An argument is invalid.
     """
+    uri, storage_options = locate(uri, storage_options, table_id, namespace)
     declaration = declare(
         outputs,
         function,

@@ -17,6 +17,7 @@ from lance_stream.spark.session.session_settings import (
     is_case_sensitive,
     is_cluster,
     read_hadoop_settings,
+    read_namespace,
 )
 from lance_stream.spark.versions import check_data_sources
 from lance_stream.spark.writer.refused_calls import check_writers_of
@@ -64,6 +65,7 @@ def register(
     session = SessionOptions(
         as_options(storage_options),
         read_hadoop_settings(spark),
+        read_namespace(spark),
         is_case_sensitive(spark),
         is_cluster(spark),
     )

@@ -17,6 +17,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "report": ("plotly",),
     "fast": ("numba",),
     "index": ("lance",),
+    "namespace": ("lance_namespace",),
 }
 """The modules that each extra installs."""
 

@@ -31,11 +31,13 @@ from lance_stream.spark.arguments.table import (
     Option,
     argument,
     check_callers,
+    locate_named,
     options_of,
     parse_options,
     storage_options_argument,
 )
 from lance_stream.spark.arguments.unknown_options import NO_PATH, refuse_unknown
+from lance_stream.storage.namespaces.locating import as_path
 from lance_stream.storage.options.names import as_options
 
 VersionChoice: TypeAlias = int | str | datetime | None
@@ -84,6 +86,12 @@ class ReaderOptions:
     )
     storage_options: Mapping[str, Any] = storage_options_argument(
         lambda _called, value: as_options(value)
+    )
+    table_id: tuple[str, ...] | None = argument(
+        "The name of the table in the Lance namespace of the session's settings, as in db.events; "
+        "instead of the path.",
+        Option("table", lambda _called, name: as_path(name)),
+        default=None,
     )
     columns: tuple[str, ...] | None = argument(
         "The columns to read, in order; by default all.", Option("columns", columns), default=None
@@ -235,15 +243,19 @@ class ReaderOptions:
         return row_id + (versions if self.with_row_versions else ())
 
 
-def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
+def parse_reader_options(
+    options: Mapping[str, str], namespace: Mapping[str, str] | None = None
+) -> ReaderOptions:
     """Parse a user's options of a reader.
 
     Args:
         options: Names and texts from Spark; names in any case.
+        namespace: The namespace of the option `table`.
 
     Raises:
         InvalidInputError: A name is unknown, a value is invalid, two options exclude each other,
             or the path is missing.
+        LanceStreamError: The namespace has no such table, or did not answer.
     """
     lowered = {name.lower(): value for name, value in options.items()}
     if "paths" in lowered:
@@ -257,7 +269,7 @@ def parse_reader_options(options: Mapping[str, str]) -> ReaderOptions:
 
         lowered = without_options_of_views(lowered)
         refuse_unknown(lowered, ReaderOptions, WriterArguments, "is for writing, not for reading")
-    values = parse_options(ReaderOptions, lowered)
+    values = locate_named(parse_options(ReaderOptions, lowered), namespace, creates=False)
     if "uri" not in values:
         raise InvalidInputError(NO_PATH.format("load()"))
     values["uri"] = branch_uri(values["uri"], values.get("branch"))

@@ -22,9 +22,11 @@ from typing import Any, TypeAlias
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.arguments.option_values import (
     json_object,
+    location,
     secret_json_object,
     trusted_locations,
 )
+from lance_stream.storage.namespaces.locating import locate
 
 Parse: TypeAlias = Callable[[str, str], Any]
 """Returns the value of an option, given what errors call it, and its text."""
@@ -197,6 +199,38 @@ def parse_options(table: type, options: Mapping[str, str]) -> dict[str, Any]:
         if set_by and row.check is not None:
             values[row.name] = row.check(as_option(set_by), values[row.name])
     return values
+
+
+def locate_named(
+    values: dict[str, Any], namespace: Mapping[str, str] | None, *, creates: bool
+) -> dict[str, Any]:
+    """Return the values of options, with the location of a table that the option `table` names.
+
+    Args:
+        values: As `parse_options` returns them.
+        namespace: The namespace of the session.
+        creates: Whether the table is declared if it does not exist.
+
+    Raises:
+        InvalidInputError: The path is set as well, or the session has no namespace.
+        LanceStreamError: The namespace has no such table, or did not answer.
+    """
+    if "table_id" not in values:
+        return values
+    if not namespace:
+        raise InvalidInputError(
+            "the option 'table' names a table in a Lance namespace, but the session's settings "
+            "name no namespace: set spark.lance_stream.namespace.impl and the properties of the "
+            "implementation, such as spark.lance_stream.namespace.root, before register(spark)"
+        )
+    uri, options = locate(
+        values.get("uri"),
+        values.get("storage_options"),
+        values["table_id"],
+        namespace,
+        creates=creates,
+    )
+    return {**values, "uri": location(as_option("table"), str(uri)), "storage_options": options}
 
 
 def _joined(value: Any, other: Any, name: str, other_name: str) -> dict[str, Any]:

@@ -64,6 +64,7 @@ from lance_stream.spark.arguments.table import (
     rows_of,
     storage_options_argument,
 )
+from lance_stream.storage.namespaces.locating import as_path
 from lance_stream.write.row_checks import Check
 
 if TYPE_CHECKING:
@@ -109,6 +110,16 @@ class WriterArguments:
         check=as_table,
     )
     storage_options: Mapping[str, Any] = storage_options_argument(storage_options)
+    table_id: tuple[str, ...] | None = argument(
+        "The name of the table in the Lance namespace of the session's settings, as in db.events; "
+        "instead of the path.",
+        Option("table", lambda _called, name: as_path(name)),
+        default=None,
+        check=lambda _called, value: None if value is None else as_path(value),
+    )
+    namespace: Mapping[str, Any] | None = argument(
+        "The Lance namespace that has the table.", default=None, is_secret=True
+    )
     branch: str | None = argument(
         "The branch to write, which has to exist; by default the main one.",
         Option("branch", text),

@@ -14,7 +14,7 @@ from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.references import branch_uri
 from lance_stream.spark.arguments.modes import QUARANTINE
-from lance_stream.spark.arguments.table import nearest, parse_options, rows_of
+from lance_stream.spark.arguments.table import locate_named, nearest, parse_options, rows_of
 from lance_stream.spark.arguments.unknown_options import NO_PATH, refuse_unknown
 from lance_stream.spark.arguments.writer_arguments import (
     AUTO_CDC_NAMES,
@@ -29,23 +29,27 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def parse_writer_options(options: Mapping[str, str], streaming: bool) -> WriterArguments:
+def parse_writer_options(
+    options: Mapping[str, str], streaming: bool, namespace: Mapping[str, str] | None = None
+) -> WriterArguments:
     """Parse a user's options of the format as a writer.
 
     Args:
         options: Names and texts from Spark; names in any case.
         streaming: Whether a stream is written, rather than a batch.
+        namespace: The namespace of the option `table`.
 
     Raises:
         InvalidInputError: A name is unknown, or belongs to the other kind of writer; a value is
             invalid; one of two options that belong together is missing; or the path is.
+        LanceStreamError: The namespace did not answer, or refused.
     """
     from lance_stream.spark.arguments.reader_options import ReaderOptions
 
     texts = {name.lower(): value for name, value in options.items()}
     texts = {name: value for name, value in texts.items() if name not in _PASSED_ON}
     refuse_unknown(texts, WriterArguments, ReaderOptions, "is for reading, not for writing")
-    values = parse_options(WriterArguments, texts)
+    values = locate_named(parse_options(WriterArguments, texts), namespace, creates=True)
     if "uri" not in values:
         raise InvalidInputError(NO_PATH.format("save() or start()"))
     values["uri"] = branch_uri(values["uri"], values.get("branch"))

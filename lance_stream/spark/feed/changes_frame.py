@@ -36,11 +36,16 @@ from lance_stream.spark.jobs.eager_rows import rows_of
 from lance_stream.spark.jobs.task_input import TaskInput
 from lance_stream.spark.session.column_names import resolve_columns, resolve_filter
 from lance_stream.spark.session.python_check import check_workers_python
-from lance_stream.spark.session.session_settings import is_case_sensitive, options_in_session
+from lance_stream.spark.session.session_settings import (
+    is_case_sensitive,
+    locate_in_session,
+    options_in_session,
+)
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.session.user_errors import without_our_frames
 from lance_stream.spark.versions import HAS_ARROW_FRAMES
 from lance_stream.storage.locations import text_of
+from lance_stream.storage.namespaces.locating import TableId
 from lance_stream.storage.options.names import as_options
 
 MAX_LOCAL_BYTES: Final = 32 << 20
@@ -50,9 +55,11 @@ MAX_LOCAL_BYTES: Final = 32 << 20
 @without_our_frames
 def read_changes(
     spark: SparkSession,
-    uri: str | os.PathLike[str],
+    uri: str | os.PathLike[str] | None = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
+    table_id: TableId | None = None,
+    namespace: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> DataFrame:
     """Return the changes of an interval of versions as a DataFrame.
@@ -71,6 +78,8 @@ def read_changes(
         uri: The table's location, which this process and all workers can reach.
         storage_options: Settings of the store. If they contain neither credentials nor an endpoint,
             Spark's settings apply, as for `lance_sink`.
+        table_id: The table's name in a Lance namespace, instead of `uri`; see `lance_sink`.
+        namespace: The namespace.
         options: The options of the format for a batch of the change feed: `startingVersion` or
             `startingTimestamp`, and others such as `endingVersion`, `columns` or `preImages`.
             Options that are None are ignored.
@@ -85,6 +94,7 @@ def read_changes(
         UnsupportedFeatureError: The table has no stable row ids.
     """
     check_workers_python(spark, only_tasks=True)
+    uri, storage_options = locate_in_session(spark, uri, storage_options, table_id, namespace)
     reader_options = _reader_options(spark, text_of(uri), as_options(storage_options), options)
     table = open_for_changes(reader_options)
     is_exact = is_case_sensitive(spark)

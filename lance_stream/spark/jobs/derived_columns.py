@@ -23,9 +23,10 @@ from lance_stream.derived.derivation import Derivation, check_copied_columns
 from lance_stream.errors import DerivedFunctionError, InvalidInputError
 from lance_stream.spark.jobs.arrow_jobs import described, run_in_tasks, slots_of
 from lance_stream.spark.session.python_check import check_workers_python, explain_worker_errors
-from lance_stream.spark.session.session_settings import options_in_session
+from lance_stream.spark.session.session_settings import locate_in_session, options_in_session
 from lance_stream.spark.session.user_errors import without_our_frames
 from lance_stream.storage.locations import check_is_shared, text_of
+from lance_stream.storage.namespaces.locating import TableId
 from lance_stream.storage.options.names import as_options
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ class ByTasks:
 @without_our_frames
 def derive(
     spark: SparkSession,
-    uri: str | os.PathLike[str],
+    uri: str | os.PathLike[str] | None,
     outputs: Outputs,
     function: Callable[..., Any],
     inputs: Sequence[str] | str,
@@ -89,6 +90,8 @@ def derive(
     on_error: str = "quarantine",
     quarantine: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    table_id: TableId | None = None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> Derivation:
     """Declare columns that a function computes from other columns, in Spark's workers.
 
@@ -128,6 +131,8 @@ def derive(
         quarantine: The location of the table for failed rows; by default next to the table.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply, as for `lance_sink`.
+        table_id: The table's name in a Lance namespace, with `uri` None; see `lance_sink`.
+        namespace: The namespace.
 
     Raises:
         InvalidInputError: An argument is invalid; or the workers cannot run this package.
@@ -137,6 +142,7 @@ def derive(
             f"derive() takes the session as its first argument, derive(spark, uri, ...), not "
             f"{spark!r:.200}"
         )
+    uri, storage_options = locate_in_session(spark, uri, storage_options, table_id, namespace)
     declaration = declare(
         outputs,
         function,

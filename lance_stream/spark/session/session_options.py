@@ -12,12 +12,14 @@ class SessionOptions:
     Attributes:
         storage_options: The options passed to `register`.
         hadoop_settings: The session's settings when it was called.
+        namespace: The namespace that the session's settings name; empty for none.
         case_sensitive: Whether Spark distinguished `v` from `V` then.
         is_cluster: Whether tasks run on other machines than the driver's.
     """
 
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     hadoop_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    namespace: Mapping[str, str] = field(default_factory=dict, repr=False)
     case_sensitive: bool = False
     is_cluster: bool = False
 

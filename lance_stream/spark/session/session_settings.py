@@ -14,12 +14,14 @@ processes without a session: `register` reads the settings once and pickles them
 class. Spark shows that nowhere: not in plans, the UI or event logs.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from lance_stream.spark.session.column_names import SETTING
 from lance_stream.spark.session.hadoop_settings import (
@@ -29,8 +31,10 @@ from lance_stream.spark.session.hadoop_settings import (
     store_of,
 )
 from lance_stream.spark.session.option_layers import layer_options
+from lance_stream.storage.namespaces.locating import TableId, locate
 
 _OF_SPARK: Final = "spark.hadoop."
+_NAMESPACE: Final = "spark.lance_stream.namespace."
 _SECRET_FILES: Final = "hadoop.security.credential.provider.path"
 
 
@@ -78,6 +82,58 @@ def options_in_session(
     if store_of(uri) == "local":
         return options
     return layer_options(uri, options, storage_options_of(read_hadoop_settings(spark), uri))
+
+
+def read_namespace(spark: SparkSession) -> dict[str, str]:
+    """Return the namespace that a session's settings name; empty for none."""
+    return {
+        name.removeprefix(_NAMESPACE): value
+        for name, value in spark.conf.getAll.items()
+        if name.startswith(_NAMESPACE)
+    }
+
+
+def locate_in_session(
+    spark: SparkSession | None,
+    uri: str | os.PathLike[str] | None,
+    storage_options: Mapping[str, Any] | None,
+    table_id: TableId | None,
+    namespace: Mapping[str, Any] | None,
+    *,
+    creates: bool = False,
+) -> tuple[str | os.PathLike[str], Mapping[str, Any] | None]:
+    """Return the location and options of a table, by default in the namespace of a session.
+
+    Args:
+        spark: The session; None for none.
+        uri: As in `locate`, and so are the others.
+        storage_options: The user's options.
+        table_id: The table's name.
+        namespace: The namespace; None for that of the session's settings.
+        creates: Whether the table is declared if it does not exist.
+
+    Raises:
+        LanceStreamError: See `locate`.
+    """
+    if table_id is not None and namespace is None and spark is not None:
+        namespace = read_namespace(spark) or None
+    return locate(uri, storage_options, table_id, namespace, creates=creates)
+
+
+def locate_written(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a sink with the location and options of its table.
+
+    Args:
+        parameters: Values by name, among them those of `locate`; a table that does not exist is
+            declared in its namespace.
+
+    Raises:
+        LanceStreamError: See `locate`.
+    """
+    names = ("uri", "storage_options", "table_id", "namespace")
+    spark = None if is_remote() else SparkSession.getActiveSession()
+    uri, options = locate_in_session(spark, *(parameters[name] for name in names), creates=True)
+    return {**parameters, "uri": uri, "storage_options": options}
 
 
 def is_cluster(spark: SparkSession) -> bool:

@@ -10,14 +10,16 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.spark.arguments.modes import SCD_MODES
 from lance_stream.spark.arguments.writer_arguments import AUTO_CDC
 from lance_stream.spark.arguments.writer_calls import arguments_of, check_are_texts, suggest_names
+from lance_stream.spark.session.session_settings import locate_written
 from lance_stream.spark.sink.lance_sink import LanceSink
 from lance_stream.spark.sink.reports import SinkCommit
+from lance_stream.storage.namespaces.locating import TableId
 from lance_stream.upsert.change_rules import ChangeRules
 
 
 @suggest_names
 def auto_cdc_sink(
-    uri: str | os.PathLike[str],
+    uri: str | os.PathLike[str] | None,
     keys: str | Sequence[str],
     sequence_by: str | Sequence[str],
     stored_as_scd_type: int | str = 1,
@@ -38,6 +40,8 @@ def auto_cdc_sink(
     branch: str | None = None,
     on_commit: Callable[[SinkCommit], object] | None = None,
     keep_indices_fresh: bool | Mapping[str, Any] | None = None,
+    table_id: TableId | None = None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> LanceSink:
     """Return a function for `writeStream.foreachBatch` that applies changes as Spark's AUTO CDC.
 
@@ -77,11 +81,13 @@ def auto_cdc_sink(
         branch: The branch to write, which has to exist.
         on_commit: Called with the report of each batch.
         keep_indices_fresh: When the table's indices are brought up to date.
+        table_id: The table's name in a Lance namespace, with `uri` None.
+        namespace: The namespace.
 
     Raises:
         InvalidInputError: An argument is invalid.
     """
-    parameters = locals()
+    parameters = locate_written(locals())
     check_are_texts(parameters)
     scd_type = _scd_type(stored_as_scd_type)
     of_changes = {field.name for field in fields(ChangeRules)}

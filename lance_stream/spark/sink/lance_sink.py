@@ -32,7 +32,7 @@ from lance_stream.spark.arguments.writer_calls import arguments_of, suggest_name
 from lance_stream.spark.session.connect import check_can_be_sent, check_has_app_id
 from lance_stream.spark.session.python_check import check_workers_python, explain_worker_errors
 from lance_stream.spark.session.running_queries import run_of, running_query
-from lance_stream.spark.session.session_settings import options_in_session
+from lance_stream.spark.session.session_settings import locate_written, options_in_session
 from lance_stream.spark.session.user_errors import message_first
 from lance_stream.spark.sink.bad_rows import publish_bad_rows
 from lance_stream.spark.sink.batch_calls import BATCH_CALLS, BatchCall
@@ -42,6 +42,7 @@ from lance_stream.spark.sink.modes import MODES, Batch, create_without_rows
 from lance_stream.spark.sink.output_modes import check_output_mode
 from lance_stream.spark.sink.replays import compare_with_ledger, identify, rows_may_differ
 from lance_stream.spark.sink.reports import SinkCommit, hint_at_vectors, log_commit, notify
+from lance_stream.storage.namespaces.locating import TableId
 from lance_stream.table.apply import check_may_write
 from lance_stream.write.phases import Phases
 
@@ -58,7 +59,7 @@ _MAX_PLANS: Final = 10
 
 @suggest_names
 def lance_sink(
-    uri: str | os.PathLike[str],
+    uri: str | os.PathLike[str] | None = None,
     mode: str = "append",
     on: str | Sequence[str] | None = None,
     sequence_by: str | None = None,
@@ -81,6 +82,8 @@ def lance_sink(
     expect: str | Iterable[str] | Mapping[str, str] | None = None,
     bad_rows: str | Mapping[str, str | os.PathLike[str]] = "refuse",
     keep_indices_fresh: bool | Mapping[str, Any] | None = None,
+    table_id: TableId | None = None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> "LanceSink":
     """Return a function for `writeStream.foreachBatch` that writes a stream to a Lance table.
 
@@ -180,6 +183,13 @@ def lance_sink(
             index lacks 1,000 rows, and 1 % of all rows. For other limits, give a mapping of some
             of "fraction" (0.05), "rows" (100_000) and "age" ("10 minutes", if it lacks any row).
             Needs the extra `index` where the sink runs. By default never.
+        table_id: The table's name in a Lance namespace, ["db", "events"] or "db.events", instead of
+            `uri`. The namespace states its location and vends credentials, which are renewed
+            before they expire; a table that does not exist is declared there by this call. Needs
+            the extra `namespace`.
+        namespace: The namespace: {"impl": "dir", "root": ...}, {"impl": "rest", "uri": ...}, or
+            another implementation and its properties. By default that of the session's settings,
+            `spark.lance_stream.namespace.impl` and so on.
 
     In an upsert, columns that the batch lacks keep their values, and so do struct fields at any
     depth; structs in lists and maps need all their fields. In an append they are null.
@@ -187,7 +197,7 @@ def lance_sink(
     Raises:
         InvalidInputError: An argument is invalid.
     """
-    return LanceSink(arguments_of(SINK, locals()), on_commit)
+    return LanceSink(arguments_of(SINK, locate_written(locals())), on_commit)
 
 
 class LanceSink:

@@ -95,7 +95,8 @@ def _find_table(source: SourceState, schema: StructType) -> ReaderOptions | None
 
 
 def _options_of(source: SourceState) -> ReaderOptions:
-    options, session = parse_reader_options(source.options), source.session_options
+    session = source.session_options
+    options = parse_reader_options(source.options, session.namespace)
     resolved_names = {} if source.pinned is None else source.pinned.options
     return replace(
         options,

@@ -56,6 +56,7 @@ def _plan(
 
 
 def _arguments(source: SourceState, *, streaming: bool) -> WriterArguments:
-    arguments = parse_writer_options(source.options, streaming=streaming)
+    namespace = source.session_options.namespace
+    arguments = parse_writer_options(source.options, streaming, namespace)
     options = source.session_options.options_for(arguments.uri, arguments.storage_options)
     return replace(arguments, storage_options=options)

@@ -17,7 +17,9 @@ from lance_stream.storage.engine.credentials import (
     FixedCredentials,
     RenewedCredentials,
 )
+from lance_stream.storage.namespaces.vended_credentials import VendedCredentials, vended_options
 from lance_stream.storage.objects.object_requests import RefusedError, TryAgainError
+from lance_stream.storage.options.names import take_settings
 
 
 class Login(Protocol):
@@ -108,6 +110,38 @@ class BearerToken:
     def lance_options(self) -> Mapping[str, str]:
         """Return the token by pylance's name."""
         return {"bearer_token": self.token}
+
+
+@dataclass(frozen=True)
+class VendedLogin:
+    """Credentials that the namespace of a table vends; see `storage.namespaces`.
+
+    Args:
+        account: The storage account.
+        table: The table in its namespace.
+    """
+
+    account: str
+    table: str = field(repr=False)
+    is_bearer = True
+
+    def connect(self) -> Credentials:
+        """Return the object that fetches and renews them."""
+        return VendedCredentials(self.table, self._read)
+
+    def _read(self, options: Mapping[str, Any]) -> Credentials:
+        settings = take_settings(options, "azure")
+        if "account_key" in settings:
+            return SharedKey(self.account, settings["account_key"]).connect()
+        if "sas_token" in settings:
+            return SharedAccess(settings["sas_token"]).connect()
+        if "bearer_token" in settings:
+            return BearerToken(settings["bearer_token"]).connect()
+        raise RefusedError(f"the namespace vended no credentials of the account {self.account!r}")
+
+    def lance_options(self) -> Mapping[str, str]:
+        """Return current credentials by pylance's names."""
+        return vended_options(self.table, "azure")
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,11 @@ from lance_stream.storage.engine.azure_login import (
     Login,
     SharedAccess,
     SharedKey,
+    VendedLogin,
 )
 from lance_stream.storage.objects.object_store import ObjectStore
 from lance_stream.storage.options.names import (
+    NAMESPACE_TABLE,
     as_flag,
     as_text,
     as_whole_number,
@@ -67,7 +69,7 @@ _ENVIRONMENT: Final[Mapping[str, tuple[str, ...]]] = {
 _CREDENTIALS: Final = (
     "connection_string", "account_key", "sas_token", "bearer_token", "client_id", "client_secret",
     "tenant_id", "token_file", "use_cli", "anonymous", "emulator", "msi_object_id",
-    "msi_resource_id",
+    "msi_resource_id", NAMESPACE_TABLE,
 )  # fmt: skip
 
 
@@ -296,6 +298,8 @@ def _login(
         return BearerToken(token)
     if _flag(settings, "anonymous"):
         return Anonymous()
+    if table := _text(settings, NAMESPACE_TABLE):
+        return VendedLogin(account, table)
     if emulator:
         return SharedKey(account, _EMULATOR_KEY)
     return _identity(settings)

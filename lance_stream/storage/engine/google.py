@@ -23,6 +23,7 @@ from lance_stream.storage.engine.google_login import REMEDIES, Login, read_key
 from lance_stream.storage.engine.responses import Dialect
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.storage.options.names import (
+    NAMESPACE_TABLE,
     as_flag,
     as_text,
     connection_of,
@@ -160,6 +161,8 @@ def _login(settings: Mapping[str, Any]) -> tuple[Login | None, str | None]:
         )
     if is_anonymous:
         return Login("anonymous"), None
+    if NAMESPACE_TABLE in settings:
+        return Login("namespace", settings[NAMESPACE_TABLE]), None
     if "token" in settings:
         return _login_of_token(settings["token"])
     if "service_account" in settings:

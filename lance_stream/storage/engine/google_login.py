@@ -16,7 +16,9 @@ from lance_stream.storage.engine.credentials import (
     RenewedCredentials,
 )
 from lance_stream.storage.extras import requires_extra
+from lance_stream.storage.namespaces.vended_credentials import VendedCredentials, vended_options
 from lance_stream.storage.objects.object_requests import RefusedError, TryAgainError
+from lance_stream.storage.options.names import take_settings
 
 _SCOPES: Final = ["https://www.googleapis.com/auth/devstorage.read_write"]
 _MAX_ANSWER: Final = 300
@@ -33,15 +35,16 @@ class Login:
     """Settings for the authorization of requests.
 
     Attributes:
-        kind: "anonymous": no credentials. "token": an access token, which is never renewed. "file":
-            a file with a service account's key or a user's credentials. "key": its JSON. "machine":
-            the machine's account, at Google. "default": the credentials that google-auth finds, in
-            its order: the file that GOOGLE_APPLICATION_CREDENTIALS names, the credentials of
-            gcloud, the machine's account.
-        value: The token, the file's path, or the JSON.
+        kind: "anonymous": no credentials. "token": an access token, which is never renewed.
+            "namespace": a token that the namespace of a table vends. "file": a file with a service
+            account's key or a user's credentials. "key": its JSON. "machine": the machine's
+            account, at Google. "default": the credentials that google-auth finds, in its order: the
+            file that GOOGLE_APPLICATION_CREDENTIALS names, the credentials of gcloud, the machine's
+            account.
+        value: The token, the table in its namespace, the file's path, or the JSON.
     """
 
-    kind: Literal["anonymous", "token", "file", "key", "machine", "default"]
+    kind: Literal["anonymous", "token", "namespace", "file", "key", "machine", "default"]
     value: str = field(default="", repr=False)
 
     def connect(self) -> Credentials:
@@ -50,11 +53,15 @@ class Login:
             return FixedCredentials({"token": ""})
         if self.kind == "token":
             return FixedCredentials({"token": self.value})
+        if self.kind == "namespace":
+            return VendedCredentials(self.value, _read_token)
         with requires_extra("gcs", "credentials of Google Cloud Storage"):
             return GoogleCredentials(self)
 
     def lance_options(self) -> Mapping[str, str]:
         """Return the credentials by pylance's names; empty if pylance has to find them itself."""
+        if self.kind == "namespace":
+            return vended_options(self.value, "google")
         name = _OF_PYLANCE.get(self.kind)
         return {} if name is None else {name: self.value}
 
@@ -64,6 +71,13 @@ _OF_PYLANCE: Final = {
     "file": "google_service_account",
     "key": "google_service_account_key",
 }
+
+
+def _read_token(options: Mapping[str, Any]) -> Credentials:
+    token = take_settings(options, "google").get("token")
+    if token is None:
+        raise RefusedError("the namespace vended no token of Google Cloud Storage")
+    return Login("token", token).connect()
 
 
 class GoogleCredentials(RenewedCredentials):

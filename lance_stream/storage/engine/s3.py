@@ -20,6 +20,7 @@ from lance_stream.storage.engine.connection import ObstoreService, connection_op
 from lance_stream.storage.engine.credentials import Credentials, FixedCredentials
 from lance_stream.storage.engine.responses import Dialect
 from lance_stream.storage.extras import requires_extra
+from lance_stream.storage.namespaces.vended_credentials import VendedCredentials
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.storage.options.names import (
     as_flag,
@@ -113,6 +114,7 @@ class S3Settings(ObstoreService):
         key: The id of the access key.
         secret: The secret key.
         token: A session token.
+        namespace_table: The table whose namespace vends the keys; see `storage.namespaces`.
         customer_key: The key with which the service encrypts, but which it does not store (base64).
     """
 
@@ -136,6 +138,7 @@ class S3Settings(ObstoreService):
     secret: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     customer_key: str | None = field(default=None, repr=False)
+    namespace_table: str | None = field(default=None, repr=False)
 
     scheme = "s3"
     dialect = _DIALECT
@@ -165,7 +168,7 @@ class S3Settings(ObstoreService):
 
     def lance_credentials(self) -> Mapping[str, str]:
         """Return the keys, including those of a profile, by pylance's names."""
-        if self.anonymous or (self.key is None and self.profile is None):
+        if self.anonymous or not (self.key or self.profile or self.namespace_table):
             return {}
         credentials = self.credentials()
         asyncio.run(credentials.ready())
@@ -191,6 +194,10 @@ class S3Settings(ObstoreService):
                     "secret_access_key": self.secret,
                     "token": self.token,
                 }
+            )
+        if self.namespace_table is not None:
+            return VendedCredentials(
+                self.namespace_table, lambda options: s3_settings(options).credentials()
             )
         with requires_extra("s3", "credentials of AWS"):
             from lance_stream.storage.engine.aws import AwsCredentials
@@ -265,7 +272,7 @@ def s3_settings(options: Mapping[str, Any]) -> S3Settings:
         name: as_text(name, values[name])
         for name in (
             "endpoint", "region", "profile", "key", "secret", "token", "encryption_key_id",
-            "customer_key", "certificates",
+            "customer_key", "certificates", "namespace_table",
         )
         if name in values
     }  # fmt: skip

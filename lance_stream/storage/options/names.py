@@ -40,8 +40,14 @@ REQUESTS: Final[_Names] = {
 }  # fmt: skip
 """Settings of every object service."""
 
+NAMESPACE_TABLE: Final = "namespace_table"
+"""The option by which a store fetches credentials from a Lance namespace; `namespaces` sets it."""
+
+_VENDED: Final[_Names] = {NAMESPACE_TABLE: (NAMESPACE_TABLE,)}
+
 S3: Final[_Names] = {
     **REQUESTS,
+    **_VENDED,
     "key": ("key", "username", "aws_access_key_id", "access_key_id"),
     "secret": ("secret", "password", "aws_secret_access_key", "secret_access_key"),
     "token": ("token", "aws_session_token", "aws_token", "session_token"),
@@ -85,6 +91,7 @@ S3: Final[_Names] = {
 
 GOOGLE: Final[_Names] = {
     **REQUESTS,
+    **_VENDED,
     "request_timeout": (*REQUESTS["request_timeout"], "requests_timeout"),
     "token": ("token", "google_storage_token", "google_bearer_token", "bearer_token"),
     "service_account": (
@@ -108,6 +115,7 @@ GOOGLE: Final[_Names] = {
 
 AZURE: Final[_Names] = {
     **REQUESTS,
+    **_VENDED,
     "connect_timeout": (*REQUESTS["connect_timeout"], "connection_timeout"),
     "account_name": ("account_name", "azure_storage_account_name"),
     "account_key": (
@@ -147,6 +155,13 @@ AZURE: Final[_Names] = {
     ),
 }  # fmt: skip
 """Names of adlfs and of Lance's Azure Blob Storage."""
+
+CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {
+    "s3": ("key", "secret", "token"),
+    "google": ("token",),
+    "azure": ("account_key", "sas_token", "bearer_token"),
+}
+"""Settings that are secret and may expire, by store."""
 
 AZURE_ACCOUNT: Final = (
     "account_name", "account_key", "connection_string", "sas_token", "endpoint", "account_host",
@@ -344,6 +359,11 @@ def retry_policy_of(settings: Mapping[str, Any]) -> RequestPolicy:
 def is_option(name: str) -> bool:
     """Return whether any store has an option with a name, which must be in lower case."""
     return any(name in names for table in STORES.values() for names in table.values())
+
+
+def is_credential(name: str, store: str) -> bool:
+    """Return whether an option of a store is a credential; `store` is a key of `STORES`."""
+    return any(name.lower() in STORES[store][setting] for setting in CREDENTIALS.get(store, ()))
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -1,0 +1,229 @@
+"""Requests to Lance namespaces, by the interface of the library `lance_namespace`.
+
+The library has implementations for directories and REST services (in pylance), and others can be
+registered or named by their class: Glue, Hive, Unity, Polaris.
+
+Source: the Lance namespace specification; `lance_namespace` 0.13.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+
+from lance_stream.errors import (
+    InvalidInputError,
+    LanceStreamError,
+    NotFoundError,
+    StoreError,
+    StoreRefusedError,
+    StoreUnavailableError,
+    UnsupportedFeatureError,
+)
+from lance_stream.storage.extras import requires_extra
+
+_IMPLEMENTATION: Final = "impl"
+_EXPIRES_AT: Final = "expires_at_millis"
+_NOT_OF_STORES: Final = frozenset({_EXPIRES_AT, "refresh_offset_millis"})
+
+
+@dataclass(frozen=True)
+class NamespaceTable:
+    """A table by its name in a namespace.
+
+    Attributes:
+        settings: How the namespace is reached: `impl` and the properties of the implementation,
+            sorted by name. They may be secret.
+        path: The names of the namespaces that contain the table, and its own.
+    """
+
+    settings: tuple[tuple[str, str], ...]
+    path: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"NamespaceTable({self.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        return ".".join(self.path)
+
+    def encode(self) -> str:
+        """Return it as a text, for a storage option."""
+        return json.dumps({"settings": dict(self.settings), "path": self.path})
+
+    @classmethod
+    def decode(cls, text: str) -> "NamespaceTable":
+        """Return the table that `encode` made a text of."""
+        value = json.loads(text)
+        return cls(tuple(sorted(value["settings"].items())), tuple(value["path"]))
+
+
+@dataclass(frozen=True)
+class TableLocation:
+    """The answer of a namespace about a table.
+
+    Attributes:
+        uri: The table's location.
+        options: Storage options for it; they may be secret.
+        expires_at: When the credentials among them expire; None for never.
+    """
+
+    uri: str
+    options: Mapping[str, str]
+    expires_at: datetime | None
+
+
+def as_settings(namespace: object) -> tuple[tuple[str, str], ...]:
+    """Return how a namespace is reached, from a user's mapping.
+
+    Raises:
+        InvalidInputError: It is not a mapping, or has no `impl`. It shows no values: they may be
+            secret.
+    """
+    if not isinstance(namespace, Mapping) or not namespace.get(_IMPLEMENTATION):
+        raise InvalidInputError(
+            "a namespace is a mapping with the implementation and its properties, such as "
+            "{'impl': 'dir', 'root': 's3://bucket/tables'} or {'impl': 'rest', 'uri': "
+            "'https://catalog.example.com'}"
+        )
+    return tuple(sorted((str(name), str(value)) for name, value in namespace.items()))
+
+
+def describe(table: NamespaceTable) -> TableLocation:
+    """Return where a table is, with credentials for it.
+
+    Raises:
+        NotFoundError: The namespace has no such table.
+        UnsupportedFeatureError: The namespace manages the table's commits.
+        StoreError: The namespace did not answer, or refused.
+    """
+    with _explained(table.settings, f"table {table.name!r}"):
+        from lance_namespace import DescribeTableRequest
+
+        request = DescribeTableRequest(id=list(table.path), vend_credentials=True)
+        return _location_of(table, connect(table.settings).describe_table(request))
+
+
+def declare(table: NamespaceTable) -> TableLocation:
+    """Return where a table is that does not exist yet; the namespace reserves its name.
+
+    Raises:
+        NotFoundError: A namespace that would contain it does not exist.
+        UnsupportedFeatureError: The namespace manages the table's commits.
+        StoreError: The namespace did not answer, or refused.
+    """
+    with _explained(table.settings, f"table {table.name!r}"):
+        from lance_namespace import DeclareTableRequest, TableAlreadyExistsError
+
+        request = DeclareTableRequest(id=list(table.path), vend_credentials=True)
+        try:
+            return _location_of(table, connect(table.settings).declare_table(request))
+        except TableAlreadyExistsError:  # another writer was faster
+            return describe(table)
+
+
+def list_tables(
+    settings: tuple[tuple[str, str], ...], parent: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Yield the tables of a namespace and of those within it, by their paths.
+
+    Raises:
+        NotFoundError: There is no such namespace.
+        StoreError: It did not answer, or refused.
+    """
+    what = f"namespace {'.'.join(parent)!r}" if parent else "namespace"
+    with _explained(settings, what):
+        from lance_namespace import ListNamespacesRequest, ListTablesRequest
+
+        client = connect(settings)
+        tables = _all_pages(client.list_tables, ListTablesRequest, parent, "tables")
+        inner = _all_pages(client.list_namespaces, ListNamespacesRequest, parent, "namespaces")
+    yield from ((*parent, name) for name in sorted(tables))
+    for name in sorted(inner):
+        yield from list_tables(settings, (*parent, name))
+
+
+def _all_pages(method: Any, request: Any, parent: tuple[str, ...], attribute: str) -> list[str]:
+    names: list[str] = []
+    token: str | None = None
+    while token is None or token:
+        answer = method(request(id=list(parent), page_token=token))
+        names += getattr(answer, attribute)
+        token = answer.page_token or ""
+    return names
+
+
+@lru_cache(maxsize=32)
+def connect(settings: tuple[tuple[str, str], ...]) -> Any:
+    """Return the client of a namespace, an object of `lance_namespace.LanceNamespace`.
+
+    Raises:
+        InvalidInputError: There is no such implementation, or it refuses its properties.
+    """
+    import lance_namespace
+
+    properties = dict(settings)
+    try:
+        return lance_namespace.connect(properties.pop(_IMPLEMENTATION), properties)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"the namespace cannot be used: {str(error)[:300]}. The implementations are 'dir', "
+            "'rest', those registered with lance_namespace, and classes by their full names"
+        ) from None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=connect.cache_clear)
+
+
+def _location_of(table: NamespaceTable, answer: Any) -> TableLocation:
+    if answer.managed_versioning:
+        raise UnsupportedFeatureError(
+            f"the namespace manages the versions of the table {table.name!r} itself "
+            "(managed_versioning), and lance-stream publishes versions in the table's store, so "
+            "their commits would not see each other. Use a table whose versions the namespace "
+            "leaves to its store"
+        )
+    if not answer.location:
+        raise NotFoundError(f"the namespace states no location of the table {table.name!r}")
+    options = dict(answer.storage_options or {})
+    expiry = options.get(_EXPIRES_AT)
+    return TableLocation(
+        answer.location,
+        {name: value for name, value in options.items() if name not in _NOT_OF_STORES},
+        None if expiry is None else datetime.fromtimestamp(int(expiry) / 1000, UTC),
+    )
+
+
+@contextmanager
+def _explained(settings: tuple[tuple[str, str], ...], what: str) -> Iterator[None]:
+    """Raise the errors of the library as those of this package.
+
+    Args:
+        settings: The namespace.
+        what: What is requested.
+    """
+    with requires_extra("namespace", "tables of a Lance namespace"):
+        import lance_namespace as library
+    classes: Mapping[type[Exception], type[LanceStreamError]] = {
+        library.TableNotFoundError: NotFoundError,
+        library.NamespaceNotFoundError: NotFoundError,
+        library.InvalidInputError: InvalidInputError,
+        library.UnsupportedOperationError: UnsupportedFeatureError,
+        library.PermissionDeniedError: StoreRefusedError,
+        library.UnauthenticatedError: StoreRefusedError,
+        library.ServiceUnavailableError: StoreUnavailableError,
+        library.ThrottlingError: StoreUnavailableError,
+    }
+    try:
+        yield
+    except library.LanceNamespaceError as error:
+        implementation = dict(settings)[_IMPLEMENTATION]
+        raise classes.get(type(error), StoreError)(
+            f"{what}: the namespace ({implementation}) answers: {str(error)[:500]}"
+        ) from error

@@ -1,0 +1,205 @@
+"""Tables by their names in Lance namespaces: directories, REST services, and vended credentials."""
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import lance_namespace
+import pyarrow as pa
+import pytest
+from lance.namespace import RestAdapter
+
+import lance_stream
+from lance_stream.cli import main as program
+from lance_stream.errors import (
+    InvalidInputError,
+    NotFoundError,
+    StoreUnavailableError,
+    UnsupportedFeatureError,
+)
+from lance_stream.storage.engine.credentials import FixedCredentials
+from lance_stream.storage.namespaces import vended_credentials
+from lance_stream.storage.namespaces.client import NamespaceTable, TableLocation
+from lance_stream.storage.namespaces.locating import locate
+from tests.servers.issuing_namespace import IssuingNamespace
+from tests.servers.moto import MotoServer
+
+ROWS = pa.table({"id": [1, 2]})
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> dict[str, str]:
+    return {"impl": "dir", "root": str(tmp_path / "root")}
+
+
+@pytest.fixture
+def rest(directory: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A REST service in front of the directory, from the reference implementation."""
+    with RestAdapter("dir", {"root": directory["root"]}, port=0) as adapter:
+        yield {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
+
+
+def test_tables_are_created_and_opened_by_name(directory: dict[str, str]) -> None:
+    """The namespace has to know the table afterwards, so that other programs find it."""
+    lance_stream.create_dataset(None, ROWS, table_id="events", namespace=directory)
+    ds = lance_stream.open_dataset(table_id=["events"], namespace=directory).append(ROWS)
+    assert lance_stream.open_dataset(table_id="events", namespace=directory).version == ds.version
+    assert lance.dataset(namespace_client=_client(directory), table_id=["events"]).count_rows() == 4
+    assert ds.verify() == []
+
+
+def test_other_programs_tables_are_opened(directory: dict[str, str]) -> None:
+    """pylance declares the table and writes it."""
+    lance.write_dataset(
+        ROWS, namespace_client=_client(directory), table_id=["theirs"], mode="create"
+    )
+    ds = lance_stream.open_dataset(table_id="theirs", namespace=directory)
+    assert ds.to_table().equals(ROWS)
+
+
+def test_nested_tables_are_found_over_rest(directory: dict[str, str], rest: dict[str, str]) -> None:
+    """A service and the directory that it shows name the same table."""
+    _client(rest).create_namespace(lance_namespace.CreateNamespaceRequest(id=["db"]))
+    lance_stream.create_dataset(None, ROWS, table_id=["db", "events"], namespace=rest)
+    ds = lance_stream.open_dataset(table_id="db.events", namespace=directory)
+    assert ds.count_rows() == 2
+
+
+def test_missing_tables_are_not_found(rest: dict[str, str]) -> None:
+    """The error is that of tables that are named by location."""
+    with pytest.raises(NotFoundError, match=r"'nobody'.*\(rest\)"):
+        lance_stream.open_dataset(table_id="nobody", namespace=rest)
+
+
+def test_silent_services_are_unavailable() -> None:
+    """Callers retry this error."""
+    with pytest.raises(StoreUnavailableError, match="namespace"):
+        locate(None, None, "events", {"impl": "rest", "uri": "http://127.0.0.1:9"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"uri": "t", "table_id": "t", "namespace": {"impl": "dir"}}, "name a table by its loc"),
+        ({"table_id": "t"}, "name a table by its location, or by table_id and namespace"),
+        ({"namespace": {"impl": "dir"}}, "name a table by its location"),
+        ({}, "name a table by its location"),
+        ({"table_id": "t", "namespace": {"root": "x"}}, "a namespace is a mapping with the impl"),
+        ({"table_id": "t", "namespace": "dir"}, "a namespace is a mapping"),
+        ({"table_id": "t", "namespace": {"impl": "glue"}}, "implementations are 'dir', 'rest'"),
+        ({"table_id": "t", "namespace": {"impl": "dir"}}, "'root'"),
+        ({"table_id": "", "namespace": {"impl": "dir", "root": "x"}}, "table_id is the name"),
+        ({"table_id": ["a", 1], "namespace": {"impl": "dir", "root": "x"}}, "table_id is the"),
+    ],
+)
+def test_contradictory_names_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """A table is named once, and the error shows how."""
+    with pytest.raises(InvalidInputError, match=message):
+        lance_stream.open_dataset(**arguments)
+
+
+class Managed(lance_namespace.LanceNamespace):
+    """A namespace that publishes versions itself."""
+
+    def __init__(self, **_: str) -> None:
+        pass
+
+    def namespace_id(self) -> str:
+        return "managed"
+
+    def describe_table(self, request: Any) -> Any:  # noqa: ARG002  # the library's signature
+        return lance_namespace.DescribeTableResponse(location="/t", managed_versioning=True)
+
+
+def test_managed_versions_are_refused_by_name() -> None:
+    """Two ways to publish a version would not see each other's commits."""
+    with pytest.raises(UnsupportedFeatureError, match=r"'db\.t' itself \(managed_versioning\)"):
+        lance_stream.open_dataset(
+            table_id="db.t", namespace={"impl": f"{__name__}.{Managed.__name__}"}
+        )
+
+
+def test_commands_take_names(directory: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Users of a namespace know no locations."""
+    _client(directory).create_namespace(lance_namespace.CreateNamespaceRequest(id=["db"]))
+    for table_id in ("a", "db.events"):
+        lance_stream.create_dataset(None, ROWS, table_id=table_id, namespace=directory)
+    settings = [word for pair in directory.items() for word in ("--namespace", "=".join(pair))]
+    assert program.main(["ls", *settings]) == 0
+    assert capsys.readouterr().out == "a\ndb.events\n"
+    assert program.main(["ls", "db", "--json", *settings]) == 0
+    assert json.loads(capsys.readouterr().out) == {"table_id": ["db", "events"]}
+    assert program.main(["query", "db.events", "--count", *settings]) == 0
+    assert capsys.readouterr().out == "2\n"
+    assert program.main(["show", "nobody", *settings]) == 3
+    assert program.main(["ls"]) == 2
+    assert "--namespace impl=dir --namespace root=FOLDER" in capsys.readouterr().err
+    assert program.main(["ls", "--namespace", "dir"]) == 2
+
+
+# --- credentials
+
+
+@pytest.fixture
+def issuing(moto: MotoServer) -> Iterator[IssuingNamespace]:
+    namespace = IssuingNamespace(moto.new_bucket(), life_seconds=1.0)
+    yield namespace
+    namespace.close()
+
+
+@pytest.mark.server("moto")
+def test_expired_keys_are_replaced_while_a_table_is_written(issuing: IssuingNamespace) -> None:
+    """A stream runs longer than any key lives."""
+    ds = lance_stream.create_dataset(None, ROWS, table_id="db.t", namespace=issuing.settings)
+    end, number = time.monotonic() + 30, 0
+    while len(issuing.used) < 4:
+        assert time.monotonic() < end, issuing.keys
+        ds, number = ds.append(ROWS), number + 1
+        time.sleep(0.1)
+    assert ds.count_rows() == 2 * (number + 1)
+
+
+@pytest.mark.server("moto")
+def test_keys_that_expire_are_not_among_the_options(issuing: IssuingNamespace) -> None:
+    """Options are pickled with tasks and compared to reuse connections."""
+    uri, options = locate(None, None, "db.t", issuing.settings)
+    assert (uri, options) == locate(None, None, "db.t", issuing.settings)
+    assert uri == f"{issuing.bucket.uri}/db/t.lance"
+    assert options is not None
+    assert "KEY" not in json.dumps(dict(options))
+    assert options["aws_region"] == "us-east-1"
+
+
+@pytest.mark.server("moto")
+def test_users_credentials_take_precedence(issuing: IssuingNamespace) -> None:
+    """A mixture would sign with the key of one and the secret of the other."""
+    own = {"key": "mine", "secret": "my secret"}
+    _, options = locate(None, own, "db.t", issuing.settings)
+    assert options is not None
+    assert {name: options[name] for name in own} == own
+    assert "namespace_table" not in options
+    assert not {"aws_access_key_id", "aws_session_token"} & options.keys()
+
+
+@pytest.mark.parametrize(("life", "before"), [("1 h", 300), ("8 s", 2)])
+def test_keys_are_renewed_before_they_expire(
+    life: str, before: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that is under way when its key expires would fail."""
+    seconds = 3600 if life == "1 h" else 8
+    expires_at = datetime.now(UTC) + timedelta(seconds=seconds)
+    location = TableLocation("s3://b/t", {"token": "T"}, expires_at)
+    monkeypatch.setattr(vended_credentials, "describe", lambda _table: location)
+    table = NamespaceTable((("impl", "rest"),), ("t",))
+    credentials = vended_credentials.VendedCredentials(table.encode(), FixedCredentials)
+    assert credentials.fetch() == {"token": "T", "expires_at": expires_at}
+    assert credentials._renewed_before.total_seconds() == pytest.approx(before, abs=0.2)
+
+
+def _client(settings: dict[str, str]) -> lance_namespace.LanceNamespace:
+    properties = dict(settings)
+    return lance_namespace.connect(properties.pop("impl"), properties)
