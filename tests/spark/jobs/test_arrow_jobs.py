@@ -145,6 +145,7 @@ def plan_of(frame: Any) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.since_spark("4.0")
 def test_large_frames_stay_arrow_data(spark: Any) -> None:
     """Spark would encode rows of its plan again for every job; a partition per slot uses all cores,
     and more partitions only cost time.
@@ -157,12 +158,14 @@ def test_large_frames_stay_arrow_data(spark: Any) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.since_spark("4.0")
 def test_small_frames_are_part_of_plans(spark: Any) -> None:
     """Spark must know that a few rows are few, so that a join broadcasts them."""
     assert "LocalRelation" in plan_of(create_frame(spark, numbered(10), TWO_COLUMNS))
 
 
 @pytest.mark.spark
+@pytest.mark.since_spark("4.0")
 def test_frames_of_arrow_data_leave_settings_alone(spark: Any) -> None:
     """A user's own frames must be created as the user has set it."""
     name = "spark.sql.execution.arrow.localRelationThreshold"
