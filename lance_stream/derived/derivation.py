@@ -332,6 +332,7 @@ class Derivation:
         )
         if stored is not None:
             self._check_source(source, stored)
+            self._check_output_names(table, stored)
         if (
             stored is None
             or lacks_columns
@@ -387,11 +388,11 @@ class Derivation:
             return None
 
     def _fields(self, source: Schema, table: Schema) -> tuple[int, ...]:
-        """Return the ids of the relevant columns; if the ids change, all rows are checked."""
+        """Return the ids of the relevant columns, by name; if they change, all rows are checked."""
         inputs = same_table.input_ids(source, self.declaration)
         if self.target is not None:
             return inputs
-        return tuple(sorted({*inputs, *same_table.output_ids(table, self.declaration)}))
+        return (*inputs, *same_table.output_ids(table, self.declaration))
 
     def _is_valid(self, source: TableVersion, table: TableVersion, stored: Progress) -> bool:
         """Return whether the progress belongs to these columns of this table."""
@@ -437,6 +438,17 @@ class Derivation:
             "replaces the other one, remove the other's progress: "
             f"open_dataset(target).update_config({{{key!r}: None}})"
         )
+
+    def _check_output_names(self, table: TableVersion, stored: Progress) -> None:
+        """Raise if outputs have swapped their names, so that each has the values of another."""
+        now = same_table.output_ids(table.schema, self.declaration)
+        if now != stored.outputs and sorted(now) == sorted(stored.outputs):
+            raise InvalidInputError(
+                f"outputs of the derived column {self.declaration.name!r} have swapped their names "
+                f"in {table.uri}, so each has the values of another. Rename them back, or drop "
+                "them to compute them again: "
+                f"ds.drop_columns({self.declaration.written.names!r})"
+            )
 
     def _with_columns(self, work: _Work) -> _Work:
         """Add the missing columns, and reset the progress of existing columns.

@@ -44,12 +44,11 @@ from lance_stream.row_updates.in_place import (
     columns_job,
     columns_that_may_stay,
     fragments_that_stay,
-    ids_of,
     with_new_columns,
     write_columns,
 )
 from lance_stream.schema.column_paths import quote_path
-from lance_stream.schema.fields import Schema
+from lance_stream.schema.fields import Field, Schema
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.operations.rows import Update, UpdateMode
@@ -149,15 +148,27 @@ def _have_same_inputs(
 
 
 def input_ids(schema: Schema, declaration: Declaration) -> tuple[int, ...]:
-    """Return the ids of the columns that are read."""
-    names = set(declaration.read_columns)
-    return ids_of(field for field in schema.fields if field.name in names)
+    """Return the ids of the columns that are read, in the order of the declaration."""
+    return _ids_by_name(schema, declaration.read_columns)
 
 
 def output_ids(schema: Schema, declaration: Declaration) -> tuple[int, ...]:
-    """Return the ids of the existing columns that are written."""
-    names = set(declaration.written.names)
-    return ids_of(field for field in schema.fields if field.name in names)
+    """Return the ids of the existing columns that are written, in the order of the declaration."""
+    return _ids_by_name(schema, declaration.written.names)
+
+
+def _ids_by_name(schema: Schema, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the ids of columns and their parts; others if two of them swap their names."""
+    columns = {field.name: field for field in schema.fields}
+    return tuple(
+        field_id for name in names if name in columns for field_id in _ids_of_parts(columns[name])
+    )
+
+
+def _ids_of_parts(field: Field) -> Iterator[int]:
+    yield field.id
+    for part in sorted(field.children, key=lambda child: child.name):
+        yield from _ids_of_parts(part)
 
 
 def _write(
@@ -200,7 +211,7 @@ def _write(
     except BaseException:
         delete_files(table.store, [*in_place, *new])
         raise
-    changed = output_ids(table.schema, declaration)
+    changed = tuple(sorted(output_ids(table.schema, declaration)))
     operation = Update(
         removed_fragment_ids=removed,
         updated_fragments=with_new_columns(table, updated, in_place),

@@ -269,6 +269,46 @@ def test_renamed_columns_keep_their_owner(tmp_path: Path) -> None:
     check_refused(lengths_in(uri, outputs={"size": pa.int64()}, name="x"), "derived column 'size'")
 
 
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_inputs_that_swap_names_are_read_anew(tmp_path: Path, is_beside: bool) -> None:
+    """The same columns are read as before, but the function gets each under the other's name."""
+    uri = str(tmp_path / "t.lance")
+    target = str(tmp_path / "d.lance") if is_beside else None
+    ds = lance_stream.create_dataset(uri, pa.table({"a": [1, 2, 3], "b": [10, 20, 2]}))
+    quotients = derive(
+        uri,
+        {"text": pa.string()},
+        lambda batch: [f"{row['a']}/{row['b']}" for row in batch.to_pylist()],
+        ["a", "b"],
+        function_version="1",
+        target=target,
+    )
+    quotients.run()
+    ds.rename_columns({"a": "b", "b": "a"})
+    assert quotients.run().num_computed == 3
+    stored = lance_stream.open_dataset(target or uri).to_table(["text"])
+    assert sorted(stored["text"].to_pylist()) == ["10/1", "2/3", "20/2"]
+    assert quotients.run().version is None
+
+
+def test_outputs_that_swap_names_are_refused(tmp_path: Path) -> None:
+    """Each would keep the values of the other, since no input has changed."""
+    uri = new_table(tmp_path)
+    sizes = derive(
+        uri,
+        {"length": pa.int64(), "twice": pa.int64()},
+        lambda batch: {"length": [1] * batch.num_rows, "twice": [2] * batch.num_rows},
+        "text",
+        function_version="1",
+    )
+    sizes.run()
+    ds = lance_stream.open_dataset(uri).rename_columns({"length": "twice", "twice": "length"})
+    check_refused(sizes, "have swapped their names")
+    ds.drop_columns(["length", "twice", "length_state"])
+    assert sizes.run().num_written == 20
+    assert set(lance_stream.open_dataset(uri).to_table()["twice"].to_pylist()) == {2}
+
+
 def test_branches_and_clones_resume(tmp_path: Path) -> None:
     """A copy has the same columns and states, and must not compute everything again."""
     uri = new_table(tmp_path)
