@@ -5,6 +5,7 @@ in the row. What a round writes, and its stamps, are taken from the table; that 
 that nothing else changes, is checked.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -112,54 +113,59 @@ def derive_in_table(life: Life, choose: Choices) -> None:
 
 @action(weight=0.7)
 def derive_beside(life: Life, choose: Choices) -> None:
-    """Values in a table of their own, computed while a rival writes or not."""
+    """Values in a table of their own, of one column or two, computed while a rival writes or not.
+
+    The columns are those that have the names now: another one may have had them before.
+    """
     line = life.line(choose)
     if not life.is_stable or line.branch is not None:
         raise DoesNotFit("derivations follow the main branch of tables with stable row ids")
-    name = choose.one_of("column", [c.name for c in line.now.columns if c.kind == "string"])
-    tables: dict[str, Any] = line.memory.setdefault("derived", {})
-    column, target = tables.setdefault(
-        name, (line.now.column(name), f"{life.folder}/derived{life.number()}")
-    )
-    if column != line.now.column(name):
-        raise DoesNotFit("another column has the name now")
+    texts_of = sorted(c.name for c in line.now.columns if c.kind == "string")
+    inputs = [choose.one_of("column", texts_of)]
+    if choose.happens("of two", 0.5):
+        if len(texts_of) < 2:
+            raise DoesNotFit("one column")
+        inputs += [name for name in texts_of if name not in inputs][:1]
+    tables: dict[tuple[str, ...], str] = line.memory.setdefault("derived", {})
+    target = tables.setdefault(tuple(inputs), f"{life.folder}/derived{life.number()}")
     version = choose("function", lambda dice: dice.choice([1, 1, 1, 2]))
     rival = choose("rival", lambda dice: draw_rival(line, dice) if dice.random() < 0.3 else [])
     rows_per_commit = choose("rows_per_commit", lambda dice: dice.choice([3, 30, 1000]))
-    texts: list[str | None] = []
+    computed: list[str] = []
     rivals = [Rival(*rival)] if rival else []
+
+    def value_of(row: Mapping[str, Any]) -> str:
+        return ":".join([str(version), *(str(row[name]) for name in inputs)])
 
     def compute(batch: pa.RecordBatch) -> list[str]:
         if rivals:
             line.let_rival_write(rivals.pop())
-        texts.extend(batch[name].to_pylist())
-        return [f"{version}:{text}" for text in batch[name].to_pylist()]
+        values = [value_of(row) for row in batch.to_pylist()]
+        computed.extend(values)
+        return values
 
     derivation = derive(
         line.uri,
         {VALUE: pa.string()},
         compute,
-        [name],
+        inputs,
         function_version=str(version),
         target=target,
         copy_columns=[KEY],
         rows_per_commit=rows_per_commit,
     )
     for _ in range(2 if rival else 1):
-        before, num_texts = values_beside(line, target), len(texts)
+        before, num_computed = values_beside(line, target), len(computed)
         outcome = derivation.run()
-        assert outcome.num_computed == len(texts) - num_texts
-    expected = {
-        key: (key, f"{version}:{row.values.get(column.ident)}")
-        for key, row in line.now.rows.items()
-    }
+        assert outcome.num_computed == len(computed) - num_computed
+    expected = {key: (key, value_of(line.now.shown(row))) for key, row in line.now.rows.items()}
     assert values_beside(line, target) == expected
     if not rival:
         changed = {key for key, value in expected.items() if before.get(key) != value}
-        assert len(texts) == len(changed), (len(texts), changed)
-    num_texts = len(texts)
+        assert len(computed) == len(changed), (len(computed), changed)
+    num_computed = len(computed)
     derivation.run()
-    assert len(texts) == num_texts, "rows that are current were computed again"
+    assert len(computed) == num_computed, "rows that are current were computed again"
 
 
 def values_beside(line: Line, target: str) -> dict[int, tuple[int, str]]:
