@@ -2,13 +2,13 @@
 
     1  create a file with the transaction, under a name that all creators of the directory use
     2  create the transaction's own file
-    3  copy the tombstone files, which cannot be below a base path
+    3  copy the tombstone files, which a base path cannot provide
     4  publish the manifest under the number of the version that it was cloned from
 
-The first creator of the first file decides from which version the directory is cloned. So two
-creators cannot publish two first versions with different numbers, which is possible with the
-reference. A creator that is killed leaves the file, and the next one that clones the same version
-completes the work.
+Whoever creates the first file decides which version is cloned into the directory. So two creators
+cannot publish two first versions with different numbers, which is possible with the reference. If a
+creator is killed, the file remains, and the next one that clones the same version completes the
+work.
 
 Source:  the reference's Clone operation, measured.
 """
@@ -55,10 +55,10 @@ class CloneSource:
     """A version to clone.
 
     Attributes:
-        store: Its table's directory.
+        store: The store of the table's directory.
         manifest: The version.
-        base_paths: Its base paths, absolute.
-        location: Its table's directory, as a path or URI that is the same for every process.
+        base_paths: The version's base paths, made absolute.
+        location: The table's directory, as a path or URI that is the same for every process.
     """
 
     store: Store
@@ -73,14 +73,14 @@ def publish_clone(
     """Publish the first version of a branch or clone.
 
     Args:
-        log: Its history, without any version.
-        source: The version to clone. The caller keeps it from being cleaned up meanwhile.
+        log: The version log of the branch or clone, which is empty.
+        source: The version to clone. The caller protects it from cleanup meanwhile.
         branch: The branch's name; None for a clone.
         environment: The clock and randomness.
 
     Raises:
         InvalidInputError: Another version's clone was started in the directory.
-        UnsupportedFeatureError: The version has a feature that we may not write.
+        UnsupportedFeatureError: The version has a feature that this library cannot write.
         CommitUncertainError: It is unknown whether it was published.
     """
     check_may_write(source.manifest)
@@ -117,12 +117,12 @@ def publish_clone(
 
 
 def begin_clone(store: Store, source: CloneSource, branch: str | None) -> tuple[Transaction, bool]:
-    """Return the transaction by which a directory is cloned, and whether this call started it.
+    """Start a clone: return its transaction, and whether this call started it.
 
-    If not, it is an equal one that was started before.
+    If not, the same clone was started before.
 
     Raises:
-        InvalidInputError: Another one was started there, or the directory cannot be created.
+        InvalidInputError: Another clone was started in the directory, or it cannot be created.
     """
     operation = Clone(
         is_shallow=True,
@@ -135,20 +135,21 @@ def begin_clone(store: Store, source: CloneSource, branch: str | None) -> tuple[
     if create_if_absent(store, CLONED_FROM, encode_transaction(ours)):
         return ours, True
     try:
-        started = decode_transaction(store.read(CLONED_FROM))
+        existing = decode_transaction(store.read(CLONED_FROM))
     except BadDataError as error:
         error.add_note(f"{store.uri}/{CLONED_FROM}")
         raise
-    earlier = started.operation
-    if earlier == operation:
-        return started, False
-    of_what = (
-        f"version {earlier.ref_version} of {earlier.ref_path}"
-        if isinstance(earlier, Clone)
+    existing_operation = existing.operation
+    if existing_operation == operation:
+        return existing, False
+    existing_source = (
+        f"version {existing_operation.ref_version} of {existing_operation.ref_path}"
+        if isinstance(existing_operation, Clone)
         else "?"
     )
     raise InvalidInputError(
-        f"another clone, of {of_what}, was started in {store.uri} and is not finished. If the "
+        f"another clone, of {existing_source}, was started in {store.uri} and is not finished. If "
+        "the "
         "program that started it is no longer running, finish it by cloning that version; or "
         "remove it: a branch with ds.branches.delete(name), a clone by deleting its directory"
     )

@@ -1,30 +1,30 @@
-"""Atomic commits to several tables: all of their versions are published, or none.
+"""Atomic commits to several tables: either all of their versions are published, or none.
 
-A manifest store decides which version of a table is published by putting one item (`external_log`).
-If all tables are in the same store, one transaction of its database puts the items of all.
+A version is published by putting one item into a manifest store (`external_log`). If all tables use
+the same store, one transaction of its database puts the items of all tables.
 
-A separate thread, a *member* of the group, writes each table as if it were alone: it plans, writes
-files, and resolves conflicts. Only step 2 of its commit waits for the others:
+Each table is written by its own thread, a *member* of the group: it plans, writes files, and
+resolves conflicts. Only step 2 of its commit waits for the other members:
 
     a member
-    publishes its version       waits until each of the others does so, or has left
+    publishes its version       waits until every other member does so, or has left
     has nothing to publish      leaves: the batch is already committed, or has no row for its table
-    fails                       leaves with an error: those that wait raise CommitAbortedError
+    fails                       leaves with an error: waiting members raise CommitAbortedError
 
-When all that have not left are waiting, the last of them puts all items:
+When all remaining members are waiting, the last one puts all items:
 
-    all were put                all members go on with step 3
-    versions are taken          only their members are told; they re-plan and return. The others
-                                keep waiting, and their staged manifests stay valid
-    no answer, or refused       each member gets the error, and resolves it alone (`publishing`)
+    all were put                all members continue with step 3
+    versions are taken          their members re-plan and come back. The others keep waiting, and
+                                their staged manifests stay valid
+    no answer, or refused       every member gets the error, and resolves it alone (`publishing`)
 
-If the answer was lost, either all items exist or none, so each member comes to the same conclusion,
-although it reads only its own table. A member that had no clear answer before the group failed does
-not know that it failed, so it deletes nothing.
+If the answer was lost, either all items exist or none, so all members come to the same conclusion,
+although each reads only its own table. If a member had no clear answer before the group failed, the
+outcome of its commit is unknown, so it deletes nothing.
 
-Versions of other writers that bypass the manifest store are outside of these guarantees: one that
-has taken a version's final name replaces it in this table alone, and the member commits once more
-without the others.
+These guarantees do not cover writers that bypass the manifest store. If such a writer has used a
+version's final name, its version takes precedence in this table only, and the member commits once
+more without the others.
 """
 
 import threading
@@ -50,13 +50,13 @@ _MAX_READS: Final = 10
 
 
 def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
-    """Raise unless the versions of all tables are published in one manifest store.
+    """Raise unless the versions of all tables are published in the same manifest store.
 
     Args:
-        logs: The tables' histories, by names for errors.
+        logs: The tables' version logs, by names for errors.
 
     Raises:
-        InvalidInputError: They are not; the message says which, and what to do.
+        InvalidInputError: They are not; the message names the table and a remedy.
     """
     stores: dict[str, ManifestStore] = {}
     tables: dict[str, str] = {}
@@ -66,23 +66,23 @@ def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
             _check_manifest_store(name, version_log)
             raise InvalidInputError(
                 f"several tables cannot be committed together, or opened together: {name!r}, "
-                f"{version_log.store.uri}, publishes its versions in its own directory, where no "
-                "two tables change at once. Give all of them one manifest store in SQLite, "
-                "PostgreSQL or DynamoDB, by the storage option manifest_store "
+                f"{version_log.store.uri}, publishes its versions in its own directory, which "
+                "cannot be done atomically for several tables. Use one manifest store for all of "
+                "them, in SQLite, PostgreSQL or DynamoDB, with the storage option manifest_store "
                 "(docs/operations/stores.md); or write and read them one after the other"
             )
         first = next(iter(stores), name)
         if log.manifests != stores.get(first, log.manifests):
             raise InvalidInputError(
-                f"several tables cannot be committed together, or opened together: {first!r} is "
-                f"in {stores[first].where}, and {name!r} in {log.manifests.where}. One transaction "
-                "needs one manifest store: give both the same storage option manifest_store, in "
-                "the same words; or write and read them one after the other"
+                f"several tables cannot be committed together, or opened together: {first!r} is in "
+                f"{stores[first].where}, and {name!r} in {log.manifests.where}. One transaction "
+                "needs one manifest store: set the storage option manifest_store of both to the "
+                "same text; or write and read them one after the other"
             )
         if log.base_uri in tables:
             raise InvalidInputError(
                 f"{tables[log.base_uri]!r} and {name!r} are the same table, {log.base_uri!r}. A "
-                "batch becomes one version of a table: write the rows of both in one"
+                "batch becomes one version of a table: write the rows of both together"
             )
         stores[name] = log.manifests
         tables[log.base_uri] = name
@@ -92,28 +92,28 @@ def _check_manifest_store(name: str, log: VersionLog) -> None:
     """Raise if a table that is opened without a manifest store is published in one.
 
     Raises:
-        InvalidInputError: It is.
+        InvalidInputError: It is published in a manifest store.
     """
     mark = None
     with suppress(NotFoundError):
         mark = log.read(log.latest()).config.get(CONFIG_KEY)
     if mark is not None:
         raise InvalidInputError(
-            f"several tables cannot be committed together, or opened together, without their "
+            "several tables cannot be committed together, or opened together, without their "
             f"manifest store: the versions of {name!r}, {log.store.uri}, are published in "
-            f"{mark!r}, but no storage option manifest_store was given. Give it in "
-            "storage_options, as the other writers do (docs/operations/stores.md)"
+            f"{mark!r}, but the storage option manifest_store is not set. Set it as for the other "
+            "writers (docs/operations/stores.md)"
         )
 
 
 def read_latest_together(logs: Sequence[VersionLog]) -> list[Manifest]:
-    """Return the manifests of the newest versions that several tables had at one moment.
+    """Return the manifests of the newest versions of several tables at one point in time.
 
     Args:
-        logs: Their histories, in one manifest store; see `check_can_commit_together`.
+        logs: The tables' version logs, in one manifest store; see `check_can_commit_together`.
 
     Raises:
-        NotFoundError: One of the tables does not exist, or has no version in the store.
+        NotFoundError: A table does not exist, or has no version in the store.
         BadDataError: A manifest is damaged.
     """
     checked = [log.external for log in logs if log.external is not None]
@@ -124,8 +124,8 @@ def read_latest_together(logs: Sequence[VersionLog]) -> list[Manifest]:
                 version_log.latest()  # raises if there is no table
                 raise NotFoundError(
                     f"{log.manifests.where} has no version of {log.store.uri} yet, so it is "
-                    "unknown "
-                    "which version belongs to those of the other tables: commit to the table once"
+                    "unknown which version belongs to those of the other tables. Commit to the "
+                    "table once"
                 )
         read = [log.read_item(items[log.base_uri]) for log in checked]
         manifests = [manifest for manifest in read if manifest is not None]
@@ -134,13 +134,13 @@ def read_latest_together(logs: Sequence[VersionLog]) -> list[Manifest]:
     raise CorruptDataError(
         f"the newest version of one of {', '.join(log.store.uri for log in checked)} is in "
         f"{checked[0].manifests.where}, but its manifest does not exist. Open the tables one at a "
-        "time to find which: the error states the remedy"
+        "time to find out which: the error names the remedy"
     )
 
 
 @dataclass(eq=False)
 class Member:
-    """One table's commit in a group. Belongs to one thread.
+    """The commit of one table in a group; used by one thread.
 
     Args:
         group: The group.
@@ -151,10 +151,10 @@ class Member:
     name: str
 
     def join(self, log: VersionLog) -> VersionLog:
-        """Return the history of the member's table, which publishes with those of the others.
+        """Return the version log of the member's table, which publishes together with the others.
 
         Raises:
-            InvalidInputError: Its versions are published in its own directory.
+            InvalidInputError: The table's versions are published in its directory.
         """
         check_can_commit_together({self.name: log})
         assert log.external is not None
@@ -163,7 +163,7 @@ class Member:
     def put_if_not_exists(
         self, manifests: ManifestStore, base_uri: str, item: ManifestItem
     ) -> bool:
-        """Put an item together with those of all other members that have not left.
+        """Put an item together with those of all other remaining members.
 
         Args:
             manifests: The manifest store, the same for all members.
@@ -175,7 +175,7 @@ class Member:
 
         Raises:
             CommitAbortedError: Another member failed, and nothing was put.
-            Exception: It is unknown whether they were put, or the store refused.
+            Exception: It is unknown whether the items were put, or the store refused.
         """
         return self.group.put(self, manifests, base_uri, item)
 
@@ -204,7 +204,7 @@ class _WaitingMember:
 
 
 class CommitGroup:
-    """The commits of several tables, of which all are published, or none.
+    """Commits of several tables: either all are published, or none.
 
     Args:
         names: The members' names.
@@ -245,7 +245,7 @@ class CommitGroup:
         return bool(entry.is_put)
 
     def leave(self, member: Member, error: BaseException | None = None) -> None:
-        """End a member's part; after an error, no waiting member commits."""
+        """Remove a member from the group; after an error, no waiting member commits."""
         with self._changed:
             self._running.discard(member.name)
             if error is not None and self._failure is None:
@@ -280,7 +280,7 @@ class CommitGroup:
 
 
 def _put(manifests: ManifestStore, items: Mapping[str, ManifestItem]) -> frozenset[str]:
-    """Put items, and return which versions are taken; one alone needs no transaction."""
+    """Put items, and return the tables whose version exists; one item needs no transaction."""
     if len(items) > 1:
         return manifests.put_all_if_not_exist(items)
     ((base_uri, item),) = items.items()
@@ -289,8 +289,8 @@ def _put(manifests: ManifestStore, items: Mapping[str, ManifestItem]) -> frozens
 
 def _aborted(name: str, error: BaseException) -> CommitAbortedError:
     return CommitAbortedError(
-        f"nothing was committed: {name!r}, which is committed together with this table, failed "
-        f"with {type(error).__name__}: {error}"
+        f"nothing was committed: the table {name!r}, which is committed together with this one, "
+        f"failed with {type(error).__name__}: {error}"
     )
 
 
@@ -298,17 +298,17 @@ def run_together(
     work: Mapping[str, Callable[[Member], T]],
     thread_target: Callable[[Callable[[], None]], Callable[[], None]] = lambda target: target,
 ) -> dict[str, T]:
-    """Run the commits of a group, each in a thread, and return their results.
+    """Run the commits of a group, one thread per member, and return their results.
 
     Args:
-        work: What each member does: it commits once, to the history that `Member.join` returns, or
-            not at all.
-        thread_target: Returns what a thread runs instead of a function, to pass it what the calling
-            thread has.
+        work: The functions of the members. Each commits at most once, to the log that `Member.join`
+            returns.
+        thread_target: Wraps the function that a thread runs, to pass it the context of the calling
+            thread.
 
     Raises:
-        BaseException: The error of the member that failed first. Unless it is a
-            CommitUncertainError or a StoreError, nothing was committed; otherwise all or nothing.
+        BaseException: The error of the member that failed first. Nothing was committed, unless it
+            is a CommitUncertainError or a StoreError: then everything or nothing was committed.
     """
     group = CommitGroup(list(work))
     results: dict[str, T] = {}

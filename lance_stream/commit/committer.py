@@ -10,14 +10,14 @@
          │                                                                                  │
          └── taken ◄── publish version + 1 ◄── apply ◄── write the rebased transaction ◄────┘
 
-The transaction file is written before the newest version is read, because of cleanup. If a cleanup
-deleted the manifest of the version that is about to be published, because there is a newer one, its
-name would be free again and our version would be published after the newest. A transaction file
-that no version names yet indicates a commit under way; see `maintenance.cleanup`.
+The transaction file is written before the newest version is read, because of cleanup. If another
+writer published the version that we are about to publish, and a cleanup then deleted its manifest,
+the name would be free again, and we would publish an old version number. A transaction file that no
+version names yet indicates a commit in progress; see `maintenance.cleanup`.
 
-`apply` assigns ids, row versions and config entries on each attempt. Deletion files that a rebase
-has written are deleted if it is known that no version names them. Transaction files are left for
-cleanup, and so is everything after a commit with an unknown outcome.
+`apply` assigns ids, row versions and config entries in each attempt. Deletion files that a rebase
+has written are deleted if certainly no version names them. Transaction files are left for cleanup,
+and so are all files of a commit with an unknown outcome.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ class CommittedTransaction:
 
     Attributes:
         manifest: The version.
-        attempts: How many attempts it took; 1 without conflicts.
+        attempts: The number of attempts; 1 without conflicts.
     """
 
     manifest: Manifest
@@ -81,7 +81,7 @@ class NothingToCommit:
 
     Attributes:
         manifest: The version that was checked; None if there is no table.
-        reason: Why, as text.
+        reason: The reason, as text.
     """
 
     manifest: Manifest | None
@@ -91,18 +91,21 @@ class NothingToCommit:
 POLICY: Final = RetryPolicy(
     max_attempts=30, first_delay_seconds=0.02, max_delay_seconds=2.0, total_seconds=600.0
 )
-"""The default of a commit, with all requests in it. An attempt loses only to a commit that
-succeeded, so concurrent writers always make progress; random waits keep them from colliding again
-at once."""
+"""The default limits of a commit, including all of its requests. An attempt loses only to a commit
+that succeeded, so concurrent writers always make progress; random waits keep them from colliding
+again immediately.
+"""
 
 BeforeAttempt = Callable[[Manifest | None], str | None]
-"""Checks the newest version (None: no table yet) before each attempt. Returning a reason skips the
-commit; raising an error stops it."""
+"""Checks the newest version (None: no table yet) before each attempt. If it returns a reason, there
+is nothing to commit; if it raises an error, the commit fails.
+"""
 
 ConfigEntries = Callable[[Manifest | None, int], Mapping[str, str]]
 """Returns the config entries of the commit, given the newest version (None: no table yet) and the
-number of the one to be created. Called on each attempt, so that an entry to which several writers
-contribute can be derived from the newest one."""
+number of the new one. Called in each attempt, so that an entry that several writers change can be
+derived from the newest version.
+"""
 
 
 def commit(
@@ -119,33 +122,32 @@ def commit(
     """Make a transaction the next version of a table.
 
     Args:
-        log: The table's history.
-        transaction: The transaction. Committing the same one (by uuid) twice applies it once, as
-            long as the versions since it was planned have not been cleaned up.
-        planned_on: The version that it was planned on, as it was read then; version 0 for a table
-            that does not exist yet. None if only its number is known.
+        log: The table's version log.
+        transaction: The transaction. If the same one (by uuid) is committed twice, it is applied
+            once, unless the versions since it was planned have been cleaned up.
+        planned_on: The version that it was planned on, as read then; version 0 for a table that
+            does not exist yet. None if only its number is known.
         creation: Properties of a new table; for a transaction with read version 0.
-        before_attempt: Called on every attempt with the newest version: is there still something
-            to do?
-        config_entries: Called on every attempt for the version's additional config entries.
-        retries: The limits of the whole commit, which tries again after losing to another writer.
+        before_attempt: Called in every attempt with the newest version; see `BeforeAttempt`.
+        config_entries: Called in every attempt; see `ConfigEntries`.
+        retries: The limits of the whole commit, which is retried when another writer was faster.
         environment: The clock and randomness.
 
     Returns:
-        The new version; or why there was nothing to do.
+        The new version, or the reason why there was nothing to do.
 
     Raises:
-        RetryableConflictError: The operation has to be planned again on the newest version; or
-            other writers were faster each time.
-        IncompatibleConflictError: It no longer means the same.
-        TableReplacedError: The table is not the one that it was planned on.
+        RetryableConflictError: The operation must be planned again on the newest version; or other
+            writers were faster each time.
+        IncompatibleConflictError: The operation no longer means the same.
+        TableReplacedError: The table is not the one that the operation was planned on.
         CommitUncertainError: It is unknown whether the version was published.
         StoreRefusedError: The store refused; nothing was committed.
         StoreUnavailableError: The store did not answer; nothing was committed.
         NotFoundError: The table does not exist, or no longer exists.
-        BadDataError: The newest manifest is damaged, uses a feature that we may not write, or is
-            behind a link.
-        InvalidInputError: The table's versions are published elsewhere than in this log.
+        BadDataError: The newest manifest is damaged, or has a feature that this library cannot
+            write; or a directory of the table is a link.
+        InvalidInputError: The table's versions are not published in this log.
     """
     check_is_in_table(log.store, VERSIONS_DIRECTORY, "a version")
     rebased: list[Fragment] = []
@@ -164,7 +166,7 @@ def commit(
             )
     except CommitUncertainError:
         raise
-    except LanceStreamError:  # known to have failed
+    except LanceStreamError:  # certainly not committed
         delete_deletion_files(log.store, rebased)
         raise
     if rebased:
@@ -180,9 +182,9 @@ def commit(
 
 
 def _is_in(rebased: Fragment, fragments: FragmentList) -> bool:
-    """Return whether a version's fragments have a deletion file that a rebase has written."""
-    now = fragments.by_id(rebased.id)
-    return now is not None and now.deletion_file == rebased.deletion_file
+    """Return whether a version's fragments have the deletion file that a rebase has written."""
+    fragment = fragments.by_id(rebased.id)
+    return fragment is not None and fragment.deletion_file == rebased.deletion_file
 
 
 def _attempt(
@@ -196,18 +198,18 @@ def _attempt(
     environment: Environment,
     rebased: list[Fragment],
 ) -> CommittedTransaction | NothingToCommit:
-    """Try until it is committed or fails; see `commit`.
+    """Attempt the commit until it succeeds or fails; see `commit`.
 
     Args:
-        log: The table's history.
+        log: The table's version log.
         transaction: The transaction.
         planned_on: The version that it was planned on.
         creation: Properties of a new table.
-        before_attempt: Whether there is still something to do.
-        config_entries: The version's additional config entries.
+        before_attempt: See `commit`.
+        config_entries: See `commit`.
         attempts: The attempts.
         environment: The clock and randomness.
-        rebased: Receives a fragment for each deletion file that a rebase has written.
+        rebased: Receives a fragment for every deletion file that a rebase writes.
     """
     checked = transaction.read_version
     last_read = planned_on if planned_on is not None and planned_on.version else None
@@ -241,8 +243,8 @@ def _attempt(
             return CommittedTransaction(manifest, attempt)
     name = operation_name(transaction.operation)
     raise RetryableConflictError(
-        f"other writers committed first each time that this {name} tried to: {attempts}. "
-        "Try again, or let fewer writers commit at the same time",
+        f"other writers were faster in every attempt to commit this {name}: {attempts}. Try again, "
+        "or let fewer writers commit at the same time",
         checked + 1,
     )
 
@@ -308,10 +310,10 @@ def _write_transaction(
     """Write the transaction's file under a name that no other transaction has.
 
     The uuid of a sink's transaction is derived from the app id and batch id, so two drivers that
-    write the same batch would share the name; the second one chooses another. If names cannot be
-    created once, each chooses a random one.
+    write the same batch would use the same name; the second one chooses another. If the store
+    cannot create a name only once, every writer chooses a random one.
 
-    The file need not survive a loss of power if the manifest contains a copy, and the manifest is
+    The file need not survive a power failure if the manifest has a copy, since the manifest is
     flushed: see docs/decisions/036-flushing.md.
     """
     store = log.store
@@ -325,18 +327,19 @@ def _write_transaction(
         if store.create_once(transaction_path(name), data, flush=not _is_inline(data)):
             return _TransactionFile(transaction, name, data)
         with suppress(NotFoundError):
-            if store.read(transaction_path(name)) == data:  # ours: the answer was lost
+            # we have created it, and the answer was lost
+            if store.read(transaction_path(name)) == data:
                 return _TransactionFile(transaction, name, data)
         name = _random_name(transaction, environment)
     raise StoreUnavailableError(
-        f"the file of this {operation_name(transaction.operation)}'s transaction cannot be "
-        f"created at {store.uri}: the store reported {_MAX_NAMES} names that no other writer uses "
-        f"as taken, the last one {transaction_path(name)!r}. Nothing was committed"
+        f"the file of this {operation_name(transaction.operation)}'s transaction cannot be created "
+        f"at {store.uri}: the store reported that {_MAX_NAMES} names exist that no other writer "
+        f"uses, the last one {transaction_path(name)!r}. Nothing was committed"
     )
 
 
 def _is_inline(data: bytes) -> bool:
-    """Return whether the manifest contains a copy of a transaction."""
+    """Return whether the manifest has a copy of a transaction."""
     return len(data) <= MAX_INLINE_TRANSACTION_BYTES
 
 

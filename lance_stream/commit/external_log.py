@@ -1,23 +1,24 @@
-"""The history of a table in an external manifest store, for stores that cannot create a name once.
+"""The versions of a table in an external manifest store, for stores that cannot create a name once.
 
-The table's directory contains the manifests, as always; the manifest store (`manifest_stores`)
-decides which of the manifests staged for a version is published. A commit has five steps:
+The manifests are in the table's directory, as always. The manifest store (`manifest_stores`)
+decides which of several manifests that were staged for a version is published. A commit has five
+steps:
 
     step                                         if the writer fails after it
-    1  write the manifest under a staged name    nothing happened; the file is left for cleanup
-    2  put version -> staged name, once          the version is published; readers do 3 to 5
+    1  write the manifest under a staged name    no version is published; cleanup deletes the file
+    2  put version -> staged name, once          the version is published; readers do steps 3 to 5
     3  create the final name with its bytes      readers put the final name, delete the staged file
     4  put version -> final name                 the staged file is left for cleanup
     5  delete the staged file                    -
 
-Step 2 decides between writers. A reader that finds a staged name does steps 3 to 5 itself before it
-returns anything. If step 3 fails, it refuses to load the table, so a copy of the directory has
-every version that was read. Steps 4 and 5 may fail: the next reader does them.
+Step 2 decides between writers. A reader that finds a staged name does steps 3 to 5 before it
+returns the manifest. If step 3 fails, it does not open the table, so that a copy of the directory
+has every version that was ever read. Steps 4 and 5 may fail: the next reader repeats them.
 
     item         staged file    final file    reader
     staged       exists         -             creates the final file; puts the final name
     staged       exists         the same      puts the final name; deletes the staged file
-    staged       exists         different     the final one is the version's (see below)
+    staged       exists         different     reads the final file (see below)
     staged       -              exists        puts the final name
     staged       -              -             fails: the version's manifest is lost
     final        -              exists        reads it
@@ -27,24 +28,24 @@ every version that was read. Steps 4 and 5 may fail: the next reader does them.
                                               before
 
 Lost answers: "item exists" after step 2 may mean our own item, put by a request whose answer was
-lost: it then names our staged file, which no other writer uses. If a reader has put the final name
-meanwhile, the manifest there tells which writer's it is (`publishing`). If step 2 gave no answer at
-all, the staged file is kept: the item may still arrive.
+lost. Then it has the name of our staged file, which no other writer uses. If a reader has put the
+final name meanwhile, the manifest there shows whose it is (`publishing`). If step 2 was not
+answered at all, the staged file is kept: the item may still be put.
 
 Writers without the manifest store publish by creating the final name once. Step 3 does the same if
-the store can, so one of the two wins and both notice: a version that another writer has published
-under its final name is kept, is put into the manifest store, and our commit is rebased on it. If
-the store cannot create a name once, the final name is checked before step 1 and in step 3. Each
-version has the mark of its manifest store in its config (`manifest_store_mark`), so our own writers
-that were not configured with the store refuse to write; to stop using a manifest store, see
-`maintenance.migrations.manifest_store_moves`.
+the store can, so only one of the two succeeds, and both detect it: a version that another writer
+has published under its final name is kept and put into the manifest store, and our commit is
+rebased on it. If the store cannot create a name once, the final name is checked before step 1 and
+in step 3. Every version has the mark of its manifest store in its config (`manifest_store_mark`),
+so that writers of this library that were not configured with the store refuse to write. To stop
+using a manifest store, see `maintenance.migrations.manifest_store_moves`.
 
-Versions that others have published without the manifest store are not seen until the next commit
-through it, as in the reference.
+As in the reference, versions that other writers have published without the manifest store are not
+seen until the next commit through it.
 
 Source:  the table format's "External Manifest Store"; facts of the stores, part one, section 4.
-Differs: The reference copies unconditionally in step 3, and so overwrites what others have
-         published under the final name. Sizes that differ from the item's are refused by both.
+Differs: The reference copies unconditionally in step 3, and so overwrites a version that another
+         writer has published under the final name.
 """
 
 import logging
@@ -90,13 +91,13 @@ _MAX_READS: Final = 5
 
 
 class _Location(NamedTuple):
-    """Where a version's manifest is stored according to its item.
+    """The path of a version's manifest, according to its item.
 
     Attributes:
         item: The item.
         path: The path in the table's directory.
-        scheme: The naming scheme of its manifests.
-        is_staged: Whether it still has its staged name.
+        scheme: The naming scheme of the name.
+        is_staged: Whether it is a staged name.
     """
 
     item: ManifestItem
@@ -114,7 +115,7 @@ class _Location(NamedTuple):
 
     @property
     def final_paths(self) -> tuple[str, ...]:
-        """The final paths in both naming schemes: the table may have been renamed since."""
+        """The final paths in both naming schemes: the table may have been migrated since."""
         other = next(scheme for scheme in NamingScheme if scheme is not self.scheme)
         return self.final_path, manifest_path(self.version, other)
 
@@ -126,10 +127,10 @@ class ExternalLog:
     Args:
         store: The table's directory.
         manifests: The manifest store.
-        base_uri: The name of the table in it.
+        base_uri: The table's name in the manifest store.
         is_marking: Whether versions get the mark of the manifest store.
-        is_claiming: Whether versions may follow ones that were published elsewhere.
-        publisher: Puts the items in step 2, if not this log itself.
+        is_claiming: Whether versions may follow versions that were published elsewhere.
+        publisher: Puts the items in step 2; None for this log.
     """
 
     store: Store
@@ -147,7 +148,7 @@ class ExternalLog:
 
     @property
     def mark(self) -> dict[str, str]:
-        """The config entries of each version; see `VersionLog.mark`."""
+        """The config entries of every version; see `VersionLog.mark`."""
         return {CONFIG_KEY: self._mark} if self.is_marking else {}
 
     @property
@@ -161,11 +162,11 @@ class ExternalLog:
         return self
 
     def for_store(self, store: Store) -> "ExternalLog":
-        """Return the history of another table or branch; see `VersionLog.for_store`."""
+        """Return the log of another table or branch; see `VersionLog.for_store`."""
         if self.base_uri != base_uri_of(self.store, self.manifests):
             raise UnsupportedFeatureError(
-                f"{self.manifests.where} identifies {self.store.uri} by the chosen name "
-                f"{self.base_uri!r}; its name for {store.uri} is unknown"
+                f"{self.manifests.where} identifies {self.store.uri} by {self.base_uri!r}, which a "
+                f"user chose; its name for {store.uri} is unknown"
             )
         return ExternalLog(store, self.manifests, base_uri_of(store, self.manifests))
 
@@ -184,16 +185,16 @@ class ExternalLog:
         if mark != self._mark and not (branch and is_of_one_table(mark, self._mark, branch)):
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in the manifest store {mark!r}, "
-                f"not in the given one, {self._mark!r}. Give that one; or, if the table was moved "
-                "or copied here and no writer publishes there anymore, take it over with "
-                "lance_stream.claim_versions()"
+                f"not in {self._mark!r}. Set the storage option manifest_store to that store; or, "
+                "if the table was moved or copied here and no writer publishes there anymore, "
+                "take it over with lance_stream.claim_versions()"
             )
         if self._newest_seen is None:
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in a manifest store, but "
                 f"{self.manifests.where} has no versions under {self.base_uri!r}: it is a "
                 "different store, or was emptied. Set the storage option manifest_store to the "
-                "right one; or, if no writer publishes there anymore, take over the table with "
+                "right store; or, if no writer publishes there anymore, take over the table with "
                 "lance_stream.claim_versions()"
             )
 
@@ -226,7 +227,7 @@ class ExternalLog:
         return versions
 
     def read_state(self) -> LogState:
-        """Return the current state; see `VersionLog.read_state`. It has the newest version only."""
+        """Return the current state, with the newest version only; see `VersionLog.read_state`."""
         newest = self.read_latest()
         return LogState(newest, {newest.version: ""}, is_all=False)
 
@@ -260,7 +261,8 @@ class ExternalLog:
                 return newest
             with suppress(NotFoundError):
                 return self._load(location, is_newest=True)
-            # The file is missing: another reader finished the version, or the table was deleted.
+            # The file is missing: another reader has finished the version, or the table was
+            # deleted.
         assert location is not None
         raise self._missing_error(location)
 
@@ -283,27 +285,27 @@ class ExternalLog:
         item = ManifestItem(version, self._key(staged), len(manifest))
         try:
             is_put = self._put_new(item)
-        except CommitAbortedError:  # it was never sent
+        except CommitAbortedError:  # the item was never sent
             self._delete_staged(staged)
             raise
         if not is_put:
-            there = self.manifests.get(self.base_uri, version)
-            if there is None or there.path != item.path:
-                if there is not None:
+            existing = self.manifests.get(self.base_uri, version)
+            if existing is None or existing.path != item.path:
+                if existing is not None:
                     self._delete_staged(staged)
                 return False
         self._newest_seen = max(version, self._newest_seen or 0)
         try:
             return self._finish(self._location_of(item), manifest) == manifest
-        except StoreRefusedError as error:  # which does not undo step 2
+        except StoreRefusedError as error:  # step 2 was done, so the commit was not refused
             raise StoreError(*error.args) from error
 
     def unmarked(self) -> "ExternalLog":
-        """Return the same history, whose versions do not get the mark."""
+        """Return the same log, whose versions do not get the mark."""
         return replace(self, is_marking=False)
 
     def published_by(self, publisher: Publisher) -> "ExternalLog":
-        """Return the same history, with a publisher that does step 2."""
+        """Return the same log, with a publisher for step 2."""
         return replace(self, publisher=publisher)
 
     def read_item(self, item: ManifestItem) -> Manifest | None:
@@ -333,15 +335,15 @@ class ExternalLog:
         create_if_absent(self.store, self.manifest_path(version), manifest)
 
     def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
-        """Return staged manifests no longer needed; see `VersionLog.obsolete_staged_files`.
+        """Return unneeded staged manifests; see `VersionLog.obsolete_staged_files`.
 
-        One that no item names was never published and never will be: it was staged long ago.
+        One that no item names was not published and never will be: it was staged long ago.
         """
         locations = map(self._location_of, self.manifests.items(self.base_uri))
-        return set(paths) - {position.path for position in locations if position.is_staged}
+        return set(paths) - {location.path for location in locations if location.is_staged}
 
     def forget(self, through: int | None = None) -> None:
-        """Delete versions from the manifest store, and the table with the last of them.
+        """Delete versions, and with the last one the table, from the manifest store.
 
         Args:
             through: The last version to delete; None for all.
@@ -366,7 +368,7 @@ class ExternalLog:
         return f"{self.base_uri}/{path}"
 
     def _latest(self) -> _Location | None:
-        """Return where the newest version's manifest is stored; None if there is no item."""
+        """Return the location of the newest version's manifest; None if there is no item."""
         item = self.manifests.latest(self.base_uri)
         self._newest_seen = item.version if item else None
         if item is None:
@@ -376,10 +378,10 @@ class ExternalLog:
         return location
 
     def _location_of(self, item: ManifestItem) -> _Location:
-        """Return where a version's manifest is stored according to its item.
+        """Return the location of a version's manifest according to its item.
 
         Raises:
-            CorruptDataError: The path is not of a manifest of this version in this table.
+            CorruptDataError: The path is not that of a manifest of this version in this table.
         """
         prefix = self._key(f"{VERSIONS_DIRECTORY}/")
         name = item.path.removeprefix(prefix)
@@ -403,7 +405,7 @@ class ExternalLog:
                 return None
             with suppress(NotFoundError):
                 return self._load(self._location_of(item), etag, is_newest=is_newest)
-            tried = item  # finished or removed by another process meanwhile, or long ago
+            tried = item  # another process has finished or removed the version
 
     def _is_listed(self, version: int) -> bool:
         """Return whether a version without an item may still be in the directory."""
@@ -412,12 +414,12 @@ class ExternalLog:
         return self._newest_seen is None or version < self._newest_seen
 
     def _load(self, location: _Location, etag: str = "", *, is_newest: bool = False) -> Manifest:
-        """Return the manifest of a version, once it has its final name.
+        """Return the manifest of a version, after giving it its final name if it is staged.
 
         Raises:
-            NotFoundError: It is not, or no longer, where the item names it.
-            CorruptDataError: Its size differs from the item's.
-            Exception: It is staged, and giving it its final name failed.
+            NotFoundError: It is not, or no longer, under the item's path.
+            CorruptDataError: Its size differs from the size in the item.
+            Exception: Giving it its final name failed.
         """
         if location.is_staged:
             return self._repair(location, is_newest=is_newest)
@@ -434,12 +436,12 @@ class ExternalLog:
         raise NotFoundError(f"there is no file {self.store.uri}/{location.path}")
 
     def _repair(self, location: _Location, *, is_newest: bool) -> Manifest:
-        """Do the steps that the writer of a version has left out, and return its manifest."""
+        """Do the remaining steps of a commit, and return the version's manifest."""
         final = location.final_path
         try:
             data = self.store.read(location.path)
         except NotFoundError:
-            # another reader finished it, which deletes the staged file last; or it is lost
+            # Another reader has finished it, and deleted the staged file last; or it is lost.
             data = self.store.read(final)
             self._check_size(location, data)
             self._put_final(location, len(data))
@@ -467,8 +469,8 @@ class ExternalLog:
             return NotFoundError(
                 f"there is no dataset at {self.store.uri}, but {self.manifests.where} has versions "
                 f"up to {location.version} of {self.base_uri!r}: either the dataset was deleted, "
-                "or the versions belong to a dataset with the same path in another place. If it "
-                "was deleted, remove it from the manifest store with lance_stream.forget_versions()"
+                "or the versions belong to another dataset with the same name. If it was deleted, "
+                "remove it from the manifest store with lance_stream.forget_versions()"
             )
         return CorruptDataError(
             f"{self.manifests.where} has version {location.version} as the newest of "
@@ -498,15 +500,18 @@ class ExternalLog:
             )
             raise
         if not self._put_final(location, len(published)) and is_created:
-            # The version was removed meanwhile: the file just created must not bring it back.
+            # The version was removed meanwhile: the new file must not bring it back.
             self.store.delete(final)
             raise NotFoundError(
-                f"version {location.version} of {self.store.uri} was removed meanwhile"
+                f"version {location.version} of {self.store.uri} was removed while it was read"
             )
         return published
 
     def _put_final(self, location: _Location, size_bytes: int) -> bool:
-        """Do steps 4 and 5; False if the item was removed. The next reader retries failures."""
+        """Do steps 4 and 5; return False if the item was removed.
+
+        The next reader repeats failed steps.
+        """
         item = ManifestItem(location.version, self._key(location.final_path), size_bytes)
         try:
             if not self.manifests.put_if_exists(self.base_uri, item):
@@ -537,7 +542,7 @@ class ExternalLog:
     # --- versions that others have published without the manifest store
 
     def _has_any(self) -> bool:
-        """Return whether there is a version, and note the manifests' naming scheme.
+        """Return whether there is a version, and store the naming scheme of the manifests.
 
         Raises:
             InvalidInputError: The manifest store has versions of a table that does not exist.
@@ -573,12 +578,12 @@ class ExternalLog:
 
 
 def base_uri_of(store: Store, manifests: ManifestStore) -> str:
-    """Return the name by which a manifest store identifies a table, the same for all its writers.
+    """Return the name by which a manifest store identifies a table, the same for all writers.
 
-    It does not contain the endpoint, which writers may reach by different names: two services with
-    a bucket of the same name need two manifest stores, or a base URI each. For S3 with DynamoDB it
-    is the reference's: the table's key in its bucket. So two buckets must not have tables of the
-    same path in one DynamoDB table.
+    It does not contain the endpoint, which may have different names for different writers. So two
+    services with a bucket of the same name need two manifest stores, or different base URIs. For S3
+    with DynamoDB, the name is the same as the reference's: the table's key in its bucket. So tables
+    with the same path in two buckets must not use the same DynamoDB table.
 
     Raises:
         InvalidInputError: The table is a bucket's root, whose key is empty.
@@ -588,7 +593,7 @@ def base_uri_of(store: Store, manifests: ManifestStore) -> str:
         return uri
     if not store.root:
         raise InvalidInputError(
-            f"{store.uri} is a whole bucket, and DynamoDB identifies a table by its key in the "
-            "bucket: use a folder"
+            f"{store.uri} is the root of a bucket, and DynamoDB identifies a table by its key in "
+            "the bucket: use a folder"
         )
     return store.root

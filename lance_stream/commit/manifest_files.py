@@ -1,15 +1,15 @@
 """Reads manifest files, and caches those that this process has read or written.
 
-A stream opens its table for every batch and again for every commit attempt, and usually finds the
-manifest that it has just written. For a table of 20,000 fragments, that manifest is four megabytes
+A stream opens its table for every batch, and again in every commit attempt, and usually finds the
+manifest that it has just written. For a table of 20,000 fragments, this manifest has four megabytes
 to read, decode and search.
 
-A manifest never changes under its name, but a table can be deleted and re-created, or restored from
-a copy. So each cached manifest is verified before it is returned. If the listing that named the
-file contains its ETag, and the cached bytes have the same one, that costs no request. Otherwise the
-last bytes of the file (`TAIL_BYTES`) are read and must be identical, up to its end. They contain
-the version's time in nanoseconds and the name of its transaction file, which is created once. A
-manifest with neither in its last bytes is not cached.
+A manifest file never changes, but a table can be deleted and re-created, or restored from a copy.
+So a cached manifest is verified before it is returned. If the listing that named the file has its
+ETag, and it is the same as that of the cached bytes, this costs no request. Otherwise the last
+bytes of the file (`TAIL_BYTES`) are read and must be the same. They contain the version's timestamp
+in nanoseconds and the name of its transaction file, which is unique. A manifest that does not have
+both in its last bytes is not cached.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest, decode_manifest, unique_parts
 
 TAIL_BYTES: Final = 64 << 10
-"""How many bytes at a file's end are compared."""
+"""The number of bytes at the end of a file that are compared."""
 
 MAX_BYTES: Final = 64 << 20
 """Maximum total size of the cached manifests' files."""
@@ -30,8 +30,8 @@ MAX_BYTES: Final = 64 << 20
 MAX_TABLES: Final = 64
 """Maximum number of tables in the cache."""
 
-MAX_OF_TABLE: Final = 2
-"""Cached manifests per table, the latest ones: a reader that follows a table compares two."""
+MAX_PER_TABLE: Final = 2
+"""The number of cached manifests per table, the latest ones: a follower compares two."""
 
 
 class _CachedManifest(NamedTuple):
@@ -43,7 +43,7 @@ class _CachedManifest(NamedTuple):
 
 
 class ManifestCache:
-    """The latest manifests seen of each table. Thread-safe.
+    """The latest manifests of each table that this process has read or written. Thread-safe.
 
     Args:
         max_bytes: Maximum total size of the manifests' files.
@@ -52,9 +52,9 @@ class ManifestCache:
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_tables: int = MAX_TABLES) -> None:
         self._max_bytes = max_bytes
-        least = max_bytes / max_tables  # minimum weight of a table, to bound their number
+        min_weight = max_bytes / max_tables  # of a table, which limits the number of tables
         self._manifests: Cache[str, tuple[_CachedManifest, ...]] = Cache(
-            max_bytes, lambda of_table: max(least, _size_of(of_table))
+            max_bytes, lambda of_table: max(min_weight, _size_of(of_table))
         )
 
     def remember(
@@ -67,31 +67,31 @@ class ManifestCache:
             path: The file.
             manifest: The decoded manifest.
             data: Its bytes.
-            etag: Their ETag in a listing; empty if unknown.
+            etag: The file's ETag in a listing; empty if unknown.
         """
         tail = data[-TAIL_BYTES:]
-        marks = unique_parts(manifest)
-        if len(data) > self._max_bytes or not marks or any(mark not in tail for mark in marks):
+        unique = unique_parts(manifest)
+        if len(data) > self._max_bytes or not unique or any(part not in tail for part in unique):
             return
         new = _CachedManifest(path, manifest, len(data), tail, etag)
 
-        def with_it(of_table: tuple[_CachedManifest, ...] | None) -> tuple[_CachedManifest, ...]:
+        def with_new(of_table: tuple[_CachedManifest, ...] | None) -> tuple[_CachedManifest, ...]:
             others = tuple(entry for entry in of_table or () if entry.path != path)
-            entries = (*others[1 - MAX_OF_TABLE :], new)
+            entries = (*others[1 - MAX_PER_TABLE :], new)
             return entries if _size_of(entries) <= self._max_bytes else (new,)
 
-        self._manifests.change(store.uri, with_it)
+        self._manifests.change(store.uri, with_new)
 
     def find(self, store: Store, path: str, etag: str = "") -> Manifest | None:
-        """Return a manifest if it is cached and its file is unchanged; otherwise None.
+        """Return a manifest if it is cached and its file has not changed; otherwise None.
 
         Args:
             store: The table's directory.
             path: The file.
-            etag: Its ETag in a listing just made; empty if unknown.
+            etag: The file's ETag in a new listing; empty if unknown.
 
         Raises:
-            NotFoundError: It is cached, but the file no longer exists.
+            NotFoundError: The manifest is cached, but the file no longer exists.
         """
         of_table = self._manifests.get(store.uri) or ()
         cached = next((entry for entry in of_table if entry.path == path), None)
@@ -100,21 +100,21 @@ class ManifestCache:
         if etag and etag == cached.etag:
             return cached.manifest
         start = cached.size_bytes - len(cached.tail)
-        # One byte more than the file had: a file that has grown is a different one.
+        # Read one byte more: a file that has grown is a different file.
         (tail,) = store.read_ranges(path, [ByteRange(start, cached.size_bytes + 1)])
         if bytes(tail) != cached.tail:
             return None
         if etag:
-            self._note_etag(store.uri, cached, etag)
+            self._set_etag(store.uri, cached, etag)
         return cached.manifest
 
-    def _note_etag(self, uri: str, cached: _CachedManifest, etag: str) -> None:
-        noted = cached._replace(etag=etag)
+    def _set_etag(self, uri: str, cached: _CachedManifest, etag: str) -> None:
+        updated = cached._replace(etag=etag)
         if self._manifests.get(uri):
             self._manifests.change(
                 uri,
                 lambda of_table: tuple(
-                    noted if entry is cached else entry for entry in of_table or ()
+                    updated if entry is cached else entry for entry in of_table or ()
                 ),
             )
 
@@ -136,19 +136,19 @@ def read_manifest(
     is_newest: bool = False,
     size_bytes: int | None = None,
 ) -> Manifest:
-    """Return the manifest in a file. The newest one is cached, since it will be read again.
+    """Return the manifest in a file. The newest one of a table is cached.
 
     Args:
         store: The table's directory.
         path: The file.
-        version: The version that it has to describe.
-        etag: The file's ETag in a listing just made, if known.
-        is_newest: Whether it is the table's newest.
-        size_bytes: The size that the file has to have; None if unknown.
+        version: The version that it must describe.
+        etag: The file's ETag in a new listing; empty if unknown.
+        is_newest: Whether it is the table's newest manifest.
+        size_bytes: The size that the file must have; None if unknown.
 
     Raises:
         NotFoundError: There is no such file.
-        BadDataError: It is damaged, has another size, or describes another version.
+        BadDataError: The file is damaged, has another size, or describes another version.
     """
     cached = MANIFESTS.find(store, path, etag)
     if cached is not None:
@@ -172,12 +172,12 @@ def remember_manifest(store: Store, path: str, manifest: Manifest, data: bytes) 
 
 
 def decode_manifest_of(store: Store, path: str, version: int, data: bytes) -> Manifest:
-    """Return the manifest in a file's bytes; see `read_manifest`."""
+    """Decode the manifest in a file's bytes; see `read_manifest`."""
     try:
         manifest = decode_manifest(data)
         if manifest.version != version:
             raise CorruptDataError(
-                f"the manifest of version {version} states version {manifest.version}"
+                f"the manifest of version {version} describes version {manifest.version}"
             )
     except BadDataError as error:
         error.add_note(f"manifest {store.uri}/{path}")
@@ -186,5 +186,5 @@ def decode_manifest_of(store: Store, path: str, version: int, data: bytes) -> Ma
 
 
 def _likely_etag(store: Store, data: bytes) -> str:
-    """Return the ETag that most services compute; if it differs, the file's end is read once."""
+    """Return the ETag that most services compute; a wrong one costs a read of the file's end."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest() if store.lists_in_order else ""

@@ -1,10 +1,10 @@
-"""The history of a table in its own directory: one manifest file per version.
+"""The versions of a table in its directory: one manifest file per version.
 
-A manifest's name contains its version, and creating the name once publishes it. New tables use
+A manifest's name contains its version, and creating the name publishes it. New tables use the
 naming scheme V2; tables of scheme V1 keep it; a table with both is refused.
 
-V2 names sort the newest version first. So on every store that lists names in order, finding the
-newest version is one request for the first few names, however long the history:
+V2 names sort the newest version first. So on every store that lists names in order, the newest
+version is found by one request for the first few names, however many versions there are:
 
     the first names that are manifests are     then
     --------------------------------------     ---------------------------------------------------
@@ -13,9 +13,9 @@ newest version is one request for the first few names, however long the history:
     none, and there are more names             all names are listed
 
 A hint file names the version that was the newest when it was written. It saves the reference a
-listing on stores that do not list in order (S3 Express); the reference also writes it on local
-disks. Only there is it written here, for the reference's sake, and it is never read: a cleanup may
-have left a gap after the version that it names, and versions after the gap would not be seen.
+listing on stores that do not list in order (S3 Express, local disks). On these stores it is written
+here, too, for the reference, but never read: a cleanup may have left a gap after the version that
+it names, and versions after the gap would not be found.
 """
 
 import math
@@ -44,7 +44,7 @@ from lance_stream.table.paths import (
 )
 
 FIRST_NAMES: Final = 8
-"""How many names are listed to find the newest version."""
+"""The number of names that are listed to find the newest version."""
 
 _MAX_LISTINGS = 5
 
@@ -54,10 +54,10 @@ class _Listing:
     """A listing of a table's versions.
 
     Attributes:
-        newest: The newest one; None if there is none.
-        names: Names in `_versions`, sorted: the first ones, or all.
-        is_all: Whether these are all names.
-        etags: The ETags of some of them.
+        newest: The newest version; None without versions.
+        names: The first names in `_versions`, or all, sorted.
+        is_all: Whether `names` has all names.
+        etags: The ETags of some of the names.
     """
 
     newest: int | None
@@ -77,8 +77,8 @@ class ObjectStoreLog:
 
     Args:
         store: The table's directory.
-        is_claiming: Whether versions may follow ones that were published in an external manifest
-            store.
+        is_claiming: Whether versions may follow versions that were published in an external
+            manifest store.
     """
 
     store: Store
@@ -89,7 +89,7 @@ class ObjectStoreLog:
 
     @property
     def mark(self) -> Mapping[str, str]:
-        """The config entries of each version: none; see `VersionLog.mark`."""
+        """The config entries of every version: none; see `VersionLog.mark`."""
         return {}
 
     @property
@@ -99,11 +99,11 @@ class ObjectStoreLog:
 
     @property
     def external(self) -> None:
-        """Versions are published in the table's directory."""
+        """None: versions are published in the table's directory."""
         return None
 
     def for_store(self, store: Store) -> "ObjectStoreLog":
-        """Return the history of another table or branch; see `VersionLog.for_store`."""
+        """Return the log of another table or branch; see `VersionLog.for_store`."""
         return ObjectStoreLog(store)
 
     def claiming(self) -> "ObjectStoreLog":
@@ -136,7 +136,7 @@ class ObjectStoreLog:
         return newest
 
     def has(self, version: int) -> bool:
-        """Return whether a version exists; one request, however long the history.
+        """Return whether a version exists; see `VersionLog.has`.
 
         If the table has not been listed yet, the names of both schemes are checked.
         """
@@ -150,11 +150,11 @@ class ObjectStoreLog:
         return [version for version in listing.versions() if version > after]
 
     def _list_after(self, version: int) -> _Listing:
-        """Return a listing that has all existing versions after one.
+        """Return a listing with all existing versions after one.
 
         Except for files that are not manifests, there are at most as many names between the newest
-        version and this one as there are numbers. The newest version is known from the last
-        listing, or found by the first one here.
+        version and this one as there are numbers between them. The newest version is known from the
+        last listing, or from the first one here.
         """
         for _ in range(2):
             listing = self._list_first(max(self._newest - version, 0) + FIRST_NAMES)
@@ -167,7 +167,7 @@ class ObjectStoreLog:
         return listing.is_all or min(listing.versions(), default=0) <= version + 1
 
     def read_state(self) -> LogState:
-        """Return the newest manifest, and the versions before it; see `VersionLog.read_state`."""
+        """Return the current state; see `VersionLog.read_state`."""
         for _ in range(_MAX_LISTINGS):
             listing = self._list_first()
             newest = listing.newest
@@ -185,7 +185,7 @@ class ObjectStoreLog:
                 return LogState(
                     manifest, etags, listing.is_all and (not few or len(versions) < few)
                 )
-            # It was removed after it was listed: the table was deleted, and perhaps re-created.
+            # Removed after it was listed: the table was deleted, and perhaps re-created.
         raise NotFoundError(f"the dataset at {self.store.uri} was deleted while it was opened")
 
     def read_latest(self) -> Manifest:
@@ -216,7 +216,7 @@ class ObjectStoreLog:
     def publish(self, version: int, manifest: bytes) -> bool:
         """Publish a manifest as a version; see `VersionLog.publish`.
 
-        The table's naming scheme is the one last seen: a commit has just listed the directory.
+        The naming scheme is that of the last listing: a commit has just listed the directory.
         """
         if version < 1 or is_detached(version):
             raise InvalidInputError(f"{version} cannot be the version of a table")
@@ -247,10 +247,10 @@ class ObjectStoreLog:
         self.store.create_once(self.manifest_path(version), manifest)
 
     def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
-        """Return staged manifests no longer needed; see `VersionLog.obsolete_staged_files`.
+        """Return unneeded staged manifests; see `VersionLog.obsolete_staged_files`.
 
-        A manifest store that this log does not know may have a version newer than the newest one
-        here: its staged file is kept.
+        A manifest store that this log does not know may have a newer version: its staged file is
+        kept.
         """
         newest = self.latest()
         return {path for path in paths if _staged_version(path) <= newest}
@@ -259,17 +259,17 @@ class ObjectStoreLog:
         return NotFoundError(f"there is no dataset at {self.store.uri}")
 
     def _schemes(self) -> tuple[NamingScheme, ...]:
-        """Return the scheme of the table's names; both if it has not been listed yet."""
+        """Return the table's naming scheme; both if it is unknown."""
         return (self._scheme,) if self._scheme else (NamingScheme.V2, NamingScheme.V1)
 
     def _schemes_to_try(self) -> tuple[NamingScheme, ...]:
-        """Return both schemes, the likelier one first: the table may have been re-created."""
+        """Return both schemes, the known one first: the table may have been re-created."""
         if self._scheme is NamingScheme.V1:
             return NamingScheme.V1, NamingScheme.V2
         return NamingScheme.V2, NamingScheme.V1
 
     def _list_first(self, limit: int = FIRST_NAMES) -> _Listing:
-        """Return the newest versions if the first few names suffice; otherwise all versions."""
+        """List the first few names if they suffice to find the newest version; otherwise all."""
         if not self.store.lists_in_order:
             return self._list_all()
         files = self.store.list_files(VERSIONS_DIRECTORY, limit)
@@ -277,14 +277,14 @@ class ObjectStoreLog:
         is_all = len(files) < limit
         schemes = {name.scheme for name in map(parse_manifest_name, etags) if name}
         if is_all or schemes == {NamingScheme.V2}:
-            return self._noted(list(etags), etags, is_all=is_all)
+            return self._stored(list(etags), etags, is_all=is_all)
         return self._list_all()
 
     def _list_all(self) -> _Listing:
-        return self._noted(self.store.list_names(VERSIONS_DIRECTORY), {}, is_all=True)
+        return self._stored(self.store.list_names(VERSIONS_DIRECTORY), {}, is_all=True)
 
-    def _noted(self, names: Sequence[str], etags: Mapping[str, str], *, is_all: bool) -> _Listing:
-        """Return the listing of sorted names, and note their scheme."""
+    def _stored(self, names: Sequence[str], etags: Mapping[str, str], *, is_all: bool) -> _Listing:
+        """Return the listing of sorted names, after storing their scheme."""
         try:
             newest = newest_manifest(names)
         except BadDataError as error:

@@ -1,14 +1,14 @@
 """Publishes a version, and resolves ambiguous responses: was our version published?
 
-A store client repeats a request whose answer was lost, and then finds its own file: "taken" may
-mean that we took it ourselves. An error may arrive after the file was created. In both cases the
-published manifest is read: it names our transaction file or another one. No two transactions share
-that name, because it is created once.
+A store client repeats a request whose answer was lost, and may then find the file that it created
+itself. And an error may be returned after the file was created. So in both cases the published
+manifest is read: it names our transaction file or another one. Transactions do not share that name,
+because it is created once.
 
     published           yes
     taken, or error     yes, if it is ours; no, if it is another writer's
-                        nothing exists: the same bytes are published again, which does no harm if
-                        the first request arrives late
+                        nothing exists: the same bytes are published again, which is harmless if the
+                        first request arrives late
                         cannot be read: unknown
     refused             yes, if it is ours after all; no, if it is another writer's
                         nothing exists, or reading it is refused, too: the refusal is raised
@@ -44,17 +44,17 @@ def publish_and_confirm(
     """Publish a version, and return whether it is ours.
 
     Args:
-        log: The table's history.
+        log: The table's version log.
         version: The version.
         manifest: The bytes of its manifest.
-        transaction_file: The name of our transaction's file, as the manifest states it.
+        transaction_file: The name of our transaction's file in the manifest.
         environment: The clock and randomness.
 
     Returns:
         True if the version is ours; False if it is another writer's.
 
     Raises:
-        CommitUncertainError: It cannot be determined. Nothing was deleted.
+        CommitUncertainError: The outcome is unknown. Nothing was deleted.
         StoreRefusedError: The store refused, and the version does not exist.
         UnsupportedFeatureError: The store cannot publish; nothing was written.
     """
@@ -76,7 +76,7 @@ def publish_and_confirm(
                 f"store gave no clear answer ({failure!r}), and then {error}. Nothing was deleted; "
                 "committing the same transaction again is safe"
             ) from error
-        except Exception as error:  # of any store
+        except Exception as error:  # a store may raise any error
             failure = error
         refusal = failure if isinstance(failure, StoreRefusedError) and not is_unclear else None
         is_unclear = is_unclear or refusal is None
@@ -96,16 +96,16 @@ def publish_and_confirm(
 def _transaction_file_of(
     log: VersionLog, version: int, refusal: StoreRefusedError | None
 ) -> str | None:
-    """Return the file name of the transaction that created a version; None if it does not exist.
+    """Return the name of a version's transaction file; None if the version does not exist.
 
     Args:
-        log: The table's history.
+        log: The table's version log.
         version: The version.
-        refusal: The store's refusal to publish it, if it clearly refused.
+        refusal: The store's refusal to publish it; None if the answer was unclear.
 
     Raises:
-        CommitUncertainError: It cannot be read.
-        StoreRefusedError: Reading it is refused, as its publication was.
+        CommitUncertainError: The version cannot be read.
+        StoreRefusedError: The store refused both to publish and to read it.
     """
     try:
         return log.read(version).transaction_file

@@ -1,4 +1,4 @@
-"""The files of a rebase: deletion files are read, merged and written under new names."""
+"""Rebases a transaction: reads its deletion files, and writes merged ones under new names."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -36,17 +36,17 @@ def rebase_transaction(
     random_id: Callable[[], int],
     written: list[Fragment],
 ) -> Transaction:
-    """Return the transaction adjusted to the newest version, and write the files that it names.
+    """Rebase a transaction on the newest version, and write its new deletion files.
 
     Args:
-        log: The table's history.
+        log: The table's version log.
         transaction: A Delete, Update or CreateIndex that can be rebased.
         newest: The newest version.
         random_id: Returns a random u64, for the names of the new deletion files.
-        written: Receives a fragment for each file written, even if this raises.
+        written: Receives a fragment for every new file, even if this raises an error.
 
     Raises:
-        RetryableConflictError: Both sides deleted the same row, or the version that the
+        RetryableConflictError: Both writers deleted the same row, or the version that the
             transaction was planned on no longer exists.
     """
     operation = transaction.operation
@@ -65,11 +65,11 @@ def rebase_transaction(
         return replace(transaction, read_version=newest.version, operation=indices)
     files: dict[int, DeletionFile | None] = {}
     for merge in plan_rebase(operation, read, newest):
-        ours, before, now = (
+        ours, planned, current = (
             _read(log.store, merge.fragment_id, file, merge.physical_rows)
             for file in (merge.ours, merge.read, merge.newest)
         )
-        deleted = unite(merge, ours, before, now, newest.version)
+        deleted = unite(merge, ours, planned, current, newest.version)
         if len(deleted) == merge.physical_rows:
             files[merge.fragment_id] = None
             continue
@@ -93,8 +93,8 @@ def write_deletion_file(
     Args:
         store: The table's directory.
         fragment_id: The fragment.
-        deleted: The offsets of all its deleted rows, including those deleted earlier.
-        read_version: The version that its writer has read.
+        deleted: The offsets of all deleted rows, including those deleted earlier.
+        read_version: The version that the writer has read.
         file_id: A random u64.
     """
     file_type, data = encode_deletion_vector(deleted)
@@ -104,7 +104,7 @@ def write_deletion_file(
 
 
 def delete_deletion_files(store: Store, fragments: Iterable[Fragment]) -> None:
-    """Delete deletion files that no version names, as far as possible."""
+    """Delete deletion files that no version names; best effort."""
     for fragment in fragments:
         if fragment.deletion_file is not None:
             with suppress(OSError, LanceStreamError):

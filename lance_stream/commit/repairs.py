@@ -1,14 +1,14 @@
-"""Adds what old writers omitted from a manifest, in the next commit, as the reference does.
+"""Adds information that old writers omitted from a manifest, in the next commit.
 
-    rows of a fragment           missing in 0.4 to 0.7; counted in the data file
-    offsets in a deletion file   missing, too; counted in the deletion file
-    wrong numbers of 0.8         treated as missing (see `table.manifest`)
-    one field in two files       0.10: see `table.apply.field_twice`
+    row count of a fragment          missing in 0.4 to 0.7; read from the data file
+    row count of a deletion file     missing in 0.4 to 0.7; read from the deletion file
+    wrong row counts of 0.8          treated as missing (see `table.manifest`)
+    a field in two files, by 0.10    see `table.apply.field_twice`
 
-If a version states all its numbers, as every later writer does, nothing is read.
+If a version has all counts, as later writers write it, no file is read.
 
-An Update needs the row ids and row versions of the fragments from which it moves rows. If a writer
-stored them in a separate file, they are read from there and stored in the manifest from then on.
+An Update needs the row ids and row versions of the fragments from which it moves rows. If they are
+in a separate file, they are read from it, and the next version has them in the manifest.
 
 Source:  the reference's crate lance, io/commit, migrate_manifest.
 """
@@ -30,14 +30,14 @@ from lance_stream.table.paths import check_stored_path, data_file_path, deletion
 
 
 def with_counts(store: Store, manifest: Manifest) -> Manifest:
-    """Return a version whose manifest states the numbers of rows and deleted rows of its fragments.
+    """Return a version with the numbers of rows and deleted rows of all fragments.
 
     Args:
         store: The table's directory.
-        manifest: The version; returned unchanged if it states them.
+        manifest: The version; returned unchanged if it has them.
 
     Raises:
-        BadDataError: A file is damaged, or is stored where old writers put none.
+        BadDataError: A file is damaged, or is below a base path, which old writers did not use.
         NotFoundError: A file does not exist.
     """
     numbers = manifest.fragments.numbers
@@ -55,20 +55,20 @@ def with_counts(store: Store, manifest: Manifest) -> Manifest:
 
 
 def with_sequences(store: Store, manifest: Manifest, operation: Operation) -> Manifest:
-    """Return a version whose manifest contains the row ids and versions that an operation needs.
+    """Return a version whose manifest has the row ids and row versions that an operation needs.
 
     Args:
         store: The table's directory.
-        manifest: The version; returned unchanged if it contains them.
+        manifest: The version; returned unchanged if it has them.
         operation: The operation that will be applied to it.
 
     Raises:
-        CorruptDataError: A file of sequences is shorter than the manifest states.
-        NotFoundError: It does not exist.
+        CorruptDataError: A file of sequences is truncated.
+        NotFoundError: The file does not exist.
     """
     if not isinstance(operation, Update):
         return manifest
-    touched = {fragment_id.id for fragment_id in operation.updated_fragments}
+    touched = {fragment.id for fragment in operation.updated_fragments}
     touched.update(operation.removed_fragment_ids)
     indices = manifest.fragments.index_by_id if touched else {}
     changes = {}
@@ -83,15 +83,15 @@ def with_sequences(store: Store, manifest: Manifest, operation: Operation) -> Ma
 
 
 def inlined(store: Store, fragment: Fragment) -> Fragment:
-    """Return a fragment whose sequences are in the manifest, not in separate files.
+    """Return a fragment with its sequences in the manifest instead of separate files.
 
     Args:
         store: The table's directory.
-        fragment: The fragment; an equal one is returned if they are.
+        fragment: The fragment.
 
     Raises:
-        CorruptDataError: A file of sequences is shorter than the manifest states.
-        NotFoundError: It does not exist.
+        CorruptDataError: A file of sequences is truncated.
+        NotFoundError: The file does not exist.
     """
     return replace(
         fragment,
@@ -109,8 +109,8 @@ def read_external(store: Store, stored: ExternalFile) -> bytes:
     """Return the bytes of a sequence that is stored in a separate file.
 
     Raises:
-        CorruptDataError: The file is shorter than the manifest states.
-        NotFoundError: It does not exist.
+        CorruptDataError: The file is truncated.
+        NotFoundError: The file does not exist.
     """
     data = store.read(check_stored_path(stored.path))
     part = data[stored.offset : stored.offset + stored.size]
@@ -129,14 +129,14 @@ def _counted(store: Store, fragment: Fragment) -> Fragment:
     deletion_file = fragment.deletion_file
     if file.base_id is not None or (deletion_file and deletion_file.base_id is not None):
         raise UnsupportedFeatureError(
-            f"fragment {fragment.id} does not state its number of rows, and is stored below a base "
-            "path. Compact the table with the program that wrote it"
+            f"the manifest lacks the row count of fragment {fragment.id}, which is stored below a "
+            "base path. Compact the table with the program that wrote it"
         )
     physical_rows = fragment.physical_rows
     if not physical_rows:
         path = data_file_path(file.path)
-        asking = open_file(store.size(path), store.bytes_per_request)
-        reader = answer(asking, lambda ranges: store.read_ranges(path, ranges))
+        request = open_file(store.size(path), store.bytes_per_request)
+        reader = answer(request, lambda ranges: store.read_ranges(path, ranges))
         physical_rows = reader.metadata.num_rows
     if deletion_file is not None and not deletion_file.num_deleted_rows:
         deleted = decode_deletion_vector(

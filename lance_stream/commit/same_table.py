@@ -1,25 +1,24 @@
-"""Does a version that was read earlier still belong to the table that exists now?
+"""Checks that a version that was read earlier belongs to the table that exists now.
 
-Versions are identified by their numbers, and a table that was deleted and re-created, or restored
-from a copy, has versions with the same numbers. A plan for the previous table does not fit the
-current one: its columns have other ids, its fragments other files. So each commit compares the
-version that was read with the current state:
+A table that was deleted and re-created, or restored from a copy, has versions with the same
+numbers. A plan for the previous table does not fit the current one: columns have other ids,
+fragments other files. So every commit compares the version that was read with the current state:
 
     the newest version is     then
     ---------------------     -----------------------------------------------------------------
-    an older one              it is a different table
-    that one                  its manifest is compared
-    a newer one               the manifest of the version that was read is compared. The listing
+    older                     the table is a different one
+    the same number           both manifests are compared
+    newer                     the manifest of the version that was read is compared. The listing
                               has just returned its ETag, so a cached one costs no request
-    a newer one, and that     a table whose newest version shares a data file or all columns with
-    version was removed       the version that was read counts as the same
+    newer, and the version    the table counts as the same if the newest version has a data file or
+    that was read is gone     all columns of the version that was read
 
-A directory may have been restored to exactly the version that was planned on. Then the files
-written since were lost with the old directory. On local disks, where that costs no request, a
-commit checks that they exist.
+A directory may have been restored to exactly the version that was planned on. Then the files that
+were written since are lost. On local disks, where this costs no request, a commit checks that they
+exist.
 
-Changes between this check and the publication are not detected; nor, on object stores, are missing
-files.
+Changes between this check and the publication are not detected. Neither are missing files on object
+stores.
 """
 
 from collections.abc import Iterator
@@ -42,12 +41,12 @@ def check_is_same_table(log: VersionLog, state: LogState, earlier: Manifest) -> 
     """Raise unless a version that was read earlier belongs to the table that exists now.
 
     Args:
-        log: The table's history.
-        state: The current state of the history.
+        log: The table's version log.
+        state: The current state of the log.
         earlier: The version, as it was read.
 
     Raises:
-        TableReplacedError: It belongs to another table.
+        TableReplacedError: The version belongs to another table.
     """
     if not _is_same_table(log, state, earlier):
         raise replaced(log.store.uri, earlier.version, state.newest.version)
@@ -69,7 +68,7 @@ def check_files_exist(store: Store, operation: Operation) -> None:
         if not store.exists(path):
             raise TableReplacedError(
                 f"the file {path!r}, which was written for this {operation_name(operation)}, no "
-                f"longer exists in {store.uri}: meanwhile the table was deleted and re-created or "
+                f"longer exists in {store.uri}: since then the table was deleted and re-created or "
                 "restored from a copy, or a cleanup deleted the file as unreferenced. Nothing was "
                 "committed. Open the table again and repeat the operation; a streaming query does "
                 "so when it is restarted"
@@ -77,7 +76,7 @@ def check_files_exist(store: Store, operation: Operation) -> None:
 
 
 def _files_of(operation: Operation) -> Iterator[str]:
-    """Yield the paths of the files that an operation adds to the table's own directory."""
+    """Yield the paths of the files that an operation adds to the table's directory."""
     updated: tuple[Fragment, ...] = ()
     new: tuple[Fragment, ...] = ()
     if isinstance(operation, Append | Overwrite):
@@ -101,19 +100,18 @@ def _files_of(operation: Operation) -> Iterator[str]:
 
 
 def replaced(uri: str, version: int, newest: int) -> TableReplacedError:
-    """Return the error for a version that is no longer the one that was read.
+    """Return the error for a version that is not the one that was read before.
 
     Args:
         uri: The table's location.
         version: The version.
-        newest: The newest version now.
+        newest: The current newest version.
     """
     return TableReplacedError(
         f"version {version} of {uri} is not the one that was read before (the newest version is "
-        "now "
-        f"{newest}): the table was deleted and re-created meanwhile, or restored from a copy. "
-        "Nothing was committed. To continue with the new table, open it again and "
-        "repeat the operation; a streaming query continues there when it is restarted",
+        f"now {newest}): the table was deleted and re-created, or restored from a copy. Nothing "
+        "was committed. To continue with the new table, open it again and repeat the operation; a "
+        "streaming query continues there when it is restarted",
         newest,
     )
 
@@ -123,7 +121,7 @@ def _is_same_table(log: VersionLog, state: LogState, earlier: Manifest) -> bool:
     if newest.version <= earlier.version:
         return is_same_version(newest, earlier)
     try:
-        there = log.read(earlier.version, state.etags.get(earlier.version, ""))
+        current = log.read(earlier.version, state.etags.get(earlier.version, ""))
     except NotFoundError:
         return may_derive_from(newest, earlier)
-    return is_same_version(there, earlier)
+    return is_same_version(current, earlier)

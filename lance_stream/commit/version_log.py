@@ -1,7 +1,7 @@
-"""The history of a table: its versions in order, each with its manifest.
+"""The interface of version logs: the versions of a table in order, with their manifests.
 
-Publishing is a compare-and-swap on the version number: if several writers publish version N, one
-succeeds, and from then on every reader gets its manifest under that number.
+Publishing is a compare-and-swap on the version number: if several writers publish version N, only
+one succeeds, and all readers get its manifest from then on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,13 @@ class Publisher(Protocol):
 
 @dataclass(frozen=True)
 class LogState:
-    """A table's history at one moment.
+    """The state of a version log at one point in time.
 
     Attributes:
-        newest: The newest version's manifest.
-        etags: The newest few existing versions, ascending, each with its manifest's ETag in a
-            listing; empty if unknown. From the first of them on, they are complete.
-        is_all: Whether these are all existing versions.
+        newest: The manifest of the newest version.
+        etags: The newest few existing versions, ascending and without gaps, with the ETags of their
+            manifests in a listing; "" if unknown.
+        is_all: Whether `etags` has all existing versions.
     """
 
     newest: Manifest
@@ -41,11 +41,11 @@ class LogState:
 
 
 class ExternalVersions(Protocol):
-    """The versions of a table that are published in a manifest store, as their users need them."""
+    """What callers need of versions that are published in a manifest store."""
 
     @property
     def store(self) -> Store:
-        """Where the table's files are stored."""
+        """The store of the table's directory."""
         ...
 
     @property
@@ -67,15 +67,15 @@ class ExternalVersions(Protocol):
         ...
 
     def published_by(self, publisher: Publisher) -> "VersionLog":
-        """Return the same history, with a publisher that puts its items."""
+        """Return the same log, with a publisher that puts its items."""
         ...
 
     def unmarked(self) -> "VersionLog":
-        """Return the same history, whose versions do not get the manifest store's mark."""
+        """Return the same log, whose versions do not get the manifest store's mark."""
         ...
 
     def forget(self, through: int | None = None) -> None:
-        """Delete versions from the manifest store, and the table with the last of them.
+        """Delete versions, and with the last one the table, from the manifest store.
 
         Args:
             through: The last version to delete; None for all.
@@ -86,47 +86,47 @@ class ExternalVersions(Protocol):
 class VersionLog(Protocol):
     """The versions of one table.
 
-    A log relies on no cached state that another writer could have changed or that could outlive
-    the table: a table that was deleted and re-created at the same location is read again.
+    A log never relies on cached state that another writer could have changed, or that could belong
+    to a deleted table: a table that was re-created at the same location is read again.
     """
 
     @property
     def store(self) -> Store:
-        """Where the table's files are stored."""
+        """The store of the table's directory."""
         ...
 
     @property
     def mark(self) -> Mapping[str, str]:
-        """Config entries of each version that tell other writers how versions are published."""
+        """The config entries that tell other writers where versions are published."""
         ...
 
     @property
     def creates_names_once(self) -> bool:
         """Whether `Store.create_once` can be relied on, because publishing depends on it.
 
-        If not, a file that must not be shared gets a random name.
+        If not, a file that two writers must not share gets a random name.
         """
         ...
 
     @property
     def external(self) -> ExternalVersions | None:
-        """These versions, if they are published in a manifest store."""
+        """This log, if it publishes in a manifest store; otherwise None."""
         ...
 
     def for_store(self, store: Store) -> "VersionLog":
-        """Return the history of another table or branch that is published in the same way.
+        """Return the log of another table or branch that publishes in the same place.
 
         Args:
             store: The directory of the table or branch.
 
         Raises:
-            UnsupportedFeatureError: The manifest store identifies this table by a name that a user
-                chose.
+            UnsupportedFeatureError: The manifest store has a user's name for this table, so the
+                other table's name is unknown.
         """
         ...
 
     def claiming(self) -> "VersionLog":
-        """Return the same history, whose versions may follow ones that were published elsewhere."""
+        """Return the same log, whose versions may follow versions that were published elsewhere."""
         ...
 
     def check_may_follow(self, newest: Manifest | None) -> None:
@@ -136,13 +136,13 @@ class VersionLog(Protocol):
             newest: The newest version, as this log has just read it; None if there is no table.
 
         Raises:
-            InvalidInputError: Its versions are published elsewhere; the message says where, and
-                what to do.
+            InvalidInputError: The table's versions are published elsewhere; the message names the
+                place and a remedy.
         """
         ...
 
     def latest(self) -> int:
-        """Return the newest version. One listing, however long the history.
+        """Return the newest version; one listing, however many versions there are.
 
         Raises:
             NotFoundError: There is no table.
@@ -151,7 +151,7 @@ class VersionLog(Protocol):
         ...
 
     def has(self, version: int) -> bool:
-        """Return whether a version exists. One request, however long the history."""
+        """Return whether a version exists; one request, however many versions there are."""
         ...
 
     def versions(self, after: int = 0) -> list[int]:
@@ -178,25 +178,25 @@ class VersionLog(Protocol):
 
         Args:
             version: The version.
-            etag: Its ETag in a state just read: if cached, it costs no request.
+            etag: The ETag of its manifest in a new state: if it is cached, no request is sent.
 
         Raises:
             NotFoundError: There is no such version, or no table.
-            BadDataError: The manifest is damaged, or states another version than its name.
+            BadDataError: The manifest is damaged, or describes another version.
         """
         ...
 
     def prefetch(self, versions: Sequence[int]) -> None:
-        """Read manifests that will be needed, if this log caches them; some may not exist."""
+        """Read manifests that will be needed, if this log caches them. They may not exist."""
         ...
 
     def find(self, version: int) -> Manifest | None:
-        """Return the manifest of a version that may be newer than a state; None if it is missing.
+        """Return the manifest of a version that may not exist yet, or None.
 
-        One request, however long the history.
+        One request, however many versions there are.
 
         Raises:
-            BadDataError: The manifest is damaged, or states another version than its name.
+            BadDataError: The manifest is damaged, or describes another version.
         """
         ...
 
@@ -214,28 +214,28 @@ class VersionLog(Protocol):
         ...
 
     def publish(self, version: int, manifest: bytes) -> bool:
-        """Publish a manifest as a version, if the version is not taken.
+        """Publish a manifest as a version, if the version does not exist.
 
         Returns:
-            True if this call published it; False if the version is taken, possibly by this call
-            itself: see `publishing`.
+            True if this call published it; False if the version exists. This call may have
+            published it even then: see `publishing`.
 
         Raises:
-            OSError: Or another: it is unknown whether it was published.
+            Exception: It is unknown whether it was published.
         """
         ...
 
     def remember(self, manifest: Manifest, data: bytes) -> None:
-        """Cache a version that was published, so that reading it soon costs less.
+        """Cache a published version.
 
         Args:
             manifest: The version.
-            data: Its manifest, as published.
+            data: The bytes of its manifest.
         """
         ...
 
     def remove(self, versions: Sequence[int]) -> None:
-        """Remove versions other than the newest. Only their manifests are deleted."""
+        """Remove versions other than the newest one. Only their manifests are deleted."""
         ...
 
     def undo_remove(self, version: int, manifest: bytes) -> None:
@@ -243,7 +243,7 @@ class VersionLog(Protocol):
         ...
 
     def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
-        """Return which staged manifests are no longer needed; all were written long ago.
+        """Return the staged manifests that are no longer needed; all of them were written long ago.
 
         Args:
             paths: Files whose names `parse_staged_manifest_name` recognizes.
@@ -255,7 +255,7 @@ def version_not_found(uri: str, version: int, existing: Sequence[int]) -> NotFou
     """Return the error for a version that does not exist.
 
     Args:
-        uri: Of the dataset.
+        uri: The location of the dataset.
         version: The version.
         existing: The versions that exist, ascending; at least one.
     """

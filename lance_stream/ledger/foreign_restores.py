@@ -1,20 +1,20 @@
 """Finds batches whose ledger entries a restore by another program removed.
 
-Such a restore also restores the older version's config, and with it an older ledger. The batches
-between are gone, with their rows and their entries. They are not applied again when Spark replays
-them, just as if their batch ids were in the ledger. So the versions since the ledger's entry are
-searched for such a restore, within bounds:
+Such a restore also restores the older version's config, and with it an older ledger. The later
+batches are removed, both their rows and their entries. If Spark replays one of them, it is not
+applied again, as if its batch id were still in the ledger. So the versions since the ledger's entry
+are searched for such a restore, within limits:
 
     since the entry, or the last search       searched
     ------------------------------------      ----------------------------------------------------
-    up to `MAX_UNTRIED_VERSIONS` versions     those versions
-    more, or there is no entry                one listing shows whether a transaction of this batch
-                                              was ever written; if not, nothing
-    more, and there was one                   the versions since that one was planned, but at most
-                                                the last `MAX_SEARCHED_VERSIONS`
+    up to `MAX_UNCHECKED_VERSIONS` versions     those versions
+    more, or there is no entry                none if a listing shows that no transaction of this
+                                              batch was ever written; otherwise the versions since
+                                              it was planned, but at most the last
+                                              `MAX_SEARCHED_VERSIONS`
 
-The uuid of a batch's transaction is derived from the batch (`micro_batch.derive_uuid`), so its
-version is recognized.
+The uuid of a batch's transaction is derived from the batch (`micro_batch.derive_uuid`), so the
+version that committed it is recognized.
 """
 
 from contextlib import suppress
@@ -33,13 +33,13 @@ from lance_stream.table.operations.versions import Restore
 from lance_stream.table.paths import TRANSACTIONS_DIRECTORY, parse_transaction_file_name
 
 KEEPS_LEDGER: Final = "lance_stream.keeps_ledger"
-"""Property of a restore's transaction that left the ledger as it was."""
+"""A property of the transaction of a restore that keeps the ledger."""
 
-MAX_UNTRIED_VERSIONS: Final = 8
-"""How many versions are searched without first checking that the batch was ever tried."""
+MAX_UNCHECKED_VERSIONS: Final = 8
+"""The maximum number of versions to search without checking first that the batch was attempted."""
 
 MAX_SEARCHED_VERSIONS: Final = 1000
-"""How many versions at most are searched for a foreign restore."""
+"""The maximum number of versions to search."""
 
 
 @dataclass(frozen=True)
@@ -58,23 +58,23 @@ class RestoreSearch:
         """Return the version that committed the batch; None if there is no such version.
 
         Args:
-            entry: The stream's newest entry, which is of an earlier batch.
+            entry: The stream's newest entry, that of an earlier batch; None without one.
             absent_through: No version through this one has the batch; 0 if unknown.
 
         Raises:
-            InvalidInputError: There was such a restore, and versions before it are gone, so it is
-                unknown whether the batch was committed.
+            InvalidInputError: There was such a restore, and versions before it were removed, so it
+                is unknown whether the batch was committed.
         """
         entry_version = (entry.version or 0) if entry else 0
         after = max(entry_version, absent_through)
         is_unknown = entry is None and not absent_through
-        if is_unknown or self.table.version - after > MAX_UNTRIED_VERSIONS:
-            tried_on = self._first_tried_on()
-            after = self.table.version if tried_on is None else max(after, tried_on)
+        if is_unknown or self.table.version - after > MAX_UNCHECKED_VERSIONS:
+            planned_on = self._first_planned_on()
+            after = self.table.version if planned_on is None else max(after, planned_on)
         return self._find_before_restore(after)
 
     def entry_at(self, version: int) -> LedgerEntry:
-        """Return the batch's entry in its version; without rows if the version was removed."""
+        """Return the batch's entry in the version; without a digest if the version was removed."""
         batch = self.batch
         with suppress(NotFoundError, BadDataError):
             entry = read_entry(self.table.log.read(version).config, batch.app_id)
@@ -82,8 +82,8 @@ class RestoreSearch:
                 return entry
         return LedgerEntry(batch.batch_id, batch.query_id, version)
 
-    def _first_tried_on(self) -> int | None:
-        """Return the version that the batch was first planned on; None if it never was."""
+    def _first_planned_on(self) -> int | None:
+        """Return the version on which the batch was first planned; None if it never was."""
         uuid = self.batch.uuid
         names = self.table.store.list_names(TRANSACTIONS_DIRECTORY)
         parsed = (name for name in map(parse_transaction_file_name, names) if name is not None)
@@ -114,9 +114,9 @@ class RestoreSearch:
                 continue
             if restored is not None and transaction.uuid == uuid:
                 return version
-            if forgets(transaction.operation, self.batch.app_id):
+            if removes_entry(transaction.operation, self.batch.app_id):
                 break
-            # A version's author proves nothing: other programs' restores bring that back, too.
+            # The version's writer is no proof: restores by other programs bring that back, too.
             is_foreign = KEEPS_LEDGER not in transaction.properties
             if is_foreign and isinstance(transaction.operation, Restore):
                 restored = restored or version
@@ -125,8 +125,8 @@ class RestoreSearch:
         return None
 
 
-def forgets(operation: Operation, app_id: str) -> bool:
-    """Return whether an operation removed a stream's entry, so that the stream starts over."""
+def removes_entry(operation: Operation, app_id: str) -> bool:
+    """Return whether an operation removed a stream's entry, after which the stream starts over."""
     if not isinstance(operation, UpdateConfig):
         return False
     key = config_key(app_id)

@@ -1,8 +1,8 @@
-"""Looks a batch id up in the ledger of one version.
+"""Looks up a batch id in the ledger of one version.
 
-An entry records the newest batch of a stream and the few before it. Earlier ones are in older
-manifests, as far as these still exist. Spark replays only the last batch, which the newest entry
-covers: then nothing but the newest manifest is read.
+An entry has the newest batch of a stream and the few before it. Earlier ones are in older
+manifests, while these exist. Spark replays only the last batch, which is in the newest entry: then
+only the newest manifest is read.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,12 +19,12 @@ from lance_stream.table.config.ledger_entries import LedgerEntry, read_entries_o
 from lance_stream.table.version_marks import mark_of
 
 MAX_READ_MANIFESTS: Final = 200
-"""How many older manifests are read to find the entry of an older batch."""
+"""The maximum number of manifests to read to find the entry of an older batch."""
 
 
 @dataclass
 class Lookup:
-    """Where one version of a table has a batch id; nothing is looked up twice.
+    """Looks up a batch id in one version of a table, and caches what it reads.
 
     Args:
         table: The version.
@@ -46,14 +46,14 @@ class Lookup:
         self.newest = read_entry(self.table.manifest.config, self.batch.app_id)
 
     def is_of(self, table: TableVersion) -> bool:
-        """Return whether this is the lookup in a version."""
+        """Return whether this lookup is for a version."""
         if self.table.manifest is table.manifest:
             return True
         has_same_uri = self.table.store.uri == table.store.uri
         return has_same_uri and mark_of(self.table.manifest) == mark_of(table.manifest)
 
     def matches(self) -> Iterator[Match]:
-        """Yield where the batch id is; the first match whose verdict is not "new" counts."""
+        """Yield the matches of the batch id; the first one whose verdict is not "new" counts."""
         newest = self.newest
         if self._matches is None:
             self._matches = self._of_aliases() if newest is None else self._of_stream(newest)
@@ -66,11 +66,11 @@ class Lookup:
 
     @property
     def searched_through(self) -> int:
-        """The version through which it is known that none has the batch."""
+        """The version through which certainly none has the batch."""
         return self.table.version if self._removed == () else self.absent_through
 
     def _of_stream(self, newest: LedgerEntry) -> tuple[Match, ...]:
-        """Return where the batch's own stream has the batch id."""
+        """Return the matches in the batch's stream."""
         if not precedes(self.batch, newest):
             return ()
         if is_of_other_query(self.batch, newest):
@@ -78,7 +78,7 @@ class Lookup:
         return (self._match(self.batch.app_id, newest),)
 
     def _of_aliases(self) -> tuple[Match, ...]:
-        """Return where aliases of a stream without an entry have the batch id."""
+        """Return the matches in aliases of a stream without an entry."""
         batch = self.batch
         if not batch.query_id:
             return ()
@@ -90,7 +90,7 @@ class Lookup:
         )
 
     def _before_restore(self, newest: LedgerEntry | None) -> tuple[Match, ...]:
-        """Return the batch if a restore by another program has removed its entry."""
+        """Return the match if a restore by another program has removed the entry."""
         search = RestoreSearch(self.table, self.batch)
         version = search.find(newest, self.absent_through)
         if version is None:
@@ -123,8 +123,8 @@ def has_batch_id(config: Mapping[str, str], batch: MicroBatch, uri: str) -> bool
     The batch's rows are not compared.
 
     Raises:
-        InvalidInputError: It does, but another query wrote the stream's newest batch.
-        CorruptDataError: The config has an entry that is not one.
+        InvalidInputError: It does, but another query committed the stream's newest batch.
+        CorruptDataError: An entry is invalid.
     """
     newest = read_entry(config, batch.app_id)
     if newest is None or not precedes(batch, newest):
@@ -135,7 +135,7 @@ def has_batch_id(config: Mapping[str, str], batch: MicroBatch, uri: str) -> bool
 
 
 def _entries(table: TableVersion, newest: LedgerEntry, app_id: str) -> Iterator[LedgerEntry]:
-    """Yield the known entries of a stream's batches, newest first; reads manifests lazily."""
+    """Yield the entries of a stream's batches, the newest first; reads manifests lazily."""
     entry = newest
     for _ in range(MAX_READ_MANIFESTS):
         yield entry

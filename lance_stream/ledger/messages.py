@@ -1,7 +1,7 @@
-"""All errors about micro-batches: the problem, that nothing was written, and the remedy.
+"""All errors about micro-batches: the problem, the cause, and the remedy.
 
-An error never suggests a new app id to a stream that goes back: a new app id names another sink, so
-the rows would be written again. The remedy there is to make the table forget the stream.
+An error never suggests a new app id for a stream whose batch ids go back: with a new app id, the
+rows would be written again. The remedy is to make the table forget the stream.
 """
 
 import shlex
@@ -27,8 +27,8 @@ def refusal(
     """Return the error for a batch that is neither new nor a replay.
 
     Args:
-        verdict: The verdict on it.
-        match: Where the ledger has its batch id.
+        verdict: The verdict on the batch.
+        match: The match in the ledger.
         batch: The batch.
         digest: The digest of its rows.
         uri: The table's location.
@@ -59,20 +59,20 @@ def _other_rows(case: _Case) -> LanceStreamError:
         "newest checkpoint. Without one, delete the rows that the stream has appended since, by "
         f'open_dataset({uri!r}).delete("_row_created_at_version IN '
         f'({", ".join(map(str, versions))})"), which is not needed for upserts and overwrites; '
-        f"{_forget(uri, batch.app_id)}; and restart the query. (3) If the query may compute "
-        "other rows each time: set replays_may_differ=True, and the batch is skipped"
+        f"{_forget(uri, batch.app_id)}; and restart the query. (3) If the query's plan is not "
+        "deterministic: set replays_may_differ=True, and the batch is skipped"
     )
 
 
 def second_rows(uri: str, entry: LedgerEntry, batch: MicroBatch) -> OtherBatchError:
-    """Return the error for a second DataFrame under the same app id, in one run of a query."""
+    """Return the error for a second DataFrame with the same app id in one run of a query."""
     return OtherBatchError(
-        f"batch {batch.batch_id} of app id {batch.app_id!r} is in {uri}{_since(entry)}, and in "
-        "the same run of the query other rows have arrived under the same batch id: the program "
+        f"batch {batch.batch_id} of app id {batch.app_id!r} is in {uri}{_since(entry)}, and in the "
+        "same run of the query other rows have arrived under the same batch id: the program "
         "writes several DataFrames into this table in one batch. Nothing was written. Give the "
-        "sink that failed now its own app_id, leave the others as they are, and restart the query; "
-        "rows that are in the table are not written again. If it is one DataFrame that is written "
-        "twice by mistake, and its plan gives other rows each time, write it once"
+        "sink that failed now its own app_id, leave the others as they are, and restart the "
+        "query; rows that are in the table are not written again. If it is one DataFrame that is "
+        "written twice by mistake, and its plan is not deterministic, write it once"
     )
 
 
@@ -94,7 +94,7 @@ def _other_query(case: _Case) -> LanceStreamError:
 
 
 def other_query(batch: MicroBatch, newest: LedgerEntry, uri: str) -> InvalidInputError:
-    """Return the error for a batch id of a stream whose newest batch is from another query."""
+    """Return the error for a batch id of a stream whose newest batch came from another query."""
     version = "" if newest.version is None else f" in version {newest.version}"
     return InvalidInputError(
         f"batch {batch.batch_id} of app id {batch.app_id!r} comes from the streaming query "
@@ -127,7 +127,7 @@ def _unknown(case: _Case) -> LanceStreamError:
 
 
 def _elsewhere(case: _Case) -> LanceStreamError:
-    """Return the error for a batch id that an alias has, under which rows are ambiguous."""
+    """Return the error for a batch id of an alias, which may be the same batch."""
     match, batch, _, uri = case
     entry = match.entry
     if entry is not None and not entry.digest:
@@ -150,15 +150,14 @@ def _recomputed_elsewhere(
     match: Match, entry: LedgerEntry, batch: MicroBatch, uri: str
 ) -> OtherBatchError:
     return OtherBatchError(
-        f"batch {batch.batch_id} of the streaming query {batch.query_id} is in {uri}"
-        f"{_since(entry)} under app id {match.app_id!r}, with other rows than have now arrived "
-        f"under app id {batch.app_id!r}. The query's plan does not guarantee the same rows each "
-        "time, so it is unknown whether this is the same batch. Nothing was written. (1) If this "
-        f"sink had the app id {match.app_id!r} before: start the query once as it was, until it "
-        "has continued to the next batch; then change it. (2) If the program writes several "
-        "DataFrames into this table in one batch: let it call the sink with the app id "
-        f"{match.app_id!r} first, and restart the query; rows that are in the table are not "
-        "written again"
+        f"batch {batch.batch_id} of the streaming query {batch.query_id} is in "
+        f"{uri}{_since(entry)} under app id {match.app_id!r}, with other rows than have now "
+        f"arrived under app id {batch.app_id!r}. The query's plan is not deterministic, so it is "
+        "unknown whether this is the same batch. Nothing was written. (1) If this sink had the "
+        f"app id {match.app_id!r} before: start the query once as it was, until it has continued "
+        "to the next batch; then change it. (2) If the program writes several DataFrames into "
+        f"this table in one batch: let it call the sink with the app id {match.app_id!r} first, "
+        "and restart the query; rows that are in the table are not written again"
     )
 
 
@@ -189,7 +188,7 @@ REFUSALS: Final[Mapping[Verdict, _Refusal]] = MappingProxyType(
         Verdict.ELSEWHERE: _elsewhere,
     }
 )
-"""The error for each verdict but "new" and "replay"."""
+"""The error for every verdict except "new" and "replay"."""
 
 
 def lost_history(uri: str, restored: int, gap: int) -> InvalidInputError:
@@ -198,13 +197,13 @@ def lost_history(uri: str, restored: int, gap: int) -> InvalidInputError:
     Args:
         uri: The table's location.
         restored: The version that the restore created.
-        gap: A version before it that cannot be read.
+        gap: An earlier version that cannot be read.
     """
     return InvalidInputError(
         f"version {restored} of {uri} restored an older version, and with it an older ledger. "
         f"Whether the batch was committed before is unknown, because version {gap} has been "
         "cleaned up, or is too far back. Nothing was written. Check whether the table has the "
-        "batch's rows; if not, start the stream with its own app id"
+        "batch's rows; if not, start the stream with a new app id"
     )
 
 
@@ -249,18 +248,18 @@ def unknown_stream(app_id_setting: str) -> InvalidInputError:
     """Return the error for a batch without an app id, from a query whose id is unknown.
 
     Args:
-        app_id_setting: How the user sets an app id there.
+        app_id_setting: How the user sets an app id.
     """
     return InvalidInputError(
         "the stream that this batch belongs to is unknown: Spark did not report the id of a "
-        "streaming query. It does so in the thread that runs foreachBatch, but not through Spark "
-        "Connect, in threads of your own, or outside of a streaming query. Set an app id: "
+        "streaming query. It does so in the thread that runs foreachBatch, but not with Spark "
+        "Connect, in other threads, or outside of a streaming query. Set an app id: "
         f"{app_id_setting}"
     )
 
 
 def _forget(uri: str, app_id: str) -> str:
-    """Return a phrase: how to make a table forget a stream's batches."""
+    """Return the phrase that tells how to make a table forget a stream."""
     return (
         "make the table forget the stream (lance-stream streams forget "
         f"{shlex.quote(uri)} {shlex.quote(app_id)})"

@@ -1,7 +1,7 @@
 """The identity of a micro-batch: its stream and its batch id.
 
-The transaction that commits a micro-batch states it in three properties, and its uuid is derived
-from it. So a later reader of the history recognizes the batch (see `foreign_restores`).
+The transaction that commits a micro-batch has its identity in three properties, and a uuid that is
+derived from it. So a reader of the history recognizes the batch (see `foreign_restores`).
 """
 
 import hashlib
@@ -18,7 +18,8 @@ BATCH_ID: Final = "lance_stream.batch_id"
 QUERY_ID: Final = "lance_stream.query_id"
 """Properties of the transaction that commits a micro-batch."""
 
-# Our UUID namespace: random, and never changed, because the uuids of all sinks depend on it.
+# The UUID namespace of this library: random, and never changed, because the uuids of all sinks
+# depend on it.
 _NAMESPACE: Final = bytes.fromhex("6f1d3a4c9b5e4f0c8a7e2d9c51b0e3f4")
 
 
@@ -29,7 +30,7 @@ class MicroBatch:
     Attributes:
         app_id: The stream.
         batch_id: The batch id, from 0.
-        query_id: The streaming query's own id; empty if the batch is not from a query.
+        query_id: The streaming query's id; empty if the batch did not come from a query.
         rules: A fingerprint of the rules under which its rows are applied; empty if unknown.
     """
 
@@ -55,7 +56,7 @@ class MicroBatch:
 
 
 def derive_uuid(app_id: str, batch_id: int) -> str:
-    """Return the uuid of the transaction that commits a batch; always the same one.
+    """Return the uuid of the transaction that commits a batch.
 
     Source:
         RFC 9562, version 5: SHA-1 of a namespace and a name. The name is the batch id in decimal,
@@ -76,7 +77,7 @@ def derive_uuid(app_id: str, batch_id: int) -> str:
 
 
 def fingerprint(rules: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits that identify rules, given as names and plain values.
+    """Return 16 hexadecimal digits that identify rules, by their names and values.
 
     A rule that is None, False or empty counts as absent.
     """

@@ -1,4 +1,4 @@
-"""The ledger's entry for a version that commits a micro-batch."""
+"""Creates the ledger's entry of a micro-batch for the version that commits it."""
 
 from dataclasses import replace
 
@@ -14,9 +14,9 @@ from lance_stream.table.manifest import Manifest
 
 
 def record(pending: PendingBatch | None) -> ConfigEntries | None:
-    """Return the function that gives the ledger's entry for a version that commits a batch.
+    """Return the function that creates the ledger's entry of a batch.
 
-    It also shortens the entries of streams that have been silent for long.
+    It also shortens the entries of streams that have had no batch for a long time.
     """
     if pending is None:
         return None

@@ -1,9 +1,9 @@
-"""Asks the ledger about a micro-batch that is being written: once for each version.
+"""Checks a micro-batch that is being written against the ledger, once per version.
 
-The sink asks before anything is written, and each attempt of the commit asks again about the
-version that it builds on. If that is the same version, nothing is looked up again; if it is a later
-one, only what came since. The ledger's new entry is part of the same version as the rows
-(`recording`), so a batch is in the table exactly once or not at all.
+The sink checks before anything is written, and every attempt of the commit checks again the version
+on which it is based. If it is the same version, nothing is looked up again; if it is a later one,
+only what has changed. The ledger's new entry is part of the same version as the rows (`recording`),
+so a batch is committed at most once.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,13 +20,13 @@ from lance_stream.table.config.ledger_entries import LedgerEntry
 
 @dataclass(frozen=True, slots=True)
 class LedgerAnswer:
-    """What the ledger of a version says about a batch.
+    """The result of a check of a batch.
 
     Attributes:
         verdict: The verdict.
-        match: Where it has the batch id; None for a new batch.
-        rows_differ: Whether an entry with the batch id records other rows: the verdict may depend
-            on whether the query's plan gives the same rows each time.
+        match: The match of the batch id; None for a new batch.
+        rows_differ: Whether an entry with the batch id has other rows: the verdict may depend on
+            whether the query's plan is deterministic.
     """
 
     verdict: Verdict
@@ -36,14 +36,14 @@ class LedgerAnswer:
 
 @dataclass
 class PendingBatch:
-    """A micro-batch that is being written, with what identifies its rows.
+    """A micro-batch that is being written, with the digest of its rows.
 
     Attributes:
-        batch: Its identity.
-        digest: The digest of its rows; None if they have not been computed.
+        batch: The identity of the batch.
+        digest: The digest of its rows; None if they have not been read yet.
         quarantined: The name of the file with its bad rows; empty if there are none.
-        may_differ: Whether computing the batch again may give other rows, because the query's
-            plan is not deterministic.
+        may_differ: Whether the batch may have other rows when it is computed again, because the
+            query's plan is not deterministic.
         claimed: Versions with rows of the same batch that other sinks of the query committed.
         absent_through: No version through this one has the batch; 0 if unknown.
     """
@@ -60,7 +60,7 @@ class PendingBatch:
     def of(
         cls, app_id: str, batch_id: int, query_id: str = "", rules: str = "", **others: Any
     ) -> "PendingBatch":
-        """Return a pending batch, given its identity and other attributes."""
+        """Create a pending batch from its identity and other attributes."""
         return cls(MicroBatch(app_id, batch_id, query_id, rules), **others)
 
     def with_rows(self, digest: RowsDigest, quarantined: str = "") -> "PendingBatch":
@@ -70,27 +70,27 @@ class PendingBatch:
     def find_in(self, table: TableVersion) -> LedgerEntry | None:
         """Return the entry of the batch in the ledger of a version; None if the batch is new.
 
-        If the digest of its rows is not known, the batch id decides.
+        If the digest of its rows is unknown, only batch ids are compared.
 
         Raises:
-            OtherBatchError: The batch id was committed with other rows or rules, or what was
-                committed is not known.
+            OtherBatchError: The batch id was committed with other rows or rules, or the committed
+                rows are unknown.
             InvalidInputError: The batch id belongs to another query's batch; or an older version
                 of this library wrote it, and did not record its rows.
         """
-        answer = self.ask(table)
+        answer = self.check(table)
         if answer.match is None:
             return None
         if answer.verdict is Verdict.REPLAY:
             return answer.match.entry or answer.match.newest
         raise refusal(answer.verdict, answer.match, self.batch, self.digest, table.uri)
 
-    def ask(self, table: TableVersion) -> LedgerAnswer:
-        """Return what the ledger of a version says about the batch.
+    def check(self, table: TableVersion) -> LedgerAnswer:
+        """Check the batch against the ledger of a version.
 
         Raises:
-            InvalidInputError: A restore by another program removed entries, and the versions that
-                would tell whether the batch was among them are gone.
+            InvalidInputError: A restore by another program removed entries, and it is unknown
+                whether the batch was among them because versions were removed.
         """
         rows_differ = False
         for match in self.lookup_in(table).matches():
@@ -104,10 +104,10 @@ class PendingBatch:
         return LedgerAnswer(Verdict.NEW, None, rows_differ)
 
     def lookup_in(self, table: TableVersion) -> Lookup:
-        """Return where a version has the batch id; a version is looked up once.
+        """Return the lookup of the batch id in a version, which is cached.
 
         Raises:
-            CorruptDataError: The ledger has an entry that is not one.
+            CorruptDataError: An entry is invalid.
         """
         if self._lookup is None or not self._lookup.is_of(table):
             self._lookup = Lookup(table, self.batch, self._searched_before(table.version))
@@ -115,13 +115,13 @@ class PendingBatch:
 
     @property
     def searched_through(self) -> int:
-        """The version through which it is known that none has the batch; 0 if unknown."""
+        """The version through which certainly none has the batch; 0 if unknown."""
         return self.absent_through if self._lookup is None else self._lookup.searched_through
 
     def _searched_before(self, version: int) -> int:
-        """Return the version through which the search of a version may be left out; 0 for none."""
+        """Return the version through which no search is needed; 0 for none."""
         searched = self.searched_through
-        # A second look at the same version number is a look at another table.
+        # A second lookup of the same version number means that the table was replaced.
         newest = version if self._lookup is None else version - 1
         return searched if searched <= newest else 0
 

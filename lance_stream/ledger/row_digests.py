@@ -1,11 +1,11 @@
-"""Digests of rows: their count, and a number that does not depend on their order.
+"""Digests of rows: their count, and a number that is independent of their order.
 
-Two sets of rows have the same digest if they have the same values under the same names, equally
-often, whatever the order of rows and columns and however Arrow represents them. Digests of parts
-add up to the digest of the whole, so many workers can compute one.
+Two sets of rows have the same digest if they have the same values under the same names, the same
+number of times. The order of rows and columns, and the representation in Arrow, do not matter. The
+sum of the digests of parts is the digest of the whole, so many workers can compute it.
 
 All arithmetic uses unsigned 64-bit integers, modulo 2^64, in two lanes with different constants.
-The digest of some rows is their count and the two sums of their codes.
+The digest of rows is their count and the sums of their codes in both lanes.
 
     code of a row       that of a struct of its columns
     struct              mix(sum of field(name, part))   over its parts that are not null
@@ -19,9 +19,9 @@ The digest of some rows is their count and the two sums of their codes.
     timestamps          seconds since 1970, and nanoseconds; "instant" with a zone, else "timestamp"
     duration, interval  seconds and nanoseconds; months, days and nanoseconds
 
-A null adds nothing, so a missing column equals one that is null throughout. A dictionary counts as
-its values, an extension type as its storage. docs/reference/row-digest.md has the exact
-definition and its reasons. Ledgers and users keep digests: the definition must not change.
+A null adds nothing, so a missing column is the same as one that is null in all rows. A dictionary
+counts as its values, an extension type as its storage. docs/reference/row-digest.md has the exact
+definition and its reasons. Ledgers and users store digests: the definition must not change.
 """
 
 import hashlib
@@ -41,11 +41,11 @@ from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 
 """Codes: (n,) if both lanes agree, or (2, n)."""
 
-ROWS_AT_ONCE: Final = 1 << 15
-"""Rows are processed in portions whose codes fit a processor's cache."""
+ROWS_PER_STEP: Final = 1 << 15
+"""The number of rows per step, whose codes fit into a processor's cache."""
 
-_ELEMENTS_AT_ONCE: Final = 1 << 15
-_SHORT_WORDS: Final = 8  # words of a short text
+_ELEMENTS_PER_STEP: Final = 1 << 15
+_SHORT_WORDS: Final = 8  # the maximum number of words of a short text
 _TABLE: Final = 1 << 13
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = (1 << 64) - 1
@@ -57,7 +57,7 @@ class RowsDigest:
     """The count of some rows, and a digest of their contents.
 
     Attributes:
-        num_rows: How many.
+        num_rows: The number of rows.
         lanes: The sums of their codes, modulo 2^64.
     """
 
@@ -65,7 +65,7 @@ class RowsDigest:
     lanes: tuple[int, int] = (0, 0)
 
     def __add__(self, other: "RowsDigest") -> "RowsDigest":
-        """Return the digest of the rows of both."""
+        """Return the digest of both sets of rows."""
         first, second = ((a + b) & _MASK for a, b in zip(self.lanes, other.lanes, strict=True))
         return RowsDigest(self.num_rows + other.num_rows, (first, second))
 
@@ -93,34 +93,34 @@ NO_ROWS: Final = RowsDigest()
 
 
 def add_up(digests: Iterable[RowsDigest]) -> RowsDigest:
-    """Return the digest of the rows of all."""
+    """Return the digest of all sets of rows."""
     return reduce(RowsDigest.__add__, digests, NO_ROWS)
 
 
 def digest_of(rows: pa.RecordBatch | pa.Table) -> RowsDigest:
-    """Return the digest of some rows, of all their columns.
+    """Return the digest of rows, with all columns.
 
     Raises:
-        UnsupportedFeatureError: A column's type has no digest; no table can have such a column.
+        UnsupportedFeatureError: A column's type has no digest, and cannot be stored in a table.
     """
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
     return add_up(
-        _digest(batch.slice(start, ROWS_AT_ONCE))
+        _digest(batch.slice(start, ROWS_PER_STEP))
         for batch in batches
-        for start in range(0, batch.num_rows, ROWS_AT_ONCE)
+        for start in range(0, batch.num_rows, ROWS_PER_STEP)
     )
 
 
 def row_hashes(rows: pa.RecordBatch) -> U64s:
-    """Return (n,) u64 of n rows, the same for equal rows; rows are told apart by all columns.
+    """Return a hash of each row over all columns, (n,) u64; equal rows have the same hash.
 
     Raises:
-        UnsupportedFeatureError: A column's type has no digest; no table can have such a column.
+        UnsupportedFeatureError: A column's type has no digest, and cannot be stored in a table.
     """
     parts = [
         _struct_codes(zip(part.schema.names, part.columns, strict=True), part.num_rows)[0]
-        for start in range(0, rows.num_rows, ROWS_AT_ONCE)
-        for part in [rows.slice(start, ROWS_AT_ONCE)]
+        for start in range(0, rows.num_rows, ROWS_PER_STEP)
+        for part in [rows.slice(start, ROWS_PER_STEP)]
     ]
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
@@ -158,7 +158,7 @@ def _digest(batch: pa.RecordBatch) -> RowsDigest:
 
 
 def _splitmix(seed: int, count: int, first: int = 0) -> U64s:
-    """Return outputs first to first + count - 1 of the generator SplitMix64.
+    """Return the outputs `first` to `first + count - 1` of the generator SplitMix64.
 
     Source: Steele, Lea, Flood: "Fast splittable pseudorandom number generators" (2014).
     """
@@ -170,23 +170,23 @@ def _splitmix(seed: int, count: int, first: int = 0) -> U64s:
 
 
 def _odd_numbers(which: int, count: int) -> U64s:
-    """Return (2, count) odd numbers, different for each lane."""
+    """Return (2, count) odd numbers, which differ between the lanes."""
     return np.stack([_splitmix(seed ^ which, count) | np.uint64(1) for seed in _SEEDS])
 
 
 _K: Final = _odd_numbers(0, _TABLE)
-"""k[j] for the first positions of a list, or words of a text."""
+"""k[j] for the first positions of a list, or words of a string."""
 
 _LENGTH: Final = _odd_numbers(1, 1)
 _WEIGHTS: Final = _odd_numbers(2, 5)[0]
-"""Factors for the words of a scalar after the first; the same in both lanes."""
+"""Factors of the second to last words of a scalar; the same in both lanes."""
 
 _SUMS_OF_K: Final = np.concatenate([np.zeros((2, 1), np.uint64), np.cumsum(_K, axis=1)], axis=1)
 
 
 @lru_cache(maxsize=64)
 def _factors(section: int) -> U64s:
-    """Return (2, 1) factors: k[section * 8192 + i] is k[i] times that; 1 for the first section."""
+    """Return the (2, 1) factors by which k[section * 8192 + i] differs from k[i]."""
     if section == 0:
         return np.ones((2, 1), np.uint64)
     columns = [_splitmix(seed ^ 3, 1, section) | np.uint64(1) for seed in _SEEDS]
@@ -203,7 +203,7 @@ def _field(kind: str, name: str) -> tuple[U64s, U64s]:
 
 
 def _mix(codes: U64s) -> U64s:
-    """Mix all bits of each code, in place; bijective, and 0 stays 0."""
+    """Mix the bits of codes in place; bijective, and maps 0 to 0."""
     codes ^= codes >> np.uint64(32)
     codes *= np.uint64(0xD6E8FEB86659FD93)
     codes ^= codes >> np.uint64(32)
@@ -213,7 +213,7 @@ def _mix(codes: U64s) -> U64s:
 
 
 def _fold(words: U64s) -> U64s:
-    """Return words with their upper half folded into the lower; bijective."""
+    """Fold the upper half of words into the lower half; bijective."""
     return words ^ (words >> np.uint64(32))
 
 
@@ -235,14 +235,14 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    """Return the values of indices, which are arbitrary behind a null struct or list."""
+    """Decode a dictionary, whose indices are arbitrary within null structs and lists."""
     try:
         return array.dictionary_decode()
     except pa.ArrowIndexError:
         indices = array.indices.cast(pa.int64())
         stop = len(array.dictionary)
-        is_one = pc.and_(pc.greater_equal(indices, 0), pc.less(indices, stop))
-        return array.dictionary.take(pc.if_else(is_one, indices, None))
+        is_valid = pc.and_(pc.greater_equal(indices, 0), pc.less(indices, stop))
+        return array.dictionary.take(pc.if_else(is_valid, indices, None))
 
 
 _KINDS: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
@@ -279,7 +279,7 @@ def _kind(arrow: pa.DataType) -> str:
 
 
 def _are_valid(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Return (n,) which values are not null; None if all are."""
+    """Return (n,) whether values are not null; None if none is null."""
     if not array.null_count:
         return None
     valid: npt.NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
@@ -287,7 +287,7 @@ def _are_valid(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def _codes(array: pa.Array) -> U64s:
-    """Return the codes of plain values; those of nulls are arbitrary."""
+    """Return the codes of plain values, which are arbitrary for nulls."""
     return _CODES[_kind(array.type)](array)
 
 
@@ -317,7 +317,7 @@ def _structs(array: pa.StructArray) -> U64s:
 
 
 def _values(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """Return the values of fixed width, without copying them; nulls are arbitrary."""
+    """Return values of fixed width without a copy; they are arbitrary for nulls."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(len(array), dtype)
@@ -341,7 +341,7 @@ def _numbers(array: pa.Array) -> U64s:
     values = _values(array, arrow.to_pandas_dtype())
     codes = _fold(_words(values))
     if arrow == pa.uint64():
-        # as a number of 128 bits: its second word is 0, where the first one's sign says -1
+        # As a 128-bit number, its second word is 0, although the sign of the first one implies -1.
         codes += (values >> np.uint64(63)) * np.uint64(_MASK) * _WEIGHTS[0]
     return codes
 
@@ -368,7 +368,7 @@ def _decimals(array: pa.Array) -> U64s:
 
 
 def _sign_words(words: U64s) -> U64s:
-    """Return all ones where a word is negative in two's complement; otherwise 0."""
+    """Return all ones for words that are negative in two's complement; otherwise 0."""
     return np.asarray(words.view(np.int64) >> 63).view(np.uint64)
 
 
@@ -423,7 +423,7 @@ def _floats(array: pa.Array) -> U64s:
         return _bits_of_singles(values.astype(np.float32, copy=False)).astype(np.uint64)
     with np.errstate(over="ignore", invalid="ignore"):
         singles = values.astype(np.float32)
-    # Upper halves are 0 here, and not there, except for numbers closer to 0 than 2^-1042.
+    # Bits of float32 have an upper half of 0, those of float64 do not, except below 2^-1042.
     codes = _fold(np.ascontiguousarray(values).view(np.uint64))
     is_single = (singles == values) | np.isnan(values)
     np.copyto(codes, _bits_of_singles(singles), where=is_single)
@@ -431,7 +431,7 @@ def _floats(array: pa.Array) -> U64s:
 
 
 def _bits_of_singles(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """Return the bits of float32 values, with a single form of 0 and NaN."""
+    """Return the bits of float32 values, with only one zero and one NaN."""
     values = values + np.float32(0)
     bits = values.view(np.uint32)
     if len(values) and np.isnan(values.min()):
@@ -454,7 +454,7 @@ def _times(array: pa.Array) -> U64s:
 
 
 def _spans(array: pa.Array) -> U64s:
-    """Timestamps and durations."""
+    """Return the codes of timestamps and durations."""
     values, per_second = _values(array, np.int64), _PER_SECOND[array.type.unit]
     seconds = values // per_second
     parts = values - seconds * per_second
@@ -494,7 +494,7 @@ def _texts(array: pa.Array) -> U64s:
     first, last = int(starts[0]), int(starts[-1] + lengths[-1])
     padded = np.zeros(last - first + 8, np.uint8)
     padded[:-8] = np.frombuffer(data, np.uint8, last - first, first)
-    # the word that starts at each byte
+    # The word of 8 bytes that starts at each byte.
     words = np.ndarray((last - first + 1,), "<u8", padded, strides=(1,))
     starts = starts - first
     longest = int(lengths.max())
@@ -519,11 +519,11 @@ def _offsets(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def _read_words(words: Any, starts: Any, lengths: Any) -> U64s:
-    """Return the folded words that start at given bytes; their first `lengths` bytes count."""
+    """Return the folded words at some bytes, of which the first `lengths` bytes count."""
     read: U64s = words[starts]
     unused = (8 - np.minimum(lengths, 8)).view(np.uint64) * np.uint64(8)
     if unused.any():
-        # a shift by 64 is undefined, but every word has a byte
+        # Every word has at least one byte, so this never shifts by 64, which is undefined.
         read = read & (np.uint64(_MASK) >> unused)
     return _fold(read)
 
@@ -539,30 +539,31 @@ def _add_short(sums: U64s, words: Any, starts: Any, lengths: Any, longest: int) 
 
 
 def _add_long(sums: U64s, words: Any, starts: Any, lengths: Any) -> None:
-    """Add the words of texts of any length: in sections of the same 8,192 words of each."""
+    """Add the words of strings of any length, in sections of 8,192 words."""
     section, which = 0, np.flatnonzero(lengths > 0)
     while len(which):
         begin = starts[which] + section * _TABLE * 8
         num_remaining = lengths[which] - section * _TABLE * 8
         counts = np.minimum(-(-num_remaining // 8), _TABLE)
-        for some in _slices(counts):
-            positions = _numbers_within(counts[some])
-            at = np.repeat(begin[some], counts[some]) + 8 * positions
-            rest = np.repeat(num_remaining[some], counts[some]) - 8 * positions
-            weighted = _read_words(words, at, rest) * _K[:, positions]
-            section_sums = _segment_sums(weighted, counts[some])
-            sums[:, which[some]] += section_sums * _factors(section)
+        for part in _slices(counts):
+            positions = _numbers_within(counts[part])
+            # All words of this section of some strings, one after the other.
+            starts_of_words = np.repeat(begin[part], counts[part]) + 8 * positions
+            rest = np.repeat(num_remaining[part], counts[part]) - 8 * positions
+            weighted = _read_words(words, starts_of_words, rest) * _K[:, positions]
+            section_sums = _segment_sums(weighted, counts[part])
+            sums[:, which[part]] += section_sums * _factors(section)
         which = which[num_remaining > _TABLE * 8]
         section += 1
 
 
 def _slices(counts: npt.NDArray[np.int64]) -> Iterable[slice]:
-    """Yield slices of rows with about ten thousand elements together, or of one row."""
+    """Yield slices of rows with at most `_ELEMENTS_PER_STEP` elements in total, or of one row."""
     ends = np.cumsum(counts)
     start = 0
     while start < len(counts):
         before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + _ELEMENTS_AT_ONCE, side="right"))
+        stop = int(np.searchsorted(ends, before + _ELEMENTS_PER_STEP, side="right"))
         stop = max(stop, start + 1)
         yield slice(start, stop)
         start = stop
@@ -575,7 +576,7 @@ def _numbers_within(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _segment_sums(values: U64s, counts: npt.NDArray[np.int64]) -> U64s:
-    """Return (2, n) sums of counts[0], counts[1], ... consecutive values."""
+    """Return the (2, n) sums of counts[0], counts[1], ... consecutive values."""
     sums = np.zeros((2, len(counts)), np.uint64)
     full = np.flatnonzero(counts)
     if len(full):
@@ -618,7 +619,7 @@ def _lists(array: pa.Array) -> U64s:
 def _items(
     array: pa.Array,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], pa.Array]:
-    """Return the start of each list in its items, the lengths, and the items."""
+    """Return the starts of lists in their items, the lengths, and the items."""
     count = len(array)
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
@@ -631,13 +632,13 @@ def _items(
 
 
 def _vector_sums(items: pa.Array, size: int) -> U64s:
-    """Return (2, n) sums of k[j] * code of lists that all have the same size, without nulls."""
+    """Return the (2, n) sums of k[j] * code of lists of the same size, without nulls."""
     weights = np.ascontiguousarray(_K[:, :size].T)
-    rows_at_once = max(_ELEMENTS_AT_ONCE // size, 1)
+    rows_per_step = max(_ELEMENTS_PER_STEP // size, 1)
     num_rows = len(items) // size
     sums = np.empty((2, num_rows), np.uint64)
-    for start in range(0, num_rows, rows_at_once):
-        stop = min(start + rows_at_once, num_rows)
+    for start in range(0, num_rows, rows_per_step):
+        stop = min(start + rows_per_step, num_rows)
         codes = _codes(items.slice(start * size, (stop - start) * size))
         if codes.ndim == 1:
             sums[:, start:stop] = (codes.reshape(-1, size) @ weights).T
@@ -648,17 +649,19 @@ def _vector_sums(items: pa.Array, size: int) -> U64s:
 
 
 def _add_items(sums: U64s, values: U64s, starts: Any, lengths: Any) -> None:
-    """Add k[j] times the values of each list, (2, n), which are contiguous."""
+    """Add the sums of k[j] times the values, (2, n), of each list."""
     section, which = 0, np.flatnonzero(lengths > 0)
     while len(which):
         begin = starts[which] + section * _TABLE
         num_remaining = lengths[which] - section * _TABLE
         counts = np.minimum(num_remaining, _TABLE)
-        for some in _slices(counts):
-            positions = _numbers_within(counts[some])
-            at = np.repeat(begin[some], counts[some]) + positions
-            section_sums = _segment_sums(values[:, at] * _K[:, positions], counts[some])
-            sums[:, which[some]] += section_sums * _factors(section)
+        for part in _slices(counts):
+            positions = _numbers_within(counts[part])
+            starts_of_words = np.repeat(begin[part], counts[part]) + positions
+            section_sums = _segment_sums(
+                values[:, starts_of_words] * _K[:, positions], counts[part]
+            )
+            sums[:, which[part]] += section_sums * _factors(section)
         which = which[num_remaining > _TABLE]
         section += 1
 

@@ -1,14 +1,14 @@
-"""The verdict on a micro-batch: one table, by where its batch id is and by its rows.
+"""The verdicts on a micro-batch: one table, by the standing of its batch id and by its rows.
 
-Spark repeats a batch under its batch id. Other rows can arrive under an old batch id, too: from an
-older copy of a checkpoint, from a second DataFrame that a program writes into the table in one
-batch, from a second sink under the same app id. So the rows of a batch are compared with what the
-ledger's entry recorded of them. A batch id that no entry covers is new.
+Spark repeats a batch under its batch id. But other rows can arrive under an old batch id, too:
+after an older copy of a checkpoint was restored, from a second DataFrame that a program writes to
+the table in one batch, or from a second sink with the same app id. So the rows of a batch are
+compared with those in the ledger's entry, by their digests. A batch id that no entry covers is new.
 
-An *alias* is the other name under which a sink's batches may be in the ledger: the query's own id,
-for a sink that was given an app id later; or that app id, for a sink from which it was removed. All
-sinks of a query get a batch at about the same time, so other rows or rules under an alias usually
-belong to another sink of the query.
+An *alias* is the other name under which a sink's batches may be in the ledger: the query's id, for
+a sink that got an app id later; or that app id, for a sink from which it was removed. All sinks of
+a query get a batch at about the same time, so other rows or rules under an alias usually belong to
+another sink of the query.
 """
 
 from collections.abc import Mapping
@@ -22,26 +22,26 @@ from lance_stream.table.config.ledger_entries import LedgerEntry
 
 
 class Verdict(Enum):
-    """What a table's ledger says about a micro-batch."""
+    """The verdict of a table's ledger on a micro-batch."""
 
     NEW = "new"
-    """The table does not contain it."""
+    """The table does not contain the batch."""
     REPLAY = "replay"
-    """The table contains it: there is nothing to write."""
+    """The table contains the batch: there is nothing to write."""
     OTHER_ROWS = "other rows"
-    """Its batch id was committed with other rows."""
+    """The batch id was committed with other rows."""
     OTHER_RULES = "other rules"
-    """Its batch id was committed by a sink with other rules."""
+    """The batch id was committed by a sink with other rules."""
     OTHER_QUERY = "other query"
-    """Its batch id is not newer than the stream's, which another query wrote."""
+    """The batch id is not newer than the stream's newest batch, which another query committed."""
     UNKNOWN = "unknown"
-    """Its batch id is old, and nothing records the rows of that batch."""
+    """The batch id is old, and there is no record of its rows."""
     ELSEWHERE = "elsewhere"
-    """An alias has its batch id, and whether that is the same batch is unknown."""
+    """An alias has the batch id, and it is unknown whether it is the same batch."""
 
 
 class Standing(Enum):
-    """Where a ledger has a batch id."""
+    """The standing of a batch id in a ledger."""
 
     NEWEST = "the newest batch of the stream"
     EARLIER = "an earlier batch of the stream, whose entry is known"
@@ -53,7 +53,7 @@ class Standing(Enum):
 
 
 class Contents(Enum):
-    """How the rows of a batch compare with an entry; the first that applies."""
+    """The comparison of a batch with an entry; the first one that applies."""
 
     UNREAD = "the digest of its rows is not known yet"
     EMPTY = "it has no rows"
@@ -81,7 +81,7 @@ def _table() -> Mapping[Standing, Mapping[Contents, Verdict]]:
 
 
 VERDICTS: Final = _table()
-"""The verdict for each standing of a batch id and each comparison of the rows."""
+"""The verdict for every standing of a batch id and every comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class Match:
     """Where a ledger has a batch id.
 
     Attributes:
-        standing: Where.
-        app_id: The stream: the batch's own, or an alias.
+        standing: The standing of the batch id.
+        app_id: The stream: that of the batch, or an alias.
         newest: The newest entry of the stream.
-        entry: The batch's own entry; None if it is not known.
-        since: The entries from the newest one back to the batch's own, as far as known.
+        entry: The batch's entry; None if it is unknown.
+        since: The known entries from the newest one back to the batch's entry.
     """
 
     standing: Standing
@@ -109,7 +109,7 @@ def precedes(batch: MicroBatch, newest: LedgerEntry | None) -> bool:
 
 
 def is_of_other_query(batch: MicroBatch, newest: LedgerEntry) -> bool:
-    """Return whether an entry was written by another query than the batch's; False if unknown."""
+    """Return whether an entry and a batch are of different queries; False if unknown."""
     return bool(batch.query_id and newest.query_id and batch.query_id != newest.query_id)
 
 
@@ -128,13 +128,13 @@ def has_other_rows(entry: LedgerEntry, digest: RowsDigest | None) -> bool:
 def compare(
     match: Match, batch: MicroBatch, digest: RowsDigest | None, *, may_differ: bool = False
 ) -> Contents:
-    """Return how a batch compares with the entry that has its batch id.
+    """Compare a batch with the entry of its batch id.
 
     Args:
-        match: Where a ledger has the batch id.
+        match: The match in the ledger.
         batch: The batch.
-        digest: The digest of its rows; None if they have not been computed.
-        may_differ: Whether the query's plan may give other rows each time.
+        digest: The digest of its rows; None if they have not been read yet.
+        may_differ: Whether the query's plan is not deterministic.
     """
     entry = match.entry
     if digest is None:

@@ -28,7 +28,7 @@ from lance_stream.upsert.parts import UpsertPart
 from lance_stream.upsert.tombstones import RememberedDeletes
 from lance_stream.upsert.update_planner import PlannedUpdate, plan_update
 from lance_stream.write.phases import Phases
-from lance_stream.write.planning import commit_planned, joined, planning_again
+from lance_stream.write.planning import combined, commit_planned, planning_again
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _commit(
         plan.staged,
         micro_batch,
         properties=tombstones.properties if tombstones else None,
-        config_entries=joined(tombstones.entries if tombstones else None, config_entries),
+        config_entries=combined(tombstones.entries if tombstones else None, config_entries),
         check=check_all,
         environment=environment,
     )

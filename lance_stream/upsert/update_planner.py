@@ -125,12 +125,14 @@ def plan_update(
     )
     untouched = np.concatenate([_NO_ADDRESSES, *(part.decision.untouched for part in parts)])
     if remembered is None or not remembered.is_remembering:
-        return PlannedUpdate(operation, StagedFiles(dying=updated, others=paths), untouched)
+        return PlannedUpdate(
+            operation, StagedFiles(with_deletion_files=updated, others=paths), untouched
+        )
     deletes = [part.deletes for part in parts if part.deletes is not None]
     tombstones = plan_tombstones(remembered, deletes, table.schema, environment)
     others = (*paths, *tombstones.paths)
     return PlannedUpdate(
-        operation, StagedFiles(dying=updated, others=others), untouched, tombstones
+        operation, StagedFiles(with_deletion_files=updated, others=others), untouched, tombstones
     )
 
 

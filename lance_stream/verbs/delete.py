@@ -34,7 +34,7 @@ def delete(table: TableVersion, predicate: str, environment: Environment = MACHI
             return newest
         updated, removed = without_rows(newest, addresses, environment)
         operation = Delete(updated, removed, predicate)
-        staged = StagedFiles(dying=updated)
+        staged = StagedFiles(with_deletion_files=updated)
         return commit_planned(newest, operation, staged, environment=environment).table
 
     return planning_again(attempt, environment=environment)

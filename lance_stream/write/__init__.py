@@ -1,5 +1,5 @@
-"""Writes rows: Arrow batches become fragments that no version references yet, then a commit.
+"""Writes rows: writes Arrow batches to fragments that no version references yet, and commits them.
 
-Read `fragments` first, then `planning`, which all verbs that write share. `row_checks` finds the
-rows that do not fit.
+Read `fragments` first, then `planning`, which all writing verbs use. `row_checks` finds the rows
+that do not fit.
 """

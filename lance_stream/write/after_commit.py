@@ -1,8 +1,8 @@
 """Runs after every commit of this process: the cleanup that the table's config requests.
 
-Whichever verb commits calls this, with the committed version. It is the one call to a layer above,
-imported only if the table asks for it: a cleanup is a reader of the whole table, and commits of
-every layer have to run it.
+Every verb that commits calls this with the committed version. It is the only call to a higher
+layer, imported only if the table's config requests it: a cleanup reads the whole table, and commits
+of all layers must run it.
 """
 
 from lance_stream.environment import MACHINE, Environment

@@ -1,7 +1,8 @@
 """Converts a user's input to a stream of Arrow batches.
 
-Tables, record batches and their readers are used directly; pandas and polars frames, and anything
-else with Arrow's C stream interface, are read through it, without a copy where possible.
+Tables, record batches and their readers are used directly. polars frames, and other objects with
+Arrow's C stream interface, are read through it, without a copy where possible. pandas frames are
+converted.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,28 +21,28 @@ object with `__arrow_c_stream__`."""
 
 
 def read_input(data: ArrowInput) -> pa.RecordBatchReader:
-    """Return the rows of a user's input as a stream of batches with one schema.
+    """Return the rows of a user's input as a stream of batches with the same schema.
 
-    Its dictionaries have no nulls among their values.
+    Nulls among the values of dictionaries are moved to the rows (`dictionary_nulls`).
 
     Raises:
-        InvalidInputError: It has no rows and columns, or its batches differ in schema.
+        InvalidInputError: It has no rows and columns, or its batches have different schemas.
     """
     return with_nulls_of_rows(_reader_of(data))
 
 
 def digest_rows(data: ArrowInput) -> RowsDigest:
-    """Return the count of some rows, and a number that identifies them in any order.
+    """Return the number of some rows, and a digest that identifies them in any order.
 
     Args:
         data: A pyarrow Table, RecordBatches, a RecordBatchReader, or a pandas or polars frame.
 
     Returns:
-        `num_rows`, and the digest as `text`; digests of parts add up to that of the whole.
+        `num_rows`, and the digest as `text`. The sum of the digests of parts is that of the whole.
 
     Raises:
         InvalidInputError: The data has no rows and columns.
-        UnsupportedFeatureError: A column's type has no digest; no table can have such a column.
+        UnsupportedFeatureError: A column's type has no digest, and cannot be stored in a table.
     """
     return add_up(map(digest_of, read_input(data)))
 
@@ -57,14 +58,14 @@ def _reader_of(data: ArrowInput) -> pa.RecordBatchReader:
         return _table_of_frame(data).to_reader()
     if _is_of_pandas(type(data)):
         raise InvalidInputError(
-            f"a {type(data).__name__} of pandas is not a frame; pass a DataFrame, for example "
+            f"a pandas {type(data).__name__} is not a frame; pass a DataFrame, for example "
             "series.to_frame('column')"
         )
     try:
         if hasattr(data, "__arrow_c_stream__"):
             return pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise InvalidInputError(f"the data cannot be turned into Arrow: {error}") from None
+        raise InvalidInputError(f"the data cannot be converted to Arrow: {error}") from None
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):
         return _read_batches(iter(data))
     raise InvalidInputError(
@@ -74,7 +75,7 @@ def _reader_of(data: ArrowInput) -> pa.RecordBatchReader:
 
 
 def can_be_read_twice(data: ArrowInput) -> bool:
-    """Return whether a user's input is known to give the same rows again."""
+    """Return whether a user's input certainly has the same rows when it is read again."""
     return isinstance(data, pa.Table | pa.RecordBatch) or _is_frame_of_pandas(data)
 
 
@@ -87,10 +88,10 @@ def _is_of_pandas(kind: type) -> bool:
 
 
 def _table_of_frame(frame: Any) -> pa.Table:
-    """Return the columns of a pandas frame, after the levels of its index that have a name.
+    """Convert a pandas frame, with the named levels of its index as first columns.
 
-    A level without a name numbers the rows and is left out; one with a name holds values that
-    would otherwise be lost: `frame.set_index("id")`.
+    An unnamed level only numbers the rows, and is omitted. A named one has values that would
+    otherwise be lost: `frame.set_index("id")`.
 
     Raises:
         InvalidInputError: Two columns have the same name, or Arrow has no type for a value.
@@ -98,19 +99,19 @@ def _table_of_frame(frame: Any) -> pa.Table:
     named = [name for name in frame.index.names if name is not None and name not in frame.columns]
     try:
         columns = frame.reset_index(level=named) if named else frame
-        # not through the C stream, which keeps an index without a name, too
+        # Not through the C stream, which also keeps unnamed levels.
         return pa.Table.from_pandas(columns, preserve_index=False)
     except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
-        raise InvalidInputError(f"the data cannot be turned into Arrow: {error}") from None
+        raise InvalidInputError(f"the data cannot be converted to Arrow: {error}") from None
 
 
 def _read_batches(batches: Iterator[Any]) -> pa.RecordBatchReader:
     first = next(batches, None)
     if not isinstance(first, pa.RecordBatch):
-        got = "it is empty" if first is None else f"it contains a {type(first).__name__}"
+        content = "it is empty" if first is None else f"it contains a {type(first).__name__}"
         raise InvalidInputError(
-            f"expected record batches, but {got}. Rows of Python are passed as a table: "
-            "pa.Table.from_pylist([{'id': 1}]), with schema= if there may be none"
+            f"expected record batches, but {content}. Pass Python objects as a table: "
+            "pa.Table.from_pylist([{'id': 1}]), with schema= if there may be no rows"
         )
     schema = first.schema
 
@@ -124,7 +125,7 @@ def _read_batches(batches: Iterator[Any]) -> pa.RecordBatchReader:
 
 
 def without_views(schema: pa.Schema) -> pa.Schema:
-    """Return columns whose rows can be taken by index, which Arrow cannot do for views."""
+    """Return a schema without view types, whose rows Arrow cannot take by index."""
     return pa.schema([field.with_type(_without_views(field.type)) for field in schema])
 
 
@@ -146,14 +147,14 @@ def one_batch(rows: pa.Table) -> pa.RecordBatch:
     """Return the rows of a table as one batch.
 
     Raises:
-        InvalidInputError: A column is too large for one.
+        InvalidInputError: A column is too large for one batch.
     """
     plain = without_views(rows.schema)
     table = (rows if plain.equals(rows.schema) else rows.cast(plain)).combine_chunks()
     batches = table.to_batches()
     if len(batches) > 1:
         raise InvalidInputError(
-            f"{table.num_rows} rows are too many for one upsert: a text or binary column exceeds "
+            f"{table.num_rows} rows are too many for one upsert: a string or binary column exceeds "
             "2 GiB. Split them into several upserts"
         )
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

@@ -1,12 +1,12 @@
-"""Writes the side files of a data file: blobs that are too large to be inline.
+"""Writes the side files of a data file, for blobs that are too large to be inline.
 
     up to 64 KiB           inline: bytes of the data file
     more, up to 4 MiB      one after another in a pack, a side file of up to 1 GiB
     more                   a separate side file
 
-The limits are a column's metadata (`schema.blobs`). Side files are numbered from 1 across all
-columns of the data file. They are complete before the data file is: a pack is closed when the next
-one begins, or at the end. If anything fails, all of them are deleted.
+A column's metadata can change these limits (`schema.blobs`). Side files are numbered from 1 across
+all columns of the data file. They are complete before the data file: a pack is closed when the next
+one begins, or at the end. After an error, all of them are deleted.
 
 Source: lance, dataset/blob/write; files that the reference wrote.
 """
@@ -36,9 +36,9 @@ from lance_stream.table.paths import blob_file_path
 
 
 class BlobFiles:
-    """The side files of one data file, while it is written.
+    """The side files of a data file that is being written.
 
-    As a context manager it deletes them when its body raises.
+    As a context manager, it deletes them if the body raises an error.
 
     Args:
         store: The table's store.
@@ -70,9 +70,9 @@ class BlobFiles:
         self._close_pack()
 
     def prepare(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Write the large blobs of a batch, and return it with their descriptions instead.
+        """Write the large blobs of a batch, and return the batch with their descriptions.
 
-        The batch's schema is the table's; blobs that stay in the data file stay in the batch.
+        The batch has the table's schema. Blobs that belong in the data file stay in the batch.
         """
         if not self._fields:
             return batch
@@ -148,7 +148,7 @@ class BlobFiles:
         return self._num_files
 
     def _delete(self) -> None:
-        """Delete all side files, best effort."""
+        """Delete all side files; best effort."""
         if self._pack is not None:
             with suppress(OSError, LanceStreamError):
                 self._pack.abort()
@@ -158,7 +158,7 @@ class BlobFiles:
 
 
 def _bytes_of(array: pa.Array, rows: npt.NDArray[np.int64]) -> Iterator[memoryview]:
-    """Yield values of a large_binary array, without copies."""
+    """Yield some values of a large_binary array, without copies."""
     offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset :]
     data = memoryview(array.buffers()[2])
     for row in rows.tolist():

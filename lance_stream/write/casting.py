@@ -1,30 +1,29 @@
 """Casts incoming Arrow batches to a table's schema; no value changes silently.
 
-Columns are matched by name; a missing nullable column becomes nulls. Casts are made between types
-with the same meaning (Spark loses fixed-size lists, unsigned integers, float16, time units and
-zones, large types and dictionaries), and to wider types.
+Columns are matched by name; a missing nullable column becomes null. Values are cast to types with
+the same meaning (Spark does not have fixed-size lists, unsigned integers, float16, units and zones
+of times, large types and dictionaries), and to wider types.
 
     incoming                                   table
     integer                                    wider integer; unsigned of at most its width;
-                                               float and decimal, if every value is held exactly
+                                               float and decimal, if all values are exact
     float                                      wider float; float32 to float16, rounded
-    decimal                                    decimal that holds every value; uint64
+    decimal                                    decimal that can hold all values; uint64
     string, large, view, dictionary            string, large string, dictionary of them
     binary, large, view, fixed size            binary, large binary, fixed size of that width
-    date, time, duration, timestamp            the same in a unit that holds every value
+    date, time, duration, timestamp            the same in a unit that can hold all values
     date                                       timestamp without a zone: the start of the day
     timestamp with a zone                      timestamp with another zone: the same instant
     list, large list, fixed-size list          each other, if the lengths fit
     map, list of structs of two                map: key and value in this order
     struct                                     struct, its parts matched by name
     null                                       any column; nulls are checked as values
-    struct (data, uri, ...)                    blobs, if each value has data and no URI
-    string, large, view, dictionary            JSON, if each value is one
+    struct (data, uri, ...)                    blobs, if all values have data and no URI
+    string, large, view, dictionary            JSON, if all values are valid
 
-`check_castable` rejects what the types alone reveal, before any file is written: an unknown
-column, a missing non-nullable column, a narrowing type. `cast_batch` rejects what only the values
-reveal (a null, a number out of range). Values that an Arrow buffer holds under a null are neither
-cast nor rejected.
+`check_castable` rejects a schema before any file is written: an unknown column, a missing
+non-nullable column, a narrower type. `cast_batch` rejects values: a null, a number out of range.
+Values that an Arrow buffer has at a null are ignored.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,21 +47,21 @@ class ForbiddenNullError(InvalidInputError):
 
 
 def check_rows_fit(incoming: pa.Schema, table: pa.Schema) -> None:
-    """Raise unless a user's rows can be stored in a table, as far as their columns show.
+    """Raise unless the columns of a user's rows fit a table.
 
     Raises:
-        InvalidInputError: As `check_castable`; or they have a column that LanceDB computes.
+        InvalidInputError: As `check_castable`; or the rows have a column that LanceDB computes.
     """
     check_not_computed(incoming.names, table)
     check_castable(incoming, table)
 
 
 def check_castable(incoming: pa.Schema, table: pa.Schema) -> None:
-    """Raise unless batches of a schema can be cast to a table's, as far as types show.
+    """Raise unless the types of incoming columns can be cast to those of a table.
 
     Raises:
-        InvalidInputError: A column is unknown, occurs twice, is missing and must not be null, or
-            has a type that would narrow; the message names the column.
+        InvalidInputError: A column is unknown, occurs twice, is missing although it must not be
+            null, or has a type that does not fit; the message names the column.
     """
     if incoming.equals(table):
         return
@@ -83,13 +82,13 @@ def check_columns(
     """Raise unless a table has all columns, or a struct all parts.
 
     Args:
-        names: The incoming ones.
+        names: The incoming names.
         columns: The names of all existing columns or fields.
-        where: The path of the struct, with a dot behind it.
-        remedy: What the message advises.
+        where: The path of the struct, followed by a dot.
+        remedy: The remedy in the message.
 
     Raises:
-        InvalidInputError: Some are unknown; the message names them.
+        InvalidInputError: Some names are unknown; the message has them.
     """
     columns = dict.fromkeys(columns)
     unknown = [name for name in names if name not in columns]
@@ -102,7 +101,7 @@ def check_columns(
 
 
 def cast_batch(batch: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with exactly a table's schema; columns that fit already are not copied.
+    """Cast a batch to a table's schema; columns that already fit are not copied.
 
     Raises:
         InvalidInputError: As `check_castable`, or a value does not fit, or a non-nullable column
@@ -121,7 +120,7 @@ def cast_batch(batch: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
 
 
 def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
-    """Return the values of a column in a table's type; `check_castable` has accepted its type.
+    """Cast a column to a table's type; `check_castable` has accepted its type.
 
     Raises:
         ForbiddenNullError: The column, or a part of it, must not be null and contains a null.
@@ -137,7 +136,7 @@ def cast_column(column: pa.Array, target: pa.Field) -> pa.Array:
 
 
 def _is_plain(target: pa.Field) -> bool:
-    """Return whether a column of a field's type fits as it is, whatever its values."""
+    """Return whether all columns with a field's type fit unchanged."""
     kind = target.type
     has_one_form = kind.num_fields == 0 and not pa.types.is_dictionary(kind)
     return target.nullable and has_one_form and not is_json(target)
@@ -195,7 +194,7 @@ def _check_type(incoming: pa.DataType, target_field: pa.Field, path: str) -> Non
 
 
 def _is_blob_input(incoming: pa.DataType, target: pa.Field) -> bool:
-    """Return whether blobs are in the input form of the reference."""
+    """Return whether an incoming column has the reference's input type of blobs."""
     if BLOB_KEY.encode() not in (target.metadata or {}):
         return False
     if isinstance(incoming, pa.BaseExtensionType):
@@ -210,16 +209,17 @@ def _bytes_of_blobs(array: pa.Array, path: str) -> pa.Array:
     valid, data, uris = array.is_valid(), array.field(0), array.field(1)
     if pc.any(pc.and_(valid, uris.is_valid())).as_py():
         raise InvalidInputError(
-            f"column {path!r} has blobs by URI, but only bytes are written; read them, "
-            "and pass them as data"
+            f"column {path!r} has blobs by URI, which are not supported; read them, and pass their "
+            "bytes as data"
         )
     if pc.any(pc.and_(valid, data.is_null())).as_py():
         raise InvalidInputError(
-            f"column {path!r} has blobs with neither data nor URI; a null is a null struct"
+            f"column {path!r} has blobs with neither data nor URI; use a null struct for a null"
         )
     if not array.null_count:
         return data
-    # not by if_else: up to Arrow 23 at least, it garbles slices of bytes beside a null scalar
+    # Not by if_else, which corrupts slices of binary arrays if the other value is a null scalar, in
+    # Arrow 23 and earlier.
     is_null = np.asarray(array.is_null())
     return data.take(pa.array(np.arange(len(array)), mask=is_null))
 
@@ -232,7 +232,7 @@ def _mismatch(incoming: pa.DataType, target: object, path: str) -> InvalidInputE
 
 
 def _fits(incoming: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether a cast preserves meaning; whether values fit is checked later."""
+    """Return whether a cast preserves the meaning of values, which are checked later."""
     types = pa.types
     if types.is_dictionary(incoming):
         return _fits(incoming.value_type, target)
@@ -247,16 +247,16 @@ def _fits(incoming: pa.DataType, target: pa.DataType) -> bool:
         if types.is_unsigned_integer(target):
             if types.is_unsigned_integer(incoming):
                 return bool(incoming.bit_width <= target.bit_width)
-            # Spark has no unsigned types: each arrives as the next wider signed one
+            # Spark has no unsigned types: it uses the next wider signed type.
             return bool(incoming.bit_width <= max(2 * target.bit_width, 16))
         return bool(types.is_floating(target) or types.is_decimal(target))
     if types.is_floating(incoming):
-        # Spark has no float16: it arrives as float32
+        # Spark has no float16: it uses float32.
         return types.is_floating(target) and bool(
             incoming.bit_width <= target.bit_width or incoming.bit_width <= 32
         )
     if types.is_decimal(incoming):
-        # Spark has no uint64: it arrives as decimal(20, 0)
+        # Spark has no uint64: it uses decimal(20, 0).
         return bool(types.is_decimal(target) or types.is_uint64(target))
     if types.is_date(incoming) and types.is_timestamp(target):
         return target.tz is None
@@ -285,7 +285,7 @@ def _fits(incoming: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _entries_type(arrow: pa.DataType) -> pa.StructType | None:
-    """Return the entry type of a map, or of a list that could be a map; None for all others."""
+    """Return the entry type of a map, or of a list that can become a map; otherwise None."""
     if pa.types.is_map(arrow):
         return pa.struct([arrow.key_field, arrow.item_field])
     if pa.types.is_list(arrow) and pa.types.is_struct(arrow.value_type):
@@ -346,7 +346,7 @@ def _cast_struct(array: pa.StructArray, target: pa.StructType, path: str) -> pa.
 def _cast_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     item = target.value_field
     if pa.types.is_fixed_size_list(target) and not pa.types.is_fixed_size_list(array.type):
-        array = _cast_to_fixed_size_list(_without_hidden(array), target.list_size)
+        array = _cast_to_fixed_size_list(_without_hidden_items(array), target.list_size)
     elif pa.types.is_fixed_size_list(array.type) and not pa.types.is_fixed_size_list(target):
         array = array.cast(pa.list_(array.type.value_field))
     if pa.types.is_large_list(target) and pa.types.is_list(array.type):
@@ -365,7 +365,7 @@ def _cast_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
 
 
 def _of_items(array: pa.Array, target: pa.DataType, offsets: pa.Array, items: pa.Array) -> pa.Array:
-    """Return lists, or maps, that are null where an array is."""
+    """Return lists or maps with some items, which are null where an array is."""
     bitmap = pc.is_valid(array).buffers()[1] if array.null_count else None
     return pa.Array.from_buffers(
         target, len(array), [bitmap, offsets.buffers()[1]], children=[items]
@@ -373,9 +373,9 @@ def _of_items(array: pa.Array, target: pa.DataType, offsets: pa.Array, items: pa
 
 
 def _visible_items(array: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the offsets and items of lists, or maps, without items of lists that are null.
+    """Return the offsets and items of lists or maps, without the items of nulls.
 
-    Both are rebased: the offsets of a slice point into the buffer of the whole.
+    The offsets start at 0, also for a slice, whose offsets refer to the whole buffer.
     """
     width = pa.int64() if pa.types.is_large_list(array.type) else pa.int32()
     if not len(array):
@@ -384,16 +384,16 @@ def _visible_items(array: pa.Array) -> tuple[pa.Array, pa.Array]:
     first, last = int(offsets[0]), int(offsets[-1])
     items, lengths = array.values.slice(first, last - first), np.diff(offsets)
     if array.null_count:
-        is_seen = array.is_valid().to_numpy(zero_copy_only=False)
-        if lengths[~is_seen].any():
-            items = items.filter(pa.array(np.repeat(is_seen, lengths)))
-            lengths = np.where(is_seen, lengths, 0)
-    begins = np.concatenate([[0], np.cumsum(lengths)])
-    return pa.array(begins, width), items
+        is_visible = array.is_valid().to_numpy(zero_copy_only=False)
+        if lengths[~is_visible].any():
+            items = items.filter(pa.array(np.repeat(is_visible, lengths)))
+            lengths = np.where(is_visible, lengths, 0)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.array(starts, width), items
 
 
-def _without_hidden(array: pa.Array) -> pa.Array:
-    """Return lists without items of lists that are null."""
+def _without_hidden_items(array: pa.Array) -> pa.Array:
+    """Return lists without the items of nulls."""
     if not array.null_count:
         return array
     offsets, items = _visible_items(array)
@@ -401,10 +401,10 @@ def _without_hidden(array: pa.Array) -> pa.Array:
 
 
 def _cast_to_fixed_size_list(array: pa.Array, size: int) -> pa.Array:
-    """Return lists of any length as lists of one size.
+    """Cast lists of any length to fixed-size lists.
 
-    Arrow's cast (18 to 26) reads an item behind a null pointer, which crashes the process, if null
-    lists arrive through IPC without any item: vectors that are all null, as Spark sends them.
+    Arrow's cast (18 to 26) dereferences a null pointer, which crashes the process, if all lists are
+    null and have come through IPC without any item, as Spark sends a batch of null vectors.
     """
     target = pa.list_(array.type.value_field, size)
     if array.null_count == len(array):
@@ -428,7 +428,7 @@ def _cast_map(array: pa.Array, target: pa.MapType, path: str) -> pa.Array:
 
 
 def _items_of_vectors(array: pa.FixedSizeListArray) -> pa.Array:
-    """Return the items of lists of one size, all null where a list is."""
+    """Return the items of fixed-size lists; those of a null list are null."""
     size = array.type.list_size
     items = array.values.slice(array.offset * size, len(array) * size)
     if not array.null_count:
@@ -438,12 +438,12 @@ def _items_of_vectors(array: pa.FixedSizeListArray) -> pa.Array:
 
 
 def _check_indices(array: pa.DictionaryArray) -> None:
-    """Check that each index is within the dictionary; behind a null it may be invalid.
+    """Check that all indices are within the dictionary; at a null, an index may be invalid.
 
-    Other readers reject a file with such an index, although it is never used.
+    Other readers reject a file with an invalid index, even if it is never used.
 
     Raises:
-        ArrowIndexError: One is not.
+        ArrowIndexError: An index is outside of the dictionary.
     """
     ends = pc.min_max(array.indices.cast(pa.int64()))
     low, high = ends["min"].as_py(), ends["max"].as_py()
@@ -465,14 +465,15 @@ def _cast_leaf(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_binary_view(array.type):
         array = array.cast(pa.binary())
     if pa.types.is_integer(array.type) and pa.types.is_decimal(target):
-        array = array.cast(_ALL_INTEGERS)  # otherwise Arrow requires the type to hold them all
+        # otherwise Arrow requires a type that can hold all integers
+        array = array.cast(_ALL_INTEGERS)
     if pa.types.is_fixed_size_binary(target) and not pa.types.is_fixed_size_binary(array.type):
         return cast_to_fixed_size_binary(array, target)
     cast = array.cast(target)
     if pa.types.is_float16(target):
         if pc.any(_became_infinite(array, cast)).as_py():
             raise pa.ArrowInvalid("a number is too large for float16")
-        # Floats are rounded; integers are rejected, as Arrow does for the wider floats.
+        # Floats are rounded; integers are rejected, as Arrow does for wider floats.
         if pa.types.is_integer(array.type) and not _is_as_float32(array, cast):
             raise pa.ArrowInvalid("an integer would be rounded in float16")
     return cast
@@ -491,10 +492,10 @@ def _became_infinite(array: pa.Array, cast: pa.Array) -> pa.Array:
 
 
 def cast_to_fixed_size_binary(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return bytes as values of a fixed size.
+    """Cast binary values to a fixed size.
 
     Raises:
-        ArrowInvalid: One has another size.
+        ArrowInvalid: A value has another size.
     """
     width = target.byte_width
     lengths = pc.binary_length(array)
@@ -513,7 +514,7 @@ def cast_to_fixed_size_binary(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 def _check_nulls(array: pa.Array, target: pa.Field, path: str) -> None:
     if not target.nullable and array.null_count:
-        raise _null_in(path, array.null_count)
+        raise _null_error(path, array.null_count)
     if _may_hold_forbidden_nulls(target.type):
         _check_nulls_below(array, path)
 
@@ -531,7 +532,7 @@ def _may_hold_forbidden_nulls(arrow: pa.DataType) -> bool:
 
 
 def _check_nulls_below(array: pa.Array, path: str) -> None:
-    """Check for nulls, except those below a null, which do not count."""
+    """Check the parts or items of an array for nulls, except within nulls."""
     if pa.types.is_struct(array.type):
         visible = array.drop_null() if array.null_count else array
         for index, part in enumerate(array.type):
@@ -547,7 +548,7 @@ def _check_nulls_below(array: pa.Array, path: str) -> None:
             _check_nulls(entries.field(index), part, f"{path}.{part.name}")
 
 
-def _null_in(path: str, count: int) -> ForbiddenNullError:
+def _null_error(path: str, count: int) -> ForbiddenNullError:
     return ForbiddenNullError(
         f"column {path!r} must not be null in the table, but contains {count} null"
         f"{'s' if count > 1 else ''}"

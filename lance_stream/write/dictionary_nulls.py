@@ -1,10 +1,10 @@
-"""Converts nulls among a dictionary's values to nulls of the rows.
+"""Moves nulls among a dictionary's values to the indices.
 
     dictionary  ["a", null]    indices  [0, 1, null]    rows  "a", null, null
-    Arrow counts one null, and calls the second row valid
+    Arrow counts one null, and considers the second row valid
 
-Checks for nulls, in keys and in columns that must have none, would overlook them, and other readers
-would find nulls where a file claims to have no nulls.
+Checks for nulls, in keys and in non-nullable columns, would miss them, and other readers would find
+nulls where a file claims to have none.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 
 def with_nulls_of_rows(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Return rows whose dictionaries have no null among their values; the same if they have none.
+    """Return rows whose dictionaries have no null among their values.
 
     Args:
-        rows: Of any schema, which stays.
+        rows: The rows; returned unchanged if they have no dictionaries.
     """
     if not any(map(holds_dictionaries, rows.schema.types)):
         return rows
@@ -31,7 +31,7 @@ def with_nulls_of_rows(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
 
 def holds_dictionaries(arrow: pa.DataType) -> bool:
-    """Return whether a type has dictionaries: itself, or in its parts."""
+    """Return whether a type, or a part of it, is a dictionary."""
     if isinstance(arrow, pa.BaseExtensionType):
         return holds_dictionaries(arrow.storage_type)
     if pa.types.is_dictionary(arrow):
@@ -40,7 +40,7 @@ def holds_dictionaries(arrow: pa.DataType) -> bool:
 
 
 def move_nulls_to_indices(array: pa.Array) -> pa.Array:
-    """Return equal values whose dictionaries have no nulls; the same array if they have none."""
+    """Return equal values whose dictionaries have no nulls; the same array if none had."""
     if not holds_dictionaries(array.type):
         return array
     if isinstance(array, pa.ExtensionArray):
@@ -64,10 +64,11 @@ def _nulls_in_indices(array: pa.DictionaryArray) -> pa.DictionaryArray:
     if not array.dictionary.null_count:
         return array
     values = array.dictionary.drop_null()
-    index_by_id = pc.subtract(pc.cumulative_sum(array.dictionary.is_valid().cast(pa.int64())), 1)
-    index_by_id = pc.if_else(array.dictionary.is_valid(), index_by_id, None)
+    # Maps an old index to the new one; null for the index of a null.
+    new_indices = pc.subtract(pc.cumulative_sum(array.dictionary.is_valid().cast(pa.int64())), 1)
+    new_indices = pc.if_else(array.dictionary.is_valid(), new_indices, None)
     try:
-        indices = index_by_id.take(array.indices).cast(array.type.index_type)
-    except pa.ArrowIndexError:  # refused when it is cast
+        indices = new_indices.take(array.indices).cast(array.type.index_type)
+    except pa.ArrowIndexError:  # an invalid index, which the cast reports
         return array
     return pa.DictionaryArray.from_arrays(indices, values, ordered=array.type.ordered)

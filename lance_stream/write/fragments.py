@@ -1,12 +1,11 @@
-"""The workers' part of a write: Arrow batches become data files, and fragments that list them.
+"""The workers' part of a write: writes Arrow batches to data files, and returns fragments.
 
-No version references the files yet; a commit makes them part of the table (`append`, `overwrite`).
-A file is either complete or absent; if writing fails, files that were finished before are deleted,
-and with each data file its side files of blobs (`blob_files`).
+No version references the files until a commit adds the fragments to the table (`append`,
+`overwrite`). A file is either complete or absent. If writing fails, the files that were finished
+before are deleted, together with their side files of blobs (`blob_files`).
 
-A fragment has id 0 and no row ids or row versions until it is committed: those are assigned from
-the version that is newest at that time. It is sent from worker to driver as bytes
-(`table.fragments.fragment.encode_fragment`).
+A fragment has the id 0, and no row ids or row versions, until it is committed: the commit assigns
+them. Workers send fragments to the driver as bytes (`table.fragments.fragment.encode_fragment`).
 """
 
 import operator
@@ -41,15 +40,15 @@ MAX_BYTES_PER_FILE: Final = 4 << 30
 
 @dataclass(frozen=True)
 class WriteTarget:
-    """Where and how new data files are written: picklable, created on the driver.
+    """Where and how new data files are written; picklable, created on the driver.
 
     Attributes:
         store: The table's store.
         schema: The table's columns, with field ids.
-        file_version: The version of its data files.
+        file_version: The version of the table's data files.
         max_rows_per_file: A file is closed when it has this many rows.
-        max_bytes_per_file: A file is closed at about this size.
-        dictionaries: The table's dictionaries, by field id; only of file version 0.1.
+        max_bytes_per_file: A file is closed when it has about this size.
+        dictionaries: The table's dictionaries, by field id; only for file version 0.1.
     """
 
     store: Store
@@ -72,7 +71,7 @@ def check_dictionaries(
     """Raise if a table of version 0.1 has a dictionary column without values.
 
     Raises:
-        InvalidInputError: It does: the values of a table's dictionary are fixed.
+        InvalidInputError: There is such a column.
     """
     if version is not FileVersion.V0_1:
         return
@@ -80,16 +79,16 @@ def check_dictionaries(
         if column.logical_type.startswith("dict:") and column.id not in dictionaries:
             raise InvalidInputError(
                 f"the column {column.name!r} has a dictionary, whose values a table of version 0.1 "
-                "must state when it is created, before it has rows; use plain values or version 2.0"
+                "stores when it is created, before it has rows; use plain values or version 2.0"
             )
 
 
 def write_target(table: TableVersion) -> WriteTarget:
-    """Return where and how new data files of a table are written; for workers, too.
+    """Return where and how new data files of a table are written.
 
     Raises:
-        InvalidInputError: The table publishes its versions in another way than was given.
-        UnsupportedFeatureError: The table uses a feature that we may not write.
+        InvalidInputError: The table's versions are published elsewhere.
+        UnsupportedFeatureError: The table uses a feature that this library cannot write.
         CorruptDataError: New rows would get row ids that are already in use.
     """
     table.log.check_may_follow(table.manifest)
@@ -105,19 +104,19 @@ def write_target(table: TableVersion) -> WriteTarget:
 def write_fragments(
     batches: Iterable[pa.RecordBatch], target: WriteTarget, uploads: Uploads | None = None
 ) -> list[Fragment]:
-    """Write the rows of some batches into new data files.
+    """Write the rows of batches into new data files.
 
     Args:
-        batches: Rows whose columns are matched by name and cast (see `casting`). A schema that
-            does not fit is rejected before any file is begun.
-        target: Where they go.
-        uploads: Closes the files later; None to close them before this returns.
+        batches: Rows, whose columns are matched by name and cast (see `casting`). A schema that
+            does not fit is rejected before a file is created.
+        target: Where and how to write them.
+        uploads: Closes the files in the background; None to close them before this returns.
 
     Returns:
-        One fragment for each file, in row order; none if there was no row.
+        One fragment per file, in row order; none without rows.
 
     Raises:
-        InvalidInputError: A column or value does not fit the table; no file is left behind.
+        InvalidInputError: A column or value does not fit the table. No file is left behind.
     """
     written: list[Fragment] = []
     try:
@@ -132,7 +131,7 @@ def write_fragments(
 
 
 def delete_files(store: Store, fragments: Iterable[Fragment]) -> None:
-    """Delete the files of fragments that are known to belong to no version, best effort."""
+    """Delete the files of fragments that certainly no version references; best effort."""
     for fragment in fragments:
         for file in fragment.files:
             with suppress(OSError, LanceStreamError):
@@ -154,13 +153,13 @@ def _cast(batches: Iterable[pa.RecordBatch], target: WriteTarget) -> Iterator[pa
 
 
 class _Rows:
-    """The batches of one file: as many as fit. The consumer reports the size so far.
+    """The batches of one file, as many as fit. The consumer updates `size_bytes`.
 
     Attributes:
-        without: The columns that are null in all of them, and that the file omits.
+        without: The columns that are null in all rows, and that the file omits.
     """
 
-    def __init__(self, batches: "_Pushable", target: WriteTarget) -> None:
+    def __init__(self, batches: "_BatchQueue", target: WriteTarget) -> None:
         self._batches = batches
         self._target = target
         self.without = _omitted_columns(batches.peek(), target)
@@ -181,9 +180,9 @@ class _Rows:
 
 
 def _omitted_columns(batch: pa.RecordBatch | None, target: WriteTarget) -> frozenset[str]:
-    """Return the columns of a batch that a file must omit: see `holds_only_nulls`.
+    """Return the columns of a batch that a file must omit; see `holds_only_nulls`.
 
-    One column always stays; it is rejected if its values are.
+    A file cannot omit all columns: then none is omitted, and the writer rejects the nulls.
     """
     if batch is None:
         return frozenset()
@@ -195,8 +194,8 @@ def _omitted_columns(batch: pa.RecordBatch | None, target: WriteTarget) -> froze
     return missing if len(missing) < batch.num_columns else frozenset()
 
 
-class _Pushable:
-    """Batches from which some rows can be taken, leaving the rest for later."""
+class _BatchQueue:
+    """Batches from which rows can be taken, up to a number."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -217,9 +216,9 @@ class _Pushable:
 
 
 def _files_of(batches: Iterator[pa.RecordBatch], target: WriteTarget) -> Iterator[_Rows]:
-    pushable = _Pushable(batches)
-    while pushable.peek() is not None:
-        yield _Rows(pushable, target)
+    queue = _BatchQueue(batches)
+    while queue.peek() is not None:
+        yield _Rows(queue, target)
 
 
 def _closing(file: StoreFileWriter, uploads: Uploads | None) -> AbstractContextManager[Any]:
@@ -227,7 +226,7 @@ def _closing(file: StoreFileWriter, uploads: Uploads | None) -> AbstractContextM
 
 
 def _file_schema(schema: Schema, without: frozenset[str]) -> Schema:
-    """Return the columns of a file; the table's own schema if all are as they are there."""
+    """Return the schema of a file; the same object as the table's if they are equal."""
     stored = [field for field in schema.fields if field.name not in without]
     fields = tuple(map(with_supported_options, stored))
     same = len(fields) == len(schema.fields) and all(map(operator.is_, fields, schema.fields))

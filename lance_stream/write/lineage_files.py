@@ -1,11 +1,11 @@
-"""Lineage that is too long for the manifest, in a separate data file.
+"""Writes lineage that is too long for the manifest into separate data files.
 
-    fragment    row ids      created at      last updated at       in its message, or an empty mark
-    file        column -3    column -4       column -5             those that are marked, u64
+    fragment    row ids      created at      last updated at       in its message, or only a mark
+    file        column -3    column -4       column -5             for each mark, u64
 
-A file of their own, beside the files with the fragment's columns: whoever writes rows need not know
-their lineage, and whoever reads lineage opens a file of at most three columns. Only the lineage of
-rows that were in the table before is written here. That of new rows is given by the commit.
+The file is separate from those with the fragment's columns. So writers of rows need not know the
+lineage, and readers of lineage open a file of at most three columns. Only the lineage of rows that
+were in the table before is written here; the commit assigns that of new rows.
 
 Source:  table.proto, DataFragment.column_row_ids and its siblings; files that the reference wrote,
          which has such files, too.
@@ -53,12 +53,12 @@ _NAMES: Final[Mapping[str, str]] = {
 
 
 def limit_of(table: TableVersion) -> int | None:
-    """Return up to how many bytes a sequence stays in a table's manifest; None without a limit.
+    """Return the maximum size in bytes of a sequence in a table's manifest; None without a limit.
 
     Files of version 0.1 cannot have hidden columns.
 
     Raises:
-        InvalidInputError: The config states a limit that is not a number of bytes.
+        InvalidInputError: The limit in the config is not a number of bytes.
     """
     if table.file_version is FileVersion.V0_1 or not table.has_stable_row_ids:
         return None
@@ -70,12 +70,12 @@ def with_lineage_files(table: TableVersion, fragments: Iterable[Fragment]) -> li
 
     Args:
         table: The table.
-        fragments: New fragments, with the lineage of the rows that were in the table before. If
-            not all of its rows were, a fragment is returned as it is.
+        fragments: New fragments, with the lineage of the rows that were in the table before. A
+            fragment that also has new rows is returned unchanged.
 
     Raises:
-        InvalidInputError: The table's config states a limit that is not a number of bytes.
-        CorruptDataError: A row has an id or a version that the table has not given yet.
+        InvalidInputError: The limit in the table's config is not a number of bytes.
+        CorruptDataError: A row has an id or a version that the table has not assigned yet.
     """
     limit = limit_of(table)
     if limit is None:
@@ -98,7 +98,7 @@ def with_lineage_files(table: TableVersion, fragments: Iterable[Fragment]) -> li
 
 
 def lineage_paths(before: Iterable[Fragment], after: Iterable[Fragment]) -> tuple[str, ...]:
-    """Return the paths of the files that `with_lineage_files` has written."""
+    """Return the paths of the files that `with_lineage_files` wrote."""
     paths = {file.path for fragment in before for file in fragment.files}
     return tuple(
         data_file_path(file.path)
@@ -122,14 +122,14 @@ def _longer_than(limit: int, fragment: Fragment) -> dict[str, npt.NDArray[np.uin
 
 
 def _check(table: TableVersion, columns: Mapping[str, npt.NDArray[np.uint64]]) -> None:
-    """Raise if a row has an id or a version that the table has not given yet."""
+    """Raise if a row has an id or a version that the table has not assigned yet."""
     ends = dict.fromkeys(_NAMES, table.version + 1) | {"row_ids": table.manifest.next_row_id}
     for name, values in columns.items():
         if len(values) and int(values.max()) >= ends[name]:
             raise CorruptDataError(
                 f"a row has {int(values.max())} among its {name.replace('_', ' ')}, but those of "
                 f"version {table.version} are below {ends[name]}: the table is damaged. Nothing "
-                "was committed. `lance-stream verify` lists what is wrong"
+                "was committed. `lance-stream verify` lists the problems"
             )
 
 

@@ -1,4 +1,4 @@
-"""Measures how long each phase of a piece of work takes."""
+"""Measures the duration of the phases of an operation."""
 
 import time
 from collections.abc import Iterator
@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 
 class Phases:
-    """Seconds by phase; repeated phases are added up.
+    """Seconds per phase; repeated phases are added up.
 
     Attributes:
-        seconds: By the phase's name, in the order in which they began.
+        seconds: The seconds by phase, in the order in which the phases began.
     """
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Measure the body as (a part of) a phase."""
+        """Measure the body as a phase, or a part of one."""
         start = time.perf_counter()
         self.seconds.setdefault(name, 0.0)
         try:

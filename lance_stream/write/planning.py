@@ -1,9 +1,8 @@
-"""The common part of all writing verbs: a transaction's uuid, the commit, re-planning.
+"""What all writing verbs have in common: the transaction, the commit, planning again.
 
 A verb plans on the newest version, writes files that no version references yet, and commits
-(`commit_planned`). On a conflict it does all of it again (`planning_again`). The files of a plan
-that is known to have failed are deleted; those of a plan with an unknown outcome are left for a
-later cleanup.
+(`commit_planned`). After a conflict, it repeats all of this (`planning_again`). The files of a plan
+are deleted if it certainly failed; if the outcome is unknown, they are left for a later cleanup.
 """
 
 import uuid
@@ -50,10 +49,10 @@ from lance_stream.write.fragments import delete_files
 T = TypeVar("T")
 
 MAX_PLANS: Final = 20
-"""How many times a verb plans its operation on the newest version before it gives up."""
+"""The maximum number of times that a verb plans its operation."""
 
 _PLANS: Final = RetryPolicy(MAX_PLANS, first_delay_seconds=0.04, max_delay_seconds=1.0)
-"""Without a time limit: a plan reads and writes rows, however many they are."""
+"""Without a time limit: a plan may read and write any number of rows."""
 
 
 def commit_operation(
@@ -72,15 +71,15 @@ def commit_operation(
     """Commit an operation that was planned on a version; see `commit.committer.commit`.
 
     Args:
-        log: The table's history.
-        planned_on: The version; None, or version 0, for a table that is yet to be created.
+        log: The table's version log.
+        planned_on: The version; None, or version 0, for a table that does not exist yet.
         operation: The operation to commit.
-        transaction_uuid: Identifies a second attempt; None for a random one.
-        properties: Stored in the transaction.
+        transaction_uuid: The uuid, by which a repeated commit is recognized; None for a random one.
+        properties: Properties of the transaction.
         creation: The properties of a new table.
         before_attempt: See `commit.committer.commit`.
         config_entries: See `commit.committer.commit`.
-        retries: The limits of the commit, which tries again after losing to another writer.
+        retries: The limits of the commit, which is retried when another writer was faster.
         environment: The clock and randomness; sleeps between two attempts.
     """
     return commit(
@@ -106,18 +105,18 @@ class StagedFiles:
 
     Attributes:
         fragments: New fragments, with their data files.
-        dying: Fragments of the table that get new deletion files.
-        others: Paths of other files.
+        with_deletion_files: Fragments of the table, with their new deletion files.
+        others: The paths of other files.
     """
 
     fragments: tuple[Fragment, ...] = ()
-    dying: tuple[Fragment, ...] = ()
+    with_deletion_files: tuple[Fragment, ...] = ()
     others: tuple[str, ...] = ()
 
     def delete(self, store: Store) -> None:
         """Delete the files, which no version will ever reference. Best effort."""
         delete_files(store, self.fragments)
-        delete_deletion_files(store, self.dying)
+        delete_deletion_files(store, self.with_deletion_files)
         for path in self.others:
             with suppress(OSError, LanceStreamError):
                 store.delete(path)
@@ -130,9 +129,9 @@ class Outcome:
     Attributes:
         table: The committed version; the newest one if none was committed.
         is_new: Whether a version was committed. If not, the table already had the micro-batch.
-        already_committed_in: The version that had already committed the micro-batch; None if none
-            had, or if unknown.
-        attempts: How many attempts the commit took; 1 without conflicts.
+        already_committed_in: The earlier version that committed the micro-batch; None without one,
+            or if unknown.
+        attempts: The number of attempts of the commit; 1 without conflicts.
     """
 
     table: TableVersion
@@ -153,32 +152,32 @@ def commit_planned(
     retries: RetryPolicy = POLICY,
     environment: Environment = MACHINE,
 ) -> Outcome:
-    """Commit what was planned on a version; a micro-batch is committed only once.
+    """Commit an operation that was planned on a version; a micro-batch is committed only once.
 
     Args:
         table: The version; version 0 for a table that is created with the operation's rows.
         operation: The operation to commit.
-        staged: The files that this plan has written for it. They are deleted if it is known that
-            no version references them. None: the caller takes care of that.
+        staged: The files that this plan has written. They are deleted if certainly no version
+            references them. None if the caller deletes them.
         micro_batch: The micro-batch, if the rows come from a stream. If the table already has it,
-            which is checked on every attempt, no version is committed.
-        properties: Stored in the transaction.
-        config_entries: Called on every attempt for config entries besides the ledger's.
-        check: Checks the newest version before each attempt, and raises if the files do not
-            fit it.
-        creation: What `table.apply.apply` needs to know of the table as a whole.
-        retries: The limits of the commit, which tries again after losing to another writer.
+            which is checked in every attempt, no version is committed.
+        properties: Properties of the transaction.
+        config_entries: Called in every attempt for config entries in addition to the ledger's.
+        check: Called with the newest version before each attempt; raises if the files do not fit
+            it.
+        creation: See `table.apply.apply`.
+        retries: The limits of the commit, which is retried when another writer was faster.
         environment: The clock and randomness; sleeps between two attempts.
 
     Raises:
         InvalidInputError: The batch id belongs to another query's batch.
         CommitConflictError: Another commit conflicts, or the table has been replaced; nothing was
             committed.
-        CommitUncertainError: It is unknown whether it was committed.
+        CommitUncertainError: It is unknown whether the operation was committed.
     """
     committed: list[LedgerEntry] = []
 
-    def look_up(newest: Manifest | None) -> str | None:
+    def find_batch(newest: Manifest | None) -> str | None:
         if newest is None:
             return None
         if micro_batch is not None:
@@ -189,8 +188,8 @@ def commit_planned(
                 return f"batch {batch.batch_id} of {batch.app_id!r} is already committed"
         if not table.version:
             raise RetryableConflictError(
-                f"another writer has created the table {table.uri}. Plan the operation "
-                "again on its newest version",
+                f"another writer created the table {table.uri}. Plan the operation again on its "
+                "newest version",
                 newest.version,
             )
         if check is not None:
@@ -210,14 +209,14 @@ def commit_planned(
                 **({} if micro_batch is None else micro_batch.batch.properties),
             },
             creation=creation,
-            before_attempt=look_up,
-            config_entries=joined(record(micro_batch), config_entries),
+            before_attempt=find_batch,
+            config_entries=combined(record(micro_batch), config_entries),
             retries=retries,
             environment=environment,
         )
     except CommitUncertainError:
         raise
-    except LanceStreamError:  # known to have failed
+    except LanceStreamError:  # certainly not committed
         if staged is not None:
             staged.delete(table.store)
         raise
@@ -229,18 +228,18 @@ def commit_planned(
         return Outcome(committed_table, is_new=True, attempts=result.attempts)
     if staged is not None:
         staged.delete(table.store)
-    now = table if result.manifest is None else table.at(result.manifest)
+    newest = table if result.manifest is None else table.at(result.manifest)
     return Outcome(
-        now, is_new=False, already_committed_in=committed[-1].version if committed else None
+        newest, is_new=False, already_committed_in=committed[-1].version if committed else None
     )
 
 
 def _first(table: TableVersion, operation: Operation) -> tuple[Overwrite, Creation]:
-    """Return the operation that creates a table with an operation's rows, and its properties.
+    """Return the operation that creates a table with an operation's rows, and the new properties.
 
     Args:
-        table: Its version 0; see `create.plan_table`.
-        operation: The operation planned on it. There are no rows that it could change.
+        table: Version 0 of the table; see `create.plan_table`.
+        operation: The operation that was planned on it; there are no rows that it could change.
     """
     if isinstance(operation, Append | Overwrite):
         fragments = operation.fragments
@@ -261,22 +260,24 @@ def _superseded(staged: StagedFiles, manifest: Manifest) -> list[Fragment]:
     """Return the fragments whose staged deletion files a rebase has replaced.
 
     Args:
-        staged: The files of a plan.
-        manifest: The version that it became.
+        staged: The files of the plan.
+        manifest: The version that the plan became.
     """
-    fragment_ids = {fragment.id for fragment in staged.dying}
-    named = {
+    fragment_ids = {fragment.id for fragment in staged.with_deletion_files}
+    current_files = {
         fragment_id: manifest.fragments[index].deletion_file
         for index, fragment_id in enumerate(manifest.fragments.ids)
         if fragment_id in fragment_ids
     }
     return [
-        fragment for fragment in staged.dying if named.get(fragment.id) != fragment.deletion_file
+        fragment
+        for fragment in staged.with_deletion_files
+        if current_files.get(fragment.id) != fragment.deletion_file
     ]
 
 
-def joined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
-    """Return a callback that gives the config entries of all."""
+def combined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
+    """Return a callback that returns the config entries of all callbacks."""
     present = [callback for callback in callbacks if callback is not None]
     if len(present) < 2:
         return present[0] if present else None
@@ -290,26 +291,26 @@ def planning_again(
     micro_batch: PendingBatch | None = None,
     environment: Environment = MACHINE,
 ) -> T:
-    """Run an attempt, which plans on the newest version and commits, until it has no conflict.
+    """Run an attempt, which plans on the newest version and commits, until there is no conflict.
 
-    A micro-batch does not depend on what the table contained: if others overwrote or restored the
-    table meanwhile, it is planned again on the result. Other verbs would then change their meaning.
-    No verb is planned again on a table that has replaced the first: its rows may not belong there,
-    so the caller must start over.
+    A micro-batch does not depend on the contents of the table: if another writer overwrites or
+    restores the table, the batch is planned again on the result. The meaning of other verbs would
+    change. No verb is planned again on a table that has replaced the first one: the rows may not
+    belong there, so the caller must start over.
 
-    A cleanup may remove the version that is planned on once there is a newer one: missing files
-    are looked up once more. What is missing from the newest version is missing.
+    A cleanup may remove the version that is planned on once there is a newer one. So an attempt
+    that misses a file is repeated, unless the same file is missing again.
 
     Args:
         attempt: Plans and commits.
-        micro_batch: The micro-batch that it commits, if its rows come from a stream.
+        micro_batch: The micro-batch, if the rows come from a stream.
         environment: Sleeps between two attempts; provides randomness.
 
     Raises:
-        RetryableConflictError: There were conflicts `MAX_PLANS` times.
+        RetryableConflictError: All `MAX_PLANS` attempts had conflicts.
         IncompatibleConflictError: The operation no longer means the same.
         TableReplacedError: The table was replaced.
-        NotFoundError: The same thing was missing twice in a row.
+        NotFoundError: The same file was missing in two consecutive attempts.
     """
     conflict = RetryableConflictError if micro_batch is None else CommitConflictError
     missing: str | None = None

@@ -1,21 +1,21 @@
-"""Row checks: which rows of a batch do not fit their table, or fail a condition of the user.
+"""Row checks: find the rows of a batch that do not fit their table, or fail a user's condition.
 
 A row is bad for the first of these reasons:
 
     null key      a key column of an upsert is null
-    null          a null in a column, or in a part of one, that must not be null
-    type          a value that the column's type does not hold: out of range, of another length,
-                  text that is not UTF-8
-    <a check>     a condition of the user that is not true for the row
+    null          a column, or a part of one, is null that must not be null
+    type          a value does not fit the column's type: it is out of range, has another length,
+                  or is a string that is not UTF-8
+    <a check>     a user's condition is not true for the row
 
-The verdict on a row depends on nothing but the row, the table's columns and the rules: each process
-that looks at a row finds the same. A condition is evaluated on the values as they would be stored.
-If it is null for a row, it is not true, as in Delta's constraints and in a filter here: rows that
-pass are those that `scan(filter=condition)` selects. A row that deletes has a key and no values, so
-only its key, and its sequence, are checked.
+The verdict on a row depends only on the row, the table's columns and the rules, so it is the same
+in all processes. A condition is evaluated on the values as they would be stored. If it is null for
+a row, it is not true, as in Delta's constraints and in filters: the rows that pass are those that
+`scan(filter=condition)` selects. A row that deletes has a key and no values, so only its key and
+its sequence are checked.
 
-What concerns the batch as a whole is no property of a row, and always an error: a column that the
-table lacks, one that is missing, a type that could lose values, a condition with an unknown column.
+Problems of the batch as a whole are always an error: a column that the table lacks, a missing
+column, a type that could lose values, a condition with an unknown column.
 """
 
 from collections import Counter
@@ -59,11 +59,13 @@ BAD_ROWS_SCHEMA: Final = pa.schema(
         pa.field("rows", pa.int64(), nullable=False),
     ]
 )
-"""Bad rows: why, in which column, the row as JSON and its types (see `rows_as_json`), whether it
-deletes, and how many rows the line stands for: 1, or all of a reason if they are only counted."""
+"""Bad rows: the reason, the column, a message, the row as JSON and its types (see `rows_as_json`),
+whether the row deletes, and a row count: 1, or that of all rows with the reason if they are only
+counted.
+"""
 
 MAX_BAD_BYTES: Final = 256 << 20
-"""How many bytes of bad rows a batch may have; they pass through the driver's memory."""
+"""The maximum size in bytes of a batch's bad rows, which the driver holds in memory."""
 
 REMEDY: Final = (
     "Correct or filter out these rows before the sink, change the check or the column; or let the "
@@ -73,12 +75,12 @@ REMEDY: Final = (
 
 @dataclass(frozen=True)
 class Check:
-    """A condition that each row has to meet.
+    """A condition that every row must meet.
 
     Attributes:
-        name: Its name; by default the condition.
+        name: The name; by default the condition.
         condition: A SQL condition, in the dialect of filters.
-        spelled: The batch's columns by the names that the condition uses, where these differ.
+        spelled: Maps names in the condition to the batch's columns, where these differ.
     """
 
     name: str
@@ -92,14 +94,14 @@ class Check:
         return tuple(dict.fromkeys(path[0] for path in paths))
 
     def column_of(self, name: str) -> str:
-        """Return the batch's column that a name in the condition means."""
+        """Return the batch's column for a name in the condition."""
         return dict(self.spelled).get(name, name)
 
     def with_columns(self, spelled_as: Callable[[str], str]) -> "Check":
         """Return the check for a batch that may spell its columns differently.
 
         Args:
-            spelled_as: Returns the batch's column that a name means.
+            spelled_as: Returns the batch's column for a name.
 
         Raises:
             InvalidInputError: A name has no column; the message names the check.
@@ -112,10 +114,10 @@ class Check:
 
 
 def as_checks(expect: object) -> tuple[Check, ...]:
-    """Return the user's conditions: one, several, or a mapping from a name to each.
+    """Return the user's conditions: one, several, or a mapping from names to conditions.
 
     Raises:
-        InvalidInputError: They have another type, one does not parse, or a name occurs twice.
+        InvalidInputError: They have another type, one cannot be parsed, or a name occurs twice.
     """
     if expect is None:
         return ()
@@ -131,18 +133,18 @@ def as_checks(expect: object) -> tuple[Check, ...]:
     for name, condition in named:
         if not isinstance(name, str) or not name.strip() or not isinstance(condition, str):
             raise InvalidInputError(
-                "expect must be a condition, several, or a mapping from a name to each: "
+                "expect must be a condition, several, or a mapping from names to conditions: "
                 f"expect={{'price': 'price >= 0'}}; not {expect!r:.200}"
             )
         check = Check(name, condition)
         if not check.columns:
             raise InvalidInputError(
                 f"the check {name!r} ({condition!r:.200}) names no column, so it has the same "
-                "result for every row"
+                "result for all rows"
             )
         if name in BUILT_IN_REASONS:
             raise InvalidInputError(
-                f"a check cannot be named {name!r}, which is a reason of its own; choose another "
+                f"a check cannot be named {name!r}, which is a built-in reason; choose another "
                 f"name: expect={{'{name} check': {condition!r:.100}}}"
             )
         checks.append(check)
@@ -157,8 +159,8 @@ class CheckedBatch(NamedTuple):
 
     Attributes:
         good: The rows to write.
-        bad: The others, as `BAD_ROWS_SCHEMA`.
-        rejected: The same, as received.
+        bad: The bad rows, as `BAD_ROWS_SCHEMA`.
+        rejected: The bad rows, as received.
     """
 
     good: pa.RecordBatch
@@ -174,11 +176,11 @@ class RowRules:
         stored: The table's columns that the batch has.
         checks: The user's conditions.
         keys: The key columns of an upsert; a null in them is refused.
-        sequence_by: The column that orders rows of one key, if there is one.
-        deletes: A boolean column of the batch, true for rows that delete; None if none does.
+        sequence_by: The column that orders the rows of one key, if there is one.
+        deletes: A boolean column of the batch, true for rows that delete; None without deletes.
         casts: Whether good rows are returned in the table's types, without other columns.
         keeps_rows: Whether bad rows are kept; if not, they are counted, with one example.
-        hidden: Columns of the batch that are neither kept nor shown.
+        hidden: Columns of the batch that bad rows do not include.
     """
 
     stored: pa.Schema
@@ -191,7 +193,7 @@ class RowRules:
     hidden: tuple[str, ...] = ()
 
     def check_batch(self, incoming: pa.Schema) -> None:
-        """Raise if batches with these columns cannot be checked, whatever their rows are.
+        """Raise unless batches with these columns can be checked.
 
         Raises:
             InvalidInputError: A column does not fit the table, or a condition is invalid.
@@ -207,13 +209,13 @@ class RowRules:
             _check_condition(check, pa.schema(fields))
 
     def judge(self, batch: pa.RecordBatch) -> CheckedBatch:
-        """Return the good rows of a batch, and why the others are bad.
+        """Split a batch into good rows, and bad rows with their reasons.
 
         Args:
-            batch: As received; `check_batch` has accepted its columns.
+            batch: The batch as received; `check_batch` has accepted its columns.
 
         Raises:
-            InvalidInputError: A bad row cannot be kept.
+            InvalidInputError: A bad row cannot be stored.
         """
         judging = _Judging(self, batch)
         columns = judging.cast_columns()
@@ -242,11 +244,11 @@ class RowRules:
 
 @dataclass(frozen=True)
 class _Column:
-    """The values of some rows in the table's type.
+    """The values of a column for some rows, in the table's type.
 
     Attributes:
         rows: The rows, ascending; None for all.
-        values: Their values.
+        values: The values of these rows.
     """
 
     rows: npt.NDArray[np.int64] | None
@@ -259,7 +261,7 @@ class _Column:
 
 
 class _Judging:
-    """The verdict on the rows of one batch, reason by reason."""
+    """Checks the rows of one batch, reason by reason."""
 
     def __init__(self, rules: RowRules, batch: pa.RecordBatch) -> None:
         self._rules = rules
@@ -277,7 +279,7 @@ class _Judging:
         return good
 
     def bad_rows(self) -> pa.RecordBatch:
-        """Return the bad rows; or for each reason one, and how many there are."""
+        """Return the bad rows; or one example per reason, with the number of rows."""
         hidden = [name for name in self._rules.hidden if name in self._batch.schema.names]
         visible = self._batch.drop_columns(hidden) if hidden else self._batch
         reasons = sorted(self._reasons.items())
@@ -304,9 +306,9 @@ class _Judging:
         )
 
     def cast_columns(self) -> dict[str, _Column]:
-        """Return the stored columns in the table's types, of rows that are good so far.
+        """Return the stored columns in the table's types, for the rows that are good so far.
 
-        A key is also cast for rows that delete; other columns only for those that do not.
+        Keys and sequences are cast for all rows, other columns only for rows that do not delete.
         """
         rules = self._rules
         columns: dict[str, _Column] = {}
@@ -314,7 +316,9 @@ class _Judging:
             column = self._batch.column(name)
             if column.null_count:
                 missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
-                self._mark(missing, NULL_KEY, name, "the key is null, and null equals nothing")
+                self._mark(
+                    missing, NULL_KEY, name, "the key is null, and null does not equal any value"
+                )
         for name in self._batch.schema.names:
             if name in rules.stored.names:
                 always = name in rules.keys or name == rules.sequence_by
@@ -343,7 +347,7 @@ class _Judging:
         return _Column(good_rows if rows is None else rows[good_rows], _fitted(values, target))
 
     def evaluate(self, check: Check, columns: Mapping[str, _Column]) -> None:
-        """Mark the rows for which a condition is not true, or cannot be computed."""
+        """Mark the rows for which a condition is not true, or cannot be evaluated."""
         is_candidate = self.is_good() & ~self._deletes
         if is_candidate.all() and all(column.rows is None for column in columns.values()):
             rows = None
@@ -372,10 +376,10 @@ class _Judging:
 
 
 def _fitted(values: pa.Array, target: pa.Field) -> pa.Array:
-    """Return values in a table's type.
+    """Cast values to a table's type.
 
     Raises:
-        InvalidInputError: One does not fit, or is text that is not UTF-8.
+        InvalidInputError: A value does not fit, or is a string that is not UTF-8.
     """
     fitted = cast_column(values, target)
     if _holds_text(target.type):
@@ -397,7 +401,7 @@ def _holds_text(arrow: pa.DataType) -> bool:
 
 
 def _unfit(values: pa.Array, target: pa.Field) -> Iterator[tuple[int, tuple[str, str | None, str]]]:
-    """Yield the positions of values that do not fit, and why: by halving what does not fit."""
+    """Find values that do not fit by bisection; yield their positions and reasons."""
     pending = [(0, len(values))]
     while pending:
         start, stop = pending.pop()
@@ -415,7 +419,7 @@ def _unfit(values: pa.Array, target: pa.Field) -> Iterator[tuple[int, tuple[str,
 
 
 def _not_true(check: Check, rows: pa.RecordBatch) -> Iterator[tuple[int, str]]:
-    """Yield the rows for which a condition is not true, and why."""
+    """Yield the rows for which a condition is not true, with a message."""
     expression = bind(check.condition, rows.schema)
     pending = [(0, rows.num_rows)]
     while pending:
@@ -424,7 +428,7 @@ def _not_true(check: Check, rows: pa.RecordBatch) -> Iterator[tuple[int, str]]:
             met = evaluate_predicate(expression, rows.slice(start, stop - start))
         except InvalidInputError as error:
             if stop - start == 1:
-                yield start, f"the condition cannot be computed: {error}"
+                yield start, f"the condition cannot be evaluated: {error}"
             else:
                 middle = (start + stop) // 2
                 pending += [(start, middle), (middle, stop)]
@@ -458,7 +462,7 @@ def _check_condition(check: Check, batch_schema: pa.Schema) -> None:
 
 
 def resolve_columns(schema: pa.Schema, checks: Iterable[Check]) -> tuple[Check, ...]:
-    """Return the checks for rows whose columns may be spelled in another case."""
+    """Return the checks for rows whose columns may differ in case."""
     names = schema.names
     return tuple(
         check.with_columns(lambda name: spelled_name(name, names) or name) for check in checks
@@ -474,16 +478,17 @@ REMEDY_OF_VERBS: Final = (
 def refuse_bad_rows(
     rows: pa.RecordBatchReader, table: pa.Schema, checks: Sequence[Check], uri: str
 ) -> Iterator[pa.RecordBatch]:
-    """Return the batches' good rows; after the last one, raise if there are others.
+    """Return the batches' good rows; after the last one, raise if there were bad rows.
 
     Args:
         rows: The rows as received.
         table: The table's columns.
         checks: The user's conditions.
-        uri: The table.
+        uri: The location of the table, for errors.
 
     Raises:
-        InvalidInputError: Rows are bad, or the columns fit neither the table nor the conditions.
+        InvalidInputError: There are bad rows, or the columns do not fit the table or the
+            conditions.
     """
     stored = pa.schema([field for field in table if field.name in rows.schema.names])
     rules = RowRules(stored, resolve_columns(rows.schema, checks), casts=False)
@@ -513,12 +518,12 @@ _NO_BAD_ROWS: Final = pa.RecordBatch.from_arrays(  # from_pylist would load pand
 
 
 class CheckedBatches:
-    """Batches that are digested and checked while they are read: only good rows are yielded.
+    """Batches that are digested and checked while they are read; yields the good rows.
 
     Args:
         batches: The rows as received.
         rules: The rules for them.
-        not_digested: Columns that are no part of the rows' digest.
+        not_digested: Columns that are not part of the rows' digest.
         digests_good: Whether good rows are digested, too.
 
     Attributes:
@@ -570,14 +575,14 @@ class BadRows:
         """Add some rows.
 
         Raises:
-            InvalidInputError: There are too many.
+            InvalidInputError: There are too many bad rows.
         """
         self.batches.append(rows)
         if sum(batch.nbytes for batch in self.batches) > MAX_BAD_BYTES:
             raise InvalidInputError(
                 f"more than {MAX_BAD_BYTES >> 20} MB of the batch's rows do not fit the table, for "
-                f"example: {_row_text(self.batches[0], 0)}. Nothing was committed. This is more "
-                "than a few bad rows: correct the table's columns, the checks or the stream"
+                f"example: {_row_text(self.batches[0], 0)}. Nothing was committed. These are too "
+                "many for a quarantine: correct the table's columns, the checks or the stream"
             )
 
     def encode(self) -> bytes:
@@ -590,7 +595,7 @@ class BadRows:
         return data
 
     def add_encoded(self, data: bytes) -> None:
-        """Add what another process has found."""
+        """Add the rows that another process has encoded."""
         with pa.ipc.open_stream(data) as reader:
             for batch in reader:
                 self.add(batch)
@@ -604,7 +609,7 @@ class BadRows:
         return pa.Table.from_batches(self.batches, BAD_ROWS_SCHEMA)
 
     def counts(self) -> dict[str, int]:
-        """Return how many rows there are of each reason, the most frequent first."""
+        """Return the number of rows per reason, the most frequent one first."""
         counter: Counter[str] = Counter()
         for batch in self.batches:
             pairs = zip(batch["reason"].to_pylist(), batch["rows"].to_pylist(), strict=True)
@@ -616,9 +621,9 @@ class BadRows:
         """Return the error for a batch with bad rows that are not quarantined.
 
         Args:
-            uri: The table.
-            num_rows: How many rows the batch has.
-            remedy: What the user can do.
+            uri: The location of the table, for errors.
+            num_rows: The number of rows of the batch.
+            remedy: The remedy in the message.
         """
         counts = self.counts()
         total = sum(counts.values())
@@ -643,9 +648,9 @@ def _phrase(reason: str, count: int) -> str:
     if reason == NULL_KEY:
         return f"{count} with a null key"
     if reason == NULL:
-        return f"{count} with a null where none may be"
+        return f"{count} with a null in a column that must not be null"
     if reason == TYPE:
-        return f"{count} with a value that its column does not hold"
+        return f"{count} with a value that does not fit its column"
     return f"{count} for which the check {reason!r:.200} is not true"
 
 

@@ -1,16 +1,16 @@
-"""Rows as JSON, which decodes to exactly the same rows.
+"""Encodes rows as JSON without loss, and decodes them.
 
-A row is an object with its columns; its types are stored separately, as an Arrow schema in base64.
+A row is an object with its columns. The types are stored separately, as an Arrow schema in base64.
 
     integer                        number
     float                          number; "NaN", "Infinity", "-Infinity"
-    decimal                        text of its digits: "12.50"
-    string                         text; {"base64": ...} if it is not UTF-8
-    binary                         text in base64
-    date, time, timestamp          ISO 8601, with all digits of the unit; an instant ends in Z
+    decimal                        string of its digits: "12.50"
+    string                         string; {"base64": ...} if it is not UTF-8
+    binary                         string in base64
+    date, time, timestamp          ISO 8601, with all digits of the unit; "Z" for an instant
     duration                       number, in the type's unit
     list; struct; map              array; object; array of [key, value]
-    dictionary, extension          its value, its storage
+    dictionary; extension          its value; its storage
     null                           null
 """
 
@@ -34,10 +34,10 @@ _NOT_FINITE: Final = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
 
 def rows_to_json(rows: pa.RecordBatch) -> tuple[list[str], str]:
-    """Return each row as JSON, and the types of their columns.
+    """Return rows as JSON, and the types of their columns.
 
     Raises:
-        InvalidInputError: JSON cannot hold a column's values.
+        InvalidInputError: A column's values cannot be represented in JSON.
     """
     schema = pa.schema([(field.name, _plain_type(field.type)) for field in rows.schema])
     types = base64.b64encode(schema.serialize().to_pybytes()).decode()
@@ -50,10 +50,10 @@ def rows_to_json(rows: pa.RecordBatch) -> tuple[list[str], str]:
 
 
 def rows_from_json(texts: Sequence[str], types: str) -> pa.Table:
-    """Return the rows that `rows_to_json` has written.
+    """Return the rows that `rows_to_json` encoded.
 
     Raises:
-        CorruptDataError: The texts are not such rows.
+        CorruptDataError: The texts are not valid rows.
     """
     try:
         buffer = pa.py_buffer(base64.b64decode(types, validate=True))
@@ -70,7 +70,7 @@ def rows_from_json(texts: Sequence[str], types: str) -> pa.Table:
         pa.ArrowException,
     ) as error:
         raise CorruptDataError(
-            f"a row in quarantine is not as it was written: {str(error)[:200]}. {CORRUPT_REMEDY}"
+            f"a row in quarantine is damaged: {str(error)[:200]}. {CORRUPT_REMEDY}"
         ) from None
     except RecursionError:
         raise CorruptDataError(
@@ -131,7 +131,7 @@ def _check_distinct(names: Sequence[str]) -> None:
 
 
 def _to_plain(array: pa.Array) -> list[Any]:
-    """Return the values of an array as JSON holds them."""
+    """Return the values of an array as JSON values."""
     kinds = pa.types
     array = _as_plain_array(array)
     arrow = array.type
@@ -224,7 +224,7 @@ def _from_plain(values: list[Any], arrow: pa.DataType) -> pa.Array:
 
 
 def _offsets(values: list[Any], width: pa.DataType) -> pa.Array:
-    """Return the offsets of lists; null where a list is."""
+    """Return the offsets of lists; null for null lists."""
     stops = np.cumsum([0, *(0 if value is None else len(value) for value in values)])
     is_null = [*(value is None for value in values), False]
     return pa.array(stops, width, mask=np.array(is_null))
@@ -237,8 +237,8 @@ def _plain_numbers(array: pa.Array) -> list[Any]:
 def _array_of(values: list[Any], arrow: pa.DataType) -> pa.Array:
     kind = bool if pa.types.is_boolean(arrow) else int
     wrong = [value for value in values if value is not None and type(value) is not kind]
-    if wrong:  # Arrow would make 1.5 a 1
-        raise ValueError(f"{wrong[0]!r:.40} is no {arrow}")
+    if wrong:  # Arrow would convert 1.5 to 1
+        raise ValueError(f"{wrong[0]!r:.40} is not a {arrow}")
     return pa.array(values, arrow)
 
 
@@ -311,7 +311,7 @@ def _parse_bytes(values: list[Any], arrow: pa.DataType) -> pa.Array:
 
 
 def _numbers_of(array: pa.Array) -> list[Any]:
-    """Return dates, times and durations as numbers of their unit."""
+    """Return dates, times and durations as numbers of their units."""
     is_32 = array.type.bit_width == 32
     integers = array.cast(pa.int32()) if is_32 else array.cast(pa.int64())
     return list(integers.to_pylist())
@@ -404,4 +404,4 @@ _KINDS: Final[
     (pa.types.is_time, _times, _parse_times),
     (pa.types.is_duration, _numbers_of, _parse_numbers),
 )
-"""How each kind of value is written, and read."""
+"""The test, encoder and decoder for every kind of values."""

@@ -1,11 +1,11 @@
-"""Uploads the last bytes of files while other work continues.
+"""Closes files in the background, which uploads their last bytes.
 
     write the rows    close the file  ─────────────────────────┐
                       the transaction's file ─► newest version ─┴─► publish
 
-A data file is not read before a version references it, so it has to be complete by then, and no
-sooner. On remote stores this saves a request's time per append, and on a disk that flushes its
-files the time of two flushes.
+A data file is not read before a version references it, so it need not be complete earlier. On
+remote stores this saves the time of a request per append, and on a disk that flushes files, that of
+two flushes.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ _THREADS = 4
 
 
 class Uploads:
-    """Closes files in the background, or at once if that is fast.
+    """Closes files in the background, or immediately if that is fast.
 
-    As a context manager it exits when all are closed, or known to have failed.
+    As a context manager, it exits when all files are closed or have failed.
 
     Args:
         store: The store of the files.
@@ -38,7 +38,7 @@ class Uploads:
             self._threads.shutdown(wait=True)
 
     def wait_for_all(self) -> bool:
-        """Wait until all files are closed, or known to have failed; True if all are."""
+        """Wait until all files are closed or have failed; return whether all are closed."""
         wait(self._pending)
         return not any(future.exception() for future in self._pending)
 
@@ -59,7 +59,7 @@ class Uploads:
         """Wait until all files are complete.
 
         Raises:
-            OSError: Or another error: a file could not be written.
+            Exception: A file could not be written.
         """
         wait(self._pending)
         for future in self._pending:

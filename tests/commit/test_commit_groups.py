@@ -447,7 +447,7 @@ def test_missing_manifest_store_options_are_refused(tmp_path: Path) -> None:
     options = {"manifest_store": f"sqlite://{tmp_path}/m.db"}
     for uri in uris:
         lance_stream.create_dataset(uri, SCHEMA, storage_options=options)
-    with pytest.raises(InvalidInputError, match=r"'sqlite .*no storage option manifest_store was"):
+    with pytest.raises(InvalidInputError, match=r"'sqlite .*the storage option manifest_store is"):
         lance_stream.open_together(uris)
     assert len(lance_stream.open_together(uris, options)) == 2
 
@@ -496,7 +496,7 @@ def test_tables_new_in_the_store_are_refused(tmp_path: Path) -> None:
     place = in_sqlite(tmp_path)
     lance_stream.create_dataset(place.uris["orders"], SCHEMA)
     lance_stream.create_dataset(place.uris["lines"], SCHEMA, storage_options=place.options)
-    with pytest.raises(NotFoundError, match="commit to the table once"):
+    with pytest.raises(NotFoundError, match="Commit to the table once"):
         place.batches()
     place.commit(0)
     assert place.batches() == [[0], [0]]

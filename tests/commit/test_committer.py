@@ -267,7 +267,7 @@ def test_losing_every_attempt_raises_an_error() -> None:
             commit_to(log, append(log.latest(), 1))
 
     store.before = rival
-    with pytest.raises(RetryableConflictError, match=r"committed first each time.*4 attempts in"):
+    with pytest.raises(RetryableConflictError, match=r"faster in every attempt.*4 attempts in"):
         commit(
             ObjectStoreLog(store),
             append(1, 4),

@@ -72,7 +72,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> type[Connection]:
 
 @contextmanager
 def borrowed(number: int) -> Any:
-    with postgresql._borrowed(postgresql.PostgresManifests(f"password={number}")) as connection:
+    with postgresql._exclusive_connection(postgresql.PostgresManifests(f"password={number}")) as connection:
         yield connection
 
 

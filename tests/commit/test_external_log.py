@@ -510,7 +510,7 @@ def test_other_or_empty_manifest_stores_are_refused(writer: Writer, tmp_path: Pa
     (tmp_path / "other").mkdir()
     empty = ExternalLog(writer.store.inner, new_log(tmp_path / "other").manifests, "uri of t")
     moved = ExternalLog(writer.store.inner, writer.manifests.inner, "another uri")
-    for log, says in ((empty, "has no versions under"), (moved, "not in the given one")):
+    for log, says in ((empty, "has no versions under"), (moved, "not in '")):
         assert log.read_latest().version == 3
         with pytest.raises(InvalidInputError, match=says):
             commit_to(log, append(3, 1))

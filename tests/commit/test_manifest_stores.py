@@ -114,14 +114,14 @@ def test_s3_uris_take_one_dynamodb_query(uri: str) -> None:
 @pytest.mark.parametrize("uri", ["dynamodb://", "dynamodb://T/path", "dynamodb://key@T"])
 def test_dynamodb_uris_name_a_table_alone(uri: str) -> None:
     """A path or a key in the URI would be dropped silently."""
-    with pytest.raises(InvalidInputError, match="is given as 'dynamodb://table"):
+    with pytest.raises(InvalidInputError, match="is 'dynamodb://table"):
         choose("s3://bucket/t", {"manifest_store": uri})
 
 
 def test_tables_have_one_manifest_store() -> None:
     """A precedence between URI and option would hide a mistake that loses versions."""
     options = {"manifest_store": "sqlite:///m.db"}
-    with pytest.raises(InvalidInputError, match="leave one of them out"):
+    with pytest.raises(InvalidInputError, match="omit one of them"):
         choose("s3+ddb://bucket/t?ddbTableName=T", options)
 
 

@@ -245,8 +245,8 @@ def test_our_requests_equal_the_references(dynamodb_table: DynamoTable) -> None:
     ("attributes", "says"),
     [
         ({"size": {"S": "7"}, "path": {"S": "x"}}, "a number 'size'"),
-        ({"size": {"N": "7"}}, "a text 'path'"),
-        ({"path": {"N": "7"}}, "a text 'path'"),
+        ({"size": {"N": "7"}}, "a string 'path'"),
+        ({"path": {"N": "7"}}, "a string 'path'"),
     ],
 )
 def test_damaged_items_are_reported(

@@ -97,7 +97,7 @@ class VersionLogContract:
     def test_manifests_of_other_versions_are_corrupt(self, log: VersionLog) -> None:
         """A renamed or copied manifest would show the rows of another version."""
         assert log.publish(1, manifest_of(7))
-        with pytest.raises(CorruptDataError, match="version 1 states version 7") as caught:
+        with pytest.raises(CorruptDataError, match="version 1 describes version 7") as caught:
             log.read(1)
         assert log.store.uri in caught.value.__notes__[0]
 

@@ -45,7 +45,7 @@ THRESHOLDS: Mapping[str, list[Any]] = {
     "file.v2_1.layouts.full_zip.zipped_items._MANY_ROWS": [2, None],
     "feed.following.follower.MAX_CACHED_STEPS": [1, None],
     "feed.following.follower.NUM_PREFETCHED_VERSIONS": [1, None],
-    "ledger.foreign_restores.MAX_UNTRIED_VERSIONS": [0, 1, None],
+    "ledger.foreign_restores.MAX_UNCHECKED_VERSIONS": [0, 1, None],
     "table.config.ledger_entries.MAX_RECENT": [1, 2, None],
     "commit.committer.MAX_INLINE_TRANSACTION_BYTES": [0, None],
     "read.prefetch.ThreadPoolExecutor": [*9 * ["inline"], None],

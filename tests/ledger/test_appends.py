@@ -13,7 +13,7 @@ import pytest
 import lance_stream
 from lance_stream import CommitUncertainError, InvalidInputError
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.ledger.foreign_restores import MAX_UNTRIED_VERSIONS, forgets
+from lance_stream.ledger.foreign_restores import MAX_UNCHECKED_VERSIONS, removes_entry
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import newest_of_same, open_newest
 from lance_stream.snapshot.table_version import TableVersion
@@ -324,7 +324,7 @@ def test_foreign_versions_are_not_read(table: TableVersion, has_entry: bool) -> 
     """The newest manifest has the ledger; one listing shows whether the batch was ever tried."""
     if has_entry:
         append(table, rows(0), batch(0))
-    for number in range(MAX_UNTRIED_VERSIONS + 5):
+    for number in range(MAX_UNCHECKED_VERSIONS + 5):
         append(table, rows(number))
     store = WatchedStore(table.store)
     newest = replace(newest_of_same(table), store=store, log=ObjectStoreLog(store))
@@ -345,7 +345,7 @@ def test_foreign_restores_are_found_far_back(table: TableVersion) -> None:
     append(table, rows(0), batch(0))
     append(table, rows(1), batch(1))
     restore_as_another_program(table, 2)
-    for number in range(MAX_UNTRIED_VERSIONS + 5):
+    for number in range(MAX_UNCHECKED_VERSIONS + 5):
         append(table, rows(10 + number))
     again = append(table, rows(1), batch(1))
     assert (again.is_new, again.already_committed_in) == (False, 3)
@@ -393,4 +393,4 @@ def test_only_the_removal_of_its_entry_forgets_a_stream(operation: Any, is_forgo
     """Any writer may remove the entry, while changes of other keys say nothing
     about this stream.
     """
-    assert forgets(operation, "app") is is_forgotten
+    assert removes_entry(operation, "app") is is_forgotten

@@ -190,7 +190,7 @@ def test_commits_to_replaced_tables_are_refused(
         stands.extend((ds.version, ds.to_table(), files_of(uri)))
 
     meanwhile.append(take_its_place)
-    with pytest.raises(TableReplacedError, match="re-created meanwhile, or restored from a copy"):
+    with pytest.raises(TableReplacedError, match="re-created, or restored from a copy"):
         VERBS[verb](uri)
     ds = lance_stream.open_dataset(uri)
     assert [ds.version, ds.to_table(), files_of(uri)] == stands

@@ -72,13 +72,13 @@ def test_columns_win_over_equal_index_names() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (pd.Series([1], name="id"), "a Series of pandas is not a frame"),
-        (pd.Index([1]), "an? Index of pandas is not a frame"),
+        (pd.Series([1], name="id"), "a pandas Series is not a frame"),
+        (pd.Index([1]), "a pandas Index is not a frame"),
         (pd.DataFrame({"a": [1]}).groupby("a"), "is not a frame"),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "cannot be turned into Arrow: Duplicate"),
-        (pd.DataFrame({"a": [2**70]}), "cannot be turned into Arrow"),
-        (pd.DataFrame({"a": pd.arrays.SparseArray([0, 1])}), "cannot be turned into Arrow"),
-        (pd.DataFrame({"a": [1j]}), "cannot be turned into Arrow"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "cannot be converted to Arrow: Duplicate"),
+        (pd.DataFrame({"a": [2**70]}), "cannot be converted to Arrow"),
+        (pd.DataFrame({"a": pd.arrays.SparseArray([0, 1])}), "cannot be converted to Arrow"),
+        (pd.DataFrame({"a": [1j]}), "cannot be converted to Arrow"),
     ],
     ids=["series", "index", "groups", "same names", "large number", "sparse", "complex"],
 )

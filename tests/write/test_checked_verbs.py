@@ -68,7 +68,11 @@ def test_values_that_do_not_fit_count_as_reasons(ds: lance_stream.Dataset) -> No
     data = rows({"id": 3, "x": 300}, {"id": None, "x": 30}, {"id": 4, "x": 3}, schema=wide)
     with pytest.raises(InvalidInputError) as refused:
         ds.append(data, expect=EXPECT)
-    for part in ("a value that its column", "a null where none may be", "the check 'large'"):
+    for part in (
+        "a value that does not fit its column",
+        "a null in a column that must not be null",
+        "the check 'large'",
+    ):
         assert f"1 with {part}" in str(refused.value) or f"1 for which {part}" in str(refused.value)
 
 

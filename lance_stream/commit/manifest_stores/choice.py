@@ -7,13 +7,13 @@
     postgresql://user@host:port/db?table=...           otherwise as in libpq
     sqlite:///absolute/path.db?table=...
 
-Each also accepts `base_uri=...`: the table's name in the manifest store, for a table that writers
-reach under different names. It must be different for each table.
+All of them also accept `base_uri=...`: the table's name in the manifest store, for a table whose
+location has different names for different writers. Every table must have a different one.
 
 The storage option `dynamodb_endpoint`, or the environment variable DYNAMODB_ENDPOINT, is the
 endpoint of DynamoDB unless the URI has one.
 
-Each manifest store is imported by what makes it: few tables have one.
+A manifest store is imported only when it is used.
 """
 
 import os
@@ -33,12 +33,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Choice(NamedTuple):
-    """How the versions of a table are published.
+    """Where the files of a table are stored, and its versions published.
 
     Attributes:
-        uri: The table's location, without how its versions are published.
-        manifests: The manifest store; None for the table's own directory.
-        base_uri: The table's name in the manifest store; None to derive it from the uri.
+        uri: The location of the table's files.
+        manifests: The manifest store; None if versions are published in the table's directory.
+        base_uri: The table's name in the manifest store; None to derive it from the location.
     """
 
     uri: str | os.PathLike[str]
@@ -47,7 +47,7 @@ class Choice(NamedTuple):
 
 
 def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
-    """Return how the versions of the table at a location are published.
+    """Choose where the versions of the table at a location are published.
 
     Raises:
         InvalidInputError: The URI or an option is invalid, or they name two manifest stores.
@@ -59,7 +59,7 @@ def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
         if text:
             raise InvalidInputError(
                 f"the table's URI names a manifest store, by {DYNAMODB}://, and so does the "
-                "storage option manifest_store: leave one of them out"
+                "storage option manifest_store: omit one of them"
             )
         plain, table = _split_ddb(uri)
         return Choice(plain, _dynamodb(table, None, endpoint, options))
@@ -85,17 +85,17 @@ def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
 
 
 def location_of_files(uri: str) -> str:
-    """Return where the files of a dataset are stored, without how its versions are published.
+    """Return the location of a dataset's files, without the part of the URI for DynamoDB.
 
     Args:
-        uri: A user's URI, or the one of a base path in a manifest: for a clone, the reference
-            writes there the URI with which the cloned table was opened.
+        uri: A user's URI, or that of a base path in a manifest: for a clone, the reference writes
+            the URI with which the cloned table was opened.
     """
     return _split_ddb(uri)[0] if uri.lower().startswith(f"{DYNAMODB}:") else uri
 
 
 class _Uri(NamedTuple):
-    """A manifest store's URI; it may hold a password."""
+    """A manifest store's URI, which may contain a password."""
 
     text: str
     scheme: str
@@ -103,7 +103,7 @@ class _Uri(NamedTuple):
 
 
 def _queries(uri: str) -> list[tuple[str, str]]:
-    """Return what follows the "?"; unlike in a form, "+" is a plus."""
+    """Parse the query of a URI; unlike in a form, "+" is a plus."""
     parts = urlsplit(uri, allow_fragments=False).query
     pairs = (pair.partition("=") for pair in parts.split("&") if pair)
     return [(unquote(key), unquote(value)) for key, _, value in pairs]
@@ -125,8 +125,9 @@ def _dynamodb_of_uri(uri: _Uri, endpoint: str | None, options: Mapping[str, Any]
     _refuse_unknown(uri, ("region", "endpoint"))
     if not parts.netloc or parts.path.strip("/") or "@" in parts.netloc:
         raise InvalidInputError(
-            "a manifest store in DynamoDB is given as 'dynamodb://table?region=...&endpoint=...'. "
-            "Give keys by the storage options of S3, or where botocore looks"
+            "the URI of a manifest store in DynamoDB is "
+            "'dynamodb://table?region=...&endpoint=...'. Pass keys in the storage options of S3, "
+            "or where botocore finds them"
         )
     return _dynamodb(
         parts.netloc, uri.query.get("region"), uri.query.get("endpoint") or endpoint, options
@@ -158,7 +159,7 @@ def _postgresql_of_uri(
 
     table = uri.query.pop("table", DEFAULT_TABLE)
     if not all(_NAME.fullmatch(part) for part in table.split(".")) or table.count(".") > 1:
-        raise _bad_table(table)
+        raise _invalid_table(table)
     parts = urlsplit(uri.text, allow_fragments=False)
     query = "&".join(f"{quote(key)}={quote(value, safe='')}" for key, value in uri.query.items())
     conninfo = f"postgresql://{parts.netloc}{parts.path}" + (f"?{query}" if query else "")
@@ -173,10 +174,10 @@ def _sqlite_of_uri(uri: _Uri, _endpoint: str | None, _options: Mapping[str, Any]
     path = unquote(parts.path)
     table = uri.query.get("table", DEFAULT_TABLE)
     if not _NAME.fullmatch(table):
-        raise _bad_table(table)
+        raise _invalid_table(table)
     if parts.netloc or not path.startswith("/") or path.endswith("/") or "\0" in path:
         raise InvalidInputError(
-            "a manifest store in SQLite is given by the absolute path of its file, with three "
+            "the URI of a manifest store in SQLite has the absolute path of its file, with three "
             "slashes: 'sqlite:///data/manifests.db'"
         )
     return SqliteManifests(os.path.normpath(path), table)
@@ -186,12 +187,13 @@ def _refuse_unknown(uri: _Uri, names: tuple[str, ...]) -> None:
     unknown = sorted(set(uri.query) - set(names))
     if unknown:
         raise InvalidInputError(
-            f"the query of the storage option manifest_store has an unknown parameter "
-            f"{unknown[0]!r}; those of {uri.scheme}:// are {', '.join((*names, 'base_uri'))}"
+            "the query of the storage option manifest_store has an unknown parameter "
+            f"{unknown[0]!r}; the parameters of {uri.scheme}:// are "
+            f"{', '.join((*names, 'base_uri'))}"
         )
 
 
-def _bad_table(table: str) -> InvalidInputError:
+def _invalid_table(table: str) -> InvalidInputError:
     return InvalidInputError(
         f"{table!r} cannot be the table of a manifest store: use letters, digits and '_'"
     )

@@ -1,7 +1,7 @@
 """A bounded cache of a process's connections.
 
-Renewed credentials mean new settings and new connections: without a bound, a stream that runs for
-months would hold a connection for each of them.
+New credentials mean new settings and new connections: without a bound, a stream that runs for
+months would accumulate connections.
 """
 
 from collections.abc import Callable

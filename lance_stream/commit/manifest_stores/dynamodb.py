@@ -1,9 +1,9 @@
-"""DynamoDB as a manifest store, byte for byte as the reference uses it: both can share a table.
+"""DynamoDB as a manifest store, compatible with the reference: both can share a table.
 
     key           base_uri   S   HASH     the table's key in its bucket: "dir/t.lance"
                   version    N   RANGE
     attributes    path       S            the manifest's key in the bucket
-                  size       N            its bytes; older writers left it out
+                  size       N            its size in bytes; older writers omitted it
                   committer  S            "lancedb"
 
     put_if_not_exists   PutItem   attribute_not_exists(base_uri) AND attribute_not_exists(version)
@@ -11,11 +11,11 @@
     get                 GetItem   consistent
     latest              Query     base_uri = :base_uri, backwards, one item, consistent
 
-Several tables at once, which the reference does not have:
+For several tables at once, which the reference cannot do:
 
-    put_all_if_not_exist   TransactWriteItems   a Put like that of put_if_not_exists for each
-    latest_of_all          Query                for each; then they are confirmed by
-                           TransactGetItems     each item is there, and the one after it is not
+    put_all_if_not_exist   TransactWriteItems   a Put as in put_if_not_exists, per table
+    latest_of_all          Query                per table; confirmed by
+                           TransactGetItems     the item exists, the next version's does not
 
 The table is not created here, because its billing mode is the user's choice:
 
@@ -24,11 +24,11 @@ The table is not created here, because its billing mode is the user's choice:
                                 AttributeName=version,AttributeType=N \
         --key-schema AttributeName=base_uri,KeyType=HASH AttributeName=version,KeyType=RANGE
 
-Requests are sent by botocore, from the extra "s3", with its own retries off. A client belongs to a
-process, and a forked child drops it; the clients of a few settings are kept.
+Requests are sent by botocore, from the extra "s3", without its retries. Clients are cached for a
+few settings, and not used in forked processes.
 
 Source:  requests of the reference, recorded; see docs/decisions/021-external-manifest-stores.md.
-Differs: The types of the keys are checked, too. An `e_tag`, from old writers, is not read.
+Differs: The types of the keys are checked, too. The attribute `e_tag` of old writers is not read.
 """
 
 import os
@@ -55,7 +55,7 @@ T = TypeVar("T")
 COMMITTER: Final = "lancedb"
 
 _KEYS: Final = {"HASH": ("base_uri", "S"), "RANGE": ("version", "N")}
-_AGAIN: Final = {
+_RETRYABLE: Final = {
     "InternalServerError",
     "LimitExceededException",
     "ProvisionedThroughputExceededException",
@@ -67,7 +67,7 @@ _AGAIN: Final = {
     "TransactionConflictException",
     "TransactionInProgressException",
 }
-_NOT_ACCEPTED: Final = {
+_REJECTED_CREDENTIALS: Final = {
     "ExpiredToken",
     "ExpiredTokenException",
     "InvalidSignatureException",
@@ -84,12 +84,12 @@ class DynamoDBManifests:
     """The items in a table of DynamoDB.
 
     Args:
-        table: Its name.
-        region: Where it is; None for the environment's.
-        endpoint: The service's URL; None for the region's.
-        key: The access key's id; None for botocore's own chain of credentials.
+        table: The name of the table.
+        region: The AWS region; None for the environment's.
+        endpoint: The URL of the service; None for the region's.
+        key: The access key's id; None for botocore's chain of credentials.
         secret: The secret key.
-        token: The session's token.
+        token: The session token.
         profile: The profile of the shared configuration.
     """
 
@@ -108,7 +108,7 @@ class DynamoDBManifests:
 
     @property
     def where(self) -> str:
-        """Return the store's name for errors."""
+        """The store's name in errors."""
         location = self.endpoint or self.region
         return f"the DynamoDB table {self.table!r}" + (f" at {location}" if location else "")
 
@@ -137,7 +137,7 @@ class DynamoDBManifests:
         answer = self._request_in_transaction(
             f"putting versions of {len(items)} tables",
             "transact_write_items",
-            # A repeated request with the same token is answered like the first one.
+            # Makes the request idempotent.
             ClientRequestToken=str(uuid.uuid4()),
             TransactItems=[
                 {
@@ -177,7 +177,7 @@ class DynamoDBManifests:
         self._check_fits_transaction(len(base_uris), _MAX_IN_TRANSACTION // 2)
         for _ in range(_MAX_SNAPSHOTS):
             newest = {name: self.latest(name) for name in base_uris}
-            # A version follows the one before it, so one without a successor is the newest.
+            # Versions are consecutive, so one without a successor is the newest.
             versions = {name: item.version if item else 0 for name, item in newest.items()}
             keys = [(name, versions[name] + more) for name in base_uris for more in (0, 1)]
             answer = self._request_in_transaction(
@@ -196,10 +196,9 @@ class DynamoDBManifests:
             if {key[0]: key[1] for key in items} == {k: v for k, v in versions.items() if v}:
                 return {name: item for (name, _), item in items.items()}
         raise StoreUnavailableError(
-            f"the newest versions of {len(base_uris)} tables changed each of {_MAX_SNAPSHOTS} "
-            "times "
-            f"that they were read from {self.where}: try again when fewer writers commit, or open "
-            "fewer tables at once"
+            f"the newest versions of {len(base_uris)} tables changed in each of {_MAX_SNAPSHOTS} "
+            f"attempts to read them from {self.where}: try again when fewer writers commit, or "
+            "open fewer tables at once"
         )
 
     def _check_fits_transaction(self, num_tables: int, max_tables: int) -> None:
@@ -268,8 +267,8 @@ class DynamoDBManifests:
             )
         except (KeyError, ValueError) as error:
             raise CorruptDataError(
-                f"an item of {self.where} is damaged: expected a number 'version', a text 'path' "
-                f"and a number 'size', found {dict(attributes)!r:.500}"
+                f"an item of {self.where} is damaged: expected a number 'version', a string 'path' "
+                f"and a number 'size', but it is {dict(attributes)!r:.500}"
             ) from error
 
     def _request(self, what: str, operation: str, **parameters: Any) -> Any:
@@ -285,17 +284,17 @@ class DynamoDBManifests:
         client = _checked_client(self)
         try:
             answer = _answer(self, lambda: getattr(client, operation)(**parameters))
-            _check_is_whole(operation, answer)
+            _check_is_complete(operation, answer)
             return answer
-        except _NotAcceptedError as error:
+        except _CredentialsRejectedError as error:
             if self.key is not None:
                 raise
-            # botocore may find others: a new client looks for them
+            # A new client lets botocore find new credentials.
             _drop(self, client)
             raise TryAgainError(str(error)) from error
 
 
-class _NotAcceptedError(StoreRefusedError):
+class _CredentialsRejectedError(StoreRefusedError):
     """The credentials are unknown or expired."""
 
 
@@ -322,11 +321,11 @@ def _attributes(base_uri: str, item: ManifestItem) -> dict[str, Any]:
 
 
 def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
-    """Return an answer or `_CONDITION_FAILED`, or raise the error that it contains.
+    """Send a request; return its answer or `_CONDITION_FAILED`, or raise the error in the answer.
 
     Raises:
         TryAgainError: The same request may succeed later.
-        StoreRefusedError: It will not.
+        StoreRefusedError: The same request will not succeed.
     """
     from botocore.exceptions import (
         BotoCoreError,
@@ -348,28 +347,28 @@ def _answer(manifests: DynamoDBManifests, request: Callable[[], Any]) -> Any:
             reasons = _reasons_of(error.response)
             if _CONDITION_OF_ONE_FAILED in reasons:
                 return {_REASONS: reasons}
-            if any(reason in _AGAIN_IN_TRANSACTION for reason in reasons):
+            if any(reason in _RETRYABLE_IN_TRANSACTION for reason in reasons):
                 raise TryAgainError(f"{code}: {message}") from error
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if code in _AGAIN or status >= 500 or status == 429:
+        if code in _RETRYABLE or status >= 500 or status == 429:
             raise TryAgainError(f"{status} {code}: {message}") from error
         hint = (
             ". Create the table as docs/operations/stores.md describes"
             if code == "ResourceNotFoundException"
             else ""
         )
-        kind = _NotAcceptedError if code in _NOT_ACCEPTED else StoreRefusedError
+        kind = _CredentialsRejectedError if code in _REJECTED_CREDENTIALS else StoreRefusedError
         raise kind(
             f"{manifests.where} refused a request: {status} {code}: {message}{hint}"
         ) from error
     except (HTTPClientError, ChecksumError, IncompleteReadError, ResponseParserError) as error:
-        # No connection, or it broke; or the answer is damaged.
+        # There is no connection, it was interrupted, or the answer is damaged.
         raise TryAgainError(f"{type(error).__name__}: {error}") from error
-    except BotoCoreError as error:  # no credentials, no region, a parameter of a wrong kind
+    except BotoCoreError as error:  # no credentials, no region, or a parameter of the wrong type
         raise StoreRefusedError(f"no request can be sent to {manifests.where}: {error}") from error
 
 
-_AGAIN_IN_TRANSACTION: Final = {
+_RETRYABLE_IN_TRANSACTION: Final = {
     "ProvisionedThroughputExceeded",
     "ThrottlingError",
     "TransactionConflict",
@@ -377,19 +376,19 @@ _AGAIN_IN_TRANSACTION: Final = {
 
 
 def _reasons_of(response: Mapping[str, Any]) -> list[str]:
-    """Return why each item of a transaction stopped it; "None" for those that did not."""
+    """Return the reason by which each item of a transaction canceled it, or "None"."""
     return [str(reason.get("Code", "None")) for reason in response.get("CancellationReasons", ())]
 
 
-def _check_is_whole(operation: str, answer: Mapping[str, Any]) -> None:
-    """Check that an answer without content was sent without.
+def _check_is_complete(operation: str, answer: Mapping[str, Any]) -> None:
+    """Check that an answer without content is complete.
 
-    botocore takes a body of no bytes for an empty object, as the answers to a PutItem and to a
-    GetItem of an item that does not exist are; a Query and a TransactGetItems are always answered
-    with a list, if an empty one.
+    botocore parses an empty body as an empty object, which is also the answer to a PutItem, and to
+    a GetItem of an item that does not exist. The answers to a Query and a TransactGetItems always
+    have a list.
 
     Raises:
-        TryAgainError: Its body was lost on the way, or the request was never answered.
+        TryAgainError: The body was lost.
     """
     headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     is_empty_object = headers.get("content-length", _EMPTY_OBJECT) == _EMPTY_OBJECT
@@ -410,20 +409,20 @@ _lock = threading.Lock()
 
 
 def _checked_client(manifests: DynamoDBManifests) -> Any:
-    """Return a client, once the table's keys have been checked."""
+    """Return a client, after checking the table's keys."""
     with _lock:
         client = _clients.get(manifests)
         if client is None:
             client = _new_client(manifests)
             answer = _answer(manifests, lambda: client.describe_table(TableName=manifests.table))
-            _check_is_whole("describe_table", answer)
+            _check_is_complete("describe_table", answer)
             _check_keys(manifests, answer["Table"])
             _clients[manifests] = client
         return client
 
 
 def _drop(manifests: DynamoDBManifests, client: Any) -> None:
-    """Forget a client, unless another thread has done so."""
+    """Remove a client from the cache, unless another thread has done so."""
     with _lock:
         if _clients.get(manifests) is client:
             del _clients[manifests]
@@ -465,13 +464,13 @@ def _check_keys(manifests: DynamoDBManifests, table: Mapping[str, Any]) -> None:
     if actual != _KEYS:
         raise InvalidInputError(
             f"{manifests.where} must have the HASH key 'base_uri' of type S and the RANGE key "
-            "'version' of type N to hold manifests; it has "
+            "'version' of type N to store manifests; it has "
             + ", ".join(f"{key} {name!r} of type {kind}" for key, (name, kind) in actual.items())
         )
 
 
-def _forget_all() -> None:
-    global _lock, _clients  # the parent may have held the lock at the moment of the fork
+def _reset_after_fork() -> None:
+    global _lock, _clients  # the parent may have held the lock when it forked
     _inherited.append(_clients)  # not closed here: the parent still uses them
     _lock, _clients = threading.Lock(), ConnectionCache(lambda client: client.close())
 
@@ -480,4 +479,4 @@ _inherited: list[Any] = []
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -8,16 +8,16 @@
         PRIMARY KEY (base_uri, version)
     )
 
-It is created on first use if this user may create tables; otherwise an administrator creates it
-and grants SELECT, INSERT, UPDATE and DELETE. Versions are published by INSERT ... ON CONFLICT DO
-NOTHING.
+The table is created on first use if the user may create tables; otherwise an administrator must
+create it and grant SELECT, INSERT, UPDATE and DELETE. Versions are published by INSERT ... ON
+CONFLICT DO NOTHING.
 
-A conninfo is what libpq accepts: its environment variables (PGPASSWORD, PGSERVICE, ...) and its
-password file work, too. Unless it says otherwise, the server must accept writes, connecting takes
-ten seconds at most, and a connection whose peer has vanished is noticed within half a minute.
+A conninfo has the syntax of libpq, whose environment variables (PGPASSWORD, PGSERVICE, ...) and
+password file work, too. By default, the server must accept writes, connecting takes at most ten
+seconds, and a dead connection is detected within half a minute.
 
-A process keeps one connection for each of its few most recently used conninfos; threads take turns
-with it. A forked child drops it, and it is replaced when it breaks.
+A process keeps one connection for each of the few most recently used conninfos, which threads
+share. It is not used in forked processes, and replaced when it breaks.
 """
 
 import os
@@ -43,9 +43,9 @@ _DEFAULTS: Final = {
     "target_session_attrs": "read-write",
     "tcp_user_timeout": str(int(retrying.POLICY.request_seconds * 1000)),
 }
-# if two clients create the table at once, one may fail: its name, or its type's, is taken
+# If two clients create the table at the same time, one may fail because its name or type exists.
 _TABLE_EXISTS: Final = {"23505", "42P07", "42710"}
-_AGAIN: Final = ("08", "40", "53", "57", "58")
+_RETRYABLE: Final = ("08", "40", "53", "57", "58")
 """Classes of SQLSTATE: connection, rollback (serialization, deadlock), resources, shutdown, I/O."""
 
 
@@ -54,9 +54,9 @@ class PostgresManifests(SqlManifests):
     """The items in a table of a PostgreSQL database.
 
     Args:
-        conninfo: How libpq reaches it; may contain a password.
-        table: Its name, after its schema's and a "." if it is not in the first schema.
-        server: The server and the database as text, without a password.
+        conninfo: The parameters of libpq; may contain a password.
+        table: The table's name; "schema.name" if it is not in the first schema.
+        server: The server and the database as a text for errors, without a password.
     """
 
     conninfo: str = field(repr=False)
@@ -70,7 +70,7 @@ class PostgresManifests(SqlManifests):
 
     @property
     def where(self) -> str:
-        """Return the store's name for errors."""
+        """The store's name in errors."""
         return f"the table {self.table!r} of PostgreSQL{self.server}"
 
     def execute(
@@ -90,20 +90,20 @@ class PostgresManifests(SqlManifests):
 
         def once() -> Answer:
             rows: Sequence[Any] = ()
-            nums_rows: list[int] = []
-            with _borrowed(self) as connection:
+            row_counts: list[int] = []
+            with _exclusive_connection(self) as connection:
                 try:
                     with connection.transaction() if len(values) > 1 else nullcontext():
                         for value in values:
                             cursor = connection.execute(query, value)
                             rows = cursor.fetchall() if cursor.description else ()
-                            nums_rows.append(cursor.rowcount)
-                        if all_or_none and len(values) > 1 and not all(nums_rows):
+                            row_counts.append(cursor.rowcount)
+                        if all_or_none and len(values) > 1 and not all(row_counts):
                             raise psycopg.Rollback
                 except psycopg.errors.UndefinedTable:
                     self._create_table(connection, table)
                     raise TryAgainError("the table was just created") from None
-            return Answer(rows, tuple(nums_rows))
+            return Answer(rows, tuple(row_counts))
 
         def request() -> Answer:
             try:
@@ -158,7 +158,7 @@ def postgres_manifests(conninfo: str, table: str = DEFAULT_TABLE) -> PostgresMan
         defaults: Any = {key: value for key, value in _DEFAULTS.items() if key not in parameters}
         whole = make_conninfo(conninfo, **defaults)
     except psycopg.Error:
-        # its message might contain the password
+        # The error's message may contain the password.
         raise InvalidInputError(
             "the storage option manifest_store names PostgreSQL, but libpq cannot parse it: "
             "expected "
@@ -183,38 +183,44 @@ def _text(error: Exception) -> str:
 
 
 def _may_succeed_later(error: Exception, state: str) -> bool:
-    """Return whether the same request may succeed in a moment."""
+    """Return whether the same request may succeed later."""
     if state:
-        return state.startswith(_AGAIN)
-    # for a refused connection, libpq gives no state, only a message
+        return state.startswith(_RETRYABLE)
+    # For a refused connection, libpq returns only a message.
     text = str(error)
-    return any(phrase in text for phrase in _NOT_YET) or not any(
-        phrase in text for phrase in _NEVER
+    return any(phrase in text for phrase in _RETRYABLE_PHRASES) or not any(
+        phrase in text for phrase in _FATAL_PHRASES
     )
 
 
-_NEVER: Final = ("FATAL", "password", "authentication", "SSL", "certificate", "GSSAPI")
-_NOT_YET: Final = ("starting up", "shutting down", "too many", "connection slots", "recovery")
+_FATAL_PHRASES: Final = ("FATAL", "password", "authentication", "SSL", "certificate", "GSSAPI")
+_RETRYABLE_PHRASES: Final = (
+    "starting up",
+    "shutting down",
+    "too many",
+    "connection slots",
+    "recovery",
+)
 
 
 @contextmanager
-def _borrowed(manifests: PostgresManifests) -> Iterator[Any]:
-    """Lend the process's connection to one caller at a time; create it if missing or broken."""
+def _exclusive_connection(manifests: PostgresManifests) -> Iterator[Any]:
+    """Yield the process's connection to one caller at a time; connect if necessary."""
     with _lock:
         entry = _connections.setdefault(manifests.conninfo, _Connection(threading.Lock()))
-    with entry.turn:
+    with entry.lock:
         if entry.connection is None or entry.connection.closed:
             entry.connection = _import_psycopg(manifests).connect(
                 manifests.conninfo,
                 autocommit=True,
-                prepare_threshold=None,  # poolers give each statement another connection
+                prepare_threshold=None,  # poolers may use another connection per statement
             )
         try:
             yield entry.connection
             if entry.is_dropped:
                 _close(entry)
         except BaseException:
-            # a pending answer could be taken for that of the next request
+            # Its pending answer could be mistaken for that of the next request.
             broken, entry.connection = entry.connection, None
             with suppress(Exception):
                 broken.close()
@@ -223,19 +229,19 @@ def _borrowed(manifests: PostgresManifests) -> Iterator[Any]:
 
 @dataclass
 class _Connection:
-    turn: threading.Lock
+    lock: threading.Lock
     connection: Any = None
     is_dropped: bool = False
 
 
 def _drop(entry: _Connection) -> None:
-    """Close an evicted connection; one that is in use is closed by its user afterwards."""
+    """Close an evicted connection; if it is in use, its user closes it afterwards."""
     entry.is_dropped = True
-    if entry.turn.acquire(blocking=False):
+    if entry.lock.acquire(blocking=False):
         try:
             _close(entry)
         finally:
-            entry.turn.release()
+            entry.lock.release()
 
 
 def _close(entry: _Connection) -> None:
@@ -250,11 +256,11 @@ _lock = threading.Lock()
 _inherited: list[Any] = []
 
 
-def _forget_all() -> None:
-    global _connections, _lock  # the parent may have held the lock at the moment of the fork
+def _reset_after_fork() -> None:
+    global _connections, _lock  # the parent may have held the lock when it forked
     _inherited.append(_connections)  # not closed here: the parent still uses them
     _connections, _lock = ConnectionCache(_drop), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,20 +1,20 @@
-"""What an external manifest store promises: of several writers that put one version, one succeeds.
+"""The interface of external manifest stores: only one of several writers can put a version.
 
-A store keeps items, each under the table's base URI and a version:
+A store has items, by the table's base URI and the version:
 
     base_uri, version  ->  path, size
 
-`path` is where the version's manifest is stored: staged, under a name that no other writer uses, or
-under its final name. It consists of the base URI, "/", and the path in the table's directory.
+`path` is the path of the version's manifest: a staged name, which no other writer uses, or its
+final name. It consists of the base URI, "/", and the path in the table's directory.
 
-Commits depend on `put_if_not_exists`, and those of several tables at once on
-`put_all_if_not_exist`, which puts the items of all or of none; `latest_of_all` is its counterpart
-for readers. Each call reads the current state, never a replica that lags behind. A request whose
-answer was lost is repeated, a bounded number of times; so "item exists" may mean that this call put
-it: the caller recognizes its own path.
+Commits depend on `put_if_not_exists`, and those of several tables on `put_all_if_not_exist`, which
+puts the items of all tables or none; `latest_of_all` is its counterpart for readers. All calls read
+the current state, never a stale replica. A request whose answer was lost is repeated, a limited
+number of times. So "item exists" may mean that this call put the item: the caller recognizes its
+own path.
 
-A store is a plain value: it may be pickled, and created on a driver for use on workers. Its `repr`
-and errors contain no secrets. Connections belong to the process, not to the store.
+A store can be pickled, to be used on workers. Its `repr` and errors contain no secrets. Connections
+belong to the process, not to the store.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ class ManifestItem(NamedTuple):
 
     Attributes:
         version: The version.
-        path: Where its manifest is stored: "{base uri}/_versions/...".
-        size_bytes: The manifest's size; None if its writer did not store it.
+        path: The path of its manifest: "{base uri}/_versions/...".
+        size_bytes: The size of the manifest; None if its writer did not store it.
     """
 
     version: int
@@ -38,8 +38,8 @@ class ManifestItem(NamedTuple):
 class ManifestStore(Protocol):
     """A key-value store of items.
 
-    Every call raises StoreUnavailableError if no attempt was answered, StoreRefusedError if the
-    store refuses, and CorruptDataError if an item is damaged.
+    All calls raise StoreUnavailableError if no attempt was answered, StoreRefusedError if the store
+    refuses, and CorruptDataError if an item is damaged.
     """
 
     @property
@@ -49,34 +49,34 @@ class ManifestStore(Protocol):
 
     @property
     def where(self) -> str:
-        """Return the store's name for errors: "the DynamoDB table 'T' in us-east-1"."""
+        """The store's name in errors: "the DynamoDB table 'T' in us-east-1"."""
         ...
 
     def put_if_not_exists(self, base_uri: str, item: ManifestItem) -> bool:
-        """Put an item, unless there is one of its version: at most one caller ever succeeds.
+        """Put an item unless its version has one: at most one caller ever succeeds.
 
         Returns:
-            True if this call put it; False if there is one, possibly this call's own, if an
-            answer was lost.
+            True if this call put it; False if the item exists. If an answer was lost, this call may
+            have put it.
         """
         ...
 
     def put_if_exists(self, base_uri: str, item: ManifestItem) -> bool:
-        """Replace the item of a version; False if there is no such item."""
+        """Replace the item of a version; return False if it does not exist."""
         ...
 
     def put_all_if_not_exist(self, items: Mapping[str, ManifestItem]) -> frozenset[str]:
-        """Put one item for each of several tables in one transaction: all of them or none.
+        """Put one item per table in one transaction: all of them or none.
 
         Args:
             items: The items by base URI, at least one.
 
         Returns:
-            The base URIs whose version exists, if none was put; nothing if all were put. If an
-            answer was lost, the items that exist may be this call's own.
+            The base URIs whose version exists, if no item was put; empty if all were put. If an
+            answer was lost, this call may have put the items that exist.
 
         Raises:
-            InvalidInputError: They are too many for one transaction of this store.
+            InvalidInputError: There are too many tables for one transaction of this store.
         """
         ...
 
@@ -89,12 +89,12 @@ class ManifestStore(Protocol):
         ...
 
     def latest_of_all(self, base_uris: Sequence[str]) -> dict[str, ManifestItem]:
-        """Return the items of the newest versions that several tables had at one moment.
+        """Return the items of the newest versions of several tables at one point in time.
 
-        A table that has none is left out.
+        Tables without items are omitted.
 
         Raises:
-            InvalidInputError: They are too many for one transaction of this store.
+            InvalidInputError: There are too many tables for one transaction of this store.
         """
         ...
 

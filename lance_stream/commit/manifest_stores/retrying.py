@@ -12,7 +12,7 @@ T = TypeVar("T")
 POLICY: Final = RequestPolicy(
     max_attempts=60, total_seconds=60.0, request_seconds=20.0, max_delay_seconds=5.0
 )
-"""A commit waits for each of these small requests, so their time is bounded."""
+"""A commit waits for these small requests, so their time is limited."""
 
 _REMEDY: Final = "try again when the manifest store responds"
 

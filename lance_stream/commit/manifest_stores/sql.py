@@ -1,7 +1,6 @@
-"""The statements that manifest stores in SQL databases share.
+"""The statements of manifest stores in SQL databases.
 
-A statement has `{table}` for the table and `?` for its values; each database puts both into its
-own form.
+A statement has the placeholders `{table}` and `?`, which each database converts to its syntax.
 """
 
 from abc import abstractmethod
@@ -29,16 +28,16 @@ class Answer(NamedTuple):
 
     Attributes:
         rows: The selected rows.
-        nums_rows: How many rows were written or changed, for each list of values.
+        row_counts: The number of rows that were written or changed, per list of values.
     """
 
     rows: Sequence[Sequence[Any]]
-    nums_rows: tuple[int, ...]
+    row_counts: tuple[int, ...]
 
     @property
     def num_rows(self) -> int:
-        """How many rows were written or changed for the last list of values."""
-        return self.nums_rows[-1]
+        """The number of rows that were written or changed for the last list of values."""
+        return self.row_counts[-1]
 
 
 class SqlManifests(ManifestStore):
@@ -53,17 +52,17 @@ class SqlManifests(ManifestStore):
         *,
         all_or_none: bool = False,
     ) -> Answer:
-        """Run a statement in one transaction, once for each of several lists of values.
+        """Run a statement once per list of values, in one transaction.
 
         Args:
             what: The request, for errors.
             statement: The statement.
-            values: The lists, at least one; exactly one for a SELECT.
-            all_or_none: Roll the transaction back if the statement changes no row for one of them.
+            values: The lists of values, at least one; exactly one for a SELECT.
+            all_or_none: Whether to roll back if the statement changes no row for one of the lists.
 
         Returns:
-            The rows for the last of them, and the numbers of rows that each changed, also if that
-            was rolled back.
+            The rows for the last list, and the number of changed rows per list, even if the
+            transaction was rolled back.
         """
         ...
 
@@ -83,7 +82,7 @@ class SqlManifests(ManifestStore):
 
     def put_all_if_not_exist(self, items: Mapping[str, ManifestItem]) -> frozenset[str]:
         """Put items of several tables, or none; see `ManifestStore.put_all_if_not_exist`."""
-        names = sorted(items)  # in one order, so that two writers do not wait for each other
+        names = sorted(items)  # sorted, so that two writers do not deadlock
         answer = self.execute(
             f"putting versions of {len(items)} tables",
             _INSERT,
@@ -91,7 +90,7 @@ class SqlManifests(ManifestStore):
             all_or_none=True,
         )
         return frozenset(
-            name for name, num_rows in zip(names, answer.nums_rows, strict=True) if not num_rows
+            name for name, num_rows in zip(names, answer.row_counts, strict=True) if not num_rows
         )
 
     def get(self, base_uri: str, version: int) -> ManifestItem | None:

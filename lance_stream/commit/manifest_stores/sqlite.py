@@ -8,7 +8,7 @@
 The file and the table are created on first use. The file must be on a disk of this machine:
 SQLite's locks do not work on a network file system.
 
-Each call opens and closes the file, so there is nothing that a fork could break.
+Every call opens and closes the file, so forks need no handling.
 """
 
 import sqlite3
@@ -45,7 +45,7 @@ class SqliteManifests(SqlManifests):
 
     @property
     def where(self) -> str:
-        """Return the store's name for errors."""
+        """The store's name in errors."""
         return f"the table {self.table!r} of the SQLite file {self.file}"
 
     def execute(
@@ -60,14 +60,14 @@ class SqliteManifests(SqlManifests):
 
         def once() -> Answer:
             rows: list[Any] = []
-            nums_rows: list[int] = []
+            row_counts: list[int] = []
             try:
                 with self._database() as database:
                     for value in values:
                         cursor = database.execute(statement.format(table=self.table), value)
                         rows = cursor.fetchall()
-                        nums_rows.append(cursor.rowcount)
-                    if all_or_none and not all(nums_rows):
+                        row_counts.append(cursor.rowcount)
+                    if all_or_none and not all(row_counts):
                         database.rollback()
             except sqlite3.Error as error:
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY:
@@ -76,7 +76,7 @@ class SqliteManifests(SqlManifests):
                     f"{self.where} refused {what}: {error}. Check that the folder exists, and that "
                     "this user may write to it and to the file"
                 ) from error
-            return Answer(rows, tuple(nums_rows))
+            return Answer(rows, tuple(row_counts))
 
         return retrying.with_retries(once, what, self.where)
 
@@ -89,7 +89,7 @@ class SqliteManifests(SqlManifests):
         database = sqlite3.connect(self.file, timeout=retrying.POLICY.request_seconds)
         try:
             with database:
-                # each transaction is on disk before it is answered
+                # A transaction is on disk before it is answered.
                 database.execute("PRAGMA synchronous = FULL")
                 if not self._exists(database):
                     database.execute(

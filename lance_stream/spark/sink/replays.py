@@ -88,7 +88,7 @@ def compare_with_ledger(
     """
     digest = call.digest = digest_by_tasks(df)
     pending = pending.with_rows(digest)
-    if pending.ask(table).rows_differ and (may_differ or rows_may_differ(df, query)):
+    if pending.check(table).rows_differ and (may_differ or rows_may_differ(df, query)):
         pending = replace(pending, may_differ=True)
     entry = pending.find_in(table)
     if entry is None:

@@ -252,7 +252,7 @@ def test_batches_inserts_and_streams_check_rows(spark: Any, file_stream: Any, ur
         ({"expect": "x >"}, "the option 'expect'"),
         ({"expect": "{}"}, "JSON object"),
         ({"expect": '["x > 0", 3]'}, "the option 'expect'"),
-        ({"expect": '{"null": "x > 0"}'}, "reason of its own"),
+        ({"expect": '{"null": "x > 0"}'}, "built-in reason"),
         ({"mode": "apply_changes", "on": "id", "expect": "x > 0"}, "build on each other"),
         ({"bad_rows": "quarantine"}, "did you mean 'badRows'"),
         ({"branch": "dev", **ASIDE, "txnAppId": "a", "txnVersion": "1"}, "quarantineUri"),
