@@ -1,10 +1,11 @@
 """Automatic cleanup after a commit of this process, as a table's config requests.
 
 It is an ordinary `cleanup`: it keeps what tags, branches and consumers protect, and the files of
-commits in progress. The version before the commit stays, too: its readers began a moment ago.
+commits in progress. It also keeps the version before the commit, which readers may have just
+opened.
 
-The commit has succeeded, so no failure of the cleanup fails it; the same failure of a table is
-logged once. The next cleanup removes what this one has left.
+The commit has succeeded, so a failure of the cleanup does not fail it; the same failure of a table
+is logged once. The next cleanup removes what this one did not.
 
 Source:  the reference's auto_cleanup_hook; observed in pylance 14.
 Differs: The reference removes nothing if one of the old versions has a tag.
@@ -18,8 +19,8 @@ from lance_stream.maintenance.cleanup import CleanupRules, cleanup
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.auto_cleanup import due_cleanup
 
-_LEAST_RETAINED: Final = 2
-"""The new version, and the one that it follows."""
+_MIN_RETAINED: Final = 2
+"""The new version, and the one before it."""
 
 _MAX_LOGGED: Final = 1000
 
@@ -38,9 +39,9 @@ def clean_up_if_due(table: TableVersion, environment: Environment = MACHINE) -> 
         due = due_cleanup(table.manifest.config, table.version)
         if due is None:
             return
-        rules = CleanupRules(due.older_than, max(due.retain_versions, _LEAST_RETAINED))
+        rules = CleanupRules(due.older_than, max(due.retain_versions, _MIN_RETAINED))
         report = cleanup(table, rules, environment=environment)
-    except Exception as error:  # whatever it is, the commit has succeeded
+    except Exception as error:  # the commit has succeeded
         _log_failure(table.uri, error)
         return
     _log.info("automatic cleanup of %s after version %d: %s", table.uri, table.version, report)

@@ -1,20 +1,21 @@
 """Creates and deletes branches; implements `ds.branches`.
 
-    create    1  hold the version with a tag, and check that its branch is not being deleted
+    create    1  protect the version with a tag, and check that its branch is not being deleted
               2  publish the branch's first version in its folder (see `commit.cloning`)
-              3  create its file below `_refs`: from here on, the branch is there
+              3  create its file below `_refs`: from here on, the branch exists
               4  delete the tag
     delete    1  check that no tag and no other branch needs it
               2  delete its file: from here on, the branch does not exist
-              3  check again; if something needs it by now, restore the file
+              3  check again; if something needs the branch now, restore the file
               4  delete the files in its folder, manifests first, except those of other branches
 
-Killed after any step, both can be repeated. A cleanup keeps what a branch needs from step 2 of its
-creation on, and the version that it is created from by the tag, and later by the file.
+If they are killed after any step, both can be repeated. A cleanup keeps the files that a branch
+needs from step 2 of its creation on. It keeps the version from which the branch is created because
+of the tag, and later because of the branch's file.
 
 Source:  the reference's refs.rs; measured.
-Differs: The reference leaves the versions of a deleted branch if another branch is in its folder,
-         and cannot create it again.
+Differs: The reference does not delete the versions of a deleted branch if another branch is in its
+         folder, and then cannot create it again.
 """
 
 import uuid
@@ -67,8 +68,8 @@ class Branches:
     def create(self, name: str, version: VersionSpec = None) -> Branch:
         """Create a branch.
 
-        The ledger is part of it: a stream that continues on the branch writes no batch twice. Other
-        entries of the configuration are not, as in the reference.
+        The branch inherits the ledger, so a stream that continues on the branch writes no batch
+        twice. As in the reference, it does not inherit other entries of the config.
 
         Args:
             name: Letters, digits, ".", "-" and "_", with "/" between parts.
@@ -78,25 +79,26 @@ class Branches:
 
         Raises:
             InvalidInputError: The branch already exists, the name is invalid, or the versions of
-                the table are published in a manifest store that is not given.
+                the table are published in a manifest store that is not configured.
             NotFoundError: The version does not exist.
-            UnsupportedFeatureError: The version has a feature that we may not write.
+            UnsupportedFeatureError: The version has a feature that this library cannot write.
         """
         return create_branch(self._table, name, version)
 
     def delete(self, name: str) -> None:
         """Delete a branch with all its versions and files.
 
-        Its writers must be stopped first: what they commit afterwards would be lost. A clone of the
-        branch that no tag records is not known here, and loses its files.
+        Stop its writers first: what they commit afterwards would be lost. A clone of the branch
+        without a tag here is not detected, and loses its files.
 
         Args:
-            name: The branch. If its creation or deletion was interrupted, its remains are deleted.
+            name: The branch. If its creation or deletion was interrupted, the remaining files are
+                deleted.
 
         Raises:
-            NotFoundError: There is no such branch; the message lists those that exist.
-            InvalidInputError: A tag, a consumer or another branch needs it; it is the main one; or
-                its versions are published in a manifest store that is not given.
+            NotFoundError: There is no such branch; the message lists the existing ones.
+            InvalidInputError: A tag, a consumer or another branch needs it; it is the main branch;
+                or its versions are published in a manifest store that is not configured.
             CorruptDataError: The file of a branch is damaged, so it may need this one.
             UnsupportedFeatureError: Its folder is a link: its files may be another table's.
         """
@@ -113,7 +115,7 @@ def create_branch(
     new = _new_name(name)
     start = table if version is None else checkout(table, version)
     if not start.version:
-        raise NotFoundError(f"there is no table at {table.uri} that a branch could start from")
+        raise NotFoundError(f"there is no table at {table.uri} from which to create a branch")
     refs = start.refs
     refs.log.check_may_follow(start.manifest)
     _check_is_free(refs, new)
@@ -141,7 +143,7 @@ def create_branch(
 def _new_name(name: object) -> str:
     branch = as_branch(name)
     if branch is None:
-        raise InvalidInputError("'main' always exists: give the new branch another name")
+        raise InvalidInputError("'main' always exists: choose another name for the new branch")
     if branch.startswith("."):
         raise InvalidInputError(
             f"{branch!r} cannot be the name of a new branch: its file would be hidden"
@@ -150,12 +152,12 @@ def _new_name(name: object) -> str:
 
 
 def _check_is_free(refs: Refs, name: str) -> None:
-    """Raise if there is a branch of a name.
+    """Raise if there is a branch with a name.
 
-    The first version of an interrupted creation does not count: it is completed.
+    The first version of an interrupted creation does not count, because the creation is completed.
 
     Raises:
-        InvalidInputError: There is one, or the remains of one.
+        InvalidInputError: There is one, or remaining files of one.
     """
     if find_branch(refs, name) is not None:
         raise _exists(name)
@@ -166,15 +168,15 @@ def _check_is_free(refs: Refs, name: str) -> None:
         return
     if len(versions) > 1:
         raise InvalidInputError(
-            f"{log.store.uri} has versions of a branch {name!r} that was not completely "
-            f"deleted. Delete the rest with ds.branches.delete({name!r}), and create the branch "
+            f"{log.store.uri} has versions of a branch {name!r} that was not completely deleted. "
+            f"Delete the remaining files with ds.branches.delete({name!r}), and create the branch "
             "again"
         )
 
 
 def _exists(name: str) -> InvalidInputError:
     return InvalidInputError(
-        f"there is a branch {name!r} already: open it by open_dataset(uri, branch={name!r}), or "
+        f"the branch {name!r} already exists: open it with open_dataset(uri, branch={name!r}), or "
         f"delete it with ds.branches.delete({name!r})"
     )
 
@@ -183,7 +185,7 @@ def _parent_of(refs: Refs) -> Branch | None:
     """Return the branch that a new branch starts from; None for the main branch.
 
     Raises:
-        NotFoundError: It is being deleted, or was never completely created.
+        NotFoundError: It is being deleted, or was not completely created.
     """
     if refs.branch is None:
         return None
@@ -191,7 +193,7 @@ def _parent_of(refs: Refs) -> Branch | None:
     if parent is None:
         raise NotFoundError(
             f"the branch {refs.branch!r} of {refs.root.uri} is not completely created, or is being "
-            "deleted: no branch can start from it"
+            "deleted: no branch can be created from it"
         )
     return parent
 
@@ -202,11 +204,11 @@ def delete_branch(refs: Refs, name: str) -> None:
     if branch is None:
         raise InvalidInputError("the main branch is the table itself, and cannot be deleted")
     check_no_links(refs.root, (branch_directory(branch), BRANCHES_DIRECTORY))
-    of_branch = Refs(refs.log_of(branch), branch)
+    branch_refs = Refs(refs.log_of(branch), branch)
     if find_branch(refs, branch) is None:
-        _check_are_remains(of_branch)
-    with suppress(NotFoundError, BadDataError):  # it has no version, or a damaged one
-        of_branch.log.check_may_follow(of_branch.log.read_latest())
+        _check_are_remains(branch_refs)
+    with suppress(NotFoundError, BadDataError):  # without a version, or with a damaged one
+        branch_refs.log.check_may_follow(branch_refs.log.read_latest())
     _check_is_not_needed(refs, branch)
     warning = references.delete_branch_file(refs, branch)
     try:
@@ -217,39 +219,41 @@ def delete_branch(refs: Refs, name: str) -> None:
         raise
     for path in _files(refs, branch):
         refs.root.delete(path)
-    if of_branch.log.external is not None:
-        of_branch.log.external.forget()
+    if branch_refs.log.external is not None:
+        branch_refs.log.external.forget()
 
 
 def _check_are_remains(refs: Refs) -> None:
-    """Raise unless a folder has the remains of a branch without a file.
+    """Raise unless a folder has remaining files of a branch that has no file.
 
     Args:
         refs: The references of the branch.
 
     Raises:
-        NotFoundError: There is nothing.
+        NotFoundError: There are no files.
         InvalidInputError: It is the folder of an independent table.
     """
     assert refs.branch is not None
     if not _files(refs, refs.branch):
         names = ", ".join(references.list_branches(refs))
-        there = f"there are: {names}" if names else "there are no branches"
-        raise NotFoundError(f"the table at {refs.root.uri} has no branch {refs.branch!r}; {there}")
+        existing = f"its branches are: {names}" if names else "it has no branches"
+        raise NotFoundError(
+            f"the table at {refs.root.uri} has no branch {refs.branch!r}; {existing}"
+        )
     try:
         newest = refs.log.read_latest()
     except NotFoundError:
         return
     if newest.branch != refs.branch:
         raise InvalidInputError(
-            f"{refs.store.uri} has a table whose versions do not name the branch "
-            f"{refs.branch!r}, and {refs.root.uri}/{branch_file_path(refs.branch)} does not exist: "
-            "it may be an independent table, so it was not deleted. If it is not, delete the folder"
+            f"{refs.store.uri} has a table whose versions do not name the branch {refs.branch!r}, "
+            f"and {refs.root.uri}/{branch_file_path(refs.branch)} does not exist: it may be an "
+            "independent table, so it was not deleted. If it is not one, delete the folder"
         )
 
 
 def _files(refs: Refs, branch: str) -> Sequence[str]:
-    """Return the files of a branch, manifests first: without them, nothing reads the others."""
+    """Return the files of a branch, manifests first: without these, nothing reads the others."""
     files = references.files_of_branch(refs, branch)
     manifests = f"{branch_directory(branch)}/{VERSIONS_DIRECTORY}/"
     return sorted(files, key=lambda path: (not path.startswith(manifests), path))
@@ -259,7 +263,7 @@ def _check_is_not_needed(refs: Refs, name: str) -> None:
     """Raise if a tag or another branch needs a branch.
 
     Raises:
-        InvalidInputError: One does; the message names all.
+        InvalidInputError: One does; the message names all of them.
         CorruptDataError: The file of a branch is damaged.
     """
     tags = [f"the tag {tag.name!r}" for tag in list_tags(refs).values() if tag.branch == name]
@@ -271,7 +275,7 @@ def _check_is_not_needed(refs: Refs, name: str) -> None:
         branch_file = find_branch(refs, other) if has_file else None
         if branch_file is not None and branch_file.parent == name:
             branches.append(f"the branch {other!r}")
-        elif not has_file and _lies_below(refs.of(other), folder):
+        elif not has_file and _uses_folder(refs.of(other), folder):
             branches.append(f"the unfinished branch {other!r}")
     if tags or branches:
         raise InvalidInputError(
@@ -282,7 +286,7 @@ def _check_is_not_needed(refs: Refs, name: str) -> None:
         )
 
 
-def _lies_below(refs: Refs, folder: str) -> bool:
+def _uses_folder(refs: Refs, folder: str) -> bool:
     """Return whether the newest version of a branch names files in another branch's folder."""
     try:
         manifest = refs.log.read_latest()

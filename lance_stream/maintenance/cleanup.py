@@ -1,46 +1,47 @@
 """Cleanup: removes old versions, and the files that no remaining version references.
 
-    1  list versions, tags and files; select versions to remove, and note the files they reference
+    1  list versions, tags and files; select the versions to remove, with the files they reference
     2  exclude files that the remaining versions reference
     3  delete the manifests of the selected versions, the oldest first
     4  list the versions again, and exclude files that new ones reference
     5  delete the rest: files of removed versions, and old files that were never referenced
 
-One branch is cleaned up at a time, the main one or another. The versions of all other branches
-count in 2 and 4, because they reference its files by base paths; so do those of a branch that is
-half created or half deleted.
+One branch is cleaned up at a time, the main branch or another one. In steps 2 and 4, the versions
+of all other branches count as remaining, because they reference its files by base paths; so do
+those of a branch whose creation or deletion is not finished.
 
-These versions are kept: the newest; young ones, and all after a young one; as many of the newest as
-requested; tagged ones; those that a branch was created from; and for each consumer the version that
-it has finished and all after it, which it reads next.
+These versions are kept: the newest one; recent ones, and all after a recent one; the requested
+number of newest ones; tagged ones; those from which a branch was created; and for each consumer the
+version that it has finished and all after it, which it has yet to read.
 
-Anything that cannot be listed, read or understood ends a cleanup with an error: a manifest, a tag,
-a branch, another kind of reference. So does a version that is listed but does not exist. A
-transaction file with an unknown name counts as a commit in progress.
+A cleanup fails if it cannot list, read or decode something: a manifest, a tag, a branch, an unknown
+kind of reference. It also fails if a version is listed but does not exist. A transaction file with
+an unknown name counts as a commit in progress.
 
-Unreferenced files may be about to be committed, so they must be old: `GRACE`, as in the reference,
-unless the caller knows that there are no writers. A file that a removed version referenced is not
-about to be committed, and is deleted at once.
+Unreferenced files may be about to be committed, so they must have the age `GRACE`, as in the
+reference, unless the caller knows that there are no writers. A file that a removed version
+referenced is not about to be committed, and is deleted immediately.
 
-Killed at any point, it leaves a sound table: manifests are deleted before the files that they
-reference, so every listed version can be read; a later cleanup removes files without a version.
+If a cleanup is killed at any point, the table is consistent: manifests are deleted before the files
+that they reference, so every listed version can be read. A later cleanup deletes the remaining
+files.
 
-Other processes continue meanwhile. Step 4 sees what they commit. A tag on a version that is being
-removed is noticed in step 3, which restores the manifest, or by its creator (see `tag_files`). Our
-restore protects its version with a tag until it is done. One case remains: another program restores
-a version that is being removed, and commits after step 4.
+Other processes continue meanwhile. Step 4 finds what they commit. A tag on a version that is being
+removed is noticed in step 3, which restores the manifest, or by the creator of the tag (see
+`tag_files`). A restore by this library protects its version with a tag until it is finished. One
+case remains: another program restores a version that is being removed, and commits after step 4.
 
-A writer that read the newest version a while ago publishes the next one. If others have published
-that one meanwhile, it conflicts; but if that one has been removed again, its name is free, and the
-writer would publish behind the newest version. So young versions stay while a commit that may have
-started before them is in progress: while there is a young transaction file that no version
-references. The committer writes that file before it reads the newest version.
+A writer publishes the version after the one that it has read. If another writer has published this
+version meanwhile, there is a conflict. But if this version was then removed, its name is free
+again, and the writer would publish an old version number. So recent versions are kept while a
+commit that may have started before them is in progress: while there is a recent transaction file
+that no version references. The committer writes this file before it reads the newest version.
 
 Source:  the reference's cleanup.rs.
-Differs: Its cleanup deletes manifests and data files in no particular order, keeps only the tagged
-         version of a consumer, and ignores our own files. Ours protects files of overlays and
-         managed blobs by rejecting tables that have them, cleans up one branch at a time, and does
-         not look into folders below the table's own.
+Differs: The reference deletes manifests and data files in no particular order, keeps only the
+         tagged version of a consumer, and ignores the files of this library. This cleanup protects
+         files of overlays and managed blobs by rejecting tables that have them, cleans up one
+         branch at a time, and ignores unknown subfolders.
 """
 
 import logging
@@ -99,24 +100,24 @@ from lance_stream.table.paths import (
 from lance_stream.threads import map_ahead
 
 GRACE: Final = timedelta(days=7)
-"""The age from which a file can no longer be about to be committed."""
+"""The age from which a file is certainly not about to be committed."""
 
 DEFAULT_AGE: Final = timedelta(days=14)
 """The default age of versions to remove."""
 
 COMMIT_GRACE: Final = timedelta(minutes=10)
-"""How long a commit may be under way, counted from writing the transaction file."""
+"""The maximum duration of a commit, from writing the transaction file."""
 
 ONGOING: Final = "a commit in progress"
-"""Marks versions that a writer may be about to republish; no tag can have this name."""
+"""The name in reports for versions that a writer may be about to republish; not valid for a tag."""
 
 BRANCH: Final = "branch "
-"""Prefix of the name of a branch that holds versions; no tag can have such a name."""
+"""The prefix in reports for branches that protect versions; not valid for a tag."""
 
-_VERSIONS_AT_ONCE: Final = 64
+_VERSIONS_PER_STEP: Final = 64
 
 _READ_AHEAD: Final = 16
-"""How many manifests are in memory because they will be needed next."""
+"""The maximum number of manifests that are read ahead."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -130,11 +131,11 @@ class CleanupRules:
 
     Attributes:
         older_than: The minimum age of a version to remove; None for any age.
-        retain_versions: How many of the newest versions to keep, whatever their age; at least 1.
-        delete_unverified: Whether to delete never-referenced files of any age: the caller knows
-            that there are no writers.
-        expire_consumers: When to expire a consumer with unread versions: its
-            tag is deleted; None for never.
+        retain_versions: The number of newest versions to keep, regardless of age; at least 1.
+        delete_unverified: Whether to delete never-referenced files of any age, because the caller
+            knows that there are no writers.
+        expire_consumers: The time without progress after which a consumer with unread versions
+            expires and its tag is deleted; None for never.
     """
 
     older_than: timedelta | None = DEFAULT_AGE
@@ -149,7 +150,7 @@ class CleanupRules:
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise InvalidInputError(
                 f"retain_versions must be an integer of at least 1, not {number!r}: the newest "
-                "version always stays"
+                "version is always kept"
             )
 
 
@@ -160,7 +161,7 @@ def as_rules(
     delete_unverified: bool,
     expire_consumers: str | timedelta | None,
 ) -> CleanupRules:
-    """Return the rules that a user's arguments mean; see `Dataset.cleanup`.
+    """Return the rules for a user's arguments; see `Dataset.cleanup`.
 
     Raises:
         InvalidInputError: An age or number is invalid.
@@ -176,15 +177,15 @@ def as_rules(
 
 @dataclass(frozen=True, slots=True)
 class CleanupReport:
-    """What was removed; for a dry run, what would be.
+    """What was removed; for a dry run, what would be removed.
 
     Attributes:
         versions: The versions, ascending.
-        num_files: How many files, by what they are (the values of `FileKind`).
-        size_bytes: Their size.
-        holds: What protected versions from removal, and how many: by tag, by branch (`BRANCH` and
-            its name), and by `ONGOING`.
-        expired_consumers: The consumers that no longer count.
+        num_files: The number of files by kind (the values of `FileKind`).
+        size_bytes: The total size of the files.
+        holds: The number of versions that were protected, by tag, branch (`BRANCH` and its name),
+            or `ONGOING`.
+        expired_consumers: The consumers that have expired.
         is_dry_run: Whether nothing was removed.
     """
 
@@ -221,11 +222,11 @@ def _holder(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FileWork:
-    """What a cleanup has done elsewhere if that is faster: by the tasks of a cluster.
+    """The part of a cleanup that the tasks of a cluster can do.
 
     Attributes:
-        list_folders: Returns, for each of some folders of a store, the files below it; an error
-            rather than a part of them.
+        list_folders: Returns the files below each folder of a store; raises an error rather than
+            returning only a part of them.
         delete: Deletes files of a store, in any order. Some may no longer exist.
     """
 
@@ -239,7 +240,7 @@ def list_locally(store: Store, folders: Sequence[str]) -> Iterator[list[StoredFi
 
 
 def delete_locally(store: Store, paths: Sequence[str]) -> None:
-    """Delete files in this process, in as many threads as the store is read by."""
+    """Delete files in this process, in `num_readers` threads."""
     with ThreadPoolExecutor(
         store.num_readers, thread_name_prefix="lance-stream-cleanup"
     ) as threads:
@@ -265,19 +266,19 @@ def cleanup(
         table: Any version.
         rules: What to remove.
         is_dry_run: Whether to remove nothing, and only report.
-        work: Lists folders and deletes files. What to delete is decided here.
-        environment: The clock, which is ignored if it runs ahead of the store's; a dry run writes
-            nothing, so it cannot tell.
+        work: Lists folders and deletes files, which this process has selected.
+        environment: The clock. If it is ahead of the store's, the store's is used, except in a dry
+            run, which writes nothing and so cannot detect this.
 
     Raises:
         NotFoundError: The table no longer exists.
-        InvalidInputError: The table publishes its versions in another way than was given: in an
-            external manifest store that is unknown here, or in another one.
-        UnsupportedFeatureError: A version of the table or of a branch has an unknown feature, so
-            the files that it needs are unknown. Nothing was removed.
+        InvalidInputError: The table's versions are published in an external manifest store that is
+            not configured, or in another one.
+        UnsupportedFeatureError: A version of the table or of a branch has an unsupported feature,
+            so the files that it needs are unknown. Nothing was removed.
         BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
-        OSError: Something could not be listed or read. Versions may have been removed, but no
-            file that a remaining one needs.
+        OSError: Something could not be listed or read. Versions may have been removed, but no file
+            that a remaining version needs.
     """
     table = _as_its_branch(table)
     check_is_attached(table.version)
@@ -291,22 +292,26 @@ def cleanup(
     branches_by_version = _branches_by_origin(table.refs)
     versions = table.log.versions()
     ongoing = _OngoingCommits(table, rules, environment)
-    survey = _survey(table, versions, rules, ignored, branches_by_version, ongoing, environment)
-    leftovers = _Leftovers(_list_files(table, work), survey.named, _oldest_sure(rules, environment))
-    going = set(survey.removable)
-    staying = [version for version in versions if version not in going]
-    leftovers.strike_out(_read_newest_first(table.log, staying))
-    leftovers.strike_out(_detached_versions(table.store))
-    leftovers.strike_out(_of_other_branches(table.refs))
+    selection = _select_versions(
+        table, versions, rules, ignored, branches_by_version, ongoing, environment
+    )
+    leftovers = _Leftovers(
+        _list_files(table, work), selection.named, _latest_abandoned(rules, environment)
+    )
+    removable = set(selection.removable)
+    remaining = [version for version in versions if version not in removable]
+    leftovers.exclude(_read_newest_first(table.log, remaining))
+    leftovers.exclude(_detached_versions(table.store))
+    leftovers.exclude(_of_other_branches(table.refs))
     sizes = {file.path: file.size_bytes for file in table.store.list(VERSIONS_DIRECTORY)}
     _check_are_manifests(table.store, sizes)
-    removed = survey.removable
+    removed = selection.removable
     if not is_dry_run:
-        _forget(table.refs, expired, ignored)
-        removed = _remove_versions(table, survey, ignored, ongoing)
-        new = sorted(set(table.log.versions()) - set(staying))
-        leftovers.strike_out(_read_newest_first(table.log, new))
-        leftovers.strike_out(_of_other_branches(table.refs))
+        _delete_expired_tags(table.refs, expired, ignored)
+        removed = _remove_versions(table, selection, ignored, ongoing)
+        new = sorted(set(table.log.versions()) - set(remaining))
+        leftovers.exclude(_read_newest_first(table.log, new))
+        leftovers.exclude(_of_other_branches(table.refs))
         work.delete(table.store, [file.path for _, file in leftovers.files()])
     counts = Counter({FileKind.MANIFEST: len(removed)}) + Counter(
         what.kind for what, _ in leftovers.files()
@@ -316,14 +321,14 @@ def cleanup(
         num_files={kind.value: counts[kind] for kind in FileKind if counts[kind]},
         size_bytes=sum(file.size_bytes for _, file in leftovers.files())
         + sum(sizes.get(table.log.manifest_path(version), 0) for version in removed),
-        holds=dict(survey.holds),
+        holds=dict(selection.holds),
         expired_consumers=tuple(dict.fromkeys(consumer.name for consumer in expired)),
         is_dry_run=is_dry_run,
     )
 
 
-def _forget(refs: Refs, expired: Iterable[Consumer], ignored: Collection[str]) -> None:
-    """Delete the tags that no longer count."""
+def _delete_expired_tags(refs: Refs, expired: Iterable[Consumer], ignored: Collection[str]) -> None:
+    """Delete the tags of expired consumers and of killed operations."""
     for consumer in expired:
         forget(refs, consumer)
     for tag in ignored:
@@ -333,20 +338,20 @@ def _forget(refs: Refs, expired: Iterable[Consumer], ignored: Collection[str]) -
 
 
 def _as_its_branch(table: TableVersion) -> TableVersion:
-    """Return a table as the branch that it is, even if its manifests do not state it.
+    """Return a table with its branch, even if its manifests do not name the branch.
 
     Raises:
-        OSError: The listing that shows whether the table is in a branch's folder fails.
+        OSError: The listing fails that shows whether the table is in a branch's folder.
     """
     branch = table.branch or branch_by_its_file(table.store)
     return replace(table, manifest=replace(table.manifest, branch=branch))
 
 
 def _check_references(refs: Refs) -> None:
-    """Check that only tags and branches could hold a version.
+    """Check that only tags and branches can protect versions.
 
     Raises:
-        UnsupportedFeatureError: Something else could.
+        UnsupportedFeatureError: There is an unknown kind of reference.
     """
     directories = (f"{TAGS_DIRECTORY}/", f"{BRANCHES_DIRECTORY}/")
     for file in refs.root.list(REFS_DIRECTORY):
@@ -364,12 +369,12 @@ def _check_references(refs: Refs) -> None:
 
 
 class _Protections:
-    """What protects versions: tags and branches protect one, consumers theirs and all later ones.
+    """The tags and branches that protect a version, and consumers, which protect later ones, too.
 
     Args:
-        refs: The table's, or its branch's.
-        ignored: Tags that no longer count.
-        branches_by_version: The branches that were created from this one, by version.
+        refs: The references of the table or branch.
+        ignored: Expired tags.
+        branches_by_version: The branches that were created from this branch, by version.
 
     Raises:
         CorruptDataError: A tag is damaged.
@@ -392,13 +397,13 @@ class _Protections:
             self._tags[version] += names
 
     def of(self, version: int) -> list[str]:
-        """Return what protects a version."""
+        """Return the names of what protects a version."""
         consumers = [name for name, start in self._consumers.items() if version >= start]
         return self._tags.get(version, []) + consumers
 
 
 def _branches_by_origin(refs: Refs) -> dict[int, list[str]]:
-    """Return the names of the branches that were created from this one, by version.
+    """Return the names of the branches that were created from this branch, by version.
 
     Raises:
         CorruptDataError: A branch is damaged.
@@ -406,7 +411,7 @@ def _branches_by_origin(refs: Refs) -> dict[int, list[str]]:
     branches: dict[int, list[str]] = defaultdict(list)
     for path, branch in read_branches(refs).items():
         if isinstance(branch, Exception):
-            raise _not_understood(f"{refs.root.uri}/{path}", "branch", branch)
+            raise _unreadable_error(f"{refs.root.uri}/{path}", "branch", branch)
         if branch.parent == refs.branch:
             branches[branch.parent_version].append(f"{BRANCH}{branch.name}")
     return branches
@@ -420,11 +425,11 @@ def _tags_of(refs: Refs) -> list[Tag]:
     """
     listing = read_tags(refs)
     for path, error in listing.unreadable.items():
-        raise _not_understood(path, "tag", error)
+        raise _unreadable_error(path, "tag", error)
     return [tag for tag in listing.tags if tag.branch == refs.branch]
 
 
-def _not_understood(path: str, what: str, error: Exception) -> CorruptDataError:
+def _unreadable_error(path: str, what: str, error: Exception) -> CorruptDataError:
     return CorruptDataError(
         f"{path} looks like a {what}, but cannot be read: {error}. It may protect a version, so "
         f"nothing more was removed. Repair it, or delete it if it is not a {what}"
@@ -432,11 +437,11 @@ def _not_understood(path: str, what: str, error: Exception) -> CorruptDataError:
 
 
 class _OngoingCommits:
-    """The commits that may have started and not finished.
+    """The commits that may be in progress.
 
     Args:
         table: Any version.
-        rules: Whether there may be writers at all.
+        rules: Whether there may be writers.
         environment: The clock.
     """
 
@@ -448,19 +453,19 @@ class _OngoingCommits:
         self._young = {file.path for file in files if file.modified > self._latest}
 
     def hold_after(self, versions: Sequence[int], removed: Collection[str]) -> float:
-        """Return the version after which all versions must stay; infinity if none must.
+        """Return the version after which all versions must be kept; infinity if there is none.
 
-        A version that was published long ago is not republished: a writer that read the newest
-        version before that and has not finished no longer counts.
+        Only recent versions can be published again: a writer that read the newest version longer
+        ago has finished or failed.
 
         Args:
-            versions: Those selected for removal.
+            versions: The versions that were selected for removal.
             removed: The names of transaction files of removed versions.
         """
         path = self._table.log.manifest_path
         if not self._is_checked or not any(path(version) in self._young for version in versions):
             return math.inf
-        begun = {
+        started = {
             file.path: read_version
             for file in self._table.store.list(TRANSACTIONS_DIRECTORY)
             if file.modified > self._latest
@@ -468,17 +473,17 @@ class _OngoingCommits:
             and file.path.endswith(".txn")
             and (read_version := _read_version(file.path)) < versions[-1]
         }
-        # Newest first: most transactions of the last minutes belong to the last versions.
-        for version in reversed(self._table.log.versions() if begun else []):
-            if version <= min(begun.values(), default=math.inf):
+        # The newest first: most transactions of the last minutes belong to the last versions.
+        for version in reversed(self._table.log.versions() if started else []):
+            if version <= min(started.values(), default=math.inf):
                 break
             with suppress(NotFoundError):
-                begun.pop(_transaction_of(self._table.log.read(version)), None)
-        return min(begun.values(), default=math.inf)
+                started.pop(_transaction_of(self._table.log.read(version)), None)
+        return min(started.values(), default=math.inf)
 
 
 def _read_version(path: str) -> int:
-    """Return the version that a transaction was planned on; the first if unknown."""
+    """Return the version that a transaction was planned on; 0 if unknown."""
     parsed = parse_transaction_file_name(path.rpartition("/")[2])
     return 0 if parsed is None else parsed[0]
 
@@ -488,13 +493,13 @@ def _transaction_of(manifest: Manifest) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Survey:
-    """The versions that can go.
+class _Selection:
+    """The versions to remove.
 
     Attributes:
         removable: The versions, ascending.
         named: The names of all files that they reference.
-        holds: How many versions each tag protects.
+        holds: The number of versions that each tag or branch protects.
     """
 
     removable: list[int]
@@ -511,7 +516,7 @@ def _expired_consumers(
 
 
 def _expired_tags(refs: Refs, environment: Environment) -> list[str]:
-    """Return the tags left by killed operations on versions."""
+    """Return the tags of operations that were killed."""
     latest = environment.now_nanos() - GRACE // timedelta(microseconds=1) * 1000
     return [
         tag.name
@@ -522,7 +527,7 @@ def _expired_tags(refs: Refs, environment: Environment) -> list[str]:
     ]
 
 
-def _survey(
+def _select_versions(
     table: TableVersion,
     versions: Sequence[int],
     rules: CleanupRules,
@@ -530,16 +535,16 @@ def _survey(
     branches_by_version: Mapping[int, Sequence[str]],
     ongoing: _OngoingCommits,
     environment: Environment,
-) -> _Survey:
-    """Return which versions can be removed, and what they reference.
+) -> _Selection:
+    """Select the versions to remove, with the files that they reference.
 
     Args:
         table: Any version.
         versions: All versions, ascending.
         rules: What to remove.
-        ignored: Tags that no longer count.
-        branches_by_version: The branches that were created from this one, by version.
-        ongoing: The commits under way.
+        ignored: Expired tags.
+        branches_by_version: The branches that were created from this branch, by version.
+        ongoing: The commits in progress.
         environment: The clock.
     """
     holds = _Protections(table.refs, ignored, branches_by_version)
@@ -547,7 +552,7 @@ def _survey(
     latest = (
         None if age is None else environment.now_nanos() - age // timedelta(microseconds=1) * 1000
     )
-    survey = _Survey([], set(), defaultdict(int))
+    selection = _Selection([], set(), defaultdict(int))
     seen: _NamesByBase = defaultdict(set)
     read = partial(_read_if_there, table.log)
     candidates = versions[: -rules.retain_versions]
@@ -560,20 +565,20 @@ def _survey(
             break
         tags = holds.of(version)
         for tag in tags:
-            survey.holds[tag] += 1
+            selection.holds[tag] += 1
         if not tags:
             check_writable(manifest)
-            survey.removable.append(version)
-            survey.named.update(_names_of(manifest, seen, with_bases=False))
-    last = ongoing.hold_after(survey.removable, ())
-    going = [version for version in survey.removable if version <= last]
-    if len(going) < len(survey.removable):
-        survey.holds[ONGOING] = len(survey.removable) - len(going)
-    return replace(survey, removable=going)
+            selection.removable.append(version)
+            selection.named.update(_names_of(manifest, seen, with_bases=False))
+    last = ongoing.hold_after(selection.removable, ())
+    removable = [version for version in selection.removable if version <= last]
+    if len(removable) < len(selection.removable):
+        selection.holds[ONGOING] = len(selection.removable) - len(removable)
+    return replace(selection, removable=removable)
 
 
 def _committed_at(table: TableVersion, manifest: Manifest) -> int:
-    """Return when a version was committed, in nanoseconds since 1970-01-01 UTC."""
+    """Return the time of a version's commit, in nanoseconds since 1970-01-01 UTC."""
     if manifest.timestamp_nanos is not None:
         return manifest.timestamp_nanos
     path = table.log.manifest_path(manifest.version)
@@ -582,7 +587,7 @@ def _committed_at(table: TableVersion, manifest: Manifest) -> int:
 
 
 _NamesByBase: TypeAlias = defaultdict[Sequence[BasePath], set[bytes]]
-"""Fragments whose file names are known, by the base paths that these are relative to."""
+"""The fragments whose file names have been read, by the base paths of the versions."""
 
 
 def _names_of(manifest: Manifest, seen: _NamesByBase, *, with_bases: bool = True) -> Iterator[str]:
@@ -593,47 +598,47 @@ def _names_of(manifest: Manifest, seen: _NamesByBase, *, with_bases: bool = True
         raise
 
 
-def _oldest_sure(rules: CleanupRules, environment: Environment) -> float:
-    """Return the latest write time of a file that cannot be about to be committed."""
+def _latest_abandoned(rules: CleanupRules, environment: Environment) -> float:
+    """Return the latest write time of a file that is certainly not about to be committed."""
     if rules.delete_unverified:
         return float("inf")
     return environment.now_nanos() / 1e9 - GRACE.total_seconds()
 
 
 class _Leftovers:
-    """The files that are left over, as far as known.
+    """The files to delete, as far as known.
 
     Args:
-        files: All files of the table that a version may name, and what they are.
-        named: What the removed versions reference.
-        oldest_sure: The latest write time, in seconds since 1970-01-01 UTC, of a never-referenced
-            file that is deleted.
+        files: All files of the table that a version may name, with their kinds.
+        named: The names that the removed versions reference.
+        latest_abandoned: The latest write time, in seconds since 1970-01-01 UTC, of a
+            never-referenced file to delete.
     """
 
     def __init__(
         self,
         files: Iterable[tuple[Nameable, StoredFile]],
         named: set[str],
-        oldest_sure: float,
+        latest_abandoned: float,
     ) -> None:
         self._by_name: dict[str | None, list[tuple[Nameable, StoredFile]]] = defaultdict(list)
         for what, file in files:
-            is_abandoned = what.is_certain and file.modified <= oldest_sure
+            is_abandoned = what.is_certain and file.modified <= latest_abandoned
             if is_abandoned or what.name in named:
                 self._by_name[what.name].append((what, file))
         self._seen: _NamesByBase = defaultdict(set)
 
-    def strike_out(self, manifests: Iterable[Manifest]) -> None:
-        """Exclude what remaining versions reference; reads them only while anything is left."""
-        if self._can_strike_out():
+    def exclude(self, manifests: Iterable[Manifest]) -> None:
+        """Exclude the files of remaining versions; stops reading when no file is left."""
+        if self._has_named_files():
             for manifest in manifests:
                 check_writable(manifest)
                 for name in _names_of(manifest, self._seen):
                     self._by_name.pop(name, None)
-                if not self._can_strike_out():
+                if not self._has_named_files():
                     break
 
-    def _can_strike_out(self) -> bool:
+    def _has_named_files(self) -> bool:
         return any(name is not None for name in self._by_name)
 
     def files(self) -> list[tuple[Nameable, StoredFile]]:
@@ -668,7 +673,7 @@ def _list_files(table: TableVersion, work: FileWork) -> Iterator[tuple[Nameable,
 def _is_useless(table: TableVersion, file: StoredFile, data_files: Container[bytes | None]) -> bool:
     """Return whether a run of the key index helps no upsert; False if unknown."""
     if table.manifest.base_paths:
-        return False  # it may be of files that are elsewhere
+        return False  # its data files may be elsewhere
     return is_useless(table.store, file.path, data_files)
 
 
@@ -676,7 +681,7 @@ def _is_behind_link(store: Store, folder: str) -> bool:
     if not is_reached_through_link(store, folder):
         return False
     _log.warning(
-        "%s/%s is a link, and may lead to another table: its files are not removed",
+        "%s/%s is a link, and may lead to another table: its files were not removed",
         store.uri,
         folder,
     )
@@ -684,7 +689,7 @@ def _is_behind_link(store: Store, folder: str) -> bool:
 
 
 def _map_ahead(store: Store, function: Callable[[T], U], items: Sequence[T]) -> Iterable[U]:
-    """Yield what a function reads for each item, in order; ahead in threads if that is faster."""
+    """Yield the results of a function that reads, in order; reads ahead if that is faster."""
     if store.num_readers <= NUM_READERS:
         return map(function, items)
     return map_ahead(function, items, min(store.num_readers, _READ_AHEAD))
@@ -721,7 +726,7 @@ def _check_is_removed(log: VersionLog, version: int) -> None:
     """Check that a missing version was removed after it was listed.
 
     Raises:
-        CorruptDataError: It is still listed: the files that it needs are unknown.
+        CorruptDataError: It is still listed, so the files that it needs are unknown.
     """
     if version in log.versions():
         raise CorruptDataError(
@@ -734,7 +739,7 @@ def _detached_versions(store: Store) -> Iterator[Manifest]:
     """Yield the manifests that are not part of the history.
 
     Raises:
-        CorruptDataError: A possible manifest is not recognized.
+        CorruptDataError: The name of a possible manifest is unknown.
     """
     paths = [f"{VERSIONS_DIRECTORY}/{name}" for name in store.list_names(VERSIONS_DIRECTORY)]
     _check_are_manifests(store, paths)
@@ -751,10 +756,10 @@ def _detached_versions(store: Store) -> Iterator[Manifest]:
 
 
 def _check_are_manifests(store: Store, paths: Iterable[str]) -> None:
-    """Check that what looks like a manifest is one.
+    """Check that all files that look like manifests have known names.
 
     Raises:
-        CorruptDataError: It may be the manifest of a version, or something unknown.
+        CorruptDataError: A name is unknown, so the file may be the manifest of a version.
     """
     for path in paths:
         name = path.removeprefix(f"{VERSIONS_DIRECTORY}/")
@@ -773,7 +778,7 @@ def _check_are_manifests(store: Store, paths: Iterable[str]) -> None:
 
 
 def _of_other_branches(refs: Refs) -> Iterator[Manifest]:
-    """Yield the versions of all other branches, each branch's newest first.
+    """Yield the versions of all other branches, the newest of each branch first.
 
     Raises:
         CorruptDataError: A branch, or a version of one, is damaged or missing.
@@ -784,7 +789,7 @@ def _of_other_branches(refs: Refs) -> Iterator[Manifest]:
             versions = log.versions()
         except NotFoundError as error:
             if not has_versions:
-                continue  # nothing that a reader would treat as a version
+                continue  # it has no files that readers would treat as a version
             raise CorruptDataError(
                 f"{log.store.uri} should have the versions of a branch, but has none, so the files "
                 "that they need are unknown. If the branch no longer exists, delete its file in "
@@ -796,25 +801,25 @@ def _of_other_branches(refs: Refs) -> Iterator[Manifest]:
 
 def _remove_versions(
     table: TableVersion,
-    survey: _Survey,
+    selection: _Selection,
     ignored: Collection[str],
     ongoing: _OngoingCommits,
 ) -> list[int]:
-    """Delete the manifests of the selected versions, unless something new protects them.
+    """Delete the manifests of the selected versions that have not been protected since.
 
     Returns:
         The removed versions, ascending.
     """
     path = table.log.manifest_path
     removed: list[int] = []
-    for start in range(0, len(survey.removable), _VERSIONS_AT_ONCE):
-        versions = survey.removable[start : start + _VERSIONS_AT_ONCE]
+    for start in range(0, len(selection.removable), _VERSIONS_PER_STEP):
+        versions = selection.removable[start : start + _VERSIONS_PER_STEP]
         holds = _Protections(table.refs, ignored, _branches_by_origin(table.refs))
-        last = ongoing.hold_after(versions, survey.named)
-        going = [version for version in versions if version <= last and not holds.of(version)]
+        last = ongoing.hold_after(versions, selection.named)
+        removable = [version for version in versions if version <= last and not holds.of(version)]
         read = partial(_bytes_if_there, table.store)
-        manifests = _map_ahead(table.store, read, [path(version) for version in going])
-        pairs = zip(going, manifests, strict=True)
+        manifests = _map_ahead(table.store, read, [path(version) for version in removable])
+        pairs = zip(removable, manifests, strict=True)
         data = {version: manifest for version, manifest in pairs if manifest is not None}
         table.log.remove(list(data))
         holds = _Protections(table.refs, ignored, _branches_by_origin(table.refs))

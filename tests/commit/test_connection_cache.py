@@ -72,7 +72,8 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> type[Connection]:
 
 @contextmanager
 def borrowed(number: int) -> Any:
-    with postgresql._exclusive_connection(postgresql.PostgresManifests(f"password={number}")) as connection:
+    manifests = postgresql.PostgresManifests(f"password={number}")
+    with postgresql._exclusive_connection(manifests) as connection:
         yield connection
 
 

@@ -24,7 +24,7 @@ def batch(number: int) -> pa.Table:
 
 def main(uri: str, num_batches: int, every: int | str) -> None:
     """Put in the batches that are not in the table yet."""
-    automatic.BATCHES_BETWEEN_LOOKS, automatic.FAN_IN = 1, 3  # type: ignore[misc]  # so that rounds come early
+    automatic.BATCHES_BETWEEN_CHECKS, automatic.FAN_IN = 1, 3  # type: ignore[misc]  # so that rounds come early
     compaction = BackgroundCompaction(every)
     for number in range(num_batches):
         ds = lance_stream.open_dataset(uri)

@@ -145,7 +145,7 @@ def test_rows_and_feed_survive_automatic_compactions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, config: dict[str, str]
 ) -> None:
     """Compactions run between the commits of others, and may neither lose rows nor report them."""
-    monkeypatch.setattr(automatic, "BATCHES_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(automatic, "BATCHES_BETWEEN_CHECKS", 1)
     monkeypatch.setattr(automatic, "FAN_IN", 4)
     monkeypatch.setattr(automatic, "SMALL_MANIFEST", 4096)
     life = Life(str(tmp_path / "t.lance"), seed, config)

@@ -157,7 +157,7 @@ def test_a_stream_continues_on_a_branch(uri: str) -> None:
         (None, None, InvalidInputError, "always exists"),
         (".x", None, InvalidInputError, "hidden"),
         ("a b", None, InvalidInputError, "cannot be the name of a branch"),
-        ("b", None, InvalidInputError, "already: open it"),
+        ("b", None, InvalidInputError, "already exists: open it"),
         ("x", 9, NotFoundError, "has no version 9"),
         ("x", "gone", NotFoundError, "tag 'gone' does not exist"),
         ("x", ("y", None), NotFoundError, "no branch 'y'"),

@@ -5,14 +5,14 @@
                       │                             ▲
                       └─ plan, write new files ─ ─ ─ commit, between two batches
 
-Every few batches a round starts: it is planned on the version that the batch committed, and written
-into new files while batches continue. The commit takes a turn like a batch, so a batch never meets
-it halfway and has to be planned again. A batch waits for at most one commit attempt, never for the
-writing; the thread never waits while it has the turn.
+Every few batches, a round starts: it is planned on the version that the batch committed, and writes
+new files while batches continue. The commit takes a turn like a batch, so it never happens within a
+batch, which would then be planned again. A batch waits for at most one commit attempt, never for
+the writing; the thread never waits while it has the turn.
 
-A round never fails a stream: errors are logged, the files that are known to belong to no version
-are deleted, and a later round tries again. A killed process leaves unreferenced files. A process
-that exits stops its rounds, and waits a while for them.
+A round never fails a stream: errors are logged, files that certainly no version references are
+deleted, and a later round tries again. A killed process leaves unreferenced files. A process that
+exits stops its rounds, and waits a short time for them.
 """
 
 import atexit
@@ -44,25 +44,25 @@ _log = logging.getLogger("lance_stream.compaction")
 ROUND: Final = CompactionRules(
     max_deleted_fraction=0.25, by_steps=True, max_rows=8 << 20, max_bytes=1 << 30
 )
-"""What one round does: bounded, so that small fragments are merged steadily while rows arrive.
+"""The rules of one round: limited, so that small fragments are merged steadily while rows arrive.
 
-Each batch of updates deletes a share of the rows of every fragment. If fragments are rewritten at a
-quarter deleted, three live rows are moved for each deleted one; at a tenth, nine.
+Each batch of updates deletes a share of the rows of every fragment. If fragments are rewritten when
+a quarter is deleted, three live rows are moved per deleted row; at a tenth, nine.
 """
 
 SECONDS_AT_EXIT: Final = 10.0
-"""How long an exiting process waits for a round to clean up."""
+"""The time for which an exiting process waits for rounds to clean up."""
 
 
 class StoppedError(Exception):
-    """A round was stopped; it leaves nothing behind."""
+    """A round was stopped; it leaves no files behind."""
 
 
 class Turns:
-    """Whose turn it is: a batch's, or a commit's of the compaction.
+    """Mutual exclusion of batches and commits of the compaction.
 
-    A commit waits until no batch is under way. Then it goes first, so that a dense sequence of
-    batches does not keep it out.
+    A commit waits until no batch is in progress. A new batch lets a waiting commit go first, so
+    that a dense sequence of batches does not starve it.
     """
 
     def __init__(self) -> None:
@@ -86,10 +86,10 @@ class Turns:
 
     @contextmanager
     def of_commit(self, stop: threading.Event) -> Iterator[None]:
-        """Take a turn as one commit attempt; waits for the batches under way.
+        """Take a turn as one commit attempt; waits for the batches in progress.
 
         Raises:
-            StoppedError: The event was set before its turn came (see `wake`).
+            StoppedError: The event was set before the turn began (see `wake`).
         """
         with self._changed:
             self._num_waiting += 1
@@ -115,7 +115,8 @@ class Turns:
         return not self._num_batches and not self._committing
 
     def _has_room_for_batch(self) -> bool:
-        # While a batch is under way, a second one does not wait for the commit that waits for it.
+        # While a batch is in progress, a second one does not wait for a commit that waits for the
+        # first.
         return not self._committing and (not self._num_waiting or self._num_batches > 0)
 
 
@@ -124,13 +125,13 @@ class Round:
     """The outcome of a round.
 
     Attributes:
-        version: The committed version; None if there was nothing to do, or it failed.
-        num_removed: How many fragments it removed.
-        num_added: How many fragments it added.
-        num_abandoned: How many groups of fragments were rewritten but not committed.
-        seconds: How long it took: "write", and "commit" with the waiting for a turn.
-        error: The error; None if there was none.
-        reason: Why it began, if that was decided automatically.
+        version: The committed version; None if there was nothing to do, or the round failed.
+        num_removed: The number of removed fragments.
+        num_added: The number of added fragments.
+        num_abandoned: The number of groups of fragments that were rewritten but not committed.
+        seconds: The duration by phase: "write", and "commit", which includes the wait for a turn.
+        error: The error; None without one.
+        reason: The reason why it began, if that was decided automatically.
     """
 
     version: int | None = None
@@ -143,10 +144,10 @@ class Round:
 
 
 def check_every(every: int | str) -> None:
-    """Raise unless it is a valid number of batches between rounds, or `AUTO`.
+    """Raise unless `every` is a valid number of batches between rounds, or `AUTO`.
 
     Raises:
-        InvalidInputError: It is neither `AUTO` nor a whole number from 1.
+        InvalidInputError: It is neither `AUTO` nor an integer of at least 1.
     """
     if every == AUTO:
         return
@@ -158,19 +159,20 @@ def check_every(every: int | str) -> None:
 
 
 class BackgroundCompaction:
-    """Compacts a table while batches are written into it. Pickles as if it were new.
+    """Compacts a table while batches are written to it. A pickled copy starts anew.
 
     Args:
         every: A round starts after this many batches that committed a version; `AUTO` to start one
-            when it pays (see `automatic`).
+            when it is worthwhile (see `automatic`).
         rules: What a round does.
-        turns: The turns shared with other background work of the same stream; None for its own.
+        turns: The turns that are shared with other background work of the same stream; None for new
+            ones.
 
     Attributes:
-        last_round: The outcome of the last round; None before the first has ended.
+        last_round: The outcome of the last round; None before the first one has ended.
 
     Raises:
-        InvalidInputError: `every` is neither `AUTO` nor a whole number from 1.
+        InvalidInputError: `every` is neither `AUTO` nor an integer of at least 1.
     """
 
     def __init__(
@@ -191,7 +193,7 @@ class BackgroundCompaction:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Hold off commits of the compaction while a batch is written and committed."""
+        """Block commits of the compaction while a batch is written and committed."""
         with self._turns.of_batch():
             yield
 
@@ -202,20 +204,20 @@ class BackgroundCompaction:
         write: WriteTasks | None = None,
         lookup_seconds: float | None = None,
     ) -> bool:
-        """Start a round if one is due: every few batches, by batch id or as they arrive.
+        """Start a round if one is due: every few batches, by batch id or by their number.
 
-        Counting by batch id lets a stream that is started for a few batches at a time get its
-        rounds, too. If it is decided automatically, the round's thread looks at the table first.
+        Counting by batch id lets rounds start even if a stream runs for only a few batches at a
+        time. With `AUTO`, the round's thread checks the table first.
 
         Args:
             batch_id: The batch id. The batch committed a version.
             open_newest: Returns the table; called if a round is due.
-            write: Writes the new files; by default the thread itself.
-            lookup_seconds: How long the batch looked up keys; None if it did not.
+            write: Writes the new files; by default in the thread.
+            lookup_seconds: The duration of the batch's key lookups; None without any.
 
         Returns:
-            Whether a round started, or may start. None does while one is under way on this table,
-            in this process.
+            Whether a round started, or may start. None starts while one is in progress on this
+            table in this process.
         """
         if isinstance(self.every, str):
             return self._start_if_due(open_newest, write, lookup_seconds)
@@ -224,7 +226,7 @@ class BackgroundCompaction:
             return False
         try:
             table = open_newest()
-        except Exception:  # the batch is committed, whatever happens now
+        except Exception:  # the batch is committed
             _log.warning("a compaction cannot start; the stream continues", exc_info=True)
             return False
         if not begin_work(table.store.uri):
@@ -239,12 +241,12 @@ class BackgroundCompaction:
         write: WriteTasks | None,
         lookup_seconds: float | None,
     ) -> bool:
-        """Note a batch, and look at the table from time to time, in the thread."""
+        """Record a batch, and check the table from time to time, in the thread."""
         assert self._automatic is not None
         is_time = self._automatic.after_batch(lookup_seconds)
         if not is_time or not self.wait(0.0):
             return False
-        self._start(partial(self._run_if_it_pays, self._automatic, open_newest, write))
+        self._start(partial(self._run_if_worthwhile, self._automatic, open_newest, write))
         return True
 
     def _start(self, run: Callable[[threading.Event], object]) -> None:
@@ -256,7 +258,7 @@ class BackgroundCompaction:
         self._thread.start()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait for the round under way; return whether it has ended."""
+        """Wait for the current round; return whether it has ended."""
         thread = self._thread
         if thread is None:
             return True
@@ -264,15 +266,15 @@ class BackgroundCompaction:
         return not thread.is_alive()
 
     def stop(self, timeout_seconds: float | None = None) -> bool:
-        """Stop the round under way; return whether it has ended.
+        """Stop the current round; return whether it has ended.
 
-        A round that has not begun to commit leaves nothing; one that has runs to its end.
+        A round that has begun to commit runs to its end; another one leaves no files behind.
         """
         self._stop.set()
         self._turns.wake()
         return self.wait(timeout_seconds)
 
-    def _run_if_it_pays(
+    def _run_if_worthwhile(
         self,
         automatic: Automatic,
         open_newest: Callable[[], TableVersion],
@@ -285,10 +287,10 @@ class BackgroundCompaction:
             if reason is None or stop.is_set() or not begin_work(table.store.uri):
                 return
             self._run(table, reason.rules, write, stop, reason.text)
-            done = self.last_round
-            has_moved_rows = done is not None and done.num_removed
+            result = self.last_round
+            has_moved_rows = result is not None and result.num_removed
             automatic.ended(
-                open_newest(), done.seconds.get("write") if done and has_moved_rows else None
+                open_newest(), result.seconds.get("write") if result and has_moved_rows else None
             )
         except Exception:
             _log.warning("a compaction cannot start; the stream continues", exc_info=True)
@@ -307,12 +309,12 @@ class BackgroundCompaction:
             write_all = partial(_until_stopped, stop, write or partial(_write_locally, stop))
             prepared = prepare(table, rules, write_all)
             written = clock()
-            done = commit_prepared(prepared, partial(self._turns.of_commit, stop))
+            result = commit_prepared(prepared, partial(self._turns.of_commit, stop))
             self.last_round = Round(
-                done.table.version if done.num_removed else None,
-                done.num_removed,
-                done.num_added,
-                done.num_abandoned,
+                result.table.version if result.num_removed else None,
+                result.num_removed,
+                result.num_added,
+                result.num_abandoned,
                 {"write": written - start, "commit": clock() - written},
                 reason=reason,
             )
@@ -339,7 +341,7 @@ def _until_stopped(
     stop: threading.Event, write: WriteTasks, tasks: Sequence[RewriteTask]
 ) -> Iterator[Sequence[Fragment]]:
     for fragments in write(tasks):
-        yield fragments  # taken over, to be deleted with the others
+        yield fragments  # the caller deletes them after an error
         _check(stop)
 
 
@@ -361,15 +363,15 @@ class Stoppable(Protocol):
 
 
 STOPPED_AT_EXIT: Final[weakref.WeakSet[Stoppable]] = weakref.WeakSet()
-"""What an exiting process stops."""
+"""The work that an exiting process stops."""
 
 _TABLES: Final[set[str]] = set()
 _TABLES_LOCK: Final = threading.Lock()
-"""The tables on which this process works, started by any sink."""
+"""The tables with background work in this process, by any sink."""
 
 
 def begin_work(uri: str) -> bool:
-    """Note that a table is worked on; return False if it is already, in this process.
+    """Register work on a table; return False if there is other work on it in this process.
 
     Args:
         uri: The table's location.
@@ -382,7 +384,7 @@ def begin_work(uri: str) -> bool:
 
 
 def end_work(uri: str) -> None:
-    """Note that the work on a table has ended."""
+    """Unregister the work on a table."""
     with _TABLES_LOCK:
         _TABLES.discard(uri)
 

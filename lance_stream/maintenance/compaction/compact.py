@@ -1,28 +1,28 @@
 """Compaction: rewrites small fragments, and fragments with many deleted rows, into larger ones.
 
-No row changes: row ids and row versions move with the rows, deleted rows are left behind, and the
-change feed shows nothing.
+No row changes: rows keep their row ids and row versions, deleted rows are dropped, and the change
+feed is empty.
 
     prepare     plan on some version, and write the files: slow, but blocks no writer  (`rewrites`)
-    follow      find the state of the old fragments in the newest version
-    commit      one Rewrite for all groups; if another writer was faster, follow again
+    adapt       adapt the groups to the old fragments in the newest version
+    commit      one Rewrite for all groups; if another writer was faster, adapt again
 
-Other writers continue meanwhile, and the prepared files are not lost:
+Other writers continue meanwhile, and the prepared files remain useful:
 
     rows of an old fragment deleted    they are deleted in the new one, too
-    an old fragment has other files,   it stays as it is; its rows are deleted in the new one
-    or is gone, or has rows restored
-    more than half of the rows deleted the group is dropped; it would be rewritten at once
-    new indices on part of a group     the group is dropped, because they could not follow
+    an old fragment has other files,   it is kept; its rows are deleted in the new one
+    or was removed, or has rows restored
+    more than half of the rows deleted the group is dropped: it would soon be rewritten again
+    new indices on part of a group     the group is dropped: they could not cover the new fragments
 
-The transaction states the ids of the new fragments: readers of transactions, such as LanceDB's
-materialized views, learn from them that these fragments have no new rows. The ids follow those of
-the version that the attempt was planned on, so an attempt fails if another writer took them.
+The transaction has the ids of the new fragments, from which readers of transactions, such as
+LanceDB's materialized views, know that these fragments have no new rows. The ids follow those of
+the version on which the attempt is based, so the attempt fails if another writer has used them.
 
 Source: facts of the format, section 4; observed in the reference.
-Differs: The reference drops a compaction if one of its rows was deleted or changed meanwhile.
-         It reserves the ids by a version of its own (ReserveFragments); a compaction of ours is
-         one version.
+Differs: The reference drops a compaction if one of its rows was deleted or changed meanwhile. It
+         reserves the ids in a separate version (ReserveFragments); here a compaction is one
+         version.
 """
 
 import uuid
@@ -77,9 +77,9 @@ class CompactionResult:
 
     Attributes:
         table: The committed version; the newest one if there was nothing to do.
-        num_removed: How many fragments were removed.
-        num_added: How many fragments were added.
-        num_abandoned: How many groups were rewritten but not committed.
+        num_removed: The number of removed fragments.
+        num_added: The number of added fragments.
+        num_abandoned: The number of groups that were rewritten but not committed.
     """
 
     table: TableVersion
@@ -97,21 +97,21 @@ def compact(
 ) -> CompactionResult:
     """Rewrite small fragments, and those with many deleted rows; see `Dataset.compact`.
 
-    With several commits, one that fails leaves the earlier ones in the table.
+    If one of several commits fails, the earlier ones remain in the table.
 
     Args:
         table: Any version; the newest one is compacted.
         target_rows: The desired number of rows of a fragment.
         write: Writes the new files.
         environment: The clock and randomness.
-        bytes_per_commit: About how many bytes of data files are rewritten before they are
-            committed, those first that gain most, but always a group of fragments. Fragments that
-            are added meanwhile are left alone. None for all in one commit.
+        bytes_per_commit: The approximate size in bytes of the data files per commit, at least one
+            group of fragments; groups with the largest gain come first. Fragments that are added
+            meanwhile are not rewritten. None for one commit.
 
     Raises:
         InvalidInputError: A number is invalid.
-        RetryableConflictError: Others changed the fragments that were compacted, many times in a
-            row; or every attempt to commit lost to another writer.
+        RetryableConflictError: Other writers changed the fragments many times in a row, or were
+            faster in every attempt to commit.
         CommitUncertainError: The store did not report whether the version was published.
         BadDataError: A file is damaged, or uses an unsupported feature.
     """
@@ -120,21 +120,21 @@ def compact(
     if bytes_per_commit is not None:
         newest = newest_of_same(table)
         rules = replace(rules, newest_fragment=max_fragment_id(newest.manifest))
-    num_removed = num_added = num_in_vain = 0
-    while num_in_vain < MAX_PLANS:
+    num_removed = num_added = num_failed = 0
+    while num_failed < MAX_PLANS:
         prepared = planning_again(partial(_prepare_newest, table, newest, rules, write))
-        done = commit_prepared(prepared, environment=environment)
-        newest = done.table
-        num_removed += done.num_removed
-        num_added += done.num_added
-        num_in_vain = num_in_vain + 1 if done.num_abandoned else 0
+        result = commit_prepared(prepared, environment=environment)
+        newest = result.table
+        num_removed += result.num_removed
+        num_added += result.num_added
+        num_failed = num_failed + 1 if result.num_abandoned else 0
         is_all = bytes_per_commit is None or not prepared.groups
-        if is_all and not done.num_abandoned:
-            return replace(done, num_removed=num_removed, num_added=num_added)
+        if is_all and not result.num_abandoned:
+            return replace(result, num_removed=num_removed, num_added=num_added)
     raise RetryableConflictError(
         f"other writers changed the fragments of this compaction {MAX_PLANS} times in a row. Try "
         "again when fewer rows change, or with a smaller target_rows",
-        done.table.version,
+        result.table.version,
     )
 
 
@@ -151,12 +151,12 @@ def commit_prepared(
     environment: Environment = MACHINE,
     retries: RetryPolicy = POLICY,
 ) -> CompactionResult:
-    """Commit what was prepared to the newest version, as far as it still applies.
+    """Commit prepared groups to the newest version, as far as they still apply.
 
     Args:
-        prepared: The files and their rows. Those that are known not to be committed are deleted.
-        turn: Entered for each attempt, and left while waiting for the next: others that share it
-            wait for at most one commit.
+        prepared: The files and their rows. Files that are certainly not committed are deleted.
+        turn: A context for each attempt, which ends before the wait for the next one: others that
+            share it wait for at most one commit.
         environment: The clock and randomness.
         retries: The limits of the commit.
 
@@ -164,10 +164,10 @@ def commit_prepared(
         The outcome. If nothing still applies, no version is committed.
 
     Raises:
-        RetryableConflictError: Every attempt lost to another writer.
+        RetryableConflictError: Other writers were faster in every attempt.
         TableReplacedError: The table was replaced.
-        CommitUncertainError: The store did not report whether the version was published; the
-            files stay.
+        CommitUncertainError: The store did not report whether the version was published; the files
+            are not deleted.
     """
     if not prepared.groups:
         return CompactionResult(prepared.table)
@@ -176,22 +176,22 @@ def commit_prepared(
         attempts = Retrying(retries, environment)
         for _ in attempts:
             with turn():
-                followed = _follow(newest_of_same(prepared.table), prepared, environment)
-                committed = _try_to_commit(followed, environment) if followed.groups else None
-            if committed is not None or not followed.groups:
+                adapted = _adapt(newest_of_same(prepared.table), prepared, environment)
+                committed = _try_to_commit(adapted, environment) if adapted.groups else None
+            if committed is not None or not adapted.groups:
                 break
         else:
             raise RetryableConflictError(
-                f"other writers committed first at every attempt of this compaction: "
+                "other writers were faster in every attempt to commit this compaction: "
                 f"{attempts}. Try again, or let fewer writers commit at the same time",
-                followed.table.version,
+                adapted.table.version,
             )
     except CommitUncertainError:
         raise
     except Exception:
-        prepared.delete_files(store)  # known to have failed
+        prepared.delete_files(store)  # certainly not committed
         raise
-    new_paths = {file.path for fragment in followed.new_fragments for file in fragment.files}
+    new_paths = {file.path for fragment in adapted.new_fragments for file in fragment.files}
     delete_files(
         store,
         [
@@ -201,21 +201,21 @@ def commit_prepared(
             if not any(file.path in new_paths for file in fragment.files)
         ],
     )
-    table = followed.table
+    table = adapted.table
     if committed is not None:
         table = table.at(committed.manifest)
         after_commit(table, environment)
     return CompactionResult(
         table,
-        sum(len(group.old_fragments) for group in followed.groups),
-        len(followed.new_fragments),
-        len(prepared.groups) - len(followed.groups),
+        sum(len(group.old_fragments) for group in adapted.groups),
+        len(adapted.new_fragments),
+        len(prepared.groups) - len(adapted.groups),
     )
 
 
 @dataclass(frozen=True)
-class _AdaptedGroup:
-    """What was prepared, adapted to a newer version.
+class _AdaptedGroups:
+    """Prepared groups, adapted to a newer version.
 
     Attributes:
         table: The version.
@@ -230,16 +230,16 @@ class _AdaptedGroup:
         return [fragment for group in self.groups for fragment in group.new_fragments]
 
 
-def _follow(
+def _adapt(
     newest: TableVersion, prepared: PreparedCompaction, environment: Environment
-) -> _AdaptedGroup:
-    """Find what still applies to the newest version, and write the necessary deletion files.
+) -> _AdaptedGroups:
+    """Adapt prepared groups to the newest version, and write the necessary deletion files.
 
-    The new fragments get the ids that they have if no fragment is added before the commit.
+    The new fragments get the ids that are correct if no fragment is added before the commit.
     """
     covered_by = coverage_of(newest)
-    surviving = [_still_there(newest, group) for group in prepared.groups]
-    of_use = [
+    surviving = [_adapt_group(newest, group) for group in prepared.groups]
+    applicable = [
         (old, new, deleted)
         for old, new, deleted in surviving
         if old
@@ -251,7 +251,7 @@ def _follow(
     results: list[Fragment] = []
     groups: list[RewriteGroup] = []
     try:
-        for old, new, deleted in of_use:
+        for old, new, deleted in applicable:
             first = len(results)
             for fragment, offsets in zip(new, deleted, strict=True):
                 if len(offsets) < fragment.physical_rows:
@@ -261,24 +261,30 @@ def _follow(
     except Exception:
         delete_deletion_files(newest.store, results)
         raise
-    return _AdaptedGroup(newest, tuple(groups))
+    return _AdaptedGroups(newest, tuple(groups))
 
 
-def _still_there(
+def _adapt_group(
     newest: TableVersion, group: PreparedGroup
 ) -> tuple[tuple[Fragment, ...], tuple[Fragment, ...], list[RowOffsets]]:
     """Return a group's replaceable old fragments, the new ones, and their deleted rows."""
     old: list[Fragment] = []
     positions = []
     for planned, rows in zip(group.old, group.rows, strict=True):
-        now = newest.manifest.fragments.by_id(planned.id)
-        same = now is not None and replace(now, deletion_file=planned.deletion_file) == planned
-        killed = (
-            deleted_since(rows, _deleted_now(newest, now, planned, rows)) if now and same else None
+        current = newest.manifest.fragments.by_id(planned.id)
+        is_unchanged = (
+            current is not None and replace(current, deletion_file=planned.deletion_file) == planned
         )
-        if now is not None and killed is not None:
-            old.append(_without_lineage(now))
-        positions.append(deleted_since(rows, None) if killed is None else killed)
+        deleted_positions = (
+            deleted_since(rows, _deleted_now(newest, current, planned, rows))
+            if current and is_unchanged
+            else None
+        )
+        if current is not None and deleted_positions is not None:
+            old.append(_without_lineage(current))
+        positions.append(
+            deleted_since(rows, None) if deleted_positions is None else deleted_positions
+        )
     deleted = by_new_fragment(
         [position for position in positions if position is not None],
         [row.num_written for row in group.rows],
@@ -289,15 +295,15 @@ def _still_there(
 
 
 def _deleted_now(
-    newest: TableVersion, now: Fragment, planned: Fragment, rows: RewrittenRows
+    newest: TableVersion, current: Fragment, planned: Fragment, rows: RewrittenRows
 ) -> RowOffsets:
-    """Return the deleted rows of a fragment; reads nothing if there are no new ones."""
-    is_same = now.deletion_file == planned.deletion_file
-    return rows.deleted if is_same else newest.deleted_offsets(now)
+    """Return the deleted rows of a fragment; reads no file if there are no new ones."""
+    is_same = current.deletion_file == planned.deletion_file
+    return rows.deleted if is_same else newest.deleted_offsets(current)
 
 
 def _without_lineage(old: Fragment) -> Fragment:
-    """Return a replaced fragment as the transaction names it: sequences may take megabytes."""
+    """Return a fragment for the transaction, without the sequences, which may take megabytes."""
     return replace(old, row_ids=None, created_at_versions=None, last_updated_at_versions=None)
 
 
@@ -313,24 +319,24 @@ def _with_deleted_rows(
 
 
 def _try_to_commit(
-    followed: _AdaptedGroup, environment: Environment
+    adapted: _AdaptedGroups, environment: Environment
 ) -> CommittedTransaction | None:
-    """Commit, or delete the deletion files; None if another writer was faster."""
-    table = followed.table
-    transaction = Transaction(table.version, str(uuid.uuid4()), Rewrite(followed.groups))
+    """Commit, or delete the deletion files; return None if another writer was faster."""
+    table = adapted.table
+    transaction = Transaction(table.version, str(uuid.uuid4()), Rewrite(adapted.groups))
     try:
         result = commit(
             table.log,
             transaction,
             planned_on=table.manifest,
-            before_attempt=_ids_are_free(table),
+            before_attempt=_check_ids_unused(table),
             retries=_ONE_ATTEMPT,
             environment=environment,
         )
     except CommitUncertainError:
         raise
     except Exception as error:
-        delete_deletion_files(table.store, followed.new_fragments)  # known to have failed
+        delete_deletion_files(table.store, adapted.new_fragments)  # certainly not committed
         if isinstance(error, CommitConflictError) and not isinstance(error, TableReplacedError):
             return None
         raise
@@ -339,14 +345,14 @@ def _try_to_commit(
     return result
 
 
-def _ids_are_free(table: TableVersion) -> BeforeAttempt:
-    """Return a check that stops a commit if fragments were added after ids were assigned."""
+def _check_ids_unused(table: TableVersion) -> BeforeAttempt:
+    """Return a check that fails if fragments were added after the ids were assigned."""
     highest = max_fragment_id(table.manifest)
 
     def check(newest: Manifest | None) -> str | None:
         if newest is not None and max_fragment_id(newest) != highest:
             raise RetryableConflictError(
-                "another writer took the fragment ids of this compaction. Plan it again",
+                "another writer has used the fragment ids of this compaction. Plan it again",
                 newest.version,
             )
         return None

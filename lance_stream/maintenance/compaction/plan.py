@@ -1,16 +1,16 @@
 """Plans a compaction: chooses the fragments to merge.
 
-    candidates    fewer rows than wanted, or more than a given share of them deleted
-    groups        neighbors among the candidates, up to the number of rows wanted and the size of a
-                  data file, and covered by the same indices, so that these can follow; one alone
-                  only if it has deleted rows. If files cannot store nulls, those that lack a column
-                  are merged with each other
-    a round       all groups; or those with the highest gain per row written, up to
-                  a number of rows and bytes
+    candidates    fewer rows than the target, or more than a given share of them deleted
+    groups        adjacent candidates, up to the target number of rows and the size of a data file,
+                  which the same indices cover, so that these can cover the new fragments; a single
+                  one only if it has deleted rows. If files cannot store nulls, only fragments that
+                  lack the same columns are merged
+    a round       all groups; or those with the largest gain per written row, up to a number of
+                  rows and bytes
 
 Repeated compaction while rows arrive goes *by steps*: the last group, which still receives rows, is
-merged only if no fragment in it is larger than all the others. A row is then rewritten as often as
-its fragment doubles, and not each time that a few rows arrive.
+merged only if no fragment in it is larger than all others together. A row is then rewritten
+whenever its fragment doubles, and not whenever a few rows arrive.
 
 Source: facts of the format, section 4; observed in the reference.
 """
@@ -46,17 +46,18 @@ class CompactionRules:
     Attributes:
         target_rows: The desired number of rows of a fragment.
         max_deleted_fraction: The share of a fragment's rows that may be deleted, 0 to 1.
-        by_steps: Whether rows still arrive, so that small fragments wait for others of their size.
+        by_steps: Whether rows still arrive, so that small fragments wait for others of similar
+            size.
         max_rows: The maximum number of rows written, unless one group has more; None for all.
-        max_bytes: The approximate maximum of bytes of data files read, unless one fragment has
+        max_bytes: The approximate maximum size of the data files read, unless one fragment has
             more; None for all.
-        max_file_bytes: The approximate maximum size of a data file. Fragments that exceed it
-            together are not merged: the new files would be as many.
-        whole_groups: Whether `max_bytes` cuts no group: one is then taken even if it has more.
-        newest_fragment: The largest id of a fragment that is rewritten; None for any.
+        max_file_bytes: The approximate maximum size of a data file. Fragments whose total size
+            exceeds it are not merged: there would be as many new files.
+        whole_groups: Whether `max_bytes` does not split groups: the first group may exceed it.
+        newest_fragment: The largest id of the fragments to rewrite; None for any.
         fan_in: The minimum number of fragments that are merged because they are small.
-        shortens_lineage: Whether a fragment is also rewritten if that alone makes its row ids and
-            row versions much shorter (`row_order`).
+        shortens_lineage: Whether a fragment is also rewritten only to make its row ids and row
+            versions much shorter (`row_order`).
     """
 
     target_rows: int = TARGET_ROWS
@@ -78,33 +79,30 @@ class CompactionRules:
 class _Candidate(NamedTuple):
     fragment_index: int
     live: int
-    pays_alone: bool
+    is_worthwhile: bool
     num_deleted: int
     num_bytes: int
 
 
 def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tuple[int, ...]]:
-    """Return which fragments to merge, as indices into the manifest, ascending."""
+    """Return the groups of fragments to merge, as indices into the manifest, ascending."""
     rules = rules or CompactionRules()
-    if not table.schema.fields:  # no writer creates this: there is nothing to rewrite
+    if not table.schema.fields:  # no writer creates such a table
         return []
     groups = [
-        group_that_pays
-        for group in _groups(table, rules)
-        for group_that_pays in group
-        if _pays(group_that_pays, rules)
+        part for group in _groups(table, rules) for part in group if _is_worthwhile(part, rules)
     ]
     if rules.max_rows is not None or rules.max_bytes is not None:
-        groups = _most_gaining(groups, rules)
+        groups = _groups_of_largest_gain(groups, rules)
     return [tuple(candidate.fragment_index for candidate in group) for group in groups]
 
 
 def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_Candidate]]]:
-    """Yield neighbors that fit together; as several groups if they should wait for others."""
+    """Yield adjacent candidates that can be merged; split where some should wait."""
     kind_of = _kinds(table)
-    most_bytes = rules.max_file_bytes
+    max_bytes = rules.max_file_bytes
     if rules.max_bytes is not None and not rules.whole_groups:
-        most_bytes = min(most_bytes, rules.max_bytes)
+        max_bytes = min(max_bytes, rules.max_bytes)
     group: list[_Candidate] = []
     group_rows, group_bytes, group_kind = 0, 0, None
     for candidate in _candidates(table, rules):
@@ -112,7 +110,7 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
         if group and (
             candidate.fragment_index > group[-1].fragment_index + 1
             or group_rows + candidate.live > rules.target_rows
-            or group_bytes + candidate.num_bytes > most_bytes
+            or group_bytes + candidate.num_bytes > max_bytes
             or group_kind != kind
         ):
             yield [group]
@@ -127,28 +125,28 @@ def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_
 
 
 def _candidates(table: TableVersion, rules: CompactionRules) -> Iterator[_Candidate]:
-    """Yield the fragments that may be rewritten, in order; decodes few of them."""
+    """Yield the fragments that may be rewritten, in order; decodes only a few of them."""
     fragments, rows = table.manifest.fragments, table.row_counts
     physical, live = rows
-    pays_alone = live < (1 - rules.max_deleted_fraction) * physical
+    is_worthwhile = live < (1 - rules.max_deleted_fraction) * physical
     if rules.shortens_lineage:
         sizes = np.fromiter(map(len, fragments.raws), np.int64, len(fragments))
-        may_be_long = ~pays_alone & (live >= rules.target_rows // 8) & (sizes > physical)
+        may_be_long = ~is_worthwhile & (live >= rules.target_rows // 8) & (sizes > physical)
         for index in np.flatnonzero(may_be_long).tolist():
-            pays_alone[index] = has_disordered_lineage(table, fragments[index])
-    pays_alone[_misplaced(table)] = True
-    is_candidate = (live < rules.target_rows) | pays_alone
+            is_worthwhile[index] = has_disordered_lineage(table, fragments[index])
+    is_worthwhile[_misplaced(table)] = True
+    is_candidate = (live < rules.target_rows) | is_worthwhile
     if rules.newest_fragment is not None:
         is_candidate &= fragments.numbers.ids <= rules.newest_fragment
     positions = np.flatnonzero(is_candidate)
-    columns = (live, pays_alone, physical - live, stored_bytes_of(table))
+    columns = (live, is_worthwhile, physical - live, stored_bytes_of(table))
     yield from map(
         _Candidate, positions.tolist(), *(column[positions].tolist() for column in columns)
     )
 
 
 def _misplaced(table: TableVersion) -> list[int]:
-    """Return the positions of fragments whose lineage is not where the table's config wants it."""
+    """Return the indices of fragments whose lineage the table's config wants elsewhere."""
     fragments, limit = table.manifest.fragments, limit_of(table)
     if limit is None:
         return np.flatnonzero(fragments.numbers.has_hidden_lineage).tolist()
@@ -161,21 +159,21 @@ def _steps(group: Sequence[_Candidate]) -> Iterator[list[_Candidate]]:
     waiting = [list(group)]
     while waiting:
         part = waiting.pop()
-        largest = max(range(len(part)), key=lambda at: part[at].live, default=0)
+        largest = max(range(len(part)), key=lambda index: part[index].live, default=0)
         if len(part) < 2 or 2 * part[largest].live <= sum(candidate.live for candidate in part):
             yield part
             continue
         waiting += [part[largest + 1 :], [part[largest]], part[:largest]]
 
 
-def _pays(group: Sequence[_Candidate], rules: CompactionRules) -> bool:
-    return len(group) >= rules.fan_in or any(candidate.pays_alone for candidate in group)
+def _is_worthwhile(group: Sequence[_Candidate], rules: CompactionRules) -> bool:
+    return len(group) >= rules.fan_in or any(candidate.is_worthwhile for candidate in group)
 
 
-def _most_gaining(
+def _groups_of_largest_gain(
     groups: Sequence[list[_Candidate]], rules: CompactionRules
 ) -> list[list[_Candidate]]:
-    """Return the groups with the best ratio of gain to cost, as many as a round may take."""
+    """Return the groups with the best ratio of gain to cost, within the limits of a round."""
 
     def gain(group: list[_Candidate]) -> float:
         saved = (
@@ -188,16 +186,16 @@ def _most_gaining(
     for group in sorted(groups, key=gain, reverse=True):
         num_rows += sum(candidate.live for candidate in group)
         num_bytes += sum(candidate.num_bytes for candidate in group)
-        too_many = rules.max_rows is not None and num_rows > rules.max_rows
-        too_large = rules.max_bytes is not None and num_bytes > rules.max_bytes
-        if chosen and (too_many or too_large):
+        has_too_many_rows = rules.max_rows is not None and num_rows > rules.max_rows
+        is_too_large = rules.max_bytes is not None and num_bytes > rules.max_bytes
+        if chosen and (has_too_many_rows or is_too_large):
             break
         chosen.append(group)
     return sorted(chosen, key=lambda group: group[0].fragment_index)
 
 
 def _kinds(table: TableVersion) -> Callable[[int], Hashable]:
-    """Return a function of a fragment's position whose value all fragments of a group share."""
+    """Return a function of a fragment's index whose value is equal for all fragments of a group."""
     covered_by = coverage_of(table)
     fragments, ids = table.manifest.fragments, table.manifest.fragments.ids
     never_null = [
@@ -218,7 +216,7 @@ def _kinds(table: TableVersion) -> Callable[[int], Hashable]:
 
 
 def coverage_of(table: TableVersion) -> Callable[[int], frozenset[bytes]]:
-    """Return a function that gives the uuids of the indices that cover a fragment id."""
+    """Return a function from a fragment id to the uuids of the indices that cover it."""
     section = table.manifest.index_section
     coverage_by_fragment = {
         index.uuid: coverage(index)

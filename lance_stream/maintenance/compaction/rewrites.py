@@ -1,12 +1,11 @@
 """The long part of a compaction: writes live rows to new, unreferenced fragments.
 
-    task        what a worker needs to write one group: picklable
-    group       the rewritten fragments, their former state, and the new ones
+    task        a worker's part: writes one group; picklable
+    group       the old fragments, their state, and the new ones
 
-Rows are written as they stand, or in an order that makes their lineage shorter (`row_order`).
-A driver creates the tasks, has them executed wherever the data can be read (by itself, or by
-Spark's workers), and gives the new fragments the row ids and row versions of their rows. `compact`
-describes what happens to the groups next: they follow concurrent changes.
+Rows are written in their order, or in an order that makes their lineage shorter (`row_order`). A
+driver creates the tasks, runs them itself or on Spark's workers, and adds the row ids and row
+versions of the rows to the new fragments. `compact` then adapts the groups to concurrent changes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,18 +40,18 @@ from lance_stream.version import VERSION
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files
 
-_IDS_AT_ONCE: Final = 1 << 16
-"""How many row ids are encoded at once, in parts."""
+_IDS_PER_STEP: Final = 1 << 16
+"""The number of row ids that are encoded at once."""
 
 
 @dataclass(frozen=True)
 class RewriteTask:
-    """Some fragments to rewrite, in order; picklable, self-contained.
+    """Some fragments to rewrite, in order; picklable and self-contained.
 
     Attributes:
         units: The work units that read their live rows.
-        target: Where the new files go.
-        release: The release that planned it. Planner and worker find the order of rows
+        target: Where and how to write the new files.
+        release: The release that planned the task. Planner and worker determine the order of rows
             independently, so only the same release can execute it.
     """
 
@@ -62,9 +61,8 @@ class RewriteTask:
 
 
 WriteTasks: TypeAlias = Callable[[Sequence[RewriteTask]], Iterable[Sequence[Fragment]]]
-"""Executes tasks, here or elsewhere; yields in order what `write_task` returns for each.
-
-If it raises, the files of the tasks that it has not yielded are deleted, as far as possible.
+"""Executes tasks, here or elsewhere; yields the results of `write_task` in order. If it raises, the
+files of the tasks that it has not yielded are deleted, as far as possible.
 """
 
 
@@ -74,9 +72,9 @@ class PreparedGroup:
 
     Attributes:
         old: The fragments, as they were.
-        rows: For each, how many rows it has and which were deleted.
-        new: The new ones, with the row ids and row versions of their rows, but without fragment
-            ids.
+        rows: The number of rows of each, and the deleted ones.
+        new: The new fragments, with the row ids and row versions of their rows, but without
+            fragment ids.
         order: The order in which the live rows were written; None as they stood.
     """
 
@@ -247,7 +245,7 @@ def _encoded_ids(row_ids: U64s) -> bytes:
     if len(whole) <= len(row_ids):
         return whole
     in_parts = b"".join(
-        encode_row_ids(row_ids[first : first + _IDS_AT_ONCE])
-        for first in range(0, len(row_ids), _IDS_AT_ONCE)
+        encode_row_ids(row_ids[first : first + _IDS_PER_STEP])
+        for first in range(0, len(row_ids), _IDS_PER_STEP)
     )
     return min(whole, in_parts, key=len)

@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.maintenance.compaction import automatic
-from lance_stream.maintenance.compaction.automatic import AUTO, FAN_IN, Automatic, remains_of
+from lance_stream.maintenance.compaction.automatic import AUTO, FAN_IN, Automatic, accumulation_of
 from lance_stream.maintenance.compaction.background import ROUND, BackgroundCompaction
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.verification.verify import verify
@@ -116,7 +116,7 @@ def test_slow_lookups_start_a_worthwhile_round() -> None:
     decides.after_batch(1.0)
     assert reason(decides, ds) is None
     decides.after_batch(1.2)
-    assert reason(decides, ds) == "look-ups"
+    assert reason(decides, ds) == "lookups"
     decides.ended(ds.table, None)
     decides.after_batch(1.2)  # as fast as it gets
     assert reason(decides, ds) is None
@@ -134,7 +134,7 @@ def test_remaining_work_is_counted_without_decoding() -> None:
     """
     ds = new_table(100).delete("id < 40").append(rows([500]))
     fragments = open_newest(ds.uri).manifest.fragments
-    actual = remains_of(ds.table, CompactionRules(50, max_deleted_fraction=0.25))
+    actual = accumulation_of(ds.table, CompactionRules(50, max_deleted_fraction=0.25))
     assert (actual.num_live, actual.num_small, actual.num_deleted) == (61, 1, 40)
     assert actual.manifest_bytes == sum(map(len, fragments.raws))
 

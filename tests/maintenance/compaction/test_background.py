@@ -303,7 +303,7 @@ def test_pickling_omits_the_thread() -> None:
 @pytest.mark.parametrize("every", [1, AUTO])
 def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two streams change different keys in the same fragments while these are compacted."""
-    monkeypatch.setattr(automatic, "BATCHES_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(automatic, "BATCHES_BETWEEN_CHECKS", 1)
     monkeypatch.setattr(automatic, "FAN_IN", 2)
     ds = new_table().append(rows(*range(20))).append(rows(*range(20, 40)))
     model: dict[int, int] = dict.fromkeys(range(40), 0)

@@ -9,7 +9,7 @@ from lance_stream.table.lineage.row_ids import decode_row_ids, encode_row_ids
 
 def test_unordered_row_ids_are_encoded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each segment has a header, which saves nothing for ids in random order."""
-    monkeypatch.setattr(rewrites, "_IDS_AT_ONCE", 100)
+    monkeypatch.setattr(rewrites, "_IDS_PER_STEP", 100)
     random = np.random.default_rng(0)
     ids = np.concatenate([1000 * n + random.permutation(200) for n in range(10, 0, -1)])
     ids = ids.astype(np.uint64)

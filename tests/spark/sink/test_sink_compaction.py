@@ -167,7 +167,7 @@ def test_upserts_are_unaffected_by_compaction(
     """Background compaction races with every upsert, and neither values nor row ids may differ
     from a table without it.
     """
-    monkeypatch.setattr(automatic, "BATCHES_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(automatic, "BATCHES_BETWEEN_CHECKS", 1)
     monkeypatch.setattr(automatic, "FAN_IN", 2)
     with_it, without = str(tmp_path / "with"), str(tmp_path / "without")
     sinks = [
