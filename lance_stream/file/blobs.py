@@ -1,8 +1,8 @@
 """Blobs in a data file: bytes between the pages, and their descriptions in a column.
 
-    write       a batch's bytes are appended as they arrive, in one piece; only descriptions are
-                collected into pages. So the memory of a file's writer does not depend on them
-    read        descriptions, which contain the location of the bytes
+    write       append the bytes of a batch when they arrive; collect only descriptions into pages,
+                so that the memory of a writer does not depend on the blobs
+    read        read descriptions, which contain the location of the bytes
 
 Up to 2.1 a description is (position, size); a null has size 0 and a nonzero position. From
 2.2 on it also has a kind, and can be null itself (see `schema.blobs`).
@@ -105,7 +105,7 @@ def check_blob_column(field: Field, version: FileVersion) -> None:
     if version is FileVersion.V0_1 or field.is_blob_v2 != is_v2:
         raise InvalidInputError(
             f"column {field.name!r}: files of version {version} do not support blobs of this form; "
-            "remove its metadata of blobs, or write the table in another version"
+            "remove the blob metadata of the column, or write the table in another version"
         )
 
 

@@ -1,4 +1,4 @@
-"""Bytes of a file that were already read and need no second request."""
+"""Bytes of a file that have been read and need no second request."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class CachedRanges:
-    """Ranges of a file that were already read and need no second request.
+    """Ranges of a file that have been read and need no second request.
 
     Args:
         ranges: The ranges.
@@ -22,7 +22,7 @@ class CachedRanges:
         self._starts = [span.start for span, _ in self._cached]
 
     def and_also(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> "CachedRanges":
-        """Return these ranges and some more."""
+        """Return these ranges with more ranges added."""
         more = [
             (span, data)
             for span, data in zip(ranges, buffers, strict=True)
@@ -34,7 +34,7 @@ class CachedRanges:
         return CachedRanges([span for span, _ in pairs], [data for _, data in pairs])
 
     def answering(self, asking: Asking[T]) -> Asking[T]:
-        """Run a generator that requests bytes, and pass on only requests for unknown ranges."""
+        """Run a generator that requests bytes, and pass on only requests for other ranges."""
         if not self._cached:
             return (yield from asking)
         try:

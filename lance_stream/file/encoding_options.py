@@ -1,7 +1,7 @@
 """The options for encoding a column in its metadata: the keys `lance-encoding:*`.
 
     compression                     none lz4 zstd fsst    general compression, or none at all
-    compression-level               a whole number        how hard; zstd: up to 22, 0: its own
+    compression-level               a whole number        the level; zstd: up to 22, 0: its default
     structural-encoding             miniblock fullzip     one layout for all pages (2.1, 2.2)
     rle-threshold                   0 to 1                run-length encoding only if there are
                                                           fewer runs per value than this
@@ -13,13 +13,13 @@
     dict-size-ratio                 over 0, up to 1       ... and at most this part of their bytes
     dict-max-size                   bytes                 ... and at most this size
     dict-values-compression         none lz4 zstd         compression of a dictionary's items
-    dict-values-compression-level   a whole number        how hard
+    dict-values-compression-level   a whole number        the level
     packed                          true false            a struct as one column
     blob                            true                  bytes apart from the other columns
 
-`packed` is also accepted without its prefix. A key applies to its own column; a list's item or a
-struct's part has its own. Only `structural-encoding` is set on a top-level column, for everything
-in it.
+`packed` is also accepted without its prefix. A key applies to one column: items of lists and fields
+of structs have separate keys. Only `structural-encoding` is set on a top-level column and applies
+to everything in it.
 
 Source:  file format document, "Field Encoding Specification"; lance-encoding's constants.
 Differs: The reference ignores some values that it does not understand, and fails on others. Here a
@@ -58,9 +58,9 @@ class EncodingOptions:
             automatic.
         byte_stream_split: `"off"`, `"on"` or `"auto"`.
         minichunk_bytes: Bytes of byte strings in a mini-block chunk; None: the default.
-        dict_divisor: A dictionary has at most one item per this many values.
-        dict_size_ratio: Indices and items have at most this share of the values' bytes.
-        dict_max_bytes: A dictionary of byte strings has at most this many bytes.
+        dict_divisor: A dictionary has at most one item for this number of values.
+        dict_size_ratio: Indices and items have at most this fraction of the values' bytes.
+        dict_max_bytes: The maximum size of a dictionary of byte strings.
         dict_values_compression: `"none"`, `"lz4"` or `"zstd"`, for a dictionary's items.
         dict_values_compression_level: The level; None: the algorithm's default.
         packed: Whether a struct is stored as one column.
@@ -89,8 +89,8 @@ def parse_encoding_options(field: Field, root: Field | None = None) -> EncodingO
     """Return the options in a field's metadata.
 
     Args:
-        field: The field; the metadata of its children do not count.
-        root: The top-level field that contains it; None if it is one itself.
+        field: The field; the metadata of its children are ignored.
+        root: The top-level field that contains it; None if it is a top-level field.
 
     Raises:
         InvalidInputError: A value is not one of those above; the message names key and value.
@@ -154,7 +154,7 @@ def with_supported_options(field: Field) -> Field:
             del metadata[key]
     try:
         parse_encoding_options(replace(field, metadata=metadata))
-    except InvalidInputError:  # a level that its algorithm does not have
+    except InvalidInputError:  # a level that the algorithm does not support
         for key in (PREFIX + "compression-level", PREFIX + "dict-values-compression-level"):
             metadata.pop(key, None)
     same = all(one is other for one, other in zip(children, field.children, strict=True))
@@ -184,7 +184,7 @@ def _parsed(
 def _one_of(*values: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text.lower() not in values:
-            raise ValueError(f"it can be {', '.join(values)}")
+            raise ValueError(f"it must be one of {', '.join(values)}")
         return text.lower()
 
     return parse
@@ -210,7 +210,7 @@ def _flag(text: str) -> bool:
         return True
     if text.lower() in FALSE_SPELLINGS:
         return False
-    raise ValueError("it can be true or false")
+    raise ValueError("it must be true or false")
 
 
 def _blob(text: str) -> bool:

@@ -41,7 +41,7 @@ def map_blobs(field: Field, array: pa.Array, change: Change) -> pa.Array:
 
 
 def items_of(lists: pa.Array) -> pa.Array:
-    """Return the items of all lists, or the entries of all maps, also those behind nulls."""
+    """Return the items of all lists, or the entries of all maps, including those under nulls."""
     if pa.types.is_fixed_size_list(lists.type):
         size = lists.type.list_size
         return lists.values.slice(lists.offset * size, len(lists) * size)

@@ -1,6 +1,6 @@
 """Parts of packed structs: reads all of them, and returns the requested ones.
 
-The parts of a packed struct are stored side by side in one column, and only the file's own schema
+The parts of a packed struct are stored next to each other in one column, and only the file's schema
 lists them all. `with_whole_structs` adds the missing ones to a projected field; `without_parts`
 removes them from the result.
 """

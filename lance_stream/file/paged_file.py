@@ -96,7 +96,7 @@ class PagedFile:
     def stored_pages(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
     ) -> Asking[list[list[StoredPage]]]:
-        """Return where the pages of some columns are stored, column by column."""
+        """Return the locations of the pages of some columns, column by column."""
         stored = [
             descendant
             for field in fields
@@ -119,8 +119,8 @@ class PagedFile:
             )
         if field.is_blob and not is_description(field):
             raise InvalidInputError(
-                f"the bytes of {field.name!r} are stored apart: read where, by the field that "
-                "`schema.blobs.description_of` makes of it"
+                f"the bytes of {field.name!r} are stored apart: read their locations, using the "
+                "field that `schema.blobs.description_of` returns"
             )
         whole = with_whole_structs(field, self._metadata.schema)
         array = yield from self._reader.read(whole, columns, rows)

@@ -1,8 +1,7 @@
 """Reads a data file: its metadata once, then rows of the requested columns.
 
-Everything here is pure: it requests byte ranges and receives buffers (see `byte_ranges`). The last
-64 KiB of a file come with the first request and are kept, so that a small file is read by one
-request in all.
+Everything here is pure: it requests byte ranges and receives buffers (see `byte_ranges`). The first
+request reads the last 64 KiB of a file, which are cached, so that one request reads a small file.
 
     opening     1 request: the last 64 KiB
                 up to 2 more, if the tables or the schema are not in them
@@ -65,7 +64,7 @@ class FileContent(Protocol):
     def stored_pages(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
     ) -> Asking[list[list[StoredPage]]]:
-        """Return where the pages of some columns are stored, column by column."""
+        """Return the locations of the pages of some columns, column by column."""
         ...
 
     def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
@@ -124,7 +123,7 @@ class FileReader:
             offsets: (num_rows,) row offsets, ascending, each once.
 
         Returns:
-            For each field an array of as many rows, in the same order.
+            For each field an array of these rows, in the same order.
 
         Raises:
             InvalidInputError: The offsets are not ascending, or past the file's rows.
@@ -165,14 +164,14 @@ class FileReader:
     def stored_pages(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
     ) -> Asking[list[list[StoredPage]]]:
-        """Return where the pages of some columns are stored.
+        """Return the locations of the pages of some columns.
 
         Args:
-            fields: As in `read`; those without a column in this file are passed over.
+            fields: As in `read`; those without a column in this file are ignored.
             column_of: As in `read`.
 
         Returns:
-            The pages of each column; none where the version does not say where a page ends.
+            The pages of each column; empty if the version does not state where a page ends.
 
         Raises:
             BadDataError: The file is damaged.

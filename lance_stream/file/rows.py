@@ -41,7 +41,7 @@ class Rows:
         return self.stop - self.start if self.offsets is None else len(self.offsets)
 
     def within(self, start: int, stop: int) -> "Rows":
-        """Return those from `start` to `stop`, counted from `start`."""
+        """Return the rows from `start` to `stop`, counted from `start`."""
         if self.offsets is None:
             first = min(max(self.start, start), stop)
             return Rows(first - start, max(first, min(self.stop, stop)) - start)
@@ -56,7 +56,7 @@ class Rows:
         """
         if self.stop * items_per_row > MAX_POSITION:
             raise CorruptDataError(
-                f"{self.stop} rows of {items_per_row} items are more than a file can hold"
+                f"{self.stop} rows of {items_per_row} items are more than a file can contain"
             )
         if self.offsets is None:
             return Rows(self.start * items_per_row, self.stop * items_per_row)

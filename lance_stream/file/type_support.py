@@ -32,7 +32,7 @@ def check_types(fields: Iterable[Field], version: FileVersion) -> None:
     """Check that columns can be written to files of a version.
 
     Raises:
-        InvalidInputError: They cannot be written; the message names the column and the way out.
+        InvalidInputError: They cannot be written; the message names the column and the remedy.
     """
     for field in fields:
         foreign = foreign_type(field, version)
@@ -46,7 +46,7 @@ def check_types(fields: Iterable[Field], version: FileVersion) -> None:
 def holds_only_nulls(field: Field, version: FileVersion) -> bool:
     """Return whether files of a version can hold a column that is null in all rows.
 
-    If they cannot, a file omits the column, which reads as null. Not so in 0.1, where the reference
-    reads no file without a column, and hardly any column can be null.
+    If they cannot, a file omits the column, which reads as null. This does not apply to 0.1, where
+    the reference cannot read files without a column, and hardly any column can be null.
     """
     return version is not FileVersion.V2_0 or field.logical_type != STRUCT

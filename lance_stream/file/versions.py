@@ -70,23 +70,23 @@ class FileVersion(Enum):
         """Return the version in a manifest; aliases are never stored.
 
         Raises:
-            UnsupportedFeatureError: The name is not known.
+            UnsupportedFeatureError: The name is unknown.
         """
         try:
             return cls(name)
         except ValueError:
-            raise UnsupportedFeatureError(f"the file version {name!r} is not known") from None
+            raise UnsupportedFeatureError(f"unknown file version {name!r}") from None
 
     @classmethod
     def from_numbers(cls, major: int, minor: int) -> "FileVersion":
         """Return the version for the numbers in a DataFile message or a file's footer.
 
         Raises:
-            UnsupportedFeatureError: The pair is not known.
+            UnsupportedFeatureError: The pair is unknown.
         """
         version = _VERSIONS_BY_NUMBERS.get((major, minor))
         if version is None:
-            raise UnsupportedFeatureError(f"the file version {major}.{minor} is not known")
+            raise UnsupportedFeatureError(f"unknown file version {major}.{minor}")
         return version
 
     def check_supported(self) -> None:

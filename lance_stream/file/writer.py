@@ -141,7 +141,7 @@ class FileWriter:
         if self._first is not None:
             return self._first.write(batch)
         if self._num_rows + batch.num_rows > MAX_ROWS:
-            raise InvalidInputError(f"a file holds at most {MAX_ROWS} rows; start another file")
+            raise InvalidInputError(f"a file can have at most {MAX_ROWS} rows; start another file")
         self._num_rows += batch.num_rows
         appended: list[Buffer] = []
         for index, (field, array) in enumerate(

@@ -115,7 +115,7 @@ def test_an_upload_that_never_begins_is_given_up(
         store = open_store(f"{bucket.uri}/large", through(bucket, proxy, retry_policy))
         proxy.add(CutAfter(reset=True), times=None)
         started = time.monotonic()
-        with pytest.raises(StoreUnavailableError, match="Nothing of the file is visible"):
+        with pytest.raises(StoreUnavailableError, match="No part of the file is visible"):
             write_in_pieces(store, "object")
         assert time.monotonic() - started < 20
         proxy.quiet()

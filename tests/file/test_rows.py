@@ -60,5 +60,5 @@ def test_predecessors_are_distinct(places: list[int]) -> None:
 
 def test_an_uncountable_number_of_items_is_corrupt() -> None:
     """The product would overflow and address other bytes."""
-    with pytest.raises(CorruptDataError, match="more than a file can hold"):
+    with pytest.raises(CorruptDataError, match="more than a file can contain"):
         Rows(0, 2**40).items(2**31)

@@ -62,7 +62,7 @@ def test_cached_columns_belong_to_one_field(
 def test_parts_of_another_type_are_refused() -> None:
     """Arrow ends the process if the parts of one column differ in type."""
     numbers, offsets = pa.array([1, 2]), pa.array([0, 2], pa.int32()).to_numpy()
-    with pytest.raises(CorruptDataError, match="values of int64 were found where string belong"):
+    with pytest.raises(CorruptDataError, match="expected values of string, but found int64"):
         list_array(pa.list_(pa.string()), offsets, numbers, None)
     with pytest.raises(CorruptDataError):
         fixed_size_list_array(pa.list_(pa.float32(), 2), numbers, None)

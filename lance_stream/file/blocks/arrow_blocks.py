@@ -65,7 +65,7 @@ def array_from_block(block: DataBlock, arrow_type: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(arrow_type):
         indices = array_from_block(block, arrow_type.index_type)
         raise CorruptDataError(
-            f"a column of the type {arrow_type} holds {len(indices)} indices, but no dictionary"
+            f"a column of the type {arrow_type} has {len(indices)} indices, but no dictionary"
         )
     if isinstance(block, StructBlock):
         return _array_from_parts(block, arrow_type)
@@ -181,7 +181,7 @@ def _check_children(arrow_type: pa.DataType, children: Sequence[pa.Array]) -> No
     for index, child in enumerate(children):
         target = arrow_type.field(index).type
         if child.type.id != target.id:
-            raise CorruptDataError(f"values of {child.type} were found where {target} belong")
+            raise CorruptDataError(f"expected values of {target}, but found {child.type}")
 
 
 def is_list(arrow_type: pa.DataType) -> bool:

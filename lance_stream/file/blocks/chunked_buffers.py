@@ -46,7 +46,7 @@ def check_chunks(buffers: Iterable[ChunkedBuffer], num_values: Counts) -> None:
     """
     if (_unsigned(num_values) > MAX_CHUNK_COUNT).any():
         raise CorruptDataError(
-            f"a chunk holds {num_values.min()} to {num_values.max()} values; "
+            f"a chunk has {num_values.min()} to {num_values.max()} values; "
             f"0 to {MAX_CHUNK_COUNT} are possible"
         )
     for buffer in buffers:

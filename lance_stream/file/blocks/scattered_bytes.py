@@ -61,7 +61,7 @@ def read_joined(starts: Positions, stops: Positions) -> Asking[tuple[Bytes, Posi
     """Return pieces of a file with the bytes between near ones: one round.
 
     Nothing is copied if all are near, or if they are most of what they span. This is for large
-    pieces, such as chunks, most of which are wanted.
+    pieces, such as chunks, most of which are needed.
 
     Args:
         starts: (num_pieces,) their first bytes, ascending; at least one piece.
@@ -91,7 +91,7 @@ def gather(data: Bytes, starts: Positions, stops: Positions) -> tuple[Offsets, B
     """Return concatenated slices of bytes, and the offsets between them.
 
     The slices ascend and do not overlap: together with the bytes between them they form a binary
-    array of which every second value is wanted, and Arrow copies those.
+    array of which every second value is needed, and Arrow copies those.
     """
     if len(starts) == 0:
         return np.zeros(1, np.int32), np.zeros(0, np.uint8)

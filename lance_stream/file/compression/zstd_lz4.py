@@ -66,7 +66,9 @@ def decode_chunks(buffer: ChunkedBuffer, scheme: str, max_raw_bytes: int) -> Chu
     """
     decompress = {ZSTD: _decompress_zstd, LZ4: _decompress_lz4}.get(scheme)
     if decompress is None:
-        raise UnsupportedFeatureError(f"compression by {scheme} is not known, only zstd and lz4")
+        raise UnsupportedFeatureError(
+            f"unknown compression scheme {scheme}; only zstd and lz4 are supported"
+        )
     return decompress(buffer, max_raw_bytes)
 
 
@@ -210,7 +212,7 @@ def _decompressed(codec_name: str, compressed: Bytes, raw_size: int) -> Bytes:
             f"{len(compressed)} bytes do not decompress to {raw_size} by {codec_name}: {error}"
         ) from None
     if codec_name == "lz4_raw" and _fits(codec, source, raw_size - 1):
-        raise CorruptDataError(f"an lz4 block holds less than the {raw_size} bytes that it says")
+        raise CorruptDataError(f"an lz4 block has less than the {raw_size} bytes that it states")
     return np.frombuffer(raw, dtype=np.uint8)
 
 

@@ -14,7 +14,7 @@ After the buffers, before the footer, there is one message per column:
         buffers             of the column as a whole
 
 Source:  file2.proto, message ColumnMetadata.
-Differs: By the proto an encoding may be stored elsewhere in the file ("indirect"). No known writer
+Differs: In the proto, an encoding can be stored elsewhere in the file ("indirect"). No known writer
          does that, and the reference does not read it; neither do we.
 """
 
@@ -206,7 +206,7 @@ def _parents_too(field: Field) -> Iterator[Field]:
 
 def _page_from_proto(page: file2_pb2.ColumnMetadata.Page, data_stop: int) -> Page:
     if page.length > MAX_ITEMS:
-        raise CorruptDataError(f"a page claims to hold {page.length} rows")
+        raise CorruptDataError(f"a page claims to have {page.length} rows")
     return Page(
         buffers=_buffers_from_proto(page.buffer_offsets, page.buffer_sizes, data_stop),
         length=page.length,

@@ -187,7 +187,7 @@ def _read_message(start: int, limit: int) -> Asking[bytes]:
     (length,) = yield [ByteRange(start, body)]
     (size,) = _LENGTH.unpack(length)
     if body + size > limit:
-        raise CorruptDataError(f"a message has {size} bytes, but only {limit - body} are left")
+        raise CorruptDataError(f"a message has {size} bytes, but only {limit - body} remain")
     (data,) = yield [ByteRange(body, body + size)]
     return bytes(data)
 

@@ -207,12 +207,12 @@ def _plain_array(arrow: pa.DataType, num_values: int, data: Buffer) -> pa.Array:
 
 def _with_dictionary(arrow: pa.DataType, indices: pa.Array, values: pa.Array) -> pa.Array:
     if not values.type.equals(arrow.value_type):
-        raise CorruptDataError(f"a dictionary of {arrow} holds {values.type}")
+        raise CorruptDataError(f"a dictionary of {arrow} contains {values.type}")
     try:
         array = pa.DictionaryArray.from_arrays(indices, values)
     except (pa.ArrowInvalid, IndexError) as error:
         raise CorruptDataError(
-            f"an index lies outside of the dictionary of {len(values)} values: {error}"
+            f"an index is outside the dictionary of {len(values)} values: {error}"
         ) from None
     return array if array.type.equals(arrow) else array.cast(arrow)
 

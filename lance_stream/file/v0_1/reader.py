@@ -74,7 +74,7 @@ class V01File:
         fields: Sequence[Field],  # noqa: ARG002  # see below
         column_of: Mapping[int, int],  # noqa: ARG002  # see below
     ) -> Asking[list[list[StoredPage]]]:
-        """Return no page: the page table does not say how many bytes a page of text has.
+        """Return no pages: the page table does not state the size of a page of text.
 
         Pages are small, and those of a batch are neighbours.
         """

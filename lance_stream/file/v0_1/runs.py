@@ -65,7 +65,7 @@ def runs_of_offsets(batch_offsets: Positions, offsets: Positions) -> Runs:
 
 
 def ranges_from(starts: Positions, lengths: Positions) -> Positions:
-    """Return for each run `start, start + 1, ...`, one run behind the other."""
+    """Return `start, start + 1, ...` for each run, one run after the other."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     shifts = starts - (ends - lengths)

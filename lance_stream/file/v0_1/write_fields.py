@@ -115,7 +115,7 @@ class Dictionaries:
         except pa.ArrowInvalid:
             raise InvalidInputError(
                 f"the column {field.name!r} has more different values than indices of "
-                f"{array.type.index_type} can tell apart"
+                f"{array.type.index_type} can represent"
             ) from None
 
 

@@ -72,7 +72,7 @@ class V01FileWriter:
         """
         if self._batch_offsets[-1] + self._waiting_rows + batch.num_rows > MAX_ROWS:
             raise InvalidInputError(
-                f"a file of version 0.1 holds at most {MAX_ROWS} rows; start another file"
+                f"a file of version 0.1 can have at most {MAX_ROWS} rows; start another file"
             )
         if not batch.num_rows:
             return []
@@ -185,5 +185,5 @@ def _joined(arrays: list[pa.Array]) -> pa.Array:
         return pa.concat_arrays(pa.chunked_array(arrays).unify_dictionaries().chunks)
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
-            f"a {arrays[0].type} has more different values than its indices can tell apart: {error}"
+            f"a {arrays[0].type} has more distinct values than its indices can represent: {error}"
         ) from None

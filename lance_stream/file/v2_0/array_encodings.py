@@ -51,8 +51,8 @@ DECODERS: Final[dict[str, Callable[..., Asking[pa.Array]]]] = {
 
 REFUSED: Final[dict[str, str]] = {
     "list": "it stores the ends of lists, not values",
-    "struct": "a struct has no values of its own",
-    "constant": "not known to be written in files of version 2.0",
+    "struct": "a struct has no values",
+    "constant": "no known writer uses it in files of version 2.0",
     "inline_bitpacking": "an encoding of later file versions",
     "out_of_line_bitpacking": "an encoding of later file versions",
     "variable": "an encoding of later file versions",

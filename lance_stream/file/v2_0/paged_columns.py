@@ -105,13 +105,13 @@ class PagedColumn:
         """
         if self.num_rows != expected:
             raise CorruptDataError(
-                f"the pages of a column hold {self.num_rows} rows, but there are {expected}"
+                f"the pages of a column have {self.num_rows} rows instead of {expected}"
             )
 
 
 def _starts(lengths: list[int]) -> npt.NDArray[np.int64]:
     if sum(lengths) > MAX_POSITION:
-        raise CorruptDataError(f"the pages of a column claim to hold {sum(lengths)} rows")
+        raise CorruptDataError(f"the pages of a column claim to have {sum(lengths)} rows")
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(np.array(lengths, np.int64), out=starts[1:])
     return starts

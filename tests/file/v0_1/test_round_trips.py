@@ -187,7 +187,7 @@ def test_dictionaries_beyond_their_index_are_refused(files: Any) -> None:
         for start in (0, 100)
     ]
     table = pa.table({"d": pa.chunked_array(chunks, arrow)})
-    with pytest.raises(InvalidInputError, match="more different values"):
+    with pytest.raises(InvalidInputError, match="more distinct values"):
         files.write(table, version=V0_1, max_page_bytes=100)
 
 

@@ -80,7 +80,7 @@ def encode_dictionary(
     """Add the indices and items of some arrays that share their dictionary.
 
     Raises:
-        InvalidInputError: There are nulls, and the index type has no index left for them.
+        InvalidInputError: There are nulls, but the index type has no free index for them.
     """
     items = chunks[0].dictionary
     null_index = _index_of_null(items)
@@ -174,8 +174,8 @@ def _check_total_bytes(positions: npt.NDArray[np.unsignedinteger], items: pa.Arr
     total = int(lengths[positions].sum())
     if total > MAX_INT32_OFFSET:
         raise InvalidInputError(
-            f"{len(positions)} rows hold {total} bytes, more than one array of {items.type} can "
-            f"hold ({MAX_INT32_OFFSET}); read fewer rows at a time"
+            f"{len(positions)} rows have {total} bytes, more than one array of {items.type} can "
+            f"contain ({MAX_INT32_OFFSET}); read fewer rows at a time"
         )
 
 

@@ -73,7 +73,7 @@ class Spans:
             return Rows(self.first, self.stop)
         if num_items > MAX_SCATTERED_ITEMS:
             raise InvalidInputError(
-                f"{len(self.stops)} rows hold {num_items} items here and there, more than can be "
+                f"{len(self.stops)} rows have {num_items} scattered items, more than can be "
                 f"taken at once ({MAX_SCATTERED_ITEMS}); take fewer rows at a time"
             )
         return Rows.of(np.arange(num_items) + np.repeat(self.stops - np.cumsum(lengths), lengths))
@@ -205,8 +205,8 @@ def arrow_offsets(stops: npt.NDArray[np.int64], first: int, *, wide: bool, what:
     total = int(stops[-1]) - first if len(stops) else 0
     if not wide and total > MAX_INT32_OFFSET:
         raise InvalidInputError(
-            f"{len(stops)} rows hold {total} {what}, more than one array of the column's type can "
-            f"hold ({MAX_INT32_OFFSET}); read fewer rows at a time"
+            f"{len(stops)} rows have {total} {what}, more than one array of the column's type can "
+            f"contain ({MAX_INT32_OFFSET}); read fewer rows at a time"
         )
     offsets = np.empty(len(stops) + 1, np.int64 if wide else np.int32)
     offsets[0] = 0

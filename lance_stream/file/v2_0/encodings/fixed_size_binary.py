@@ -3,7 +3,7 @@
     bytes       num_values * byte_width bytes, one value after the other
 
 It stores columns of strings; columns of Arrow's fixed-size binary are flat. Read only:
-no writer that is known today chooses it.
+no known writer chooses it.
 
 Source: encodings_v2_0.proto, message FixedSizeBinary.
 """

@@ -5,7 +5,7 @@
 
 Null values have a slot with arbitrary contents. The buffer can be compressed as a whole (see
 `compressed_buffers`); then all of it is read for any of its values. Bitmaps are never compressed,
-whatever their encoding states: early writers marked bitmaps as compressed that were not.
+even if their encoding states otherwise: early writers marked uncompressed bitmaps as compressed.
 
 Source:  encodings_v2_0.proto, message Flat.
 Differs: The proto allows any width; the reference reads whole bytes and single bits only, and so do

@@ -43,7 +43,7 @@ def decode_nullable(
         ]
     )
     if validity.null_count or values.null_count:
-        raise CorruptDataError("values that a bitmap makes null are null without it too")
+        raise CorruptDataError("values with a bitmap of nulls have other nulls, too")
     return with_validity(values, validity.buffers()[1])
 
 

@@ -145,7 +145,7 @@ def _width(arrow: pa.DataType) -> int:
         return _width(arrow.value_type) * int(arrow.list_size)
     if not has_fixed_width(arrow) or arrow.bit_width % 8:
         raise InvalidInputError(
-            f"a packed struct of a file of version 2.0 holds values of whole bytes, not {arrow}; "
+            f"packed structs in files of version 2.0 support values of whole bytes, not {arrow}; "
             "leave the metadata 'lance-encoding:packed' out, or write the table in version 2.2"
         )
     return int(arrow.bit_width) // 8

@@ -61,7 +61,7 @@ _FEW_CHUNKS = 4
 such widths: unpacking a width by rows has a fixed cost, shared by many chunks."""
 
 _GROUP_BYTES = 2 << 20
-"""About so many bytes of chunks are unpacked together: copies of more come from fresh memory, which
+"""The approximate bytes of chunks that are unpacked together: larger copies use fresh memory, which
 the kernel fills with zeros first."""
 
 _LOOP_WORD_BYTES = (4, 8)

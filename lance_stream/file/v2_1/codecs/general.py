@@ -66,7 +66,7 @@ class General(MiniBlockCodec, BlockCodec, PerValueCodec):
         compression = message.compression
         if compression.scheme not in SCHEMES:
             raise UnsupportedFeatureError(
-                f"compression scheme {compression.scheme} is not known, "
+                f"unknown compression scheme {compression.scheme}, "
                 f"only {', '.join(SCHEMES.values())}"
             )
         values = parse(message.values)

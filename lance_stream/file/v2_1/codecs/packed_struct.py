@@ -361,7 +361,7 @@ def _check_whole_bytes(part: DataBlock) -> None:
     """
     if isinstance(part, FixedWidthBlock) and part.bits_per_value % 8:
         raise InvalidInputError(
-            "a packed struct holds values of whole bytes, not booleans; store them as int8, or "
+            "a packed struct supports values of whole bytes, not booleans; store them as int8, or "
             "leave the metadata 'lance-encoding:packed' out"
         )
 

@@ -136,7 +136,7 @@ class Rle(MiniBlockCodec, BlockCodec):
         values, lengths = _flat(self.values), _flat(self.run_lengths)
         num_runs = buffers[1].sizes * 8 // lengths.bits_per_value
         if (num_runs * values.bits_per_value != buffers[0].sizes * 8).any():
-            raise CorruptDataError("a run-length chunk has not as many values as lengths")
+            raise CorruptDataError("a run-length chunk has different numbers of values and lengths")
         return (
             values.decode_mini_block(buffers[:1], num_runs),
             lengths.decode_mini_block(buffers[1:], num_runs),

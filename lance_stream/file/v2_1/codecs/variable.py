@@ -146,7 +146,7 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
             or (lasts < firsts).any()
             or (lasts > buffer.sizes[chunks]).any()
         ):
-            raise CorruptDataError("a value of a chunk lies over its offsets or leaves the chunk")
+            raise CorruptDataError("a value of a chunk overlaps its offsets or exceeds the chunk")
         starts = buffer.starts[chunks] + firsts
         stops = buffer.starts[chunks] + lasts
         if (starts[1:] < stops[:-1]).any():

@@ -172,7 +172,7 @@ def _decode_value_buffer(buffer: memoryview, arrow_type: pa.DataType) -> pa.Arra
     body = data[4 * (count + 1) :]
     if sum(sizes) != len(body):
         raise CorruptDataError(
-            f"the value of a constant page has {len(body)} bytes in place of {sum(sizes)}"
+            f"the value of a constant page has {len(body)} bytes instead of {sum(sizes)}"
         )
     if count == 2:
         width = (

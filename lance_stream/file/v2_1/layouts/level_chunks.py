@@ -207,7 +207,7 @@ def _words(block: DataBlock) -> LevelArray:
 def _decode_runs(parts: list[ChunkedBuffer], num_levels: Positions) -> LevelArray:
     values, lengths = parts
     if (values.sizes != lengths.sizes * _BYTES_PER_LEVEL).any():
-        raise CorruptDataError("a run-length block has not as many values as lengths")
+        raise CorruptDataError("a run-length block has different numbers of values and lengths")
     num_runs = lengths.sizes
     total = int(num_runs.sum())
     return _words(

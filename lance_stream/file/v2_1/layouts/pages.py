@@ -89,7 +89,7 @@ def open_page(page: Page, leaf: LeafColumn) -> OpenPage:
 def _open_layout(message: pb.PageLayout, page: Page, leaf: LeafColumn) -> OpenPage:
     name = message.WhichOneof("layout")
     if name is None:
-        raise UnsupportedFeatureError("a page has a layout that is not known")
+        raise UnsupportedFeatureError("a page has an unknown layout")
     if name in REFUSED_LAYOUTS:
         raise UnsupportedFeatureError(f"{name}: {REFUSED_LAYOUTS[name]}")
     return LAYOUTS[name](getattr(message, name), page, leaf)
@@ -115,7 +115,7 @@ class PagesOfColumn:
         self.pages = tuple(pages)
         lengths = [page.length for page in self.pages]
         if sum(lengths) > MAX_ROWS:
-            raise CorruptDataError(f"the pages of a column claim to hold {sum(lengths)} rows")
+            raise CorruptDataError(f"the pages of a column claim to have {sum(lengths)} rows")
         self.row_starts: Positions = np.fromiter(accumulate(lengths, initial=0), np.int64)
         self._open: dict[LeafColumn, dict[int, OpenPage]] = {}
 

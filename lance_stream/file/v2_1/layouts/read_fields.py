@@ -129,7 +129,7 @@ def _read(
         leaf_column for leaf_column in leaf_columns(field) if leaf_column.field_id in pages_of_leaf
     ]
     if not stored:
-        raise CorruptDataError(f"no column of the file holds the field {field.name!r}")
+        raise CorruptDataError(f"the file has no column for the field {field.name!r}")
     leaves = []
     for leaf in stored:
         if pa.types.is_struct(leaf.arrow_type) and leaf.arrow_type.num_fields == 0:

@@ -174,5 +174,5 @@ def test_huge_constant_pages_cost_what_is_read(columns: Any) -> None:
 
 def test_an_uncountable_page_is_corrupt(columns: Any) -> None:
     """Sums of page lengths would overflow and give wrong row offsets."""
-    with pytest.raises(BadDataError, match="claim to hold"):
+    with pytest.raises(BadDataError, match="claim to have"):
         columns.made_of(pa.int16(), layout(VALID, inline_value=b"\7\0"), 2**63 - 1)

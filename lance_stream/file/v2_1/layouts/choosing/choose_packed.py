@@ -38,7 +38,7 @@ def encode_packed_page(
     has_width = len(widths) == len(block.parts)
     if not has_width and version is FileVersion.V2_1:
         raise InvalidInputError(
-            "packed structs of files of version 2.1 hold only values of fixed width, no strings "
+            "packed structs of files of version 2.1 support only values of fixed width, no strings "
             "or lists; leave the metadata 'lance-encoding:packed' out, or write the table in 2.2"
         )
     fits = has_width and 2 * sum(widths) <= 8 * MAX_VALUE_BYTES

@@ -95,7 +95,7 @@ FSST_BONUS = 1.1
 """FSST may be this much larger than zstd, because it is faster to read: above all single rows."""
 
 LEAST_FSST_BYTES = 4 << 20
-"""Symbols are chosen for pages of at least so many bytes: that takes 12 ms for a page of any size,
+"""Symbols are chosen for pages of at least this size: that takes 12 ms for a page of any size,
 as long as FSST encodes 4 MiB faster than zstd."""
 
 _CHUNK_VALUES = (4096, 256, 16, 2)

@@ -1,6 +1,6 @@
 """Encodes pages of a few values without nulls like `choose`, in a fraction of the time.
 
-Ten numbers are stored as they are, whatever they are, and ten short strings as one chunk; from 2.2
+Ten numbers are always stored uncompressed, and ten short strings as one chunk; from 2.2
 on unless all are the same. Most of the time of a commit of ten rows and 50 columns would go into
 finding that out. The messages depend on the number and type of the values only, and are kept.
 

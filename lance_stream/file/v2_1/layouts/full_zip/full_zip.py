@@ -164,7 +164,9 @@ class FullZipPage:
             repetition = _levels(words >> self._bits_def)
         levels = checked_levels(Levels(self._layers, repetition, definition, len(positions)))
         if repetition is not None and not np.array_equal(positions[levels.row_starts()], starts):
-            raise CorruptDataError("rows of a full-zip page do not start where its index says")
+            raise CorruptDataError(
+                "rows of a full-zip page do not start at the offsets of its index"
+            )
         visible = levels.visible()
         seen = positions if visible is None else positions[visible]
         if self._shape.is_fixed:

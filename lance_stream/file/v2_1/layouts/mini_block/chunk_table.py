@@ -102,7 +102,7 @@ def parse_chunk_table(
     (((words >> 4) + 1) * ALIGNMENT).cumsum(out=starts[1:])
     if starts[-1] != size_bytes:
         raise CorruptDataError(
-            f"the chunk table tells of {starts[-1]} bytes, but the chunks have {size_bytes}"
+            f"the chunk table states {starts[-1]} bytes, but the chunks have {size_bytes}"
         )
     logs = words & MAX_LOG_VALUES
     values = np.zeros(len(words) + 1, np.int64)
@@ -110,13 +110,13 @@ def parse_chunk_table(
     rest = num_values - int(values[-2])
     if (logs[:-1] == 0).any() or not 0 <= rest <= 1 << MAX_LOG_VALUES:
         raise CorruptDataError(
-            f"the chunk table tells of {values[-2]} values before the last chunk, and the page "
+            f"the chunk table states {values[-2]} values before the last chunk, but the page "
             f"has {num_values}"
         )
     values[-1] = num_values
     if logs[-1] and rest != 1 << int(logs[-1]):
         raise CorruptDataError(
-            f"the last chunk claims to have {1 << int(logs[-1])} values, but {rest} are left"
+            f"the last chunk claims to have {1 << int(logs[-1])} values, but {rest} remain"
         )
     return starts, values
 
@@ -141,7 +141,7 @@ def parse_row_index(
     stride = depth + 1
     if len(index) != num_chunks * stride * 8:
         raise CorruptDataError(
-            f"{len(index)} bytes tell of the rows of {num_chunks} chunks, {stride} words each"
+            f"the row index of {num_chunks} chunks with {stride} words each has {len(index)} bytes"
         )
     words = index.view("<u8").reshape(num_chunks, stride)
     if (words[:, 0] > num_rows).any():

@@ -291,7 +291,7 @@ class MiniBlockPage:
         )
         if levels.num_visible() != int(counts.sum()):
             raise CorruptDataError(
-                f"the levels are those of {levels.num_visible()} values in place of {counts.sum()}"
+                f"the levels describe {levels.num_visible()} values instead of {counts.sum()}"
             )
         return levels
 
@@ -300,7 +300,7 @@ class MiniBlockPage:
         block = decode_mini_block(self._message.value_compression, buffers, counts)
         stored = self._stored_values(block)
         if len(stored) != int(counts.sum()):
-            raise CorruptDataError(f"{len(stored)} values are there in place of {counts.sum()}")
+            raise CorruptDataError(f"there are {len(stored)} values instead of {counts.sum()}")
         return stored
 
     def pick_values(

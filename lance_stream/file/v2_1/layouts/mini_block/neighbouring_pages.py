@@ -24,7 +24,7 @@ from lance_stream.file.v2_1.layouts.levels import Levels
 from lance_stream.file.v2_1.layouts.mini_block.mini_block import ChunkParts, ReadChunks
 
 SPARSE = 8
-"""If only one in this many values is wanted, they are decoded individually if possible."""
+"""If at most one in this number of values is needed, they are decoded individually if possible."""
 
 
 def fit_together(one: ReadChunks, next_one: ReadChunks) -> bool:
