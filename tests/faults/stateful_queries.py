@@ -520,10 +520,10 @@ def session() -> Any:
 def play(seed: int, num_steps: int) -> Counter[str]:
     """Play a history of each kind of query with one of its state stores."""
     done, dice = Counter[str](), random.Random(seed)
-    for kind, each in KINDS.items():
+    for kind, query_kind in KINDS.items():
         drawn = [dice.choice((*FAULTS, PROCESS_KILLED)) for _ in range(num_steps)]
         with tempfile.TemporaryDirectory() as folder:
-            store = dice.choice(each.stores)
+            store = dice.choice(query_kind.stores)
             done += run_history(session(), Path(folder), kind, store, seed, drawn)
         done["histories of a query"] += 1
     return done

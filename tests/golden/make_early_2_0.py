@@ -27,7 +27,7 @@ COUNT = 700
 def table():
     random = np.random.default_rng(7)
     words = [f"word {n % 170}" + "x" * (n % 7) for n in range(COUNT)]
-    sparse = [None if n % 5 == 0 else each for n, each in enumerate(words)]
+    sparse = [None if n % 5 == 0 else word for n, word in enumerate(words)]
     vectors = pa.array(random.integers(0, 99, COUNT * 4).astype(np.int32))
     lists = [None if n % 5 == 0 else [n, None, 7][: n % 4] for n in range(COUNT)]
     return pa.table(
@@ -40,7 +40,7 @@ def table():
             "text": pa.array(words),
             "sparse": pa.array(sparse),
             "few": pa.array([None if n % 9 == 0 else f"k{n % 30}" for n in range(COUNT)]),
-            "raw": pa.array([each.encode() for each in words], pa.large_binary()),
+            "raw": pa.array([word.encode() for word in words], pa.large_binary()),
             "none": pa.nulls(COUNT, pa.string()),
             "vector": pa.FixedSizeListArray.from_arrays(vectors, 4),
             "list": pa.array(lists, pa.list_(pa.int32())),
@@ -70,11 +70,11 @@ def main():
             lzma.open(str(archive), "w", preset=9) as file,
             tarfile.open(fileobj=file, mode="w") as tar,
         ):
-            for each in sorted(Path(folder).rglob("*")):
-                if each.is_file():
-                    info = tarfile.TarInfo(str(each.relative_to(folder)))
-                    info.size = each.stat().st_size
-                    with each.open("rb") as content:
+            for member in sorted(Path(folder).rglob("*")):
+                if member.is_file():
+                    info = tarfile.TarInfo(str(member.relative_to(folder)))
+                    info.size = member.stat().st_size
+                    with member.open("rb") as content:
                         tar.addfile(info, content)
         print(archive, archive.stat().st_size)
 

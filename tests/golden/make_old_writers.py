@@ -31,12 +31,12 @@ LONG = "a text that is repeated, and so compresses well: "
 
 
 def texts(random, count, null_every=0):
-    made = [f"t{each:05d}" for each in random.integers(0, 100000, count)]
+    made = [f"t{integer:05d}" for integer in random.integers(0, 100000, count)]
     return [None if null_every and n % null_every == 0 else made[n] for n in range(count)]
 
 
 def nulled(values, every):
-    return [None if n % every == 1 else each for n, each in enumerate(values)]
+    return [None if n % every == 1 else value for n, value in enumerate(values)]
 
 
 def scalars(random, count, null_every):
@@ -48,18 +48,18 @@ def scalars(random, count, null_every):
         return pa.array(nulled(values, null_every) if null_every else values, arrow)
 
     return {
-        "bool": column((bool(each % 2) for each in numbers), pa.bool_()),
-        "int8": column((int(each) for each in numbers), pa.int8()),
-        "uint16": column((int(each) * 600 for each in numbers), pa.uint16()),
-        "int32": column((int(each) - 50 for each in numbers), pa.int32()),
-        "int64": column((int(each) << 40 for each in numbers), pa.int64()),
-        "small": column((int(each) for each in numbers), pa.uint64()),
-        "float": column((float(each) / 7 for each in numbers), pa.float32()),
+        "bool": column((bool(number % 2) for number in numbers), pa.bool_()),
+        "int8": column((int(number) for number in numbers), pa.int8()),
+        "uint16": column((int(number) * 600 for number in numbers), pa.uint16()),
+        "int32": column((int(number) - 50 for number in numbers), pa.int32()),
+        "int64": column((int(number) << 40 for number in numbers), pa.int64()),
+        "small": column((int(number) for number in numbers), pa.uint64()),
+        "float": column((float(number) / 7 for number in numbers), pa.float32()),
         "double": column(random.standard_normal(count).tolist(), pa.float64()),
-        "date": column((int(each) for each in numbers), pa.date32()),
-        "stamp": column((int(each) * 1000003 for each in numbers), pa.timestamp("us")),
+        "date": column((int(number) for number in numbers), pa.date32()),
+        "stamp": column((int(number) * 1000003 for number in numbers), pa.timestamp("us")),
         "string": column(texts(random, count), pa.string()),
-        "binary": column((each.encode() for each in texts(random, count)), pa.binary()),
+        "binary": column((text.encode() for text in texts(random, count)), pa.binary()),
     }
 
 
@@ -98,18 +98,18 @@ def repeated(random, count):
     words = ["red", "green", "blue", "yellow"]
     picked = random.integers(0, 4, count)
     return {
-        "words": pa.array([words[each] for each in picked], pa.string()),
+        "words": pa.array([words[number] for number in picked], pa.string()),
         "runs": pa.array(np.repeat(np.arange(-(-count // 50)), 50)[:count], pa.int64()),
         "ids": pa.array(np.arange(count) + 1000000, pa.int64()),
         "tiny": pa.array(random.integers(0, 3, count), pa.uint8()),
         "same": pa.array([7] * count, pa.int32()),
-        "long": pa.array([LONG + f"{each:04d}" for each in picked], pa.string()),
+        "long": pa.array([LONG + f"{number:04d}" for number in picked], pa.string()),
         "none": pa.array([None] * count, pa.int32()),
     }
 
 
 def with_metadata(table, metadata):
-    fields = [each.with_metadata(metadata.get(each.name)) for each in table.schema]
+    fields = [field.with_metadata(metadata.get(field.name)) for field in table.schema]
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
 
 
@@ -194,8 +194,8 @@ def make(folder, version, name, table, more):
     path = str(folder / "expected.arrow")
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, found.schema) as writer:
         writer.write_table(found.combine_chunks())
-    for each in ("_transactions", "_latest.manifest"):
-        path = folder / "table.lance" / each
+    for text in ("_transactions", "_latest.manifest"):
+        path = folder / "table.lance" / text
         if path.is_dir():
             shutil.rmtree(str(path))
         elif path.exists():

@@ -23,7 +23,7 @@ SHOWN = ["_commit_version", "_change_type", "id", "name"]
 
 
 def rows(*ids: int) -> pa.Table:
-    return pa.table({"id": list(ids), "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 def record(folder: Path, options: dict[str, str]) -> None:
@@ -54,13 +54,13 @@ def record(folder: Path, options: dict[str, str]) -> None:
 def main(target: str, *options: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        record(folder, dict(each.split("=", 1) for each in options))
-        for each in folder.rglob(".*.crc"):
-            each.unlink()
+        record(folder, dict(option.split("=", 1) for option in options))
+        for path in folder.rglob(".*.crc"):
+            path.unlink()
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         with tarfile.open(target, "w:xz") as archive:
-            for each in sorted(folder.iterdir()):
-                archive.add(each, each.name)
+            for path in sorted(folder.iterdir()):
+                archive.add(path, path.name)
 
 
 if __name__ == "__main__":

@@ -93,14 +93,14 @@ def draw_weights(dice: random.Random) -> dict[str, float]:
 
     So there are lives of few features, which go deeper into these.
     """
-    return {name: each.weight * dice.choice(FACTORS) for name, each in REGISTRY.items()}
+    return {name: registered.weight * dice.choice(FACTORS) for name, registered in REGISTRY.items()}
 
 
 def draw_next(dice: random.Random, weights: Mapping[str, float]) -> Registered:
     """Draw an action or a check by its weight in this life."""
     is_check = dice.random() < CHECKS
-    sort = [each for each in REGISTRY.values() if each.is_check == is_check]
-    return dice.choices(sort, [weights[each.name] for each in sort])[0]
+    sort = [registered for registered in REGISTRY.values() if registered.is_check == is_check]
+    return dice.choices(sort, [weights[entry.name] for entry in sort])[0]
 
 
 def make_life(seed: int, num_steps: int) -> Outcome:

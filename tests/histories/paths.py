@@ -88,8 +88,8 @@ def _wrap(
     module = importlib.import_module(f"lance_stream.{module_name}")
     *classes, name = qualified.split(".")
     owner: Any = module
-    for each in classes:
-        owner = getattr(owner, each)
+    for class_name in classes:
+        owner = getattr(owner, class_name)
     original = getattr_static(owner, name)
     inner = original.__func__ if isinstance(original, classmethod) else original
 
@@ -106,9 +106,9 @@ def _wrap(
     if not classes:
         modules = [m for n, m in sorted(sys.modules.items()) if n.startswith("lance_stream.")]
         owners = [m for m in modules if m.__dict__.get(name) is original]
-    for each in owners:
-        before.append((each, name, original))
-        setattr(each, name, replacement)
+    for home in owners:
+        before.append((home, name, original))
+        setattr(home, name, replacement)
 
 
 def missing(counts: Mapping[str, int]) -> list[str]:

@@ -40,7 +40,7 @@ def test_lost_rows_are_noticed_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> No
         step("delete", where=[0, 2, 3], by=["cold"]),
     ]
     shrunk = shrink(replay(life), seconds=30)
-    assert [each.name for each in shrunk.steps] == ["create", "delete"]
+    assert [entry.name for entry in shrunk.steps] == ["create", "delete"]
     assert shrunk.steps[-1] == step("delete", where=[0], by=["we"])
     exec_free = as_test(shrunk)
     assert "step(\"delete\", where=[0], by=['we'])," in exec_free
@@ -50,7 +50,7 @@ def test_unsuitable_steps_are_skipped() -> None:
     """Shrinking removes steps, so any part of a life must be a life."""
     outcome = replay([SMALL, step("drop_column", name="b", by=["we"]), step("valid")])
     assert outcome.error is None
-    assert [each.name for each in outcome.steps] == ["create", "valid"]
+    assert [entry.name for entry in outcome.steps] == ["create", "valid"]
 
 
 def test_consumers_lose_nothing_in_a_cleanup() -> None:
@@ -94,7 +94,7 @@ def test_a_second_process_writes_and_fails() -> None:
 
 def test_every_module_registers_something() -> None:
     """A module that is not imported would silently test nothing."""
-    homes = Counter(each.function.__module__ for each in REGISTRY.values())
+    homes = Counter(registered.function.__module__ for registered in REGISTRY.values())
     assert homes.keys() == {f"tests.histories.{name}" for name in MODULES}
 
 
@@ -107,6 +107,6 @@ def test_every_path_and_limit_exists() -> None:
 
 def test_recorded_choices_are_plain_data() -> None:
     """Printed and pasted, they are the same."""
-    for each in make_life(11, 8).steps:
-        assert eval(repr(dict(each.choices))) == dict(each.choices)
-        assert isinstance(each, Step)
+    for recorded in make_life(11, 8).steps:
+        assert eval(repr(dict(recorded.choices))) == dict(recorded.choices)
+        assert isinstance(recorded, Step)

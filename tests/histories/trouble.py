@@ -120,13 +120,13 @@ class Trouble:
             return scandir(path)
 
         self._patches.append(patch.object(os, "scandir", guarded))
-        for each in self._patches:
-            each.start()
+        for patcher in self._patches:
+            patcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self._patches:
-            each.stop()
+        for patcher in self._patches:
+            patcher.stop()
 
     def _guard(self, name: str) -> Callable[..., Any]:
         real = getattr(LocalStore, name)

@@ -28,9 +28,9 @@ values = {
     pa.int64(): st.integers(-3, 3),
     pa.uint8(): st.integers(0, 3),
     pa.string(): st.sampled_from(["", "a", "b", "\0", *TWINS]),
-    pa.large_binary(): st.sampled_from([b"", b"a", b"\xff", *(each.encode() for each in TWINS)]),
+    pa.large_binary(): st.sampled_from([b"", b"a", b"\xff", *(twin.encode() for twin in TWINS)]),
     pa.binary(8): st.sampled_from([b"12345678", b"\0" * 8]),
-    pa.binary(26): st.sampled_from([each.encode() for each in TWINS]),
+    pa.binary(26): st.sampled_from([twin.encode() for twin in TWINS]),
     pa.binary(2): st.sampled_from([b"aa", b"\0\0"]),
     pa.bool_(): st.booleans(),
     pa.date32(): st.dates(datetime.date(2024, 1, 1), datetime.date(2024, 1, 3)),
@@ -48,9 +48,9 @@ def keys_and_rows(draw: st.DrawFn) -> tuple[list[pa.Array], list[pa.Array]]:
     types = draw(st.lists(st.sampled_from(list(values)), min_size=1, max_size=3))
 
     def rows(*, nulls: bool) -> list[pa.Array]:
-        columns = [st.none() | values[each] if nulls else values[each] for each in types]
+        columns = [st.none() | values[type_] if nulls else values[type_] for type_ in types]
         drawn = draw(st.lists(st.tuples(*columns), max_size=12))
-        return [pa.array([row[at] for row in drawn], each) for at, each in enumerate(types)]
+        return [pa.array([row[at] for row in drawn], type_) for at, type_ in enumerate(types)]
 
     return rows(nulls=False), rows(nulls=True)
 
@@ -68,7 +68,7 @@ def test_all_key_columns_identify_a_row(
     lookup = KeyLookup(batch)
     distinct = list(dict.fromkeys(rows_of(batch)))
     assert lookup.num_keys == len(distinct)
-    assert [distinct[each] for each in lookup.key_of_row.tolist()] == rows_of(batch)
+    assert [distinct[number] for number in lookup.key_of_row.tolist()] == rows_of(batch)
     number_of = {key: number for number, key in enumerate(distinct)}
     wanted = [number_of.get(key, -1) for key in rows_of(table)]
     assert lookup.find(table).tolist() == wanted
@@ -83,15 +83,15 @@ def test_lookups_find_any_number_of_rows(
     """
     batch, table = given_keys
     lookup = KeyLookup(batch)
-    sliced = [each.slice(start) for each in table]
+    sliced = [column.slice(start) for column in table]
     wanted = lookup.find(sliced)
-    many = [pa.concat_arrays([each] * 20) for each in sliced]
+    many = [pa.concat_arrays([column] * 20) for column in sliced]
     if through_a_pickle:
         lookup = pickle.loads(pickle.dumps(lookup))
     rows, numbers = lookup.find_rows(many)
     assert lookup.find(many).tolist() == wanted.tolist() * 20
     assert rows.tolist() == [at for at, number in enumerate(wanted.tolist() * 20) if number >= 0]
-    assert numbers.tolist() == [each for each in wanted.tolist() * 20 if each >= 0]
+    assert numbers.tolist() == [value for value in wanted.tolist() * 20 if value >= 0]
 
 
 def test_similar_strings_are_distinguished() -> None:
@@ -121,7 +121,7 @@ def test_hashes_are_equal_for_equal_keys_only(
     them.
     """
     batch, _ = given_keys
-    sliced = [each.slice(start) for each in batch]
+    sliced = [column.slice(start) for column in batch]
     pairs = set(zip(hash_keys(sliced).tolist(), rows_of(sliced), strict=True))
     assert len({hashed for hashed, _ in pairs}) == len({key for _, key in pairs}) == len(pairs)
     assert hash_keys(batch)[start:].tolist() == hash_keys(sliced).tolist()
@@ -211,7 +211,7 @@ def test_the_newest_row_of_a_key_wins(rows: list[tuple[int, int]]) -> None:
         ["k", "seq"],
     )
     winners = newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq", none_of(batch))
-    found = [rows[each] for each in winners.rows.tolist()]
+    found = [rows[position] for position in winners.rows.tolist()]
     newest = {key: max(seq for other, seq in rows if other == key) for key, _ in rows}
     assert dict(found) == newest
     assert winners.num_late == len(rows) - len(newest)

@@ -114,8 +114,8 @@ def test_ordering_follows_spark(name: str) -> None:
         for a, b in zip(left, right, strict=True)
     ]
     assert are_less(one, other).tolist() == expected
-    distinct = sorted({order_of(each) for each in left if each is not None})
-    ranks = [0 if each is None else distinct.index(order_of(each)) + 1 for each in left]
+    distinct = sorted({order_of(value) for value in left if value is not None})
+    ranks = [0 if value is None else distinct.index(order_of(value)) + 1 for value in left]
     assert dense_ranks(one).tolist() == ranks
 
 

@@ -69,7 +69,7 @@ def test_columns_equal_decoded_fragments(most_kinds: int, monkeypatch: pytest.Mo
         for field_id in (0, 1, 7):
             expected = [file_column(fragments[place], field_id) for place in places.tolist()]
             assert file_columns(fragments, places, field_id) == expected
-            num_found += sum(each is not None for each in expected)
+            num_found += sum(value is not None for value in expected)
     assert num_found > 500
 
 
@@ -91,7 +91,7 @@ def test_similar_fragments_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(module, "file_column", counted)
     found = file_columns(fragments, np.arange(1000), 1)
-    assert len({each.file for each in found if each is not None}) == 1000
+    assert len({value.file for value in found if value is not None}) == 1000
     assert decoded == [0]
 
 
@@ -109,12 +109,12 @@ def test_many_names_are_parsed_like_one() -> None:
     dice = random.Random(5)
     names = [some_name(dice) for _ in range(300)]
     raw = [name.encode() for name in names]
-    stops = np.cumsum([len(each) for each in raw])
+    stops = np.cumsum([len(value) for value in raw])
     data = np.frombuffer(b"".join(raw), np.uint8)
-    are_random, found = parse_data_file_names(data, stops - [len(each) for each in raw], stops)
+    are_random, found = parse_data_file_names(data, stops - [len(value) for value in raw], stops)
     expected = [parse_data_file_name(name) for name in names]
-    assert are_random.tolist() == [each is not None for each in expected]
-    assert [row.tobytes() for row in found[are_random]] == [each for each in expected if each]
+    assert are_random.tolist() == [value is not None for value in expected]
+    assert [row.tobytes() for row in found[are_random]] == [value for value in expected if value]
     assert 100 < int(are_random.sum()) < 300
 
 

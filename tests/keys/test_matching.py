@@ -27,13 +27,13 @@ def test_all_live_rows_of_keys_match(tmp_path: Path, where: str, batch_size: int
     live = set(dataset.to_table()["key"].to_pylist())
 
     table = open_newest(uri)
-    fragment_id, place = max((each, at) for at, each in enumerate(table.manifest.fragments.ids))
+    fragment_id, place = max((id_, at) for at, id_ in enumerate(table.manifest.fragments.ids))
     unit = unit_of(table, place, columns=("key", "sequence"), system_columns=(ROW_ADDRESS,))
     lookup = KeyLookup([pa.array(np.arange(5, ROWS))])
     found = find_matches(replace(unit, batch_size=batch_size), lookup, num_keys=1)
 
     offsets = [int(address) - (fragment_id << 32) for address in found.addresses]
-    assert [each for each in range(10, ROWS) if keys[each] >= 5 and keys[each] in live] == [
+    assert [number for number in range(10, ROWS) if keys[number] >= 5 and keys[number] in live] == [
         10 + offset for offset in offsets
     ]
     assert [keys[10 + offset] for offset in offsets] == [5 + key for key in found.keys]
@@ -61,6 +61,6 @@ def test_only_sequences_of_matches_are_read(tmp_path: Path, keys: list[int], lea
     assert len(found.file_bounds) == learns
     if live:
         assert found.sequence is not None
-        assert found.sequence.to_pylist() == [each % 7 for each in live]
+        assert found.sequence.to_pylist() == [number % 7 for number in live]
     else:
         assert found.sequence is None

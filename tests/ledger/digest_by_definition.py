@@ -22,14 +22,14 @@ def digest(table: pa.Table) -> tuple[int, str]:
     """Return the number of a table's rows, and their digest as text."""
     sums = [0, 0]
     columns = [
-        (each.name, each.type, values_of(column))
-        for each, column in zip(table.schema, table.columns, strict=True)
+        (entry.name, entry.type, values_of(column))
+        for entry, column in zip(table.schema, table.columns, strict=True)
     ]
     for row in range(table.num_rows):
         parts = [(name, arrow, values[row]) for name, arrow, values in columns]
         for lane in (0, 1):
             sums[lane] += struct_code(parts, lane)
-    return table.num_rows, "".join(f"{each & MASK:016x}" for each in sums)
+    return table.num_rows, "".join(f"{value & MASK:016x}" for value in sums)
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
@@ -136,8 +136,8 @@ def KINDS_AND_CODES(arrow: pa.DataType, value: Any, lane: int) -> tuple[str, int
             parts = [("key", arrow.key_type, entry[0]), ("value", arrow.item_type, entry[1])]
             total += struct_code(parts, lane)
         return "map", mix(total)
-    for place, each in enumerate(entries):
-        total += k(lane, place) * field("item", arrow.value_type, each, lane)
+    for place, item in enumerate(entries):
+        total += k(lane, place) * field("item", arrow.value_type, item, lane)
     return "list", mix(total)
 
 

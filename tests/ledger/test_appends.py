@@ -127,11 +127,11 @@ def test_concurrent_drivers_commit_a_batch_once(table: TableVersion) -> None:
         done.append(append_fragments(table, fragments, batch(0)))
 
     threads = [threading.Thread(target=drive) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert sorted(each.is_new for each in done) == [False, False, False, True]
+    for thread in threads:
+        thread.start()
+    for worker in threads:
+        worker.join()
+    assert sorted(outcome.is_new for outcome in done) == [False, False, False, True]
     assert ids_of(table) == [7]
     assert open_newest(table.uri).version == 2
 

@@ -57,7 +57,9 @@ def test_digests_never_change() -> None:
     )
 
 
-PLAIN = [each for each in COLUMNS.values() if not any("encoding" in key for key in each.metadata)]
+PLAIN = [
+    column for column in COLUMNS.values() if not any("encoding" in key for key in column.metadata)
+]
 
 
 @pytest.mark.quick_cases(one_in=2)
@@ -67,7 +69,7 @@ def test_digests_match_the_definition(column: Column) -> None:
     """The vectorized code must agree with the short definition for every type and shape, slices
     included.
     """
-    shapes = [each for each in SHAPES if column.suits(each)]
+    shapes = [shape for shape in SHAPES if column.suits(shape)]
     assert shapes
     for shape in shapes:
         array = column.array(shape, np.random.default_rng(1))

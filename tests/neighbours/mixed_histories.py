@@ -441,7 +441,7 @@ class MixedHistory:
         self.counts[f"view: {result.mode}"] += 1
         rows_of = VIEWS[name][1]
         expected = [found for row in self.model.values() if (found := rows_of(row)) is not None]
-        columns = [each for each in view.table.schema.names if not each.startswith("__")]
+        columns = [name for name in view.table.schema.names if not name.startswith("__")]
         rows = view.table.to_arrow().select(columns[: len(expected[0]) if expected else None])
         found = [tuple(row.values()) for row in rows.to_pylist()]
         check_same(found, expected, f"view {name}, {result.mode}")

@@ -95,7 +95,7 @@ Tree = tuple[Node, ...]
 
 
 def nodes(tree: Tree) -> dict[tuple[str, ...], Node]:
-    return {path: node for each in tree for path, node in each.walk()}
+    return {path: node for root in tree for path, node in root.walk()}
 
 
 def changed(tree: Tree, path: tuple[str, ...], do: Callable[[Tree], Tree], depth: int = 0) -> Tree:
@@ -103,10 +103,10 @@ def changed(tree: Tree, path: tuple[str, ...], do: Callable[[Tree], Tree], depth
     if depth == len(path):
         return do(tree)
     return tuple(
-        replace(each, parts=changed(each.parts, path, do, depth + 1))
-        if each.name == path[depth]
-        else each
-        for each in tree
+        replace(node, parts=changed(node.parts, path, do, depth + 1))
+        if node.name == path[depth]
+        else node
+        for node in tree
     )
 
 
@@ -115,14 +115,14 @@ def shown(column: Node, there: Node | None, value: Any, meaning: dict[int, int])
     if there is None or value is None:
         return None
     if column.kind == there.kind == "struct":
-        by_ident = {each.ident: each for each in there.parts}
-        found = [(each, by_ident.get(meaning[each.ident])) for each in column.parts]
+        by_ident = {part.ident: part for part in there.parts}
+        found = [(part, by_ident.get(meaning[part.ident])) for part in column.parts]
         return {
-            each.name: shown(each, part, value[part.name] if part else None, meaning)
-            for each, part in found
+            column_part.name: shown(column_part, part, value[part.name] if part else None, meaning)
+            for column_part, part in found
         }
     if column.kind == there.kind == "list":
-        return [shown(column.parts[0], there.parts[0], each, meaning) for each in value]
+        return [shown(column.parts[0], there.parts[0], item, meaning) for item in value]
     if column.kind in CASTS and there.kind in CASTS:
         return float(value) if column.kind.startswith("float") else int(value)
     return value if column.kind == there.kind else None
@@ -277,7 +277,7 @@ class Histories:
         parts: Tree = ()
         if kind == "struct":
             names = self.dice.sample(NAMES, self.dice.randint(1, 3))
-            parts = tuple(self.new_node(each, depth + 1) for each in names)
+            parts = tuple(self.new_node(name, depth + 1) for name in names)
         elif kind == "list":
             parts = (self.new_node("item", depth + 1),)
         return Node(next(self.numbers), name, kind, parts)
@@ -298,10 +298,10 @@ class Histories:
 
     def data(self, tree: Tree, num_rows: int) -> pa.Table:
         rows = [
-            {each.name: self.value(each) for each in tree} | {"id": next(self.keys)}
+            {node.name: self.value(node) for node in tree} | {"id": next(self.keys)}
             for _ in range(num_rows)
         ]
-        return pa.Table.from_pylist(rows, pa.schema([each.arrow for each in tree]))
+        return pa.Table.from_pylist(rows, pa.schema([node.arrow for node in tree]))
 
     def by(self, us: Callable[[], object], pylance: Callable[[], object]) -> str:
         who = self.dice.choice(["we", "pylance"])
@@ -343,14 +343,14 @@ class Histories:
     def overwritten(self, tree: Tree, depth: int = 0) -> Tree:
         """Return columns in another order, some of them others, by the same names."""
         found = []
-        for each in self.dice.sample(tree, len(tree)):
-            if each.ident == 0:
-                found.append(each)
+        for node in self.dice.sample(tree, len(tree)):
+            if node.ident == 0:
+                found.append(node)
             elif self.dice.random() < 0.2:
-                found.append(named_like(self.new_node(each.name, depth), each))
+                found.append(named_like(self.new_node(node.name, depth), node))
             elif self.dice.random() < 0.85:
-                found.append(replace(each, parts=self.overwritten_parts(each, depth)))
-        free = [each for each in NAMES if each not in {node.name for node in tree}]
+                found.append(replace(node, parts=self.overwritten_parts(node, depth)))
+        free = [name for name in NAMES if name not in {node.name for node in tree}]
         if not found or (free and self.dice.random() < 0.3):
             name = self.dice.choice(free) if free else "z"
             found.append(self.new_node(name, depth))
@@ -404,7 +404,7 @@ class Histories:
         if path is None:
             return self.append()
         taken = {sibling.name for sibling in self.siblings(path)}
-        name = self.dice.choice([each for each in NAMES if each not in taken] or ["z"])
+        name = self.dice.choice([name for name in NAMES if name not in taken] or ["z"])
         if name in taken:
             return self.append()
         ours, theirs = our_path(path), ".".join(path)
@@ -418,7 +418,7 @@ class Histories:
         """Two columns, or two parts of a struct, change names."""
         path = self.chosen()
         others = [] if path is None else [e.name for e in self.siblings(path) if e.name != path[-1]]
-        others = [each for each in others if each != "id"]
+        others = [other for other in others if other != "id"]
         if path is None or not others:
             return self.rename()
         other = (*path[:-1], self.dice.choice(others))
@@ -466,7 +466,7 @@ class Histories:
         self.adds_parts = True
         path = self.dice.choice(structs)
         parts = nodes(self.tree)[path].parts
-        free = [each for each in NAMES if each not in {node.name for node in parts}]
+        free = [name for name in NAMES if name not in {node.name for node in parts}]
         if not free:
             return self.append()
         node = self.new_node(self.dice.choice(free), depth=2)
@@ -574,7 +574,7 @@ class Histories:
 
     def snapshot(self, version: int) -> dict[int, Row]:
         """Return the rows of a version by their ids, as pylance has them."""
-        names = [each.name for each in self.trees[version]]
+        names = [node.name for node in self.trees[version]]
         ds = lance.dataset(self.uri, version=version)
         assert [*ds.schema.names] == names, "the model knows the columns"
         rows = ds.to_table(columns=[*names, *STAMPS]).to_pylist()
@@ -611,11 +611,11 @@ class Histories:
         }
 
     def row_under(self, version: int, row: Row, columns: Tree, meaning: dict[int, int]) -> Row:
-        by_ident = {each.ident: each for each in self.trees[version]}
+        by_ident = {node.ident: node for node in self.trees[version]}
         found = [(column, by_ident.get(meaning[column.ident])) for column in columns]
         own = {
-            each.name: shown(each, there, row[there.name] if there else None, meaning)
-            for each, there in found
+            column.name: shown(column, there, row[there.name] if there else None, meaning)
+            for column, there in found
         }
         return own | {stamp: row[stamp] for stamp in STAMPS}
 
@@ -624,7 +624,7 @@ class Histories:
         version, kind, row_id = event_of(row)
         at = version - (kind in ("delete", "update_preimage"))
         expected = self.row_under(at, self.rows[at][row_id], columns, meaning)
-        given = {each: row[each] for each in expected}
+        given = {name: row[name] for name in expected}
         assert given == expected, (version, kind, given, expected)
 
     def finish(self) -> None:
@@ -668,7 +668,7 @@ class Histories:
                     rows[row["_rowid"]] = {k: row[k] for k in (*(e.name for e in columns), *STAMPS)}
             newer = self.under(version, columns, meaning)
             assert rows.keys() == newer.keys()
-            assert all(rows[each] == newer[each] for each in mentioned & newer.keys())
+            assert all(rows[row_id] == newer[row_id] for row_id in mentioned & newer.keys())
             rows = newer  # what was dropped is gone without a word
         self.notes.pop()
 
@@ -694,14 +694,14 @@ def around(tree: Tree, path: tuple[str, ...], part: pa.Field) -> pa.Field:
 
 
 def our_path(path: Sequence[str]) -> str:
-    return ".".join(each for each in path if each != "item")
+    return ".".join(value for value in path if value != "item")
 
 
 def renamed(tree: Tree, path: tuple[str, ...], names: dict[str, str]) -> Tree:
     return changed(
         tree,
         path[:-1],
-        lambda some: tuple(replace(each, name=names.get(each.name, each.name)) for each in some),
+        lambda some: tuple(replace(node, name=names.get(node.name, node.name)) for node in some),
     )
 
 

@@ -38,8 +38,8 @@ def wide_rows(first: int, stop: int) -> pa.Table:
     return pa.table(
         {
             "id": pa.array(range(first, stop), pa.int64()),
-            "price": [float(each) for each in range(first, stop)],
-            "place": [{"x": each, "y": str(each)} for each in range(first, stop)],
+            "price": [float(number) for number in range(first, stop)],
+            "place": [{"x": number, "y": str(number)} for number in range(first, stop)],
             "blob": pa.array([dice.bytes(WIDE) for _ in range(first, stop)]),
         }
     )
@@ -85,7 +85,7 @@ def rows_of(ds: lance_stream.Dataset) -> list[dict[str, Any]]:
 
 def check_feed(older: lance_stream.Dataset, newer: lance_stream.Dataset) -> Counter[str]:
     """Check snapshot(a) + changes(a, b) = snapshot(b), and count the changes by their kind."""
-    rows = {each["id"]: each for each in rows_of(older)}
+    rows = {row["id"]: row for row in rows_of(older)}
     kinds: Counter[str] = Counter()
     for change in newer.changes(older.version).read_all().to_pylist():
         kind = change["_change_type"]
@@ -111,7 +111,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     def ranges(store: LocalStore, path: str, wanted: Any) -> Any:
         if path.startswith("data/"):
-            found["ranges"] += sum(each.size_bytes for each in wanted)
+            found["ranges"] += sum(span.size_bytes for span in wanted)
         return read_ranges(store, path, wanted)
 
     def end(store: LocalStore, path: str, num_bytes: int) -> Any:
@@ -172,7 +172,7 @@ def test_structs_keep_their_other_fields(wide: lance_stream.Dataset) -> None:
     new = pa.table({"id": [7, 9], "place": [{"x": -7}, None]})
     changed = wide.upsert(new, on="id")
     assert is_in_place(changed)
-    found = {each["id"]: each["place"] for each in rows_of(changed)}
+    found = {row["id"]: row["place"] for row in rows_of(changed)}
     assert found[7] == {"x": -7, "y": "7"}
     assert found[9] is None
     assert found[10] == {"x": 10, "y": "10"}
@@ -243,8 +243,8 @@ def test_fragments_are_decided_one_by_one(
     assert is_in_place(changed)
     deleted = [fragment.deletion_file is not None for fragment in changed.table.manifest.fragments]
     assert deleted == [False, True, False]
-    assert {key: each[:2] for key, each in lineage(changed).items() if key != 700} == {
-        key: each[:2] for key, each in before.items()
+    assert {key: row[:2] for key, row in lineage(changed).items() if key != 700} == {
+        key: row[:2] for key, row in before.items()
     }
     assert check_feed(wide, changed)["update_postimage"] == 3
     assert changed.verify() == []
@@ -255,8 +255,8 @@ def act_before_the_plan(monkeypatch: pytest.MonkeyPatch, act: Callable[[], objec
     acts = iter([act])
 
     def plan(*planned: Any) -> Any:
-        for each in acts:
-            each()
+        for pending in acts:
+            pending()
         return plan_update(*planned)
 
     monkeypatch.setattr(attempts, "plan_update", plan)
@@ -300,8 +300,8 @@ def test_concurrent_commits_survive_in_place_updates(
     """
     act_before_the_plan(monkeypatch, lambda: theirs(lance_stream.open_dataset(uri)))
     changed = wide.upsert(prices([3, 5]), on="id")
-    found = {each["id"]: each for each in rows_of(changed)}
-    assert {key: each["price"] for key, each in found.items() if each["price"] < 0} == expected
+    found = {row["id"]: row for row in rows_of(changed)}
+    assert {key: row["price"] for key, row in found.items() if row["price"] < 0} == expected
     assert found[5]["blob"] == rows_of(wide)[5]["blob"]
     assert check_feed(wide, changed)
     assert changed.verify() == []
@@ -409,17 +409,17 @@ def test_updates_write_what_they_set(
     )
     assert bytes_read["ranges"] + bytes_read["ends"] < 2 * (TAIL_BYTES + NUM_ROWS * 48)
     assert is_in_place(changed)
-    found = {each["id"]: each["price"] for each in changed.to_table(["id", "price"]).to_pylist()}
+    found = {row["id"]: row["price"] for row in changed.to_table(["id", "price"]).to_pylist()}
     assert found[19] == 19
     assert found[1020] == 60
     assert found[1129] == 3 * 129
     assert len(found) == 2 * NUM_ROWS - 1
     older, newer = lineage(wide), lineage(changed)
-    assert {key + 1000 * (20 <= key < 130): each[:2] for key, each in older.items()} == {
-        key: each[:2] for key, each in newer.items()
+    assert {key + 1000 * (20 <= key < 130): row[:2] for key, row in older.items()} == {
+        key: row[:2] for key, row in newer.items()
     }
-    assert {each[2] for key, each in newer.items() if key >= 1000} == {changed.version}
-    assert {each[2] for key, each in newer.items() if key < 1000} == {1, 2}
+    assert {row[2] for key, row in newer.items() if key >= 1000} == {changed.version}
+    assert {row[2] for key, row in newer.items() if key < 1000} == {1, 2}
     assert is_in_place(changed.update({"price": "0.5"}))
     assert not is_in_place(changed.update({"blob": "CAST('' AS binary)"}, where="id = 3"))
 
@@ -538,7 +538,7 @@ def test_moved_rows_keep_concurrent_updates(
     """
     stays = [False]
     monkeypatch.setattr(FragmentCosts, "is_cheaper_in_place", property(lambda _: stays[0]))
-    expected = {each["id"]: each for each in rows_of(wide)}
+    expected = {row["id"]: row for row in rows_of(wide)}
 
     def act() -> None:
         ds = lance_stream.open_dataset(uri)
@@ -554,7 +554,7 @@ def test_moved_rows_keep_concurrent_updates(
     assert not is_in_place(changed)
     for row in [] if theirs is None else theirs.to_pylist():
         expected[row["id"]] |= row
-    for each in (3, 5):
-        expected[each] |= {"price": -1.0}
-    found = {each["id"]: each for each in rows_of(changed) if each["id"] < 1000}
+    for number in (3, 5):
+        expected[number] |= {"price": -1.0}
+    found = {row["id"]: row for row in rows_of(changed) if row["id"] < 1000}
     assert found == expected

@@ -50,7 +50,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
 def rows(first: int) -> pa.Table:
     ids = list(range(first, first + ROWS))
-    return pa.table({"id": ids, "name": [f"n{each}" for each in ids]}, schema=SCHEMA)
+    return pa.table({"id": ids, "name": [f"n{id_}" for id_ in ids]}, schema=SCHEMA)
 
 
 @dataclass
@@ -96,9 +96,9 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest_files, "MANIFESTS", ManifestCache())
         where = counted(patch) if request.param == "counted" else on_moto(request)
-        for each in where:
-            forge(each)
-            yield each
+        for value in where:
+            forge(value)
+            yield value
 
 
 def counted(patch: pytest.MonkeyPatch) -> Iterator[Place]:
@@ -106,7 +106,7 @@ def counted(patch: pytest.MonkeyPatch) -> Iterator[Place]:
     patch.setitem(protocols.PROTOCOLS, "test", StoreKind("test", lambda *_: service.store("t")))
 
     def look() -> tuple[dict[str, int], int]:
-        found = service.kinds(), sum(each.num_bytes for each in service.asked)
+        found = service.kinds(), sum(request.num_bytes for request in service.asked)
         service.clear()
         return found
 
@@ -137,7 +137,7 @@ def on_moto(request: pytest.FixtureRequest) -> Iterator[Place]:
         def put(files: dict[str, bytes]) -> None:
             some = list(files.items())
             with ThreadPoolExecutor(4) as threads:
-                list(threads.map(put_some, [some[each::4] for each in range(4)]))
+                list(threads.map(put_some, [some[number::4] for number in range(4)]))
 
         options = {**bucket.storage_options, "aws_endpoint": proxy.url}
         yield Place(f"{bucket.uri}/t", options, put, look, NUM_VERSIONS_ON_MOTO, page_bytes=240_000)

@@ -145,7 +145,7 @@ KEYS: dict[str, Kind] = {
     ),
     "bool": Kind(pa.bool_(), [False, True]),
     "date": Kind(pa.date32(), [-(2**31), *DAYS, 2**31 - 1], [pa.date64()]),
-    "date64": Kind(pa.date64(), [each * 86_400_000 for each in DAYS], [pa.date32()]),
+    "date64": Kind(pa.date64(), [day * 86_400_000 for day in DAYS], [pa.date32()]),
     "timestamp[s]": Kind(
         pa.timestamp("s"),
         INSTANTS,
@@ -547,7 +547,7 @@ class History:
                 arrays.append(arrays[again])
                 continue
             picked = [chance.choice(pool) for pool in pools]
-            key = tuple(each.place for each in picked)
+            key = tuple(part.place for part in picked)
             at = None if order is None else chance.choice(order)
             whole = key if at is None else (*key, at.place)
             if whole in seen and not (is_faulty and chance.random() < 0.2):
@@ -556,7 +556,7 @@ class History:
             deletes = self.rules.delete_when is not None and chance.random() < 0.3
             values = {name: random_value(chance, kind) for name, kind in types.items()}
             rows.append(Row(key, None if at is None else at.place, deletes, values))
-            arrays.append([each.array for each in picked] + ([] if at is None else [at.array]))
+            arrays.append([part.array for part in picked] + ([] if at is None else [at.array]))
         names = [*self.on, *([] if order is None else ["q"])]
         columns: dict[str, pa.Array] = {
             name: pa.concat_arrays([array[index] for array in arrays])

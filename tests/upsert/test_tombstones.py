@@ -119,12 +119,12 @@ def test_rows_must_be_newer_than_every_delete(
 ) -> None:
     """Keys of any type and any number of delete files must give the maximum sequence of the key."""
     types, batches = history
-    fields = [pa.field(f"k{at}", each, False) for at, each in enumerate(types)]
+    fields = [pa.field(f"k{at}", type_, False) for at, type_ in enumerate(types)]
     table = new_table(pa.schema([*fields, pa.field("seq", pa.int64())]))
     model: dict[tuple[Any, ...], int] = {}
     for batch in batches:
         keys, sequence = columns_of(batch, types)
-        expected = [each <= model.get(key, -1) for key, each in batch.items()]
+        expected = [value <= model.get(key, -1) for key, value in batch.items()]
         assert late(table, keys, sequence) == expected
         table = remember(table, keys, sequence)
         model = {key: max(batch.get(key, -1), model.get(key, -1)) for key in {*batch, *model}}

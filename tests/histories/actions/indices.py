@@ -80,7 +80,9 @@ def drop_index(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     if "indices" not in line.memory or line.branch is not None:
         raise DoesNotFit("no index")
-    name = choose.one_of("name", sorted({each.name for each in line.ours().index_coverage()}))
+    name = choose.one_of(
+        "name", sorted({coverage.name for coverage in line.ours().index_coverage()})
+    )
     line.pylance().drop_index(name)
     line.advance(unchanged)
 
@@ -91,7 +93,7 @@ def optimize_indices(life: Life, choose: Choices) -> None:
     if "indices" not in line.memory or line.branch is not None:
         raise DoesNotFit("no index")
     merged = choose("merged", lambda dice: dice.choice([0, 1, 5]))
-    names = sorted({each.name for each in line.ours().index_coverage()})
+    names = sorted({coverage.name for coverage in line.ours().index_coverage()})
     one = choose("one", lambda dice: dice.choice([None, None, *names]))
     if one is not None and one not in names:
         raise DoesNotFit("the index is gone")

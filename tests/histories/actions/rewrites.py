@@ -84,7 +84,7 @@ def replace_file(life: Life, choose: Choices) -> None:
         for file in fragment.metadata.files
         if [field for field in file.fields if field >= 0] == [field_id]
     }
-    with_file = [each for each in ds.get_fragments() if each.fragment_id in files]
+    with_file = [fragment for fragment in ds.get_fragments() if fragment.fragment_id in files]
     fragment, keys = chosen_fragment(with_file, choose)
     value = choose("value", lambda dice: life.draw_values([column], dice))
     rows = life.fitting_rows(line.now, dict.fromkeys(keys, value))

@@ -90,8 +90,8 @@ def test_damage_anywhere_is_noticed() -> None:
     damaged = [data[:stop] for stop in (0, 10, 40, len(data) - 1)] + [data + b"\0"]
     for place in range(0, len(data), 7):
         damaged.append(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
-    for each in damaged:
-        table.store.write(path, each)
+    for value in damaged:
+        table.store.write(path, value)
         assert read_bounds(table.store, key_field(table)) == []
 
 

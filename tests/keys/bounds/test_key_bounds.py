@@ -30,7 +30,7 @@ OVERLAY = b"\x5a\x00"
 
 
 def key_fields(*types: pa.DataType) -> tuple[Field, ...]:
-    schema = pa.schema([pa.field(f"k{at}", each) for at, each in enumerate(types)])
+    schema = pa.schema([pa.field(f"k{at}", type_) for at, type_ in enumerate(types)])
     return assign_ids(from_arrow(schema)).fields
 
 
@@ -57,14 +57,14 @@ def tables_and_keys(
     draw: st.DrawFn,
 ) -> tuple[tuple[pa.DataType, ...], list[list[tuple[Any, ...]]], list[tuple[Any, ...]]]:
     types = tuple(draw(st.lists(st.sampled_from(list(values)), min_size=1, max_size=3)))
-    key = st.tuples(*[values[each] for each in types])
-    row = key | st.tuples(*[st.none() | values[each] for each in types])
+    key = st.tuples(*[values[type_] for type_ in types])
+    row = key | st.tuples(*[st.none() | values[type_] for type_ in types])
     fragments = draw(st.lists(st.lists(row, min_size=1, max_size=3), max_size=6))
     return types, fragments, draw(st.lists(key, max_size=5))
 
 
 def arrays(types: tuple[pa.DataType, ...], rows: list[tuple[Any, ...]]) -> list[pa.Array]:
-    return [pa.array([row[at] for row in rows], each) for at, each in enumerate(types)]
+    return [pa.array([row[at] for row in rows], type_) for at, type_ in enumerate(types)]
 
 
 def file_bounds_of(
@@ -257,8 +257,8 @@ def test_new_files_inherit_the_old_bounds(rows_of: list[list[Any] | None], may: 
     ]
     is_known = rows_of[2] is not None
     assert KeyBounds([column]).are_unknown(listed).tolist() == [not is_known]
-    assert [each for (each,) in found] == may
-    assert column.num_files == sum(each is not None for each in rows_of) + is_known
+    assert [value for (value,) in found] == may
+    assert column.num_files == sum(value is not None for value in rows_of) + is_known
 
 
 def many_files(num_files: int) -> Iterator[Fragment]:

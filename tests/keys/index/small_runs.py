@@ -29,7 +29,7 @@ def restart() -> None:
 
 def runs_of(table: TableVersion) -> list[str]:
     """Return the paths of a table's runs."""
-    return [each.path for each in table.store.list("_lance_stream/key_index")]
+    return [file.path for file in table.store.list("_lance_stream/key_index")]
 
 
 def indexed(table: TableVersion) -> TableVersion:

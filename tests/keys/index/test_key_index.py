@@ -119,7 +119,7 @@ def test_the_newest_row_of_a_key_wins_after_any_history(seed: int, *, nested: bo
     rules = UpsertRules(("id",), sequence_by="seq")
 
     def batch(keys: list[int], sequences: list[int], x: str) -> pa.Table:
-        seqs = [{"major": each, "minor": 0} if nested else each for each in sequences]
+        seqs = [{"major": sequence, "minor": 0} if nested else sequence for sequence in sequences]
         columns = [pa.array(keys), pa.array(seqs, ds.schema.field("seq").type), [x] * len(keys)]
         return pa.table(dict(zip(schema.names, columns, strict=True)), ds.schema)
 
@@ -201,7 +201,7 @@ def test_keys_with_equal_hashes_stay_apart(bits: int, monkeypatch: pytest.Monkey
 
 def test_two_seeds_have_nothing_in_common() -> None:
     """Two indices with correlated hashes would have collisions in common."""
-    columns = [pa.array([f"{each}" for each in range(1000)]), pa.array(range(1000))]
+    columns = [pa.array([f"{number}" for number in range(1000)]), pa.array(range(1000))]
     for some in (columns, columns[:1], columns[1:]):
         one, other = (key_module.hash_keys(some, seed) for seed in (3 << 60 | 77, 5 << 58 | 9))
         assert len(set(one.tolist()) | set(other.tolist())) == 2000
@@ -269,7 +269,7 @@ def test_rows_are_found_in_all_files(of: Callable[[int], Any]) -> None:
         for offset, key in enumerate(keys):
             model.setdefault(key, set()).add((number, offset))
     assert len(memory._runs) < 8
-    wanted = [of(each) for each in range(100)]
+    wanted = [of(number) for number in range(100)]
     found = memory.look_up([], 0, NO_STORE).find([pa.array(wanted)], NO_STORE)
     pairs = zip(found.files.tolist(), found.offsets.tolist(), found.keys.tolist(), strict=True)
     by_key: dict[Any, set[tuple[int, int]]] = {}

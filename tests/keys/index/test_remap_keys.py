@@ -292,7 +292,7 @@ def test_new_numbers_follow_the_written_rows() -> None:
     dice = np.random.default_rng(5)
     for _ in range(50):
         sizes = dice.integers(1, 9, 3)
-        deleted = [np.flatnonzero(dice.random(each) < 0.4).astype(np.uint32) for each in sizes]
+        deleted = [np.flatnonzero(dice.random(size) < 0.4).astype(np.uint32) for size in sizes]
         moved = [RewrittenRows(int(size), gone) for size, gone in zip(sizes, deleted, strict=True)]
         group = RewrittenFiles((), moved, (), None)
         live = [
@@ -306,7 +306,7 @@ def test_new_numbers_follow_the_written_rows() -> None:
         found = group._replace(order=order).new_numbers(100).tolist()
         rows_of = [(at, row) for at, size in enumerate(sizes) for row in range(size)]
         expected = [
-            100 + written.index(each) if each in written else int(REMOVED) for each in rows_of
+            100 + written.index(value) if value in written else int(REMOVED) for value in rows_of
         ]
         assert found == expected
 

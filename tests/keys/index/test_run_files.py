@@ -120,8 +120,8 @@ def test_runs_of_removed_files_are_deleted() -> None:
     before = runs_of(ds.table)
     for number in range(12):
         ds = ds.upsert(rows(range(600), number), "id").compact()
-    found = [run_files.footer_if_sound(ds.table.store, each) for each in runs_of(ds.table)]
-    assert sum(each.num_keys for each in found if each) < 600 * 5
+    found = [run_files.footer_if_sound(ds.table.store, path) for path in runs_of(ds.table)]
+    assert sum(footer.num_keys for footer in found if footer) < 600 * 5
     assert not set(before) & set(runs_of(ds.table))
 
 
@@ -151,7 +151,9 @@ def test_runs_of_other_indices_are_not_merged() -> None:
     (group,) = listed.to_merge()
     index_keys(table, ["id"], (7, 8), [2])
     (foreign,) = set(runs_of(table)) - set(group)
-    (own,) = (each for each in group if listed.runs[each].files == footer_of(store, foreign).files)
+    (own,) = (
+        number for number in group if listed.runs[number].files == footer_of(store, foreign).files
+    )
     store.write(own, store.read(foreign))
     store.delete(foreign)
     merge_runs(table, ["id"], listed.seeds, group)
@@ -274,9 +276,9 @@ def run_of(
         for row in range(sum(counts))
         if dice.random() < 0.9
     )
-    words = np.array([each[0] for each in made], np.uint64)
-    others = None if columns.is_exact else np.array([each[1] for each in made], np.uint32)
-    keys = Keys(words, others, np.array([each[2] for each in made], np.uint32))
+    words = np.array([row[0] for row in made], np.uint64)
+    others = None if columns.is_exact else np.array([row[1] for row in made], np.uint32)
+    keys = Keys(words, others, np.array([row[2] for row in made], np.uint32))
     run = write_run(store, columns, files, [RenumberedKeys(keys, None)])
     assert run is not None
     return run, made
@@ -296,7 +298,7 @@ def test_words_are_found_at_any_position(columns: KeyColumns) -> None:
         opened = run_files.open_run(written.path, footer, 0)
         assert opened is not None
         wanted = sorted(
-            {7, 8, 0, (1 << 64) - 1, *(each[0] for each in made[:: dice.randrange(1, 9)])}
+            {7, 8, 0, (1 << 64) - 1, *(row[0] for row in made[:: dice.randrange(1, 9)])}
         )
         for run in (written, opened, opened):  # the first time, in passing
             hits = run.find(store, np.array(wanted, np.uint64))
@@ -349,11 +351,11 @@ def test_merged_runs_keep_their_files_rows(columns: KeyColumns) -> None:
             for place in [int(np.searchsorted(run.starts, row, "right")) - 1]
             for file in [run.footer.files[place]]
         ]
-        kept = {each for run, _ in runs for each in run.footer.files if dice.random() < 0.7}
+        kept = {file for run, _ in runs for file in run.footer.files if dice.random() < 0.7}
         sources = [(run, run.footer.files) for run, _ in runs]
         files, parts = planned_parts([*sources, sources[0]], kept)
         assert set(files) == kept
-        starts = np.concatenate([[0], np.cumsum([each.num_rows for each in files])])
+        starts = np.concatenate([[0], np.cumsum([file.num_rows for file in files])])
         found = [
             (
                 int(word),
@@ -365,7 +367,7 @@ def test_merged_runs_keep_their_files_rows(columns: KeyColumns) -> None:
             for at, (word, row) in enumerate(zip(keys.words, keys.rows, strict=True))
             for place in [int(np.searchsorted(starts, row, "right")) - 1]
         ]
-        assert [each[0] for each in found] == sorted(each[0] for each in found)
+        assert [row[0] for row in found] == sorted(row[0] for row in found)
         wanted = [
             (word, 0 if columns.is_exact else other, file, offset)
             for word, other, file, offset in expected
@@ -513,7 +515,7 @@ def test_histories_survive_a_damaged_index(seed: int, monkeypatch: pytest.Monkey
             ds = lance_stream.Dataset(replace(done.table, store=ds.table.store))
             model = model | dict.fromkeys(names, number)
         elif step == "append":
-            new = [each for each in some if rows([each], 0)["id"][0].as_py() not in model]
+            new = [value for value in some if rows([value], 0)["id"][0].as_py() not in model]
             if new:
                 ds = ds.append(rows(new, number))
                 model = model | dict.fromkeys(rows(new, 0)["id"].to_pylist(), number)
@@ -678,7 +680,7 @@ def test_first_lookups_copy_nothing() -> None:
     written, made = run_of(store, TEXTS, random.Random(8))
     run = run_files.open_run(written.path, written.footer, 0)
     assert run is not None
-    wanted = np.array(sorted({each[0] for each in made}), np.uint64)
+    wanted = np.array(sorted({row[0] for row in made}), np.uint64)
     num_missing = []
     for _ in range(2):
         hits = run.find(store, wanted)
@@ -696,7 +698,7 @@ def test_more_hits_than_allowed_lose_the_run(
     written, made = run_of(store, TEXTS, random.Random(9))
     run = run_files.open_run(written.path, written.footer, 0)
     assert run is not None
-    wanted = np.array(sorted({each[0] for each in made}), np.uint64)
+    wanted = np.array(sorted({row[0] for row in made}), np.uint64)
     for _ in range(num_before):
         run.find(store, wanted)
     monkeypatch.setattr(run_files, "MAX_HITS", len(made) - 1)

@@ -120,9 +120,9 @@ def upsert_staged_rows(
         staged: list[StagedRows] = []
         others = {file.path for file in table.store.list(STAGED_ROWS_DIRECTORY)}
         try:
-            for task, each in tasks:
+            for task, task_batches in tasks:
                 done = stage_rows(
-                    each, table.store, table.arrow_schema, rules, task=task, seed=seed
+                    task_batches, table.store, table.arrow_schema, rules, task=task, seed=seed
                 )
                 staged.append(pickle.loads(pickle.dumps(done)))
             ordering = rows.schema.get_field_index(rules.sequence_by or "")

@@ -418,8 +418,8 @@ def test_retries_follow_renamed_columns(
     acts = iter([act])
 
     def lose(*planned: Any) -> PlannedUpdate:
-        for each in acts:
-            each()
+        for pending in acts:
+            pending()
         return plan_update(*planned)
 
     monkeypatch.setattr(attempts, "plan_update", lose)
@@ -429,8 +429,8 @@ def test_retries_follow_renamed_columns(
     assert done.attempts == 2
     rows_found = lance_stream.Dataset(done.table).to_table(["id", "x"]).sort_by("id").to_pylist()
     assert rows_found == [
-        {"id": each, "x": x}
-        for each, x in (
+        {"id": value, "x": x}
+        for value, x in (
             # of the rows (3, "theirs"), (2, "b") and (1, "c"), the last is newer
             ((1, "c"), (2, "B"), (3, "C"))
             if swapped == "id"

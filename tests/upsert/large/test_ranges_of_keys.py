@@ -116,7 +116,7 @@ def test_random_histories_match_a_dictionary(
         batch = rows(chosen, number)
         has_text = dice.random() < 0.5
         if has_text:
-            texts = [f"{each}-{number} " * 40 for each in chosen]
+            texts = [f"{name}-{number} " * 40 for name in chosen]
             batch = batch.append_column("text", pa.array(texts))
         rules = UpsertRules(("id",), sequence_by="seq", delete_when="x = seq and id > 'key 8'")
         with monkeypatch.context() as patch:
@@ -134,7 +134,7 @@ def test_random_histories_match_a_dictionary(
         before, ds = ds.version, lance_stream.Dataset(done.table)
         found = lance.dataset(uri).to_table().to_pylist()
         assert len(found) == len(model)
-        assert {each["id"]: (each["x"], each["text"]) for each in found} == model
+        assert {row["id"]: (row["x"], row["text"]) for row in found} == model
         if done.is_new:
             kinds = Counter(ds.changes(before).read_all()["_change_type"].to_pylist())
             assert kinds["insert"] == done.num_inserted
@@ -210,10 +210,10 @@ def test_concurrent_changes_lead_to_a_new_plan(monkeypatch: pytest.MonkeyPatch) 
     assert done.attempts == 2
     assert (done.num_updated, done.num_inserted) == (99, 1)
     records = lance_stream.Dataset(done.table).to_table().to_pylist()
-    assert Counter(each["text"] for each in records) == {"short": 149, None: 1}
-    assert Counter(each["x"] for each in records) == {7: 100, 0: 50}
+    assert Counter(record["text"] for record in records) == {"short": 149, None: 1}
+    assert Counter(record["x"] for record in records) == {7: 100, 0: 50}
     named = {file.path for fragment in done.table.manifest.fragments for file in fragment.files}
-    others = {each.path.split("/")[-1] for each in table.store.list("data")} - named
+    others = {file.path.split("/")[-1] for file in table.store.list("data")} - named
     assert len(others) <= 3  # those that the update replaced
 
 
@@ -270,18 +270,18 @@ def test_ranges_cover_all_rows_once(
         multiple = dice.choice([1, 4, 1 << 60])
         ranges = cut_ranges(files, dice.randrange(60), dice.choice([0, 1 << 30]), multiple)
         found = []
-        for each in ranges:
-            assert each.first % multiple == 0
+        for part in ranges:
+            assert part.first % multiple == 0
             for file in files:
-                for batch, words in file.read_with_words(store, each):
+                for batch, words in file.read_with_words(store, part):
                     pairs = zip(words.tolist(), batch["row"].to_pylist(), strict=True)
                     pairs_of_part = list(pairs)
-                    assert all(each.first <= word <= each.last for word, _ in pairs_of_part)
+                    assert all(part.first <= word <= part.last for word, _ in pairs_of_part)
                     found += pairs_of_part
         assert sorted(found) == sorted(expected)
-        starts = [each.first for each in ranges]
+        starts = [part.first for part in ranges]
         assert starts == sorted(set(starts))
-        assert sum(each.num_rows for each in files) == len(expected)
+        assert sum(file.num_rows for file in files) == len(expected)
 
 
 def test_groups_keep_their_order_and_limit() -> None:
