@@ -70,8 +70,8 @@ def test_all_key_columns_identify_a_row(
     assert lookup.num_keys == len(distinct)
     assert [distinct[number] for number in lookup.key_of_row.tolist()] == rows_of(batch)
     number_of = {key: number for number, key in enumerate(distinct)}
-    wanted = [number_of.get(key, -1) for key in rows_of(table)]
-    assert lookup.find(table).tolist() == wanted
+    expected = [number_of.get(key, -1) for key in rows_of(table)]
+    assert lookup.find(table).tolist() == expected
 
 
 @given(keys_and_rows(), st.integers(0, 3), st.booleans())
@@ -84,14 +84,14 @@ def test_lookups_find_any_number_of_rows(
     batch, table = given_keys
     lookup = KeyLookup(batch)
     sliced = [column.slice(start) for column in table]
-    wanted = lookup.find(sliced)
+    expected = lookup.find(sliced)
     many = [pa.concat_arrays([column] * 20) for column in sliced]
     if through_a_pickle:
         lookup = pickle.loads(pickle.dumps(lookup))
     rows, numbers = lookup.find_rows(many)
-    assert lookup.find(many).tolist() == wanted.tolist() * 20
-    assert rows.tolist() == [at for at, number in enumerate(wanted.tolist() * 20) if number >= 0]
-    assert numbers.tolist() == [value for value in wanted.tolist() * 20 if value >= 0]
+    assert lookup.find(many).tolist() == expected.tolist() * 20
+    assert rows.tolist() == [at for at, number in enumerate(expected.tolist() * 20) if number >= 0]
+    assert numbers.tolist() == [value for value in expected.tolist() * 20 if value >= 0]
 
 
 def test_similar_strings_are_distinguished() -> None:
@@ -211,9 +211,9 @@ def test_the_newest_row_of_a_key_wins(rows: list[tuple[int, int]]) -> None:
         ["k", "seq"],
     )
     winners = newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq", none_of(batch))
-    found = [rows[position] for position in winners.rows.tolist()]
+    result = [rows[position] for position in winners.rows.tolist()]
     newest = {key: max(seq for other, seq in rows if other == key) for key, _ in rows}
-    assert dict(found) == newest
+    assert dict(result) == newest
     assert winners.num_late == len(rows) - len(newest)
 
 
@@ -244,7 +244,7 @@ def test_keys_with_equal_hashes_stay_apart(monkeypatch: pytest.MonkeyPatch) -> N
     """Keys that all differ are recognized by their hashes, while duplicates and collisions are
     decided by values.
     """
-    monkeypatch.setattr(keys, "hash_keys", lambda each: np.zeros(len(each[0]), np.uint64))
+    monkeypatch.setattr(keys, "hash_keys", lambda value: np.zeros(len(value[0]), np.uint64))
     assert KeyLookup([pa.array(["a", "b", "a"])]).key_of_row.tolist() == [0, 1, 0]
     assert KeyLookup([pa.array(["a", "b", "c"])]).key_of_row.tolist() == [0, 1, 2]
     monkeypatch.undo()

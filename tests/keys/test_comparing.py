@@ -127,7 +127,7 @@ def test_unordered_values_are_refused(kind: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "text"),
     [
         (pa.scalar(2**31 - 1, pa.date32()), "out of range: 2147483647"),
         (pa.scalar(2**63 - 1, pa.timestamp("us")), "out of range: 9223372036854775807"),
@@ -137,8 +137,8 @@ def test_unordered_values_are_refused(kind: pa.DataType) -> None:
     ],
     ids=["date", "timestamp", "nanosecond", "list", "text"],
 )
-def test_values_python_lacks_can_be_shown(value: pa.Scalar, shown: str) -> None:
+def test_values_python_lacks_can_be_shown(value: pa.Scalar, text: str) -> None:
     """An error message shows values, and a second error while formatting it
     would hide the first.
     """
-    assert shown in show_value(value)
+    assert text in show_value(value)

@@ -65,10 +65,10 @@ def test_columns_equal_decoded_fragments(most_kinds: int, monkeypatch: pytest.Mo
     num_found = 0
     for _ in range(10):
         fragments = FragmentList(some_fragment(dice, number) for number in range(200))
-        places = np.array(sorted(dice.sample(range(200), 150)))
+        positions = np.array(sorted(dice.sample(range(200), 150)))
         for field_id in (0, 1, 7):
-            expected = [file_column(fragments[place], field_id) for place in places.tolist()]
-            assert file_columns(fragments, places, field_id) == expected
+            expected = [file_column(fragments[index], field_id) for index in positions.tolist()]
+            assert file_columns(fragments, positions, field_id) == expected
             num_found += sum(value is not None for value in expected)
     assert num_found > 500
 
@@ -90,8 +90,8 @@ def test_similar_fragments_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> 
         return file_column(fragment, field_id)
 
     monkeypatch.setattr(module, "file_column", counted)
-    found = file_columns(fragments, np.arange(1000), 1)
-    assert len({value.file for value in found if value is not None}) == 1000
+    columns = file_columns(fragments, np.arange(1000), 1)
+    assert len({value.file for value in columns if value is not None}) == 1000
     assert decoded == [0]
 
 
@@ -111,10 +111,10 @@ def test_many_names_are_parsed_like_one() -> None:
     raw = [name.encode() for name in names]
     stops = np.cumsum([len(value) for value in raw])
     data = np.frombuffer(b"".join(raw), np.uint8)
-    are_random, found = parse_data_file_names(data, stops - [len(value) for value in raw], stops)
+    are_random, parsed = parse_data_file_names(data, stops - [len(value) for value in raw], stops)
     expected = [parse_data_file_name(name) for name in names]
     assert are_random.tolist() == [value is not None for value in expected]
-    assert [row.tobytes() for row in found[are_random]] == [value for value in expected if value]
+    assert [row.tobytes() for row in parsed[are_random]] == [value for value in expected if value]
     assert 100 < int(are_random.sum()) < 300
 
 

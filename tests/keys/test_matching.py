@@ -27,18 +27,18 @@ def test_all_live_rows_of_keys_match(tmp_path: Path, where: str, batch_size: int
     live = set(dataset.to_table()["key"].to_pylist())
 
     table = open_newest(uri)
-    fragment_id, place = max((id_, at) for at, id_ in enumerate(table.manifest.fragments.ids))
-    unit = unit_of(table, place, columns=("key", "sequence"), system_columns=(ROW_ADDRESS,))
+    fragment_id, position = max((id_, at) for at, id_ in enumerate(table.manifest.fragments.ids))
+    unit = unit_of(table, position, columns=("key", "sequence"), system_columns=(ROW_ADDRESS,))
     lookup = KeyLookup([pa.array(np.arange(5, ROWS))])
-    found = find_matches(replace(unit, batch_size=batch_size), lookup, num_keys=1)
+    matches = find_matches(replace(unit, batch_size=batch_size), lookup, num_keys=1)
 
-    offsets = [int(address) - (fragment_id << 32) for address in found.addresses]
+    offsets = [int(address) - (fragment_id << 32) for address in matches.addresses]
     assert [number for number in range(10, ROWS) if keys[number] >= 5 and keys[number] in live] == [
         10 + offset for offset in offsets
     ]
-    assert [keys[10 + offset] for offset in offsets] == [5 + key for key in found.keys]
-    assert found.sequence is not None
-    assert found.sequence.to_pylist() == [10 + offset for offset in offsets]
+    assert [keys[10 + offset] for offset in offsets] == [5 + key for key in matches.keys]
+    assert matches.sequence is not None
+    assert matches.sequence.to_pylist() == [10 + offset for offset in offsets]
 
 
 @pytest.mark.floors
@@ -55,12 +55,12 @@ def test_only_sequences_of_matches_are_read(tmp_path: Path, keys: list[int], lea
     unit = unit_of(
         open_newest(uri), 0, columns=columns, system_columns=(ROW_ADDRESS,), include_deleted=learns
     )
-    found = find_matches(unit, KeyLookup([pa.array(keys, pa.int64())]), num_keys=1)
+    matches = find_matches(unit, KeyLookup([pa.array(keys, pa.int64())]), num_keys=1)
     live = [key // 2 for key in keys if key >= 0 and key % 3]
-    assert (found.addresses & np.uint64(0xFFFFFFFF)).tolist() == live
-    assert len(found.file_bounds) == learns
+    assert (matches.addresses & np.uint64(0xFFFFFFFF)).tolist() == live
+    assert len(matches.file_bounds) == learns
     if live:
-        assert found.sequence is not None
-        assert found.sequence.to_pylist() == [number % 7 for number in live]
+        assert matches.sequence is not None
+        assert matches.sequence.to_pylist() == [number % 7 for number in live]
     else:
-        assert found.sequence is None
+        assert matches.sequence is None

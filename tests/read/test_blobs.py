@@ -34,7 +34,9 @@ SMALL = {
 """Thresholds that small blobs pass."""
 
 SIZES = [0, 10, 11, None, 100, 101, 60, 3, 60, None, 0, 500, 40]
-VALUES = [None if size is None else bytes([place + 1]) * size for place, size in enumerate(SIZES)]
+VALUES = [
+    None if size is None else bytes([location + 1]) * size for location, size in enumerate(SIZES)
+]
 VERSIONS = ["2.0", "2.1", "2.2"]
 
 
@@ -427,14 +429,14 @@ def test_external_blobs_are_read_by_uri(tmp_path: Path) -> None:
     ds = lance_stream.open_dataset(ds.uri, trusted_locations=[str(tmp_path)])
     file = next(iter(ds.table.manifest.fragments)).files[0]
     uri = (tmp_path / "outside.bin").as_uri()
-    for changed, wanted in (
+    for changed, expected in (
         ({"position": 2, "size": 3}, b"234"),
         ({"size": 0}, b"0123456789"),
         ({"position": 4, "size": 0}, b"456789"),
     ):
         rows = descriptions(kind=3, blob_uri=uri, **changed)
-        places = blob_locations.blob_locations(rows, file, ds.table.files)
-        assert blob_locations.read_blobs(places).to_pylist()[1] == wanted
+        locations = blob_locations.blob_locations(rows, file, ds.table.files)
+        assert blob_locations.read_blobs(locations).to_pylist()[1] == expected
 
 
 def test_external_local_blobs_must_be_trusted(tmp_path: Path) -> None:
@@ -442,17 +444,17 @@ def test_external_local_blobs_must_be_trusted(tmp_path: Path) -> None:
     ds = table_of(tmp_path, "2.2")
     file = next(iter(ds.table.manifest.fragments)).files[0]
     (tmp_path / "t-2").mkdir()
-    for place in ("key.pem", "t-2/key.pem", "t/key.pem"):
-        (tmp_path / place).write_bytes(b"0123456789")
+    for location in ("key.pem", "t-2/key.pem", "t/key.pem"):
+        (tmp_path / location).write_bytes(b"0123456789")
     (tmp_path / "t" / "link.pem").symlink_to("../key.pem")
     cases = ("key.pem", "t-2/key.pem", "t/link.pem")
-    for place in cases:
-        rows = descriptions(kind=3, blob_uri=(tmp_path / place).as_uri(), size=5)
+    for location in cases:
+        rows = descriptions(kind=3, blob_uri=(tmp_path / location).as_uri(), size=5)
         with pytest.raises(UntrustedLocationError, match=r"trusted_locations=\['/"):
             blob_locations.blob_locations(rows, file, ds.table.files)
     inside = descriptions(kind=3, blob_uri=(tmp_path / "t" / "key.pem").as_uri(), size=5)
-    places = blob_locations.blob_locations(inside, file, ds.table.files)
-    assert blob_locations.read_blobs(places).to_pylist()[1] == b"01234"
+    locations = blob_locations.blob_locations(inside, file, ds.table.files)
+    assert blob_locations.read_blobs(locations).to_pylist()[1] == b"01234"
 
 
 def test_symlinks_are_not_blob_files(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def table_with(uri: str, names: list[str]) -> Dataset:
     ds = ds.upsert(pa.table({"id": [2], "x": ["changed"]}), on="id")
     manifest = ds.table.manifest
     moved = [_outside(ds, fragment, names) for fragment in manifest.fragments]
-    made = replace(manifest, version=ds.version + 1, fragments=FragmentList.of(moved))
-    assert ds.table.log.publish(made.version, encode_manifest(made))
+    newer = replace(manifest, version=ds.version + 1, fragments=FragmentList.of(moved))
+    assert ds.table.log.publish(newer.version, encode_manifest(newer))
     return lance_stream.open_dataset(uri)
 
 

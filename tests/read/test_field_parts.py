@@ -97,8 +97,8 @@ def test_lists_must_agree_across_files(ds: Dataset, lists: list[object]) -> None
     rows = pa.RecordBatch.from_pydict({"list": lists}, schema=to_arrow(part))
     (other,) = write_fragments([rows], target)
     (fragment,) = whole.table.manifest.fragments
-    made = replace(fragment, id=0, files=(*fragment.files, *other.files), row_ids=None)
-    odd = Dataset(append_fragments(ds.table, [Fragment(0, made.files, ROWS.num_rows)]).table)
+    joined = replace(fragment, id=0, files=(*fragment.files, *other.files), row_ids=None)
+    odd = Dataset(append_fragments(ds.table, [Fragment(0, joined.files, ROWS.num_rows)]).table)
     with pytest.raises(CorruptDataError, match="lists of 'list' are in 2 files"):
         odd.to_table()
 
@@ -142,14 +142,14 @@ def test_fixed_size_list_fields_may_be_missing() -> None:
     """The field is null, the lists are not."""
     point = pa.struct([("x", pa.int8()), ("y", pa.int8())])
     schema = pa.schema([("id", pa.int64()), ("p", pa.list_(point, 2))])
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
-    held = project(made.table.schema, ["id", "p.x"])
+    dataset = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    projected = project(dataset.table.schema, ["id", "p.x"])
     rows = [{"id": 1, "p": [{"x": 1}, None]}, {"id": 2, "p": None}]
     (written,) = write_fragments(
-        [pa.RecordBatch.from_pylist(rows, to_arrow(held))],
-        WriteTarget(made.table.store, held, FileVersion.V2_2),
+        [pa.RecordBatch.from_pylist(rows, to_arrow(projected))],
+        WriteTarget(dataset.table.store, projected, FileVersion.V2_2),
     )
-    ds = Dataset(append_fragments(made.table, [written]).table)
+    ds = Dataset(append_fragments(dataset.table, [written]).table)
     assert ds.to_table(["p.y"])["p"].to_pylist() == [[{"y": None}, None], None]
     assert ds.to_table()["p"].to_pylist() == [[{"x": 1, "y": None}, None], None]
 
@@ -164,12 +164,12 @@ def test_a_column_in_no_file_is_null(ds: Dataset) -> None:
 def test_required_columns_must_be_in_files() -> None:
     """Nulls in a non-nullable column would break its consumers."""
     schema = pa.schema([("id", pa.int64()), pa.field("x", pa.int8(), nullable=False)])
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    dataset = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
     (written,) = write_fragments(
         [pa.RecordBatch.from_pydict({"id": [1]})],
-        WriteTarget(made.table.store, project(made.table.schema, ["id"]), FileVersion.V2_2),
+        WriteTarget(dataset.table.store, project(dataset.table.schema, ["id"]), FileVersion.V2_2),
     )
-    ds = Dataset(append_fragments(made.table, [written]).table)
+    ds = Dataset(append_fragments(dataset.table, [written]).table)
     with pytest.raises(CorruptDataError, match="column 'x' must not be null"):
         ds.to_table()
     assert ds.to_table(columns=["id"])["id"].to_pylist() == [1]

@@ -20,8 +20,8 @@ def test_distant_rows_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.Mo
     bounded.
     """
     rows = pa.table({"n": np.arange(20_000)})
-    made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
-    unit = unit_of(open_newest(made.uri), 0, columns=("n",))
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
+    unit = unit_of(open_newest(ds.uri), 0, columns=("n",))
     monkeypatch.setattr(fragment, "BATCH_BYTES", 8 * 500)  # 500 rows, among 4,000 at most
     far = replace(unit, offsets=np.array([0, 3999, 4000, 4001, 19_999], np.uint32))
     chosen = list(FragmentReader(far).selections())
@@ -43,8 +43,8 @@ def test_text_counts_at_its_stored_size(tmp_path: Path, monkeypatch: pytest.Monk
     dice = np.random.default_rng(0)
     texts = [dice.bytes(30).hex() for _ in range(20_000)]
     rows = pa.table({f"s{number}": texts for number in range(8)} | {"n": np.arange(20_000)})
-    made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
-    unit = unit_of(open_newest(made.uri), 0, columns=tuple(rows.column_names))
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
+    unit = unit_of(open_newest(ds.uri), 0, columns=tuple(rows.column_names))
     stored = sum(file.size_bytes for file in decode_fragment(unit.fragment).files)
     monkeypatch.setattr(fragment, "BATCH_BYTES", 2 * stored)
     assert [selection.num_rows for selection in FragmentReader(unit).selections()] == [20_000]
@@ -57,8 +57,8 @@ def test_short_text_does_not_halve_batches(tmp_path: Path, monkeypatch: pytest.M
     dice = np.random.default_rng(0)
     numbers = {f"n{number}": dice.random(20_000) for number in range(18)}
     rows = pa.table(numbers | {"s": [dice.bytes(4).hex() for _ in range(20_000)]})
-    made = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
-    unit = unit_of(open_newest(made.uri), 0, columns=tuple(rows.column_names))
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
+    unit = unit_of(open_newest(ds.uri), 0, columns=tuple(rows.column_names))
     stored = sum(file.size_bytes for file in decode_fragment(unit.fragment).files)
     monkeypatch.setattr(fragment, "BATCH_BYTES", int(1.2 * stored))
     assert [selection.num_rows for selection in FragmentReader(unit).selections()] == [20_000]

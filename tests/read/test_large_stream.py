@@ -122,13 +122,13 @@ def test_a_store_that_fails_leaves_no_file(
     """After any failed write, the partial file and the files before it are removed."""
     target = target_in(tmp_path, version)
     kind = type(target.store.open_writer("data/probe.lance"))
-    whole, left = kind.write, writes_before
+    whole, remaining = kind.write, writes_before
 
     def write(writer: Any, data: Any) -> None:
-        nonlocal left
-        if left == 0:
+        nonlocal remaining
+        if remaining == 0:
             raise FullDiskError("no room is left")
-        left -= 1
+        remaining -= 1
         whole(writer, data)
 
     for path in files_in(tmp_path):
@@ -136,7 +136,7 @@ def test_a_store_that_fails_leaves_no_file(
     monkeypatch.setattr(kind, "write", write)
     with pytest.raises(FullDiskError):
         write_fragments(iter([batch_of(0), batch_of(1)]), target)
-    assert left == 0
+    assert remaining == 0
     assert files_in(tmp_path) == []
 
 

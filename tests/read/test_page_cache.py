@@ -58,10 +58,10 @@ def most_kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     fetch = PageCache.fetch
 
-    def noting(kept: PageCache, *asked: Any) -> Any:
-        found = fetch(kept, *asked)
-        seen.append(kept.num_bytes)
-        return found
+    def noting(cache: PageCache, *arguments: Any) -> Any:
+        result = fetch(cache, *arguments)
+        seen.append(cache.num_bytes)
+        return result
 
     monkeypatch.setattr(PageCache, "fetch", noting)
     return seen
@@ -73,9 +73,9 @@ def numbers(count: int, columns: Sequence[str] = ALL) -> pa.Table:
 
 
 def table_of(rows: pa.Table, version: str = "2.2", num_files: int = NUM_FILES) -> Dataset:
-    made = lance_stream.create_dataset(URI, rows.schema, version)
+    ds = lance_stream.create_dataset(URI, rows.schema, version)
     for _ in range(num_files):
-        made = made.append(rows)
+        ds = ds.append(rows)
     return lance_stream.open_dataset(URI)
 
 
@@ -145,8 +145,8 @@ def test_filter_with_adjacent_matches(service: ObjectService) -> None:
     rows = numbers(NUM_ROWS).append_column("id", pa.array(np.arange(NUM_ROWS)))
     ds = table_of(rows)
     service.clear()
-    found = ds.to_table(filter=f"id >= {NUM_ROWS // 2} AND id < {NUM_ROWS // 2 + 100}")
-    assert found.num_rows == NUM_FILES * 100
+    table = ds.to_table(filter=f"id >= {NUM_ROWS // 2} AND id < {NUM_ROWS // 2 + 100}")
+    assert table.num_rows == NUM_FILES * 100
     assert gets(service)[1] < 0.3 * NUM_FILES * FILE_BYTES
 
 
@@ -261,8 +261,8 @@ PAGE = StoredPage((ByteRange(4096, 6000), ByteRange(6016, 5_000_000)), 0, 1000)
 
 
 def pages_of(file: Any, rows: CachedRows, *, is_first: bool = False) -> PagesOfFile:
-    kept = PageCache()
-    return PagesOfFile(kept, [([PAGE], False)], rows, file, is_first=is_first)
+    cache = PageCache()
+    return PagesOfFile(cache, [([PAGE], False)], rows, file, is_first=is_first)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -279,9 +279,9 @@ def test_any_range_is_answered(
     dice = np.random.default_rng(1)
     for _ in range(60):
         start = int(dice.integers(0, 5_099_000))
-        wanted = [ByteRange(start, start + int(dice.integers(0, 900_000))), ByteRange(5, 9)]
-        found = pages.read_ranges(wanted, 1)
-        for span, data in zip(wanted, found, strict=True):
+        ranges = [ByteRange(start, start + int(dice.integers(0, 900_000))), ByteRange(5, 9)]
+        buffers = pages.read_ranges(ranges, 1)
+        for span, data in zip(ranges, buffers, strict=True):
             assert bytes(data) == file.data[span.start : span.stop]
             if len(data):
                 address = np.frombuffer(data, np.uint8).ctypes.data
@@ -293,11 +293,11 @@ def test_rows_far_apart_are_read_separately() -> None:
     """A single row of a large page does not justify fetching the whole page."""
     file = Bytes(5_100_000)
     pages = pages_of(file, CachedRows(0, 1000, 100))
-    wanted = [ByteRange(10_000, 10_100)]
-    pages.read_ranges(wanted, 500)
-    assert file.asked == wanted
-    pages.read_ranges(wanted, 2)
-    assert file.asked == [*wanted, ByteRange(4096, 5_000_000)]
+    ranges = [ByteRange(10_000, 10_100)]
+    pages.read_ranges(ranges, 500)
+    assert file.asked == ranges
+    pages.read_ranges(ranges, 2)
+    assert file.asked == [*ranges, ByteRange(4096, 5_000_000)]
 
 
 def test_overlapping_pages_are_read_as_they_are() -> None:
@@ -324,10 +324,10 @@ def test_concurrent_readers_fetch_parts_once() -> None:
         return file(ranges)
 
     pages = pages_of(slow, CachedRows(0, 1000, 100))
-    found: list[bytes] = []
+    buffers: list[bytes] = []
 
     def read() -> None:
-        found.append(bytes(pages.read_ranges([ByteRange(10_000, 10_010)], 1)[0]))
+        buffers.append(bytes(pages.read_ranges([ByteRange(10_000, 10_010)], 1)[0]))
 
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:
@@ -336,7 +336,7 @@ def test_concurrent_readers_fetch_parts_once() -> None:
     go_on.set()
     for worker in threads:
         worker.join(10)
-    assert found == [file.data[10_000:10_010]] * 4
+    assert buffers == [file.data[10_000:10_010]] * 4
     assert len(file.asked) == 1
 
 
@@ -353,20 +353,20 @@ def test_failed_parts_are_fetched_again() -> None:
     pages = pages_of(failing, CachedRows(0, 1000, 100))
     with pytest.raises(OSError, match="no answer"):
         pages.read_ranges([ByteRange(10_000, 10_010)], 1)
-    found = pages.read_ranges([ByteRange(10_000, 10_010)], 1)
-    assert bytes(found[0]) == file.data[10_000:10_010]
+    buffers = pages.read_ranges([ByteRange(10_000, 10_010)], 1)
+    assert bytes(buffers[0]) == file.data[10_000:10_010]
 
 
 def test_threads_that_split_a_page_together_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread still sees that the filter matched everywhere, the other that it did not."""
     monkeypatch.setattr(page_cache, "START_BYTES", 1 << 20)
     file = Bytes(5_100_000)
-    wanted = [ByteRange(4_000, 4_100), ByteRange(1_000_000, 4_900_000)]
+    ranges = [ByteRange(4_000, 4_100), ByteRange(1_000_000, 4_900_000)]
     others: list[threading.Thread] = []
-    found: list[list[bytes]] = []
+    buffers: list[list[bytes]] = []
 
     def read() -> None:
-        found.append([bytes(span) for span in pages.read_ranges(wanted, 1)])
+        buffers.append([bytes(span) for span in pages.read_ranges(ranges, 1)])
 
     class Changing(PageCache):
         """`matches_everywhere` is true for the first thread and false for the second."""
@@ -385,4 +385,4 @@ def test_threads_that_split_a_page_together_agree(monkeypatch: pytest.MonkeyPatc
     )
     read()
     read()
-    assert found == [[file.data[span.start : span.stop] for span in wanted]] * 3
+    assert buffers == [[file.data[span.start : span.stop] for span in ranges]] * 3

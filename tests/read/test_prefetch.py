@@ -34,8 +34,8 @@ def test_abandoned_reads_end_on_the_consumers_thread(ends_by: str) -> None:
         finally:
             ended_on.append(threading.current_thread())
 
-    kept = reads()  # as the frames of a traceback would keep it
-    batches = read_ahead(kept, 2)
+    reader = reads()  # as the frames of a traceback would keep it
+    batches = read_ahead(reader, 2)
     next(batches)
     if ends_by == "error":
         with pytest.raises(OSError, match="the store is away"):

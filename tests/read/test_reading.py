@@ -47,12 +47,12 @@ ROWS = make_rows()
 @pytest.fixture(scope="module", params=VERSIONS)
 def ds(request: pytest.FixtureRequest) -> Dataset:
     """Two fragments, with one row in a hundred deleted."""
-    made = lance_stream.create_dataset(
+    dataset = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", ROWS.schema, file_version=request.param
     )
     half = NUM_ROWS // 2
-    made = made.append(ROWS.slice(0, half)).append(ROWS.slice(half))
-    return made.delete("id % 100 = 7")
+    dataset = dataset.append(ROWS.slice(0, half)).append(ROWS.slice(half))
+    return dataset.delete("id % 100 = 7")
 
 
 LIVE = ROWS.filter(pa.array(np.arange(NUM_ROWS) % 100 != 7))
@@ -123,11 +123,11 @@ def test_work_units_can_read_parts(ds: Dataset) -> None:
 def test_rows_are_taken_in_any_order(ds: Dataset) -> None:
     """The result follows the request, with repetitions, as in Arrow's `take`."""
     random = np.random.default_rng(3)
-    places = random.integers(0, LIVE.num_rows, 500)
-    assert ds.take(row_offsets=places) == LIVE.take(pa.array(places)).combine_chunks()
-    ids = LIVE["id"].to_numpy()[places]  # a row's id is its number: rows were appended in order
+    positions = random.integers(0, LIVE.num_rows, 500)
+    assert ds.take(row_offsets=positions) == LIVE.take(pa.array(positions)).combine_chunks()
+    ids = LIVE["id"].to_numpy()[positions]  # a row's id is its number: rows were appended in order
     assert ds.take(row_ids=ids, columns=["x", "name"]) == (
-        LIVE.select(["x", "name"]).take(pa.array(places)).combine_chunks()
+        LIVE.select(["x", "name"]).take(pa.array(positions)).combine_chunks()
     )
 
 

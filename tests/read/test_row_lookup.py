@@ -50,24 +50,24 @@ def random_table(uri: str, seed: int) -> Dataset:
 def test_both_ways_find_the_same_rows(tmp_path: Path, seed: int) -> None:
     """A few ids are searched without building the index of all rows, and must give its answer."""
     ds = random_table(str(tmp_path / "t"), seed)
-    wanted = np.random.default_rng(seed).permutation(ds.table.manifest.next_row_id + 3)
-    wanted = np.concatenate([wanted, wanted[:5]]).astype(np.uint64)
-    expected, is_expected = ds.table.row_id_index.find(wanted)
-    found, is_there = find_rows(open_newest(ds.uri), wanted)
+    row_offsets = np.random.default_rng(seed).permutation(ds.table.manifest.next_row_id + 3)
+    row_offsets = np.concatenate([row_offsets, row_offsets[:5]]).astype(np.uint64)
+    expected, is_expected = ds.table.row_id_index.find(row_offsets)
+    hits, is_there = find_rows(open_newest(ds.uri), row_offsets)
     assert is_there.tolist() == is_expected.tolist()
-    assert found.tolist() == expected.tolist()
+    assert hits.tolist() == expected.tolist()
     assert bool(is_there.any())
     assert not bool(is_there.all())
-    few = wanted[:3]
+    few = row_offsets[:3]
     assert find_rows(ds.table, few)[0].tolist() == ds.table.row_id_index.find(few)[0].tolist()
 
 
 def test_empty_tables_have_no_ids(tmp_path: Path) -> None:
     """Empty arrays break searches that assume a first element."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
-    for wanted in (np.empty(0, np.uint64), np.array([3], np.uint64)):
-        found, is_there = find_rows(ds.table, wanted)
-        assert found.tolist() == [int(NO_ADDRESS)] * len(wanted)
+    for expected in (np.empty(0, np.uint64), np.array([3], np.uint64)):
+        hits, is_there = find_rows(ds.table, expected)
+        assert hits.tolist() == [int(NO_ADDRESS)] * len(expected)
         assert not is_there.any()
 
 

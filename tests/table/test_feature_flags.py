@@ -18,7 +18,7 @@ def with_flags(reader: int, writer: int) -> Manifest:
 
 def test_every_bit_to_the_last_is_decided() -> None:
     """A gap in the table of flags would be a feature nobody decided about."""
-    assert list(flags.FLAGS) == [1 << place for place in range(18)]
+    assert list(flags.FLAGS) == [1 << index for index in range(18)]
 
 
 @pytest.mark.parametrize("bit", [1 << place for place in range(64)])

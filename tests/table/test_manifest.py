@@ -172,9 +172,9 @@ def test_many_fragments_are_never_decoded() -> None:
     newer = replace(opened.successor(), fragments=opened.fragments.appended([fragment(20_000)]))
     again = decode_manifest(encode_manifest(newer))
     differing = [
-        place
-        for place, raw in enumerate(again.fragments.raws)
-        if place >= len(old.fragments) or raw != old.fragments.raw(place)
+        index
+        for index, raw in enumerate(again.fragments.raws)
+        if index >= len(old.fragments) or raw != old.fragments.raw(index)
     ]
     assert differing == [20_000]
     assert again.fragments.ids == tuple(range(20_001))
@@ -211,10 +211,10 @@ def test_manifests_with_flipped_bytes_read_or_fail() -> None:
     """Damage raises BadDataError, and no other error."""
     data = encode_manifest(full_manifest())
     refused = 0
-    for place in range(len(data)):
+    for index in range(len(data)):
         for flip in (0x01, 0x80, 0xFF):
             damaged = bytearray(data)
-            damaged[place] ^= flip
+            damaged[index] ^= flip
             try:
                 read_all(bytes(damaged))
             except BadDataError:

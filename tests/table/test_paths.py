@@ -79,8 +79,8 @@ def test_the_newest_manifest_has_the_highest_version(scheme: NamingScheme) -> No
     versions = [1, 2, 9, 10, 11, 99, 100]
     for count in range(1, len(versions) + 1):
         names = [paths.manifest_name(version, scheme) for version in versions[:count]]
-        found = paths.newest_manifest(sorted([*names, *others]))
-        assert found == (versions[count - 1], scheme)
+        result = paths.newest_manifest(sorted([*names, *others]))
+        assert result == (versions[count - 1], scheme)
     assert paths.newest_manifest(sorted(others)) is None
 
 

@@ -88,8 +88,8 @@ def test_damage_anywhere_is_noticed() -> None:
     data = table.store.read(path)
     assert len(read_bounds(table.store, key_field(table))) == 2
     damaged = [data[:stop] for stop in (0, 10, 40, len(data) - 1)] + [data + b"\0"]
-    for place in range(0, len(data), 7):
-        damaged.append(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+    for index in range(0, len(data), 7):
+        damaged.append(data[:index] + bytes([data[index] ^ 4]) + data[index + 1 :])
     for value in damaged:
         table.store.write(path, value)
         assert read_bounds(table.store, key_field(table)) == []

@@ -90,8 +90,8 @@ def cut(value: Any) -> Any:
 
 def lies_in_box(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> bool:
     for at, value in enumerate(key):
-        own = [cut(row[at]) for row in rows if row[at] is not None]
-        if not own or not min(own) <= cut(value) <= max(own):
+        parts = [cut(row[at]) for row in rows if row[at] is not None]
+        if not parts or not min(parts) <= cut(value) <= max(parts):
             return False
     return True
 
@@ -162,9 +162,9 @@ def test_ambiguous_fragments_are_always_read(changes: dict[str, Any]) -> None:
         "void": (replace(file, field_ids=(-2,), column_indices=(0,)),),
         "no column": (replace(file, column_indices=(-1,)),),
     }
-    wanted = changes.get("files")
+    data_files = changes.get("files")
     changed = replace(
-        fragment, **({"files": files[wanted]} if isinstance(wanted, str) else changes)
+        fragment, **({"files": files[data_files]} if isinstance(data_files, str) else changes)
     )
     assert file_column(fragment, fields[0].id) is not None
     assert file_column(changed, fields[0].id) is None
@@ -182,9 +182,9 @@ def test_names_of_older_writers_are_recognized() -> None:
     fields = key_fields(pa.int64())
     fragment = fragment_of(1, fields, 1)
     old = replace(fragment.files[0], path="6f1c0d3e-2b7a-4b6e-9b55-0c2f7d1f4a90.lance")
-    place = file_column(replace(fragment, files=(old,)), fields[0].id)
-    assert place is not None
-    assert place.file.hex() == "6f1c0d3e2b7a4b6e9b550c2f7d1f4a90"
+    file = file_column(replace(fragment, files=(old,)), fields[0].id)
+    assert file is not None
+    assert file.file.hex() == "6f1c0d3e2b7a4b6e9b550c2f7d1f4a90"
     not_a_uuid = replace(old, path="x" * 36 + ".lance")
     assert file_column(replace(fragment, files=(not_a_uuid,)), fields[0].id) is None
 
@@ -204,10 +204,10 @@ def test_bounds_need_all_parts_of_a_file() -> None:
     bounds.add_bounds(parts[:1])
     assert column.rows_of(listed).tolist() == [UNKNOWN]
     bounds.add_bounds([parts[0], parts[2]])
-    found = [
+    result = [
         bounds.may_hold(listed, KeyLookup([pa.array([key])])).tolist()[0] for key in (0, 1, 6, 7, 8)
     ]
-    assert found == [False, True, True, True, False]
+    assert result == [False, True, True, True, False]
     assert [joined_bound.bounds for joined_bound in joined_bounds([parts[1]])] == [None]
 
 
@@ -251,13 +251,13 @@ def test_new_files_inherit_the_old_bounds(rows_of: list[list[Any] | None], may: 
     column.inherit(old, [new])
     column.inherit([], [fragment_of(10, (field,), 3)])
     listed = FragmentList.of([new])
-    found = [
+    result = [
         KeyBounds([column]).may_hold(listed, KeyLookup([pa.array([key])])).tolist()
         for key in (1, 2, 5, 10)
     ]
     is_known = rows_of[2] is not None
     assert KeyBounds([column]).are_unknown(listed).tolist() == [not is_known]
-    assert [value for (value,) in found] == may
+    assert [value for (value,) in result] == may
     assert column.num_files == sum(value is not None for value in rows_of) + is_known
 
 
@@ -281,11 +281,11 @@ def test_bounds_of_removed_files_are_dropped() -> None:
     column.add(file_bounds)
     column.forget_others(fragments)
     assert column.num_files == 5000
-    left = fragments[4990:]
-    column.forget_others(left)
+    remaining = fragments[4990:]
+    column.forget_others(remaining)
     assert column.num_files == 10
     lookup = KeyLookup([pa.array([4995])])
-    assert np.flatnonzero(KeyBounds([column]).may_hold(left, lookup)).tolist() == [5]
+    assert np.flatnonzero(KeyBounds([column]).may_hold(remaining, lookup)).tolist() == [5]
 
 
 def learned(numbers: Iterable[int]) -> list[FileBounds]:

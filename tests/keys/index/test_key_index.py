@@ -57,11 +57,11 @@ def test_files_are_read_twice_at_most() -> None:
 def test_files_of_other_programs_are_read_each_time() -> None:
     """A name that is not random may be used again for other rows."""
     table = table_of()
-    known = key_index.key_index_of(table, ["id"])
+    index = key_index.key_index_of(table, ["id"])
     fragment = table.manifest.fragments[0]
     (file,) = fragment.files
     foreign = replace(fragment, files=(replace(file, path="part-0.lance"),))
-    assert known.look_up([foreign, fragment], 2, NO_STORE).numbers.tolist() == [-1, -1]
+    assert index.look_up([foreign, fragment], 2, NO_STORE).numbers.tolist() == [-1, -1]
 
 
 @pytest.mark.parametrize("stated", [1, 50, 1000])
@@ -158,10 +158,10 @@ def test_the_newest_row_of_a_key_wins_after_any_history(seed: int, *, nested: bo
             )
         history[ds.version] = (model, ds.schema)
         stored = ds.to_table().to_pylist()
-        found = {
+        result = {
             row["id"]: (row["seq"]["major"] if nested else row["seq"], row["x"]) for row in stored
         }
-        assert found == model
+        assert result == model
         assert len(stored) == len(model)
 
 
@@ -187,8 +187,8 @@ def test_keys_with_equal_hashes_stay_apart(bits: int, monkeypatch: pytest.Monkey
     hash_keys = key_module.hash_keys
 
     def weak(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]:
-        found = hash_keys(keys, seed)
-        return found & np.uint64((1 << bits) - 1) if seed == 7 else found
+        hashes = hash_keys(keys, seed)
+        return hashes & np.uint64((1 << bits) - 1) if seed == 7 else hashes
 
     monkeypatch.setattr(key_index, "new_seeds", lambda: (7, 8))
     monkeypatch.setattr(memtable, "hash_keys", weak)
@@ -248,11 +248,11 @@ def test_trailing_zero_bytes_distinguish_keys() -> None:
 def collected(
     memory: KeyIndex, number: int, keys: pa.Array, num_rows: int | None = None
 ) -> Collector:
-    place = FileColumn(number.to_bytes(16, "big"), 0)
-    made = memory.collector((place,), len(keys) if num_rows is None else num_rows)
-    made.add_keys([keys[:3]])
-    made.add_keys([keys[3:]])
-    return made
+    column = FileColumn(number.to_bytes(16, "big"), 0)
+    collector = memory.collector((column,), len(keys) if num_rows is None else num_rows)
+    collector.add_keys([keys[:3]])
+    collector.add_keys([keys[3:]])
+    return collector
 
 
 @pytest.mark.floors
@@ -269,13 +269,13 @@ def test_rows_are_found_in_all_files(of: Callable[[int], Any]) -> None:
         for offset, key in enumerate(keys):
             model.setdefault(key, set()).add((number, offset))
     assert len(memory._runs) < 8
-    wanted = [of(number) for number in range(100)]
-    found = memory.look_up([], 0, NO_STORE).find([pa.array(wanted)], NO_STORE)
-    pairs = zip(found.files.tolist(), found.offsets.tolist(), found.keys.tolist(), strict=True)
+    requested = [of(number) for number in range(100)]
+    hits = memory.look_up([], 0, NO_STORE).find([pa.array(requested)], NO_STORE)
+    pairs = zip(hits.files.tolist(), hits.offsets.tolist(), hits.keys.tolist(), strict=True)
     by_key: dict[Any, set[tuple[int, int]]] = {}
     for file, offset, key in pairs:
-        by_key.setdefault(wanted[key], set()).add((file, offset))
-    assert by_key == {key: places for key, places in model.items() if key is not None}
+        by_key.setdefault(requested[key], set()).add((file, offset))
+    assert by_key == {key: positions for key, positions in model.items() if key is not None}
 
 
 def test_partially_read_files_stay_unknown() -> None:
@@ -308,10 +308,10 @@ def test_lookups_keep_their_own_snapshot(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(key_index, "_FORGET_FROM", 0)
     memory = KeyIndex([Field("id", "int64", 0, nullable=False)])
     memory.add(collected(memory, number, pa.array([number] * 5)) for number in range(10))
-    known = memory.look_up([], 10, NO_STORE)
+    index = memory.look_up([], 10, NO_STORE)
     memory.look_up([], 1, NO_STORE)  # of a version that was compacted meanwhile
     assert memory.num_files == 1
-    assert sorted(set(known.find([pa.array(range(10))], NO_STORE).keys.tolist())) == list(range(10))
+    assert sorted(set(index.find([pa.array(range(10))], NO_STORE).keys.tolist())) == list(range(10))
 
 
 def test_runs_are_few_and_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def test_runs_are_few_and_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -
     sizes = dice.integers(3, 30, 60).tolist()
     for number, size in enumerate(sizes):
         memory.add([collected(memory, number, pa.array(dice.integers(0, 50, size)))])
-    found = [len(run.words) for run in memory._runs]
-    assert sum(found) == sum(sizes)
-    assert max(found) <= 100
-    assert len(found) < 2 * sum(sizes) / 50 + 8
+    lengths = [len(run.words) for run in memory._runs]
+    assert sum(lengths) == sum(sizes)
+    assert max(lengths) <= 100
+    assert len(lengths) < 2 * sum(sizes) / 50 + 8

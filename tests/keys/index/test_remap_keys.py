@@ -208,8 +208,8 @@ def test_runs_found_early_are_used_once(
     memory = key_index.key_index_of(table, ["id"])
     real = run_files.write_run
 
-    def found_at_once(*given: Any) -> Any:
-        run = real(*given)
+    def found_at_once(*arguments: Any) -> Any:
+        run = real(*arguments)
         memory.refresh(table.store)  # as another thread's look-up does
         return run
 
@@ -293,22 +293,24 @@ def test_new_numbers_follow_the_written_rows() -> None:
     for _ in range(50):
         sizes = dice.integers(1, 9, 3)
         deleted = [np.flatnonzero(dice.random(size) < 0.4).astype(np.uint32) for size in sizes]
-        moved = [RewrittenRows(int(size), gone) for size, gone in zip(sizes, deleted, strict=True)]
+        moved = [
+            RewrittenRows(int(size), removed) for size, removed in zip(sizes, deleted, strict=True)
+        ]
         group = RewrittenFiles((), moved, (), None)
         live = [
             (at, row)
-            for at, (size, gone) in enumerate(zip(sizes, deleted, strict=True))
+            for at, (size, removed) in enumerate(zip(sizes, deleted, strict=True))
             for row in range(size)
-            if row not in gone
+            if row not in removed
         ]
         order = dice.permutation(len(live)) if dice.random() < 0.5 else None
-        written = live if order is None else [live[place] for place in order]
-        found = group._replace(order=order).new_numbers(100).tolist()
+        written = live if order is None else [live[index] for index in order]
+        numbers = group._replace(order=order).new_numbers(100).tolist()
         rows_of = [(at, row) for at, size in enumerate(sizes) for row in range(size)]
         expected = [
             100 + written.index(value) if value in written else int(REMOVED) for value in rows_of
         ]
-        assert found == expected
+        assert numbers == expected
 
 
 @pytest.mark.quick_cases(one_in=3)

@@ -52,9 +52,9 @@ def test_new_processes_read_no_indexed_key() -> None:
     done = upsert(table, rows(range(0, 310, 7), 9), ON_ID)
     assert (done.num_updated, done.num_inserted) == (43, 2)
     assert num_read(store) <= 3  # those of the first upserts, of a row each
-    known = key_index.key_index_of(table, ["id"])
-    assert known.num_saved_runs == 1
-    assert known.num_bytes < 100 * 24
+    index = key_index.key_index_of(table, ["id"])
+    assert index.num_saved_runs == 1
+    assert index.num_bytes < 100 * 24
 
 
 def test_small_tables_cost_no_index_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +120,8 @@ def test_runs_of_removed_files_are_deleted() -> None:
     before = runs_of(ds.table)
     for number in range(12):
         ds = ds.upsert(rows(range(600), number), "id").compact()
-    found = [run_files.footer_if_sound(ds.table.store, path) for path in runs_of(ds.table)]
-    assert sum(footer.num_keys for footer in found if footer) < 600 * 5
+    footers = [run_files.footer_if_sound(ds.table.store, path) for path in runs_of(ds.table)]
+    assert sum(footer.num_keys for footer in footers if footer) < 600 * 5
     assert not set(before) & set(runs_of(ds.table))
 
 
@@ -145,16 +145,16 @@ def test_runs_of_other_indices_are_not_merged() -> None:
     """
     table = table_of(4)
     store = table.store
-    for place in range(4):
-        index_keys(table, ["id"], (5, 6), [place])
+    for index in range(4):
+        index_keys(table, ["id"], (5, 6), [index])
     listed = shared_index(table, ["id"])
     (group,) = listed.to_merge()
     index_keys(table, ["id"], (7, 8), [2])
     (foreign,) = set(runs_of(table)) - set(group)
-    (own,) = (
+    (path,) = (
         number for number in group if listed.runs[number].files == footer_of(store, foreign).files
     )
-    store.write(own, store.read(foreign))
+    store.write(path, store.read(foreign))
     store.delete(foreign)
     merge_runs(table, ["id"], listed.seeds, group)
     restart()
@@ -195,9 +195,9 @@ def test_indices_of_other_keys_stay_separate() -> None:
     ds = lance_stream.Dataset(table)
     for _ in range(3):
         ds = ds.upsert(rows(range(50), 1), ["id", "seq"])
-    known = key_index.key_index_of(table, ["id", "seq"])
-    assert known.num_saved_runs
-    assert all(run.footer.columns.field_ids == (0, 1) for run in known._saved.values())
+    index = key_index.key_index_of(table, ["id", "seq"])
+    assert index.num_saved_runs
+    assert all(run.footer.columns.field_ids == (0, 1) for run in index._saved.values())
     done = upsert(table, rows(range(300), 2), ON_ID)
     assert done.num_updated == ds.count_rows() > 300  # an id has several rows now
 
@@ -271,17 +271,17 @@ def run_of(
         CoveredFile((FileColumn(uuid.UUID(int=dice.getrandbits(128)).bytes, at),), count)
         for at, count in enumerate(counts)
     ]
-    made = sorted(
+    entries = sorted(
         (dice.choice([7, dice.randrange(60), dice.getrandbits(64)]), dice.getrandbits(32), row)
         for row in range(sum(counts))
         if dice.random() < 0.9
     )
-    words = np.array([row[0] for row in made], np.uint64)
-    others = None if columns.is_exact else np.array([row[1] for row in made], np.uint32)
-    keys = Keys(words, others, np.array([row[2] for row in made], np.uint32))
+    words = np.array([row[0] for row in entries], np.uint64)
+    others = None if columns.is_exact else np.array([row[1] for row in entries], np.uint32)
+    keys = Keys(words, others, np.array([row[2] for row in entries], np.uint32))
     run = write_run(store, columns, files, [RenumberedKeys(keys, None)])
     assert run is not None
-    return run, made
+    return run, entries
 
 
 @pytest.mark.floors
@@ -291,31 +291,31 @@ def test_words_are_found_at_any_position(columns: KeyColumns) -> None:
     dice = random.Random(3)
     for _ in range(30):
         store = MemoryStore(f"/{uuid.uuid4()}")
-        written, made = run_of(store, columns, dice)
+        written, entries = run_of(store, columns, dice)
         footer = run_files.footer_if_sound(store, written.path)
         assert footer is not None
         assert footer.files == written.footer.files
         opened = run_files.open_run(written.path, footer, 0)
         assert opened is not None
-        wanted = sorted(
-            {7, 8, 0, (1 << 64) - 1, *(row[0] for row in made[:: dice.randrange(1, 9)])}
+        requested = sorted(
+            {7, 8, 0, (1 << 64) - 1, *(row[0] for row in entries[:: dice.randrange(1, 9)])}
         )
         for run in (written, opened, opened):  # the first time, in passing
-            hits = run.find(store, np.array(wanted, np.uint64))
-            found = sorted(
-                (wanted[one], row)
+            hits = run.find(store, np.array(requested, np.uint64))
+            result = sorted(
+                (requested[one], row)
                 for one, row in zip(hits.which.tolist(), hits.rows.tolist(), strict=True)
             )
-            assert found == sorted((word, row) for word, _, row in made if word in wanted)
+            assert result == sorted((word, row) for word, _, row in entries if word in requested)
 
 
 @pytest.mark.floors
 def test_runs_may_have_no_key() -> None:
     """Files whose keys are all null are covered as well."""
     store = MemoryStore(f"/{uuid.uuid4()}")
-    place = FileColumn(bytes(16), 0)
+    column = FileColumn(bytes(16), 0)
     none = Keys(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))
-    written = write_run(store, TEXTS, [CoveredFile((place,), 9)], [RenumberedKeys(none, None)])
+    written = write_run(store, TEXTS, [CoveredFile((column,), 9)], [RenumberedKeys(none, None)])
     assert written is not None
     footer = run_files.read_footer(store, written.path)
     opened = run_files.open_run(written.path, footer, 0)
@@ -345,35 +345,35 @@ def test_merged_runs_keep_their_files_rows(columns: KeyColumns) -> None:
         store = MemoryStore(f"/{uuid.uuid4()}")
         runs = [run_of(store, columns, dice) for _ in range(dice.randrange(1, 5))]
         expected = [
-            (word, other, file, row - int(run.starts[place]))
-            for run, made in runs
-            for word, other, row in made
-            for place in [int(np.searchsorted(run.starts, row, "right")) - 1]
-            for file in [run.footer.files[place]]
+            (word, other, file, row - int(run.starts[index]))
+            for run, entries in runs
+            for word, other, row in entries
+            for index in [int(np.searchsorted(run.starts, row, "right")) - 1]
+            for file in [run.footer.files[index]]
         ]
-        kept = {file for run, _ in runs for file in run.footer.files if dice.random() < 0.7}
+        survivors = {file for run, _ in runs for file in run.footer.files if dice.random() < 0.7}
         sources = [(run, run.footer.files) for run, _ in runs]
-        files, parts = planned_parts([*sources, sources[0]], kept)
-        assert set(files) == kept
+        files, parts = planned_parts([*sources, sources[0]], survivors)
+        assert set(files) == survivors
         starts = np.concatenate([[0], np.cumsum([file.num_rows for file in files])])
-        found = [
+        result = [
             (
                 int(word),
                 0 if keys.others is None else int(keys.others[at]),
-                files[place],
-                int(row) - int(starts[place]),
+                files[index],
+                int(row) - int(starts[index]),
             )
             for keys in merged(parts)
             for at, (word, row) in enumerate(zip(keys.words, keys.rows, strict=True))
-            for place in [int(np.searchsorted(starts, row, "right")) - 1]
+            for index in [int(np.searchsorted(starts, row, "right")) - 1]
         ]
-        assert [row[0] for row in found] == sorted(row[0] for row in found)
-        wanted = [
+        assert [row[0] for row in result] == sorted(row[0] for row in result)
+        requested = [
             (word, 0 if columns.is_exact else other, file, offset)
             for word, other, file, offset in expected
-            if file in kept
+            if file in survivors
         ]
-        assert sorted(found) == sorted(wanted)
+        assert sorted(result) == sorted(requested)
 
 
 def encoded(columns: KeyColumns) -> bytes:
@@ -404,11 +404,11 @@ def test_any_changed_byte_is_noticed() -> None:
     """Stores and disks return wrong bytes, and no part of a run may lack a digest."""
     data = encoded(TEXTS)
     assert find_all(data)
-    for place in range(0, len(data), 5):
+    for index in range(0, len(data), 5):
         damaged = bytearray(data)
-        damaged[place] ^= 1 << place % 8
+        damaged[index] ^= 1 << index % 8
         assert not find_all(bytes(damaged))
-        assert not find_all(data[:place])
+        assert not find_all(data[:index])
 
 
 @pytest.mark.parametrize(
@@ -520,9 +520,11 @@ def test_histories_survive_a_damaged_index(seed: int, monkeypatch: pytest.Monkey
                 ds = ds.append(rows(new, number))
                 model = model | dict.fromkeys(rows(new, 0)["id"].to_pylist(), number)
         elif step == "delete":
-            gone = dice.randrange(90000)
-            ds = ds.delete(f"id >= 'key {gone:05d}' AND id < 'key {gone + 9000:05d}'")
-            model = {key: x for key, x in model.items() if not gone <= int(key[4:]) < gone + 9000}
+            removed = dice.randrange(90000)
+            ds = ds.delete(f"id >= 'key {removed:05d}' AND id < 'key {removed + 9000:05d}'")
+            model = {
+                key: x for key, x in model.items() if not removed <= int(key[4:]) < removed + 9000
+            }
         elif step == "compact":
             ds = ds.compact()
         elif step == "compact elsewhere":
@@ -663,9 +665,9 @@ def test_runs_with_too_many_duplicates_are_skipped(monkeypatch: pytest.MonkeyPat
     run = run_files.open_run(path, footer, 0)
     assert run is not None
     run.fetch_all(table.store)
-    place = int(np.flatnonzero(run.rows == 7)[0])
-    others = None if run.others is None else np.full(len(run.words), run.others[place])
-    keys = Keys(np.full(len(run.words), run.words[place]), others, np.sort(run.rows))
+    position = int(np.flatnonzero(run.rows == 7)[0])
+    others = None if run.others is None else np.full(len(run.words), run.others[position])
+    keys = Keys(np.full(len(run.words), run.words[position]), others, np.sort(run.rows))
     encoder = RunEncoder(footer.columns, footer.files)
     table.store.write(path, b"".join([*encoder.add(keys), *encoder.end()]))
     monkeypatch.setattr(run_files, "MAX_HITS", 299)
@@ -677,14 +679,14 @@ def test_runs_with_too_many_duplicates_are_skipped(monkeypatch: pytest.MonkeyPat
 def test_first_lookups_copy_nothing() -> None:
     """A process that applies one batch and ends would not use the copy."""
     store = MemoryStore(f"/{uuid.uuid4()}")
-    written, made = run_of(store, TEXTS, random.Random(8))
+    written, entries = run_of(store, TEXTS, random.Random(8))
     run = run_files.open_run(written.path, written.footer, 0)
     assert run is not None
-    wanted = np.array(sorted({row[0] for row in made}), np.uint64)
+    requested = np.array(sorted({row[0] for row in entries}), np.uint64)
     num_missing = []
     for _ in range(2):
-        hits = run.find(store, wanted)
-        assert sorted(hits.rows.tolist()) == sorted(row for _, _, row in made)
+        hits = run.find(store, requested)
+        assert sorted(hits.rows.tolist()) == sorted(row for _, _, row in entries)
         num_missing.append(run.num_missing)
     assert num_missing == [written.footer.num_keys, 0]
 
@@ -695,15 +697,15 @@ def test_more_hits_than_allowed_lose_the_run(
 ) -> None:
     """The limit holds both for a streamed run and for its copy in memory."""
     store = MemoryStore(f"/{uuid.uuid4()}")
-    written, made = run_of(store, TEXTS, random.Random(9))
+    written, entries = run_of(store, TEXTS, random.Random(9))
     run = run_files.open_run(written.path, written.footer, 0)
     assert run is not None
-    wanted = np.array(sorted({row[0] for row in made}), np.uint64)
+    requested = np.array(sorted({row[0] for row in entries}), np.uint64)
     for _ in range(num_before):
-        run.find(store, wanted)
-    monkeypatch.setattr(run_files, "MAX_HITS", len(made) - 1)
+        run.find(store, requested)
+    monkeypatch.setattr(run_files, "MAX_HITS", len(entries) - 1)
     with pytest.raises(RunUnavailableError) as lost:
-        run.find(store, wanted)
+        run.find(store, requested)
     assert not lost.value.is_damaged
 
 

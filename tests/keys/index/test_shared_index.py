@@ -16,4 +16,4 @@ def test_only_indexable_files_are_missing() -> None:
     fragments = FragmentList.of([foreign, *others])
     table = table.at(replace(table.manifest, fragments=fragments))
     lacking = SharedIndex(("id",), (1, 2), {}).lacking(table)
-    assert lacking == [(place, others[place - 1].physical_rows) for place in (1, 2)]
+    assert lacking == [(index, others[index - 1].physical_rows) for index in (1, 2)]

@@ -34,9 +34,9 @@ def test_positions_equal_those_of_numpy(spread: str, monkeypatch: pytest.MonkeyP
     ends = np.array([0, 2**64 - 1], np.uint64)
     far = np.append(DICE.integers(0, 1 << 64, 1000, dtype=np.uint64), ends)
     search = SortedWords(words)
-    for wanted in (near, np.sort(near), far, words[:0]):
-        found = search.first_at_least(wanted)
-        assert np.array_equal(found, np.searchsorted(words, wanted, "left"))
+    for requested in (near, np.sort(near), far, words[:0]):
+        positions = search.first_at_least(requested)
+        assert np.array_equal(positions, np.searchsorted(words, requested, "left"))
 
 
 @pytest.mark.parametrize("words", SPREADS.values(), ids=list(SPREADS))
@@ -68,6 +68,6 @@ def test_a_large_part_is_searched_to_its_end(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sorted_words, "_MOST_OF_PART", 1 << 20)
     for size in (1, 2, 3, 4, 7, 8, 9, 255, 256, 257, 1000):
         words = np.append(np.arange(1, size + 1), 1 << 62).astype(np.uint64)
-        wanted = np.sort(np.append(words, words + np.uint64(1)))
-        found = SortedWords(words).first_at_least(wanted)
-        assert np.array_equal(found, np.searchsorted(words, wanted, "left"))
+        requested = np.sort(np.append(words, words + np.uint64(1)))
+        positions = SortedWords(words).first_at_least(requested)
+        assert np.array_equal(positions, np.searchsorted(words, requested, "left"))

@@ -20,12 +20,12 @@ SETS = st.dictionaries(st.integers(0, 2**32 - 1), st.sets(LOW, min_size=1), max_
 
 
 def encoded(parts: dict[int, set[int]]) -> bytes:
-    made = [struct.pack("<I", len(parts))]
+    encoded_parts = [struct.pack("<I", len(parts))]
     for high in sorted(parts):
         low = BitMap(parts[high])
         low.run_optimize()
-        made.append(struct.pack("<II", high, len(low.serialize())) + low.serialize())
-    return b"".join(made)
+        encoded_parts.append(struct.pack("<II", high, len(low.serialize())) + low.serialize())
+    return b"".join(encoded_parts)
 
 
 @given(SETS)
@@ -34,10 +34,10 @@ def test_the_ids_of_all_parts_are_returned(parts: dict[int, set[int]]) -> None:
     filter.
     """
     expected = sorted(high << 32 | low for high, lows in parts.items() for low in lows)
-    found = decode_row_set(encoded(parts), 1 << 40)
-    assert found is not None
-    assert found.dtype == np.uint64
-    assert found.tolist() == expected
+    row_set = decode_row_set(encoded(parts), 1 << 40)
+    assert row_set is not None
+    assert row_set.dtype == np.uint64
+    assert row_set.tolist() == expected
 
 
 @given(SETS, st.data())
@@ -46,8 +46,8 @@ def test_damaged_bytes_raise_bad_data_errors(
 ) -> None:
     """The caller scans after a BadDataError, while any other exception would fail the query."""
     whole = bytearray(encoded(parts))
-    place = data.draw(st.integers(0, len(whole) - 1))
-    whole[place] = data.draw(st.integers(0, 255))
+    position = data.draw(st.integers(0, len(whole) - 1))
+    whole[position] = data.draw(st.integers(0, 255))
     stop = data.draw(st.integers(0, len(whole)))
     with contextlib.suppress(BadDataError):
         decode_row_set(bytes(whole[:stop]), 1 << 40)
@@ -55,19 +55,19 @@ def test_damaged_bytes_raise_bad_data_errors(
 
 def test_decoding_stops_above_the_row_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """For many matches a scan is faster, so the rest of the bitmap must not cost memory."""
-    asked: list[int] = []
+    calls: list[int] = []
 
     def noting(data: bytes, most: int) -> Any:
-        asked.append(most)
+        calls.append(most)
         return decode_bitmap_up_to(data, most)
 
     monkeypatch.setattr(bitmap, "decode_bitmap_up_to", noting)
     data = encoded({high: set(range(100)) for high in range(5)})
     assert decode_row_set(data, 250) is None
-    assert asked == [250, 150, 50]
-    found = decode_row_set(data, 500)
-    assert found is not None
-    assert len(found) == 500
+    assert calls == [250, 150, 50]
+    row_set = decode_row_set(data, 500)
+    assert row_set is not None
+    assert len(row_set) == 500
 
 
 def test_huge_runs_are_not_expanded() -> None:
@@ -83,7 +83,7 @@ def test_huge_runs_are_not_expanded() -> None:
 @given(SETS, st.data())
 def test_a_wrong_part_count_is_damage(parts: dict[int, set[int]], data: st.DataObject) -> None:
     """With fewer parts than stored, rows would silently be missing."""
-    other = data.draw(st.integers(0, 2**32 - 1).filter(lambda each: each != len(parts)))
+    other = data.draw(st.integers(0, 2**32 - 1).filter(lambda value: value != len(parts)))
     with pytest.raises(CorruptDataError):
         decode_row_set(struct.pack("<I", other) + encoded(parts)[4:], 1 << 40)
 
@@ -100,7 +100,7 @@ def test_a_wrong_part_size_is_damage(parts: dict[int, set[int]], data: st.DataOb
     """A part that is cut off or runs into the next one would decode to other rows."""
     whole = bytearray(encoded(parts))
     (size,) = struct.unpack_from("<I", whole, 8)
-    other = data.draw(st.integers(1, 2**32 - 1).filter(lambda each: each != size))
+    other = data.draw(st.integers(1, 2**32 - 1).filter(lambda value: value != size))
     struct.pack_into("<I", whole, 8, other)
     with pytest.raises(CorruptDataError):
         decode_row_set(bytes(whole), 1 << 40)
@@ -116,9 +116,9 @@ def test_parts_that_do_not_ascend_are_damage(second: int) -> None:
 
 def test_a_key_may_have_no_rows() -> None:
     """An update can leave a value of the index without rows, which is not damage."""
-    found = decode_row_set(encoded({}), 10)
-    assert found is not None
-    assert not len(found)
+    row_set = decode_row_set(encoded({}), 10)
+    assert row_set is not None
+    assert not len(row_set)
 
 
 def test_a_part_with_all_rows_is_not_supported() -> None:

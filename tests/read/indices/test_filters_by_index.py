@@ -80,8 +80,8 @@ class NotingStore:
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         self.read.append((path, sum(span.size_bytes for span in ranges)))
-        found: list[Buffer] = self._inner.read_ranges(path, ranges)
-        return found
+        buffers: list[Buffer] = self._inner.read_ranges(path, ranges)
+        return buffers
 
     def folders(self) -> set[str]:
         return {path.partition("/")[0] for path, _ in self.read}
@@ -184,8 +184,8 @@ def test_indices_find_nulls(uri: str) -> None:
 def test_system_columns_narrow_served_rows(uri: str) -> None:
     """Both exclude rows, and the result is the intersection."""
     ds = lance_stream.open_dataset(uri)
-    place = ROWS["id"].to_pylist().index(777)
-    address = (place // 20_000 << 32) + place % 20_000
+    position = ROWS["id"].to_pylist().index(777)
+    address = (position // 20_000 << 32) + position % 20_000
     assert keys(ds, f"id = 777 AND _rowaddr = {address}") == [777]
     assert keys(ds, f"id = 777 AND _rowaddr > {address}") == []
 
@@ -309,7 +309,7 @@ def test_unknown_index_details_lead_to_scans(uri: str, change: Any) -> None:
 def test_a_column_of_another_type_is_scanned(uri: str) -> None:
     """Comparisons with an index of another type than the column would be wrong."""
     ds = lance_stream.open_dataset(uri)
-    ds = with_indices(ds, lambda each: replace(each, field_ids=(2,)))
+    ds = with_indices(ds, lambda value: replace(value, field_ids=(2,)))
     assert not is_served(ds, "x < 5")
 
 
@@ -319,7 +319,7 @@ def test_coverage_of_all_fragments_is_not_expanded(uri: str) -> None:
     everything.add_range(0, 1 << 32)
     everything.run_optimize()
     ds = lance_stream.open_dataset(uri)
-    ds = with_indices(ds, lambda each: replace(each, fragment_bitmap=everything.serialize()))
+    ds = with_indices(ds, lambda value: replace(value, fragment_bitmap=everything.serialize()))
     assert is_served(ds, "id = 777")
     assert keys(ds, "id = 777") == [777]
 
@@ -344,7 +344,9 @@ def test_indices_that_share_files_are_not_used(uri: str, caplog: pytest.LogCaptu
     (uuid,) = (entry.uuid for entry in decode_index_section(section) if entry.name == "g_idx")
     with caplog.at_level(logging.INFO):
         for condition in ("id = 777", "g = 7"):
-            assert not is_served(with_indices(ds, lambda each: replace(each, uuid=uuid)), condition)
+            assert not is_served(
+                with_indices(ds, lambda value: replace(value, uuid=uuid)), condition
+            )
     assert "are listed twice" in caplog.text
 
 
@@ -388,7 +390,7 @@ def replace_bitmap(uri: str, keys: pa.Array, bitmaps: list[bytes]) -> Dataset:
     table = pa.table({"keys": keys, "bitmaps": pa.array(bitmaps, pa.binary())})
     with LanceFileWriter(str(path), table.schema, version="2.2") as writer:
         writer.write_batch(table)
-    return with_indices(lance_stream.open_dataset(uri), lambda each: replace(each, files=()))
+    return with_indices(lance_stream.open_dataset(uri), lambda value: replace(value, files=()))
 
 
 def stored_bitmaps(uri: str) -> tuple[pa.Array, list[bytes]]:
@@ -437,23 +439,23 @@ def test_bitmaps_without_keys_lead_to_scans(uri: str) -> None:
 
 def test_bitmaps_are_read_in_bounded_groups(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each key has more than one byte of bitmaps, so all but the first are read one by one."""
-    asked: list[int] = []
+    calls: list[int] = []
     rows = IndexFile.rows
 
-    def noting(self: Any, read_ranges: Any, wanted: Any, *names: str) -> list[pa.Array]:
+    def noting(self: Any, read_ranges: Any, spans: Any, *names: str) -> list[pa.Array]:
         if names == ("bitmaps",):
-            asked.append(len(wanted))
-        return rows(self, read_ranges, wanted, *names)
+            calls.append(len(spans))
+        return rows(self, read_ranges, spans, *names)
 
     monkeypatch.setattr(IndexFile, "rows", noting)
     monkeypatch.setattr(index_file, "_FIRST_GROUP", 2)
     monkeypatch.setattr(bitmap, "BITMAP_READ_BYTES", 1)
     ds = lance_stream.open_dataset(uri)
     assert is_served(ds, "g IN (1, 2, 3, 4, 5)")
-    assert asked == [2, 1, 1, 1]
-    asked.clear()
+    assert calls == [2, 1, 1, 1]
+    calls.clear()
     assert not is_served(ds, "g BETWEEN 1 AND 30")
-    assert 2 < sum(asked) < 12, "a thirty-second of all rows is enough"
+    assert 2 < sum(calls) < 12, "a thirty-second of all rows is enough"
 
 
 def test_changed_bitmap_heads_lead_to_scans(uri: str) -> None:
@@ -467,13 +469,13 @@ def test_changed_bitmap_heads_lead_to_scans(uri: str) -> None:
     ds = lance_stream.open_dataset(uri)
     with no_indices():
         expected = keys(ds, "g = 7")
-    for place in (*range(4), *range(8, 16)):
+    for index in (*range(4), *range(8, 16)):
         for flipped in (0x01, 0x10, 0x80, 0xFF):
             changed = bytearray(data)
-            changed[start + place] ^= flipped
+            changed[start + index] ^= flipped
             path.write_bytes(changed)
             clear_index_cache()
-            assert not is_served(ds, "g = 7"), (place, flipped)
+            assert not is_served(ds, "g = 7"), (index, flipped)
             assert keys(ds, "g = 7") == expected
 
 
@@ -523,15 +525,15 @@ def test_changed_index_bytes_invent_no_rows(uri: str, name: str) -> None:
         changed = bytearray(data)
         for _ in range(dice.choice([1, 3])):
             near_end = dice.random() < 0.6
-            place = dice.randrange(max(len(data) - 2000, 0), len(data)) if near_end else None
-            place = dice.randrange(len(data)) if place is None else place
-            changed[place] = dice.randrange(256)
+            position = dice.randrange(max(len(data) - 2000, 0), len(data)) if near_end else None
+            position = dice.randrange(len(data)) if position is None else position
+            changed[position] = dice.randrange(256)
         path.write_bytes(changed)
         clear_index_cache()
         clear_page_cache()
-        found = keys(ds, CONDITION)
-        assert len(set(found)) == len(found)
-        assert set(found) <= set(expected)
+        keys_read = keys(ds, CONDITION)
+        assert len(set(keys_read)) == len(keys_read)
+        assert set(keys_read) <= set(expected)
 
 
 def test_an_index_with_too_few_entries_is_not_used(uri: str) -> None:
@@ -541,6 +543,6 @@ def test_an_index_with_too_few_entries_is_not_used(uri: str) -> None:
     lance.dataset(uri).drop_index("g_idx")
     whole = BitMap([0, 1, 2, 3]).serialize()
     ds = lance_stream.open_dataset(uri).append(ROWS.set_column(0, "id", pa.array(range(NUM_ROWS))))
-    ds = with_indices(ds, lambda each: replace(each, fragment_bitmap=whole))
+    ds = with_indices(ds, lambda value: replace(value, fragment_bitmap=whole))
     assert not is_served(ds, "id = 5")
     assert len(keys(ds, "id = 5")) == 2

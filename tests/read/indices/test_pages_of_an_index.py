@@ -79,10 +79,10 @@ def test_lists_that_pylance_writes_are_accepted(name: str, num_nulls: int, tmp_p
     ds = lance_stream.open_dataset(str(tmp_path / "t"))
     for condition in ("a IS NULL", "a IS NOT NULL"):
         with eager_indices() as counts:
-            found = ds.count_rows(condition)
+            num_rows = ds.count_rows(condition)
         assert counts == {"served": 1}
         with no_indices():
-            assert found == ds.count_rows(condition)
+            assert num_rows == ds.count_rows(condition)
 
 
 def test_an_index_without_rows_is_accepted(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def relisted(folder: Path, changes: dict[str, list[int | None]], **metadata: str
     table = LanceFileReader(str(path)).read_all().to_table()
     assert table.to_pydict() == LISTED
     for name, values in changes.items():
-        place = table.schema.get_field_index(name)
+        position = table.schema.get_field_index(name)
         field = table.schema.field(name)
-        table = table.set_column(place, field.with_nullable(True), pa.array(values, field.type))
+        table = table.set_column(position, field.with_nullable(True), pa.array(values, field.type))
     described = {**(table.schema.metadata or {}), **metadata}
     replace_file(path, table.replace_schema_metadata(described))
 
@@ -160,9 +160,9 @@ def test_contradicting_page_lists_are_not_used(
     ds = lance_stream.open_dataset(str(tmp_path / "t"))
     for condition in ("a = 7", "a < 5", "a IS NULL"):
         with eager_indices(may_fail=True):
-            found = ds.to_table(filter=condition)
+            table = ds.to_table(filter=condition)
         with no_indices():
-            assert found == ds.to_table(filter=condition)
+            assert table == ds.to_table(filter=condition)
 
 
 def test_unsorted_page_values_are_damage(tmp_path: Path) -> None:
@@ -202,15 +202,15 @@ def test_bounds_that_need_much_memory_are_not_cached(
     """A small file may state a long string for each of many pages."""
     folder = indexed(tmp_path / "t", pa.array(["x" * 1000] * 500), 1)
     opened(folder)
-    asked: list[int] = []
+    calls: list[int] = []
     rows = index_file.IndexFile.rows
 
-    def noting(self: Any, read_ranges: Any, wanted: Any, *names: str) -> list[pa.Array]:
-        asked.append(len(wanted))
-        return rows(self, read_ranges, wanted, *names)
+    def noting(self: Any, read_ranges: Any, spans: Any, *names: str) -> list[pa.Array]:
+        calls.append(len(spans))
+        return rows(self, read_ranges, spans, *names)
 
     monkeypatch.setattr(index_file.IndexFile, "rows", noting)
     monkeypatch.setattr(btree, "MAX_BOUND_BYTES", 200_000)
     with pytest.raises(BadDataError, match="more than 200000 bytes"):
         opened(folder)
-    assert sum(asked) < 200
+    assert sum(calls) < 200

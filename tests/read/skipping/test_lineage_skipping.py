@@ -37,14 +37,14 @@ def rows(first: int, stop: int, name: str = "n") -> pa.Table:
 
 def history(*, stable_row_ids: bool = True) -> Dataset:
     """Versions 2 to 6 append ten rows each; then come updates, deletes, an upsert, a compaction."""
-    made = lance_stream.create_dataset(
+    dataset = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", SCHEMA, stable_row_ids=stable_row_ids
     )
     for first in range(0, 50, 10):
-        made = made.append(rows(first, first + 10))
-    made = made.update({"id": "id", "name": "'new'"}, "id % 7 = 3")  # version 7: rows move
-    made = made.delete("id IN (1, 2, 31)")  # 8
-    return made.upsert(rows(45, 55, "u"), on="id")  # 9
+        dataset = dataset.append(rows(first, first + 10))
+    dataset = dataset.update({"id": "id", "name": "'new'"}, "id % 7 = 3")  # version 7: rows move
+    dataset = dataset.delete("id IN (1, 2, 31)")  # 8
+    return dataset.upsert(rows(45, 55, "u"), on="id")  # 9
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,8 @@ def watched(ds: Dataset) -> tuple[Dataset, WatchedStore]:
     """Return the table as a process sees it that has not written it, and what reads its files."""
     clear_deleted_offsets()
     store = WatchedStore(ds.table.store)
-    kept: Store = store
-    return Dataset(replace(ds.table, store=kept, log=ObjectStoreLog(kept))), store
+    inner: Store = store
+    return Dataset(replace(ds.table, store=inner, log=ObjectStoreLog(inner))), store
 
 
 def data_files_of(store: WatchedStore) -> set[str]:
@@ -139,29 +139,29 @@ def test_rows_are_found_by_id_and_address(ds: Dataset) -> None:
     for row in rows:
         for name in ("_rowid", "_rowaddr"):
             seen, store = watched(ds)
-            found = seen.to_table(["id"], f"{name} = {row[name]}")
-            assert found["id"].to_pylist() == [row["id"]]
+            table = seen.to_table(["id"], f"{name} = {row[name]}")
+            assert table["id"].to_pylist() == [row["id"]]
             assert len(data_files_of(store)) == 1
 
 
 def test_fragments_are_read_from_matching_rows() -> None:
     """A work unit starts with the first row that can match, and ends with the last."""
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    dataset = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     for first in (0, 10, 20):
-        made = made.append(rows(first, first + 10))
-    (unit,) = plan_scan(made.compact().table, ["id"], "_row_created_at_version = 3")
+        dataset = dataset.append(rows(first, first + 10))
+    (unit,) = plan_scan(dataset.compact().table, ["id"], "_row_created_at_version = 3")
     assert (unit.start, unit.stop) == (10, 20)
-    (unit,) = plan_scan(made.compact().table, ["id"], "NOT (_row_created_at_version >= 3)")
+    (unit,) = plan_scan(dataset.compact().table, ["id"], "NOT (_row_created_at_version >= 3)")
     assert (unit.start, unit.stop) == (0, 10)
-    (unit,) = plan_scan(made.compact().table, ["id"], "_row_created_at_version <> 3")
+    (unit,) = plan_scan(dataset.compact().table, ["id"], "_row_created_at_version <> 3")
     assert (unit.start, unit.stop) == (0, None)
 
 
 @pytest.mark.floors
 def test_large_id_ranges_are_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The filter is evaluated on a part of the rows only."""
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
-    made = made.append(rows(0, 30_000))
+    dataset = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    dataset = dataset.append(rows(0, 30_000))
     evaluated: list[int] = []
     before = fragment.evaluate_predicate
 
@@ -170,8 +170,8 @@ def test_large_id_ranges_are_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
         return before(predicate, batch)
 
     monkeypatch.setattr(fragment, "evaluate_predicate", counting)
-    assert made.to_table(["id"], "_rowid = 9000")["id"].to_pylist() == [9000]
-    assert made.to_table(["id"], "_rowaddr IN (1, 29999)")["id"].to_pylist() == [1, 29_999]
+    assert dataset.to_table(["id"], "_rowid = 9000")["id"].to_pylist() == [9000]
+    assert dataset.to_table(["id"], "_rowaddr IN (1, 29999)")["id"].to_pylist() == [1, 29_999]
     assert sorted(evaluated) == [30_000 % 4096, 4096, 4096]
 
 
@@ -191,10 +191,10 @@ def test_listed_ids_are_not_treated_as_a_range() -> None:
 
 def test_verbs_can_filter_by_row_versions(ds: Dataset) -> None:
     """Deletes and updates plan with the same skipping as scans."""
-    made = history().delete("_row_created_at_version = 4 AND id < 25")
-    assert 20 not in made.to_table()["id"].to_pylist()
-    made = made.update({"name": "'old'"}, "_row_created_at_version <= 2")
-    assert made.count_rows("name = 'old'") == 8
+    dataset = history().delete("_row_created_at_version = 4 AND id < 25")
+    assert 20 not in dataset.to_table()["id"].to_pylist()
+    dataset = dataset.update({"name": "'old'"}, "_row_created_at_version <= 2")
+    assert dataset.count_rows("name = 'old'") == 8
 
 
 def test_row_ids_default_to_addresses() -> None:
@@ -233,8 +233,8 @@ def comparisons() -> st.SearchStrategy[str]:
     return st.one_of(compared, between, among)
 
 
-def _address(place: tuple[int, int]) -> int:
-    return place[0] << 32 | place[1]
+def _address(index: tuple[int, int]) -> int:
+    return index[0] << 32 | index[1]
 
 
 FILTERS = st.recursive(
@@ -243,7 +243,7 @@ FILTERS = st.recursive(
         st.tuples(inner, st.sampled_from(["AND", "OR"]), inner).map(
             lambda drawn: f"({drawn[0]} {drawn[1]} {drawn[2]})"
         ),
-        inner.map(lambda each: f"NOT ({each})"),
+        inner.map(lambda value: f"NOT ({value})"),
     ),
     max_leaves=4,
 )
@@ -277,9 +277,9 @@ def test_pylance_chooses_the_same_rows(tmp_path: Path) -> None:
     for b, e in ((0, 1), (1, 4), (2, 3), (3, 4), (4, 9)):
         for text in (CREATED, UPDATED):
             query = text.format(b=b, e=e)
-            asked = theirs.to_table(["id", "_rowid"], filter=query)
+            table = theirs.to_table(["id", "_rowid"], filter=query)
             assert ours.to_table(["id"], query, with_row_id=True).equals(
-                asked.cast(pa.schema([("id", pa.int64()), pa.field("_rowid", pa.uint64(), False)]))
+                table.cast(pa.schema([("id", pa.int64()), pa.field("_rowid", pa.uint64(), False)]))
             )
         delta = theirs.delta(begin_version=b, end_version=e)
         inserted = [id_ for batch in delta.get_inserted_rows() for id_ in batch["id"].to_pylist()]
@@ -288,21 +288,21 @@ def test_pylance_chooses_the_same_rows(tmp_path: Path) -> None:
 
 def test_many_fragments_are_evaluated_at_once() -> None:
     """One evaluation per fragment would make planning slow for tables with many fragments."""
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    dataset = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     for first in range(30):
-        made = made.append(rows(first, first + 1))
-    asked: list[int] = []
+        dataset = dataset.append(rows(first, first + 1))
+    calls: list[int] = []
     before = page_skipping.evaluate_node
 
     def counting(node: Any, batch: pa.RecordBatch) -> Any:
-        asked.append(batch.num_rows)
+        calls.append(batch.num_rows)
         return before(node, batch)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(page_skipping, "evaluate_node", counting)
-        units = plan_scan(made.table, ["id"], CREATED.format(b=10, e=12))
+        units = plan_scan(dataset.table, ["id"], CREATED.format(b=10, e=12))
     assert len(units) == 2
-    assert asked == [30, 30]
+    assert calls == [30, 30]
 
 
 def test_damaged_sequences_fail_when_read(ds: Dataset) -> None:

@@ -44,17 +44,17 @@ ROWS = rows()
 
 @pytest.fixture(scope="module")
 def ds() -> Dataset:
-    made = lance_stream.create_dataset(
+    dataset = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", ROWS.schema, file_version="0.1"
     )
-    return made.append(ROWS)
+    return dataset.append(ROWS)
 
 
 @pytest.fixture(scope="module")
 def plain() -> Dataset:
     """Return the same rows in a file without bounds."""
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", ROWS.schema)
-    return made.append(ROWS)
+    dataset = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", ROWS.schema)
+    return dataset.append(ROWS)
 
 
 class CountingStore:
@@ -69,8 +69,8 @@ class CountingStore:
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         self.num_bytes += sum(span.size_bytes for span in ranges)
-        found: list[Buffer] = self._inner.read_ranges(path, ranges)
-        return found
+        buffers: list[Buffer] = self._inner.read_ranges(path, ranges)
+        return buffers
 
 
 def bytes_read(ds: Dataset, predicate: str, columns: list[str]) -> int:
@@ -147,11 +147,11 @@ PREDICATES = [
 @pytest.mark.parametrize("predicate", PREDICATES)
 def test_rows_are_the_same_as_without_bounds(ds: Dataset, plain: Dataset, predicate: str) -> None:
     """Bounds of nulls, NaN and truncated strings are easy to get wrong, which would lose rows."""
-    found = ds.to_table(filter=predicate)
-    assert found.num_rows
+    table = ds.to_table(filter=predicate)
+    assert table.num_rows
     expected = plain.to_table(filter=predicate)
-    np.testing.assert_array_equal(found["f"].to_numpy(), expected["f"].to_numpy())
-    assert found.drop_columns(["f"]) == expected.drop_columns(["f"])
+    np.testing.assert_array_equal(table["f"].to_numpy(), expected["f"].to_numpy())
+    assert table.drop_columns(["f"]) == expected.drop_columns(["f"])
 
 
 def test_nulls_stored_as_values_are_found(tmp_path: Any) -> None:

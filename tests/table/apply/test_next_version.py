@@ -22,8 +22,10 @@ from tests.commit.tables import CREATION, SCHEMA, new_fragment
 NOW = Commit(timestamp_nanos=1000)
 
 
-def then(manifest: Manifest | None, operation: Operation, **given: Any) -> Manifest:
-    return apply(manifest, operation, replace(NOW, **given), CREATION if manifest is None else None)
+def then(manifest: Manifest | None, operation: Operation, **arguments: Any) -> Manifest:
+    return apply(
+        manifest, operation, replace(NOW, **arguments), CREATION if manifest is None else None
+    )
 
 
 def table(*nums_rows: int, stable: bool = True) -> Manifest:
@@ -55,32 +57,32 @@ def killing(fragment: Fragment, num_deleted: int) -> Fragment:
 
 def test_a_new_table_begins_with_version_1() -> None:
     """The specification numbers versions from 1, and row ids and fragment ids from 0."""
-    made = table(3, 2)
-    assert made.version == 1
-    assert made.schema == SCHEMA
-    assert made.data_format == DataFormat("lance", "2.2")
-    assert [(fragment.id, ids(fragment), stamps(fragment)) for fragment in made.fragments] == [
+    manifest = table(3, 2)
+    assert manifest.version == 1
+    assert manifest.schema == SCHEMA
+    assert manifest.data_format == DataFormat("lance", "2.2")
+    assert [(fragment.id, ids(fragment), stamps(fragment)) for fragment in manifest.fragments] == [
         (0, [0, 1, 2], ([1, 1, 1], [1, 1, 1])),
         (1, [3, 4], ([1, 1], [1, 1])),
     ]
-    assert (made.next_row_id, made.max_fragment_id) == (5, 1)
-    assert made.reader_feature_flags == made.writer_feature_flags == STABLE_ROW_IDS
+    assert (manifest.next_row_id, manifest.max_fragment_id) == (5, 1)
+    assert manifest.reader_feature_flags == manifest.writer_feature_flags == STABLE_ROW_IDS
 
 
 def test_an_empty_new_table_uses_no_ids() -> None:
     """The absence of a highest fragment id differs from id 0, which would be skipped."""
-    made = table()
-    assert (made.next_row_id, made.max_fragment_id) == (0, None)
+    manifest = table()
+    assert (manifest.next_row_id, manifest.max_fragment_id) == (0, None)
 
 
 def test_unstable_tables_get_no_row_ids() -> None:
     """Without the feature flag, readers compute ids from addresses and reject stored sequences."""
-    made = then(table(3, stable=False), Append((new_fragment(2),)))
-    assert made.reader_feature_flags == 0
-    assert made.next_row_id == 0
-    assert [(fragment.row_ids, fragment.created_at_versions) for fragment in made.fragments] == [
-        (None, None)
-    ] * 2
+    manifest = then(table(3, stable=False), Append((new_fragment(2),)))
+    assert manifest.reader_feature_flags == 0
+    assert manifest.next_row_id == 0
+    assert [
+        (fragment.row_ids, fragment.created_at_versions) for fragment in manifest.fragments
+    ] == [(None, None)] * 2
 
 
 def test_appends_carry_old_fragments_as_bytes() -> None:
@@ -89,13 +91,13 @@ def test_appends_carry_old_fragments_as_bytes() -> None:
     """
     old = table(3, 2)
     carried = replace(old, fragments=FragmentList(old.fragments.raws))
-    made = then(carried, Append((new_fragment(4),)))
-    assert made.fragments.raws[:2] == old.fragments.raws
+    manifest = then(carried, Append((new_fragment(4),)))
+    assert manifest.fragments.raws[:2] == old.fragments.raws
     assert carried.fragments.num_decoded == 0
-    assert made.fragments.num_decoded == 1
-    assert (made.fragments[2].id, ids(made.fragments[2])) == (2, [5, 6, 7, 8])
-    assert stamps(made.fragments[2]) == ([2] * 4, [2] * 4)
-    assert (made.next_row_id, made.max_fragment_id) == (9, 2)
+    assert manifest.fragments.num_decoded == 1
+    assert (manifest.fragments[2].id, ids(manifest.fragments[2])) == (2, [5, 6, 7, 8])
+    assert stamps(manifest.fragments[2]) == ([2] * 4, [2] * 4)
+    assert (manifest.next_row_id, manifest.max_fragment_id) == (9, 2)
 
 
 def test_fragment_ids_of_deleted_fragments_stay_used() -> None:
@@ -115,26 +117,30 @@ def test_new_base_paths_get_unused_ids() -> None:
 def test_an_unstated_highest_fragment_id_is_found() -> None:
     """Old writers did not state it: the next fragment's id follows those that are there."""
     old = replace(table(3, 2), max_fragment_id=None)
-    made = then(old, Append((new_fragment(1),)))
-    assert made.max_fragment_id == made.fragments[2].id == 2
+    manifest = then(old, Append((new_fragment(1),)))
+    assert manifest.max_fragment_id == manifest.fragments[2].id == 2
 
 
 def test_a_delete_changes_only_the_deletion_file() -> None:
     """The planned fragment may be outdated, and other writers' files and row ids must survive."""
     old = table(3, 2)
     stale = replace(killing(old.fragments[0], 1), files=(), row_ids=None)
-    made = then(old, Delete((stale,), (1,), "x"))
-    assert list(made.fragments) == [killing(old.fragments[0], 1)]
-    assert made.reader_feature_flags == made.writer_feature_flags == STABLE_ROW_IDS | DELETION_FILES
-    assert (made.next_row_id, made.max_fragment_id) == (5, 1)
+    manifest = then(old, Delete((stale,), (1,), "x"))
+    assert list(manifest.fragments) == [killing(old.fragments[0], 1)]
+    assert (
+        manifest.reader_feature_flags
+        == manifest.writer_feature_flags
+        == STABLE_ROW_IDS | DELETION_FILES
+    )
+    assert (manifest.next_row_id, manifest.max_fragment_id) == (5, 1)
 
 
 def test_a_fragment_without_live_rows_is_dropped() -> None:
     """Readers would otherwise open files that have nothing to show."""
     old = table(3, 2)
-    made = then(old, Delete((killing(old.fragments[0], 3),), ()))
-    assert [fragment.id for fragment in made.fragments] == [1]
-    assert made.reader_feature_flags == STABLE_ROW_IDS
+    manifest = then(old, Delete((killing(old.fragments[0], 3),), ()))
+    assert [fragment.id for fragment in manifest.fragments] == [1]
+    assert manifest.reader_feature_flags == STABLE_ROW_IDS
 
 
 def test_deletes_in_missing_fragments_are_refused() -> None:
@@ -155,17 +161,17 @@ def test_an_overwrite_continues_ids_and_keeps_config() -> None:
         base_paths=(BasePath(1, "/b"),),
     )
     schema = Schema((replace(SCHEMA.fields[0], metadata={"k": b"v"}),), {"s": b"m"})
-    made = then(old, Overwrite((new_fragment(4, schema),), schema, {"b": "3"}))
-    assert made.schema == schema
-    assert [(fragment.id, ids(fragment), stamps(fragment)[0]) for fragment in made.fragments] == [
-        (2, [5, 6, 7, 8], [2, 2, 2, 2])
-    ]
-    assert made.config == {"a": "1", "b": "3"}
-    assert made.table_metadata == {"t": "m"}
-    assert made.base_paths == old.base_paths
-    assert made.index_section is None
-    assert made.data_format == old.data_format
-    emptied = then(made, Overwrite((), schema))
+    manifest = then(old, Overwrite((new_fragment(4, schema),), schema, {"b": "3"}))
+    assert manifest.schema == schema
+    assert [
+        (fragment.id, ids(fragment), stamps(fragment)[0]) for fragment in manifest.fragments
+    ] == [(2, [5, 6, 7, 8], [2, 2, 2, 2])]
+    assert manifest.config == {"a": "1", "b": "3"}
+    assert manifest.table_metadata == {"t": "m"}
+    assert manifest.base_paths == old.base_paths
+    assert manifest.index_section is None
+    assert manifest.data_format == old.data_format
+    emptied = then(manifest, Overwrite((), schema))
     assert (len(emptied.fragments), emptied.next_row_id, emptied.max_fragment_id) == (0, 9, 2)
 
 
@@ -176,9 +182,9 @@ def test_an_overwrite_can_change_the_file_version() -> None:
     operation = Overwrite((replace(fragment, files=(file,)),), SCHEMA)
     with pytest.raises(InvalidInputError, match=r"file version 2\.0"):
         then(table(3), operation)
-    made = apply(table(3), operation, NOW, Creation(DataFormat("lance", "2.0")))
-    assert made.data_format.version == "2.0"
-    assert made.reader_feature_flags & STABLE_ROW_IDS
+    manifest = apply(table(3), operation, NOW, Creation(DataFormat("lance", "2.0")))
+    assert manifest.data_format.version == "2.0"
+    assert manifest.reader_feature_flags & STABLE_ROW_IDS
 
 
 def test_base_paths_are_declared_only_on_creation() -> None:
@@ -202,10 +208,12 @@ def test_version_specific_fields_are_not_inherited() -> None:
         branch="b",
         unknown=b"\xfa\x01\x00",
     )
-    made = then(old, Append((new_fragment(1),)), transaction_file="y.txn", inline_transaction=b"y")
-    assert (made.tag, made.version_aux_data, made.writer_version) == ("", 0, None)
-    assert (made.transaction_file, made.inline_transaction) == ("y.txn", b"y")
-    assert (made.index_section, made.branch, made.unknown) == (b"i", "b", b"")
+    manifest = then(
+        old, Append((new_fragment(1),)), transaction_file="y.txn", inline_transaction=b"y"
+    )
+    assert (manifest.tag, manifest.version_aux_data, manifest.writer_version) == ("", 0, None)
+    assert (manifest.transaction_file, manifest.inline_transaction) == ("y.txn", b"y")
+    assert (manifest.index_section, manifest.branch, manifest.unknown) == (b"i", "b", b"")
 
 
 def test_a_version_is_later_than_its_predecessor() -> None:
@@ -220,10 +228,10 @@ def test_a_version_is_later_than_its_predecessor() -> None:
 def test_config_entries_win_over_the_operation() -> None:
     """The sink's ledger entry must be in the version, whatever the operation says about its key."""
     operation = UpdateConfig(config=MapUpdate((("a", "1"), ("b", "1"))))
-    made = then(table(3), operation, config_entries={"b": "2"})
-    assert made.config == {"a": "1", "b": "2"}
-    assert made.writer_feature_flags == STABLE_ROW_IDS | TABLE_CONFIG
-    assert made.reader_feature_flags == STABLE_ROW_IDS
+    manifest = then(table(3), operation, config_entries={"b": "2"})
+    assert manifest.config == {"a": "1", "b": "2"}
+    assert manifest.writer_feature_flags == STABLE_ROW_IDS | TABLE_CONFIG
+    assert manifest.reader_feature_flags == STABLE_ROW_IDS
 
 
 def test_config_and_metadata_change_by_key() -> None:
@@ -233,11 +241,11 @@ def test_config_and_metadata_change_by_key() -> None:
         schema=Schema(SCHEMA.fields, {"a": b"1", "b": b"2"}),
     )  # fmt: skip
     change = MapUpdate((("b", None), ("c", "3"), ("gone", None)))
-    made = then(old, UpdateConfig(change, change, change, {1: change}))
-    assert made.config == made.table_metadata == {"a": "1", "c": "3"}
-    assert made.schema.metadata == {"a": b"1", "c": b"3"}
-    assert [field.metadata for field in made.schema.fields] == [{}, {"c": b"3"}]
-    assert made.fragments.raws == old.fragments.raws
+    manifest = then(old, UpdateConfig(change, change, change, {1: change}))
+    assert manifest.config == manifest.table_metadata == {"a": "1", "c": "3"}
+    assert manifest.schema.metadata == {"a": b"1", "c": b"3"}
+    assert [field.metadata for field in manifest.schema.fields] == [{}, {"c": b"3"}]
+    assert manifest.fragments.raws == old.fragments.raws
 
 
 def test_config_and_metadata_are_replaced_whole() -> None:
@@ -249,9 +257,9 @@ def test_config_and_metadata_are_replaced_whole() -> None:
         schema=Schema(SCHEMA.fields, {"a": b"1"}),
     )
     change = MapUpdate((("c", "3"), ("d", None)), replace=True)
-    made = then(old, UpdateConfig(change, change, change))
-    assert made.config == made.table_metadata == {"c": "3"}
-    assert made.schema.metadata == {"c": b"3"}
+    manifest = then(old, UpdateConfig(change, change, change))
+    assert manifest.config == manifest.table_metadata == {"c": "3"}
+    assert manifest.schema.metadata == {"c": b"3"}
 
 
 @pytest.mark.parametrize(
@@ -275,7 +283,7 @@ def test_replacing_the_config_keeps_ledger_entries(entry: dict[str, str]) -> Non
 def test_old_writers_spellings_are_understood() -> None:
     """Transactions of old writers state these changes in deprecated fields."""
     old = replace(table(3), config={"a": "1", "b": "2"}, schema=Schema(SCHEMA.fields, {"a": b"1"}))
-    made = then(
+    manifest = then(
         old,
         UpdateConfig(
             old_upserts={"c": "3"},
@@ -284,21 +292,21 @@ def test_old_writers_spellings_are_understood() -> None:
             old_field_metadata={0: {"k": "v"}},
         ),
     )
-    assert made.config == {"b": "2", "c": "3"}
-    assert made.schema.metadata == {"n": b"m"}
-    assert made.schema.fields[0].metadata == {"k": b"v"}
+    assert manifest.config == {"b": "2", "c": "3"}
+    assert manifest.schema.metadata == {"n": b"m"}
+    assert manifest.schema.fields[0].metadata == {"k": b"v"}
 
 
 def test_metadata_of_nested_fields_can_change() -> None:
     """Field ids address all levels of a schema, and an unknown id must not be ignored."""
     item = Field("item", "int32", 1)
     schema = Schema((Field("tags", "list", 0, children=(item,)),))
-    made = then(
+    manifest = then(
         replace(table(), schema=schema), UpdateConfig(field_metadata={1: MapUpdate((("k", "v"),))})
     )
-    assert made.schema.fields[0].children == (replace(item, metadata={"k": b"v"}),)
+    assert manifest.schema.fields[0].children == (replace(item, metadata={"k": b"v"}),)
     with pytest.raises(InvalidInputError, match="id 9"):
-        then(made, UpdateConfig(field_metadata={9: MapUpdate()}))
+        then(manifest, UpdateConfig(field_metadata={9: MapUpdate()}))
 
 
 def test_a_primary_key_is_set_once() -> None:
@@ -307,12 +315,12 @@ def test_a_primary_key_is_set_once() -> None:
     def key(value: str, name: str = "lance-schema:unenforced-primary-key") -> UpdateConfig:
         return UpdateConfig(field_metadata={0: MapUpdate(((name, value),))})
 
-    made = then(table(3), key("true"))
-    assert [field.primary_key_position for field in made.schema.fields] == [0, None]
+    manifest = then(table(3), key("true"))
+    assert [field.primary_key_position for field in manifest.schema.fields] == [0, None]
     with pytest.raises(InvalidInputError, match="cannot be changed"):
-        then(made, key("false"))
+        then(manifest, key("false"))
     other = UpdateConfig(field_metadata={0: MapUpdate((("k", "v"),))})
-    assert then(made, other).schema.fields[0].primary_key_position == 0
+    assert then(manifest, other).schema.fields[0].primary_key_position == 0
     numbered = then(table(3), key("2", "lance-schema:unenforced-primary-key:position"))
     assert numbered.schema.fields[0].primary_key_position == 2
     with pytest.raises(InvalidInputError, match="'maybe'"):
@@ -347,11 +355,11 @@ def test_fragments_that_are_not_new_are_refused() -> None:
     """A fragment that has an id, no files or deleted rows did not come from a writer of
     new rows.
     """
-    made = table(3)
+    manifest = table(3)
     no_files = replace(new_fragment(3), files=())
-    for fragment in (new_fragment(0), no_files, made.fragments[0], killing(new_fragment(3), 1)):
+    for fragment in (new_fragment(0), no_files, manifest.fragments[0], killing(new_fragment(3), 1)):
         with pytest.raises(InvalidInputError, match="new fragment"):
-            then(made, Append((fragment,)))
+            then(manifest, Append((fragment,)))
 
 
 def test_ids_do_not_overflow() -> None:
@@ -369,6 +377,6 @@ def test_an_append_decodes_no_old_fragments() -> None:
     """An append to a table with many fragments must not become slower with their number."""
     (raw,) = table(3).fragments.raws
     old = replace(table(3), fragments=FragmentList([raw] * 20_000), max_fragment_id=19_999)
-    made = then(old, Append((new_fragment(1),)))
-    assert len(made.fragments) == 20_001
-    assert made.fragments.num_decoded == 1
+    manifest = then(old, Append((new_fragment(1),)))
+    assert len(manifest.fragments) == 20_001
+    assert manifest.fragments.num_decoded == 1

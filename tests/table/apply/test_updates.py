@@ -38,9 +38,9 @@ def moved(num_rows: int, *row_ids: int) -> Fragment:
     return replace(new_fragment(num_rows), row_ids=encode_row_ids(list(row_ids)))
 
 
-def index(name: str, field_id: int, *fragment_ids: int, **given: Any) -> IndexMetadata:
-    uuid = given.pop("uuid", name.encode().ljust(16, b"."))
-    return IndexMetadata(uuid, (field_id,), name, 1, BitMap(fragment_ids).serialize(), **given)
+def index(name: str, field_id: int, *fragment_ids: int, **arguments: Any) -> IndexMetadata:
+    uuid = arguments.pop("uuid", name.encode().ljust(16, b"."))
+    return IndexMetadata(uuid, (field_id,), name, 1, BitMap(fragment_ids).serialize(), **arguments)
 
 
 def with_index(manifest: Manifest, *indices: IndexMetadata) -> Manifest:
@@ -49,14 +49,14 @@ def with_index(manifest: Manifest, *indices: IndexMetadata) -> Manifest:
 
 def covered(manifest: Manifest) -> dict[str, set[int]]:
     assert manifest.index_section is not None
-    found = decode_index_section(manifest.index_section)
-    return {entry.name: set(index_coverage.coverage(entry)) for entry in found}
+    indices = decode_index_section(manifest.index_section)
+    return {entry.name: set(index_coverage.coverage(entry)) for entry in indices}
 
 
 def test_updated_rows_keep_id_and_created_version() -> None:
     """Change feeds recognise an update by the unchanged id and creation version."""
     old = then(table(3, 2), Update())
-    made = then(
+    manifest = then(
         old,
         Update(
             updated_fragments=(killing(old.fragments[0], 1),),
@@ -64,28 +64,28 @@ def test_updated_rows_keep_id_and_created_version() -> None:
             new_fragments=(moved(5, 4, 1, 3),),
         ),
     )
-    assert [fragment.id for fragment in made.fragments] == [0, 2]
-    assert ids(made.fragments[1]) == [4, 1, 3, 5, 6]
-    assert stamps(made.fragments[1]) == ([1, 1, 1, 3, 3], [3] * 5)
-    assert made.next_row_id == 7
+    assert [fragment.id for fragment in manifest.fragments] == [0, 2]
+    assert ids(manifest.fragments[1]) == [4, 1, 3, 5, 6]
+    assert stamps(manifest.fragments[1]) == ([1, 1, 1, 3, 3], [3] * 5)
+    assert manifest.next_row_id == 7
 
 
 def test_updates_decode_only_touched_fragments() -> None:
     """The cost of an update must depend on what it changes, not on the size of the table."""
     old = table(*[3] * 50)
     fresh = replace(old, fragments=FragmentList(old.fragments.raws))
-    made = then(
+    manifest = then(
         fresh,
         Update(updated_fragments=(killing(old.fragments[7], 1),), new_fragments=(moved(1, 22),)),
     )
-    assert stamps(made.fragments[-1]) == ([1], [2])
+    assert stamps(manifest.fragments[-1]) == ([1], [2])
     assert fresh.fragments.num_decoded == 1
 
 
 def test_created_versions_of_moved_rows_are_found() -> None:
     """The row may have been in any fragment."""
-    made = then(table(3, 2), Update(new_fragments=(moved(2, 4, 0),)))
-    assert stamps(made.fragments[-1]) == ([1, 1], [2, 2])
+    manifest = then(table(3, 2), Update(new_fragments=(moved(2, 4, 0),)))
+    assert stamps(manifest.fragments[-1]) == ([1, 1], [2, 2])
 
 
 def test_unassigned_ids_are_refused() -> None:
@@ -128,7 +128,7 @@ def test_indices_follow_rows_they_fully_cover() -> None:
     old = with_index(
         table(3, 2), index("all", X, 0, 1), index("some", X, 0), index("key", ID, 0, 1)
     )
-    made = then(
+    manifest = then(
         old,
         Update(
             updated_fragments=(killing(old.fragments[0], 1), killing(old.fragments[1], 1)),
@@ -136,14 +136,14 @@ def test_indices_follow_rows_they_fully_cover() -> None:
             fields_for_preserving_frag_bitmap=(ID,),
         ),
     )
-    assert covered(made) == {"all": {0, 1, 2}, "some": {0}, "key": {0, 1}}
+    assert covered(manifest) == {"all": {0, 1, 2}, "some": {0}, "key": {0, 1}}
 
 
-def rewritten(old: Manifest, *fragment_ids: int, **given: Any) -> Rewrite:
+def rewritten(old: Manifest, *fragment_ids: int, **arguments: Any) -> Rewrite:
     chosen = [fragment for fragment in old.fragments if fragment.id in fragment_ids]
     every = [row_id for value in chosen for row_id in ids(value)]
     next_id = (old.max_fragment_id or 0) + 1
-    new = replace(moved(len(every), *every), **{"id": next_id, **given})
+    new = replace(moved(len(every), *every), **{"id": next_id, **arguments})
     return Rewrite((RewriteGroup(tuple(chosen), (new,)),))
 
 
@@ -151,12 +151,12 @@ def test_rewritten_fragments_are_placed_by_id() -> None:
     """The specification keeps fragments in ascending order of their ids."""
     old = then(table(3, 2), ReserveFragments(1))
     old = then(old, Update(new_fragments=(new_fragment(1),)))
-    made = then(old, rewritten(old, 0, 1, id=2))
-    assert [(fragment.id, ids(fragment)) for fragment in made.fragments] == [
+    manifest = then(old, rewritten(old, 0, 1, id=2))
+    assert [(fragment.id, ids(fragment)) for fragment in manifest.fragments] == [
         (2, [0, 1, 2, 3, 4]),
         (3, [5]),
     ]
-    assert made.max_fragment_id == 3
+    assert manifest.max_fragment_id == 3
     without_reserve = then(old, rewritten(old, 0, 1))
     assert [fragment.id for fragment in without_reserve.fragments] == [3, 4]
     assert without_reserve.max_fragment_id == 4
@@ -192,10 +192,10 @@ def test_rows_deleted_during_a_rewrite_stay_deleted() -> None:
     (group,) = rewritten(old, 0, 1).groups
     dying = then(old, Delete((killing(old.fragments[0], 1),), ()))
     carried = replace(group, new_fragments=(killing(replace(group.new_fragments[0], id=2), 1),))
-    made = then(dying, Rewrite((carried,)))
-    (fragment,) = made.fragments
+    manifest = then(dying, Rewrite((carried,)))
+    (fragment,) = manifest.fragments
     assert (fragment.id, fragment.num_live_rows, ids(fragment)) == (2, 4, [0, 1, 2, 3, 4])
-    assert made.reader_feature_flags & DELETION_FILES
+    assert manifest.reader_feature_flags & DELETION_FILES
     with pytest.raises(InvalidInputError, match="have 4 live rows"):
         then(dying, Rewrite((group,)))
 
@@ -214,8 +214,8 @@ def test_address_indices_do_not_follow_rewrites() -> None:
     operation = replace(
         rewritten(old, 0, 1), rewritten_indices=(RewrittenIndex(b"o" * 16, b"n" * 16),)
     )
-    made = then(old, operation)
-    assert covered(made) == {"ids": {2, 3}, "zones": {2}, "split": {2}, "new": {3}}
+    manifest = then(old, operation)
+    assert covered(manifest) == {"ids": {2, 3}, "zones": {2}, "split": {2}, "new": {3}}
     twice = replace(operation, rewritten_indices=operation.rewritten_indices * 2)
     with pytest.raises(InvalidInputError, match="rewritten twice"):
         then(old, twice)
@@ -258,9 +258,9 @@ def test_merges_stamp_only_fragments_with_new_files() -> None:
     """Rows of untouched fragments did not change, and the feed must not report them."""
     old = table(3, 2)
     grown = replace(old.fragments[1], files=(*old.fragments[1].files, new_fragment(2).files[0]))
-    made = then(old, Merge((old.fragments[0], grown, new_fragment(1)), SCHEMA))
-    assert [stamps(fragment)[1] for fragment in made.fragments] == [[1, 1, 1], [2, 2], [2]]
-    assert [ids(fragment) for fragment in made.fragments] == [[0, 1, 2], [3, 4], [5]]
+    manifest = then(old, Merge((old.fragments[0], grown, new_fragment(1)), SCHEMA))
+    assert [stamps(fragment)[1] for fragment in manifest.fragments] == [[1, 1, 1], [2, 2], [2]]
+    assert [ids(fragment) for fragment in manifest.fragments] == [[0, 1, 2], [3, 4], [5]]
 
 
 def test_dropped_columns_take_files_and_indices_along() -> None:
@@ -275,10 +275,10 @@ def test_dropped_columns_take_files_and_indices_along() -> None:
         start, fragments=start.fragments.replaced({0: replace(start.fragments[0], files=files)})
     )
     old = with_index(old, index("ids", ID, 0, 1), index("xs", X, 0, 1))
-    made = then(old, Project(SCHEMA.fields[:1]))
-    assert [len(fragment.files) for fragment in made.fragments] == [1, 1]
-    assert covered(made) == {"ids": {0, 1}}
-    assert [stamps(fragment)[1] for fragment in made.fragments] == [[1, 1, 1], [1, 1]]
+    manifest = then(old, Project(SCHEMA.fields[:1]))
+    assert [len(fragment.files) for fragment in manifest.fragments] == [1, 1]
+    assert covered(manifest) == {"ids": {0, 1}}
+    assert [stamps(fragment)[1] for fragment in manifest.fragments] == [[1, 1, 1], [1, 1]]
 
 
 @pytest.mark.floors
@@ -287,16 +287,16 @@ def test_data_files_are_replaced_or_added() -> None:
     old = with_index(table(3, 2), index("ids", ID, 0, 1), index("xs", X, 0, 1))
     (file,) = old.fragments[0].files
     whole = replace(file, path="whole.lance")
-    made = then(old, DataReplacement(((0, whole),)))
-    assert [file.path for file in made.fragments[0].files] == ["whole.lance"]
-    assert stamps(made.fragments[0]) == ([1, 1, 1], [2, 2, 2])
-    assert stamps(made.fragments[1])[1] == [1, 1]
-    assert covered(made) == {"ids": {1}, "xs": {1}}
+    manifest = then(old, DataReplacement(((0, whole),)))
+    assert [file.path for file in manifest.fragments[0].files] == ["whole.lance"]
+    assert stamps(manifest.fragments[0]) == ([1, 1, 1], [2, 2, 2])
+    assert stamps(manifest.fragments[1])[1] == [1, 1]
+    assert covered(manifest) == {"ids": {1}, "xs": {1}}
     part = replace(file, path="part.lance", field_ids=(X,), column_indices=(0,))
-    made = then(old, DataReplacement(((0, part),)))
-    assert [file.field_ids for file in made.fragments[0].files] == [(ID, -2), (X,)]
-    assert covered(made) == {"ids": {0, 1}, "xs": {1}}
-    again = then(made, DataReplacement(((0, replace(part, path="again.lance")),)))
+    manifest = then(old, DataReplacement(((0, part),)))
+    assert [file.field_ids for file in manifest.fragments[0].files] == [(ID, -2), (X,)]
+    assert covered(manifest) == {"ids": {0, 1}, "xs": {1}}
+    again = then(manifest, DataReplacement(((0, replace(part, path="again.lance")),)))
     assert [file.path for file in again.fragments[0].files] == [file.path, "again.lance"]
     for replacements, match in (
         (((9, whole),), "no such fragment"),
@@ -324,8 +324,8 @@ def test_an_index_keeps_its_last_segment() -> None:
 
 def test_reserved_ids_are_not_reused() -> None:
     """A rewrite that runs later uses the reserved ids for its fragments."""
-    made = then(then(table(3), ReserveFragments(4)), Update(new_fragments=(new_fragment(1),)))
-    assert [fragment.id for fragment in made.fragments] == [0, 5]
+    manifest = then(then(table(3), ReserveFragments(4)), Update(new_fragments=(new_fragment(1),)))
+    assert [fragment.id for fragment in manifest.fragments] == [0, 5]
     with pytest.raises(InvalidInputError, match="unused fragment ids"):
         then(table(3), ReserveFragments(1 << 32))
 
@@ -359,6 +359,6 @@ def test_indices_without_any_coverage_are_dropped_beside_others() -> None:
         index("xs", X, 1, uuid=b"b" * 16),
         replace(index("xs", X, uuid=b"c" * 16), fragment_bitmap=b""),
     ]
-    made = then(with_index(table(3, 2), *segments), Update(removed_fragment_ids=(0,)))
-    left = [entry.uuid[:1] for entry in decode_index_section(made.index_section or b"")]
-    assert left == [b"b", b"c"]
+    manifest = then(with_index(table(3, 2), *segments), Update(removed_fragment_ids=(0,)))
+    remaining = [entry.uuid[:1] for entry in decode_index_section(manifest.index_section or b"")]
+    assert remaining == [b"b", b"c"]

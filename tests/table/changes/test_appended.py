@@ -46,9 +46,9 @@ def version(
 def outcome(
     older: Manifest | None, newer: Manifest, operation: Operation | None
 ) -> tuple[list[int], str | None]:
-    found = appended_fragments(older, newer, operation)
-    assert found.version == newer.version
-    return [entry.id for entry in found.fragments], found.changes
+    appended = appended_fragments(older, newer, operation)
+    assert appended.version == newer.version
+    return [entry.id for entry in appended.fragments], appended.changes
 
 
 FIRST = version(1, fragment(0), fragment(1))
@@ -56,8 +56,10 @@ FIRST = version(1, fragment(0), fragment(1))
 
 def with_values(number: int, path: str, field_id: int) -> Fragment:
     """Return a fragment that has a column in a file of its own."""
-    made = fragment(number)
-    return replace(made, files=(*made.files, DataFile(path, (field_id,), (0,), (2, 2))))
+    new_fragment = fragment(number)
+    return replace(
+        new_fragment, files=(*new_fragment.files, DataFile(path, (field_id,), (0,), (2, 2)))
+    )
 
 
 def test_the_first_version_appends_everything() -> None:
@@ -99,10 +101,10 @@ def test_changed_rows_give_reason_and_no_fragments(
     fragments: Sequence[Fragment], operation: Operation, changes: str
 ) -> None:
     """An append-only source must fail with the reason rather than deliver a part of the change."""
-    appended, found = outcome(FIRST, version(2, *fragments), operation)
+    appended, result = outcome(FIRST, version(2, *fragments), operation)
     assert appended == []
-    assert found is not None
-    assert changes in found
+    assert result is not None
+    assert changes in result
 
 
 def test_restored_rows_are_not_appended_rows() -> None:
@@ -130,11 +132,11 @@ def test_losing_unsized_fragments_is_a_change() -> None:
 
 def test_equivalent_fragment_metadata_is_no_change() -> None:
     """Row ids may be encoded differently, and file sizes filled in later."""
-    said = replace(fragment(1), row_ids=encode_row_ids(RowIdSequence.from_range(10, 20)))
+    stated = replace(fragment(1), row_ids=encode_row_ids(RowIdSequence.from_range(10, 20)))
     sized = replace(
         fragment(0), files=(replace(fragment(0).files[0], size_bytes=99),)
     )  # a writer that fills in what the one before it left out
-    assert outcome(FIRST, version(2, sized, said), UpdateConfig()) == ([], None)
+    assert outcome(FIRST, version(2, sized, stated), UpdateConfig()) == ([], None)
 
 
 def test_column_backfills_change_rows_unless_ignored() -> None:

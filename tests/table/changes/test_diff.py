@@ -99,13 +99,13 @@ class Version:
             reader_feature_flags=self.flags,
         )
         self.deleted = {
-            (made.id, made.deletion_file): np.array(sorted(rows.deleted), np.uint32)
-            for made, rows in zip(fragments, self.rows, strict=True)
-            if made.deletion_file
+            (entry.id, entry.deletion_file): np.array(sorted(rows.deleted), np.uint32)
+            for entry, rows in zip(fragments, self.rows, strict=True)
+            if entry.deletion_file
         }
 
     def live(self) -> dict[int, tuple[int, int, int]]:
-        return {row_id: place for rows in self.rows for row_id, place in rows.live().items()}
+        return {row_id: index for rows in self.rows for row_id, index in rows.live().items()}
 
 
 def version(number: int, *rows: Rows) -> Version:
@@ -114,41 +114,41 @@ def version(number: int, *rows: Rows) -> Version:
 
 def changes(older: Version | None, newer: Version) -> TableChanges:
     plan = plan_diff(older.manifest if older else None, newer.manifest)
-    known = {**(older.deleted if older else {}), **newer.deleted}
-    asked = {(entry.id, entry.deletion_file) for entry in plan.deletion_files_of}
-    return diff(plan, {key: known[key] for key in asked})
+    deletions = {**(older.deleted if older else {}), **newer.deleted}
+    requested = {(entry.id, entry.deletion_file) for entry in plan.deletion_files_of}
+    return diff(plan, {key: deletions[key] for key in requested})
 
 
 def ids(older: Version | None, newer: Version) -> Change:
     """The row ids of each kind of change, having checked every place that the diff names."""
-    found = changes(older, newer)
+    differences = changes(older, newer)
     before = {(f, o): row_id for row_id, (f, o, _) in (older.live() if older else {}).items()}
     after = {(f, o): row_id for row_id, (f, o, _) in newer.live().items()}
     result: Change = {"insert": [], "update": [], "delete": []}
-    for kind, parts, places in (
-        ("insert", found.inserts, after),
-        ("delete", found.deletes, before),
+    for kind, parts, positions in (
+        ("insert", differences.inserts, after),
+        ("delete", differences.deletes, before),
     ):
         for fragment, offsets in parts:
             assert offsets.dtype == np.uint32
             assert_ascending(offsets.tolist())
-            result[kind] += [places[fragment.id, offset] for offset in offsets.tolist()]
+            result[kind] += [positions[fragment.id, offset] for offset in offsets.tolist()]
         assert_ascending([part.fragment.id for part in parts])
-    for fragment, offsets, addresses in found.updates:
+    for fragment, offsets, addresses in differences.updates:
         assert (offsets.dtype, addresses.dtype) == (np.uint32, np.uint64)
         assert_ascending(offsets.tolist())
         for offset, address in zip(offsets.tolist(), addresses.tolist(), strict=True):
             row_id = after[fragment.id, offset]
             assert before[address >> 32, address & 0xFFFFFFFF] == row_id
             result["update"].append(row_id)
-    assert_ascending([update.fragment.id for update in found.updates])
-    assert found.num_changes == sum(map(len, result.values()))
+    assert_ascending([update.fragment.id for update in differences.updates])
+    assert differences.num_changes == sum(map(len, result.values()))
     return result
 
 
 def assert_ascending(values: Iterable[int]) -> None:
-    known = list(values)
-    assert known == sorted(set(known))
+    listed = list(values)
+    assert listed == sorted(set(listed))
 
 
 def expect(
@@ -367,20 +367,22 @@ def test_sequences_in_other_files_are_requested() -> None:
     assert plan.sequences == (ids_at, stamps_at)
     assert isinstance(before.row_ids, bytes)
     assert isinstance(after.last_updated_at_versions, bytes)
-    found = diff(plan, {}, {ids_at: before.row_ids, stamps_at: after.last_updated_at_versions})
-    assert [update.offsets.tolist() for update in found.updates] == [[1]]
+    differences = diff(
+        plan, {}, {ids_at: before.row_ids, stamps_at: after.last_updated_at_versions}
+    )
+    assert [update.offsets.tolist() for update in differences.updates] == [[1]]
 
 
 def test_sequences_in_hidden_columns_are_requested() -> None:
     """The format can store row ids as a column of a data file."""
-    known = FIRST.manifest.fragments[1]
+    original = FIRST.manifest.fragments[1]
     file = DataFile("hidden.lance", (-3,), (0,), (2, 2))
-    hidden = replace(known, files=(FILE, file), row_ids=LineageColumn(-3, file))
+    hidden = replace(original, files=(FILE, file), row_ids=LineageColumn(-3, file))
     manifest = replace(FIRST.manifest, version=2, fragments=FragmentList.of([hidden]))
     plan = plan_diff(None, manifest)
     assert plan.sequences == (LineageColumn(-3, file),)
-    assert isinstance(known.row_ids, bytes)
-    (inserted,) = diff(plan, {}, dict.fromkeys(plan.sequences, known.row_ids)).inserts
+    assert isinstance(original.row_ids, bytes)
+    (inserted,) = diff(plan, {}, dict.fromkeys(plan.sequences, original.row_ids)).inserts
     assert inserted.offsets.tolist() == [0, 1, 2, 3, 4]
 
 
@@ -410,10 +412,10 @@ def test_distant_versions_leave_moved_rows_in_doubt() -> None:
     """
     newer = version(9, Rows(3, range(15)))
     plan = plan_diff(FIRST.manifest, newer.manifest)
-    found = diff(plan)
-    assert (found.num_changes, found.is_ambiguous) == (0, True)
-    found = diff(plan, history=History(np.array([2, 4, 99], np.uint64)))
-    assert [update.offsets.tolist() for update in found.updates] == [[2, 4]]
+    differences = diff(plan)
+    assert (differences.num_changes, differences.is_ambiguous) == (0, True)
+    differences = diff(plan, history=History(np.array([2, 4, 99], np.uint64)))
+    assert [update.offsets.tolist() for update in differences.updates] == [[2, 4]]
 
 
 def test_in_place_stamps_need_history_across_versions() -> None:
@@ -421,8 +423,11 @@ def test_in_place_stamps_need_history_across_versions() -> None:
     files = (WITHOUT_X, NEW_COLUMN)
     newer = version(9, Rows(0, range(10), [5] + [1] * 9, deleted=[0], files=files), FIRST.rows[1])
     plan = plan_diff(FIRST.manifest, newer.manifest)
-    found = diff(plan, newer.deleted, history=History(np.empty(0, np.uint64)))
-    assert (len(found.updates), [delete.offsets.tolist() for delete in found.deletes]) == (0, [[0]])
+    differences = diff(plan, newer.deleted, history=History(np.empty(0, np.uint64)))
+    assert (
+        len(differences.updates),
+        [delete.offsets.tolist() for delete in differences.deletes],
+    ) == (0, [[0]])
 
 
 @pytest.mark.floors
@@ -437,15 +442,15 @@ def test_column_backfills_can_be_left_out() -> None:
     assert diff(plan).num_changes == 4
     assert diff(plan, column_backfills=False).num_changes == 0
     touched = History(np.empty(0, np.uint64), np.array([1], np.uint64))
-    found = diff(plan, history=touched, column_backfills=False)
-    assert [update.offsets.tolist() for update in found.updates] == [[1]]
+    differences = diff(plan, history=touched, column_backfills=False)
+    assert [update.offsets.tolist() for update in differences.updates] == [[1]]
 
 
 def test_ids_of_all_changed_rows_are_listed() -> None:
     """A feed over many versions joins their changes by these ids."""
     newer = version(2, Rows(0, range(10), deleted=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
-    found = diff(plan_diff(FIRST.manifest, newer.manifest), newer.deleted)
-    assert changed_row_ids(found).tolist() == [2, 6, 15, 4]
+    differences = diff(plan_diff(FIRST.manifest, newer.manifest), newer.deleted)
+    assert changed_row_ids(differences).tolist() == [2, 6, 15, 4]
 
 
 def test_tables_without_stable_ids_name_the_remedy() -> None:
@@ -520,8 +525,12 @@ def test_a_million_compacted_rows_are_followed() -> None:
     half, end = 500_000, 1_000_000
     older = manifest(3, fragment(0, 0, half), fragment(1, half, end))
     assert diff(plan_diff(older, manifest(4, fragment(2, 0, end)))).num_changes == 1
-    found = diff(plan_diff(older, manifest(4, fragment(2, 1, end + 1))))
-    (deleted,), (updated,), (inserted,) = found.deletes, found.updates, found.inserts
+    differences = diff(plan_diff(older, manifest(4, fragment(2, 1, end + 1))))
+    (deleted,), (updated,), (inserted,) = (
+        differences.deletes,
+        differences.updates,
+        differences.inserts,
+    )
     assert (deleted.fragment.id, deleted.offsets.tolist()) == (0, [0])
     assert updated.offsets.tolist() == [0, half - 1]
     assert updated.addresses_before.tolist() == [1, 1 << 32]
@@ -541,7 +550,7 @@ def make_history(seed: int) -> tuple[Version, Version]:
         deleted = [o for o in range(size) if dice.random() < 0.3]
         rows.append(Rows(number, numbers, [dice.randint(1, 4) for _ in numbers], deleted))
     older = Version(4, rows)
-    kept: list[Rows] = []
+    survivors: list[Rows] = []
     loose: list[tuple[int, int]] = []
     for row in rows:
         choice = dice.choice(["keep", "kill", "revive", "stamp", "gone"])
@@ -561,14 +570,14 @@ def make_history(seed: int) -> tuple[Version, Version]:
             if offset in deleted and dice.random() < 0.7
         ]
         if choice != "gone":
-            kept.append(Rows(row.id, row.row_ids, stamps, sorted(deleted)))
+            survivors.append(Rows(row.id, row.row_ids, stamps, sorted(deleted)))
     loose += [(next_id + n, 5) for n in range(dice.randint(0, 4))]
     dice.shuffle(loose)
     for number in range(9, 9 + dice.randint(1, 3)):
         part, loose = loose[: dice.randint(0, 9)], loose[9:]
         if part:
-            kept.append(Rows(number, [i for i, _ in part], [s for _, s in part]))
-    return older, Version(5, kept)
+            survivors.append(Rows(number, [i for i, _ in part], [s for _, s in part]))
+    return older, Version(5, survivors)
 
 
 @settings(max_examples=150, deadline=None)
@@ -577,9 +586,9 @@ def test_diffs_are_differences_of_live_rows(seed: int) -> None:
     """The rows of both versions as dictionaries are the model, over random histories."""
     older, newer = make_history(seed)
     before, after = older.live(), newer.live()
-    found = ids(older, newer)
-    assert sorted(found["insert"]) == sorted(after.keys() - before.keys())
-    assert sorted(found["delete"]) == sorted(before.keys() - after.keys())
-    assert sorted(found["update"]) == sorted(
+    result = ids(older, newer)
+    assert sorted(result["insert"]) == sorted(after.keys() - before.keys())
+    assert sorted(result["delete"]) == sorted(before.keys() - after.keys())
+    assert sorted(result["update"]) == sorted(
         value for value in before.keys() & after.keys() if before[value][2] != after[value][2]
     )

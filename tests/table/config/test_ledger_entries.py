@@ -68,8 +68,8 @@ def test_earlier_batches_state_only_differing_rules() -> None:
         '{"batch": 9, "query": "q", "version": 9, "rows": 5, "digest": "d", "rules": "r", '
         '"recent": [[8, 8, 5, "d", "r"], [7, 7, 5, "d", "other"]]}'
     )
-    found = ledger_entries.read_entry({"lance_stream.ledger.x": early}, "x")
-    assert found == replace(entry, recent=entry.recent[:2])
+    result = ledger_entries.read_entry({"lance_stream.ledger.x": early}, "x")
+    assert result == replace(entry, recent=entry.recent[:2])
 
 
 def test_silent_streams_lose_only_earlier_batches() -> None:
@@ -163,10 +163,10 @@ def test_a_restore_keeps_each_streams_newer_entry() -> None:
         **ledger_entries.config_entries("b", LedgerEntry(2, "q", 3)),
         **ledger_entries.config_entries("c", LedgerEntry(0, "q", 9)),
     }
-    kept = ledger_entries.newest_entries(restored, newest)
-    batches = {app: entry.batch_id for app, entry in ledger_entries.read_entries(kept).items()}
+    remaining = ledger_entries.newest_entries(restored, newest)
+    batches = {app: entry.batch_id for app, entry in ledger_entries.read_entries(remaining).items()}
     assert batches == {"a": 5, "b": 9, "c": 0, "gone": 1}
-    assert "other" not in kept
+    assert "other" not in remaining
 
 
 def test_a_querys_entries_are_found_among_others() -> None:

@@ -109,13 +109,13 @@ def test_invalid_entries_are_refused(value: Any) -> None:
 
 def test_tombstones_fix_the_key_columns() -> None:
     """Other columns are refused as long as deletes are remembered; the error names a way out."""
-    known = Tombstones(("a", "b"), "seq", "int64", (file(1),))
-    assert is_of(known, ("b", "a"), "seq")
-    check_is_of(known, ("b", "a"), "seq")
+    tombstones = Tombstones(("a", "b"), "seq", "int64", (file(1),))
+    assert is_of(tombstones, ("b", "a"), "seq")
+    check_is_of(tombstones, ("b", "a"), "seq")
     for on, sequence_by in ((("a",), "seq"), (("a", "b"), "at")):
-        assert not is_of(known, on, sequence_by)
+        assert not is_of(tombstones, on, sequence_by)
         with pytest.raises(InvalidInputError) as caught:
-            check_is_of(known, on, sequence_by)
+            check_is_of(tombstones, on, sequence_by)
         for part in ("('a', 'b')", "'seq'", "Nothing was written", CONFIG_KEY, "omit"):
             assert part in str(caught.value)
         check_is_of(Tombstones(("a", "b"), "seq", "int64"), on, sequence_by)
@@ -124,10 +124,10 @@ def test_tombstones_fix_the_key_columns() -> None:
 def test_writers_add_to_the_newest_tombstones() -> None:
     """Another writer may have added or expired files since this one planned."""
     newest = by_id(file(1, 10), file(2, 20), file(3, 30))
-    made = with_change(
+    tombstones = with_change(
         newest, by_id(file(4, 40)), joined=[file(2).name, file(9).name], oldest_ms=15
     )
-    assert made == by_id(file(3, 30), file(4, 40))
+    assert tombstones == by_id(file(3, 30), file(4, 40))
     assert with_change(None, by_id(file(4, 40)), joined=[], oldest_ms=15) == by_id(file(4, 40))
     assert with_change(newest, by_id(), joined=[], oldest_ms=30) == by_id(file(3, 30))
 

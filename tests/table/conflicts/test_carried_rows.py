@@ -19,11 +19,11 @@ def rewrites(draw: st.DrawFn) -> tuple[list[tuple[int, list[int], list[int] | No
         deleted = sorted(draw(st.sets(st.integers(0, physical - 1), max_size=physical - 1)))
         now = sorted({*deleted, *draw(st.sets(st.integers(0, physical - 1)))})
         old.append((physical, deleted, draw(st.sampled_from([now, None]))))
-    left = sum(physical - len(deleted) for physical, deleted, _ in old)
+    num_live = sum(physical - len(deleted) for physical, deleted, _ in old)
     sizes = []
-    while left:
-        sizes.append(draw(st.integers(1, left)))
-        left -= sizes[-1]
+    while num_live:
+        sizes.append(draw(st.integers(1, num_live)))
+        num_live -= sizes[-1]
     return old, sizes
 
 
@@ -51,9 +51,9 @@ def test_dead_rows_carry_over_to_new_fragments(
         deleted_since(row, None if now is None else offsets(now))
         for row, (_, _, now) in zip(rows, old, strict=True)
     ]
-    found = by_new_fragment(killed, [row.num_written for row in rows], sizes)
-    assert [value.tolist() for value in found] == expected
-    assert {value.dtype for value in found} == {np.dtype(np.uint32)}
+    result = by_new_fragment(killed, [row.num_written for row in rows], sizes)
+    assert [value.tolist() for value in result] == expected
+    assert {value.dtype for value in result} == {np.dtype(np.uint32)}
 
 
 @pytest.mark.parametrize("deleted_now", [[], [1], [1, 4, 5]])

@@ -221,17 +221,17 @@ def test_lookups_work_in_all_container_kinds(some: set[int], asked: list[int], d
         numbers |= BitMap(range(200_000, 220_000, 2))
         numbers.run_optimize()
     asked += list(some)[:10]
-    found = which_in_bitmap(numbers.serialize(), np.array(asked, np.uint64))
-    assert found.tolist() == [value < 1 << 32 and value in numbers for value in asked]
+    result = which_in_bitmap(numbers.serialize(), np.array(asked, np.uint64))
+    assert result.tolist() == [value < 1 << 32 and value in numbers for value in asked]
 
 
-@pytest.mark.parametrize("asked", [[], [3], [1 << 17]])
-def test_lookups_notice_damaged_bitmaps(asked: list[int]) -> None:
+@pytest.mark.parametrize("offsets", [[], [3], [1 << 17]])
+def test_lookups_notice_damaged_bitmaps(offsets: list[int]) -> None:
     """A lookup that reads only some containers must not accept a truncated bitmap."""
     data = BitMap([*range(0, 9000, 2), 1 << 16]).serialize()
     for damaged in (b"", data[:-1], data + b"\0"):
         with pytest.raises(CorruptDataError):
-            which_in_bitmap(damaged, np.array(asked, np.uint64))
+            which_in_bitmap(damaged, np.array(offsets, np.uint64))
 
 
 mixed = BitMap([*range(100), *range(1 << 17, (1 << 17) + 9000, 2), *range(1 << 18, 270_000)])
@@ -250,10 +250,10 @@ def test_damaged_deletion_files_read_or_are_refused(name: str) -> None:
     """Every prefix is tried, and every file with one byte changed."""
     file_type, data = FILES[name]
     damaged = [data[:stop] for stop in range(len(data))]
-    for place in range(len(data)):
+    for index in range(len(data)):
         for flip in (0x01, 0xFF):
             flipped = bytearray(data)
-            flipped[place] ^= flip
+            flipped[index] ^= flip
             damaged.append(bytes(flipped))
     refused = 0
     for value in damaged:

@@ -15,7 +15,10 @@ SIZES = st.lists(st.sampled_from([0, 1, 127, 128, 70_000, 1 << 40, (1 << 63) - 1
 
 
 def fragment_of(sizes: list[int]) -> Fragment:
-    files = (replace(FILE, path=f"{at}.lance", size_bytes=own) for at, own in enumerate(sizes))
+    files = (
+        replace(FILE, path=f"{at}.lance", size_bytes=file_size)
+        for at, file_size in enumerate(sizes)
+    )
     return Fragment(7, tuple(files), 10)
 
 
@@ -23,20 +26,20 @@ def fragment_of(sizes: list[int]) -> Fragment:
 @given(st.lists(SIZES, max_size=12))
 def test_sizes_agree_with_each_fragment(sizes: list[list[int]]) -> None:
     """Sizes of many fragments are read from raw bytes, and the decoded fragments are the judge."""
-    made = [fragment_of(size) for size in sizes]
-    found = FileSizes.of([encode_fragment(value) for value in made])
-    assert found.num_files.tolist() == [len(size) for size in sizes]
-    assert found.num_bytes.tolist() == [min(sum(size), (1 << 63) - 1) for size in sizes]
-    totals = [total_size(value.files) for value in made]
-    assert found.are_complete.tolist() == [total is not None for total in totals]
+    fragments = [fragment_of(size) for size in sizes]
+    result = FileSizes.of([encode_fragment(value) for value in fragments])
+    assert result.num_files.tolist() == [len(size) for size in sizes]
+    assert result.num_bytes.tolist() == [min(sum(size), (1 << 63) - 1) for size in sizes]
+    totals = [total_size(value.files) for value in fragments]
+    assert result.are_complete.tolist() == [total is not None for total in totals]
     if all(sum(size) < 1 << 63 for size in sizes):
-        assert found.total == total_size([file for value in made for file in value.files])
+        assert result.total == total_size([file for value in fragments for file in value.files])
 
 
 def test_sizes_beyond_63_bits_are_capped() -> None:
     """A damaged size must not become negative and admit a file as small."""
-    found = FileSizes.of([encode_fragment(fragment_of([(1 << 64) - 1]))])
-    assert found.num_bytes.tolist() == [(1 << 63) - 1]
+    sizes = FileSizes.of([encode_fragment(fragment_of([(1 << 64) - 1]))])
+    assert sizes.num_bytes.tolist() == [(1 << 63) - 1]
 
 
 def test_damaged_fragments_are_refused() -> None:

@@ -34,19 +34,19 @@ def varied(count: int) -> list[Fragment]:
     """Fragments without, with and with large numbers, and unknown fields."""
     return [
         fragment(
-            place * 7 % (1 << 32),
-            physical_rows=(0, 10, 1 << 20)[place % 3],
-            deletion_file=deleted((0, 3, 10)[place % 3]) if place % 5 == 0 else None,
-            row_ids=b"i" * (place % 200),
-            unknown=wire.frame(99, b"later") if place % 31 == 0 else b"",
+            index * 7 % (1 << 32),
+            physical_rows=(0, 10, 1 << 20)[index % 3],
+            deletion_file=deleted((0, 3, 10)[index % 3]) if index % 5 == 0 else None,
+            row_ids=b"i" * (index % 200),
+            unknown=wire.frame(99, b"later") if index % 31 == 0 else b"",
         )
-        for place in range(count)
+        for index in range(count)
     ]
 
 
 def numbers_of(fragments: FragmentList) -> list[tuple[int, int, int, bool]]:
-    each = fragments.numbers
-    columns = (each.ids, each.physical_rows, each.num_deleted_rows, each.has_deletion_file)
+    value = fragments.numbers
+    columns = (value.ids, value.physical_rows, value.num_deleted_rows, value.has_deletion_file)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -90,8 +90,8 @@ def test_one_deletion_file_among_many_is_seen() -> None:
     """The feature flag depends on it, and readers without the flag would show deleted rows."""
     plain = [fragment(number) for number in range(5)]
     assert not FragmentList.of(plain).has_deletion_files
-    for place in range(5):
-        some = [*plain[:place], fragment(place, deletion_file=deleted(3)), *plain[place + 1 :]]
+    for index in range(5):
+        some = [*plain[:index], fragment(index, deletion_file=deleted(3)), *plain[index + 1 :]]
         assert FragmentList.of(some).has_deletion_files
 
 
@@ -104,12 +104,12 @@ def test_a_fragment_list_survives_pickling() -> None:
 @pytest.mark.parametrize("count", [0, 1, 5, MANY])
 def test_numbers_are_found_without_decoding(count: int) -> None:
     """Planning needs ids and counts of a hundred thousand fragments, but not the fragments."""
-    known = varied(count)
-    fragments = FragmentList(map(encode_fragment, known))
-    assert numbers_of(fragments) == expected_of(known)
-    assert fragments.ids == tuple(entry.id for entry in known)
+    cached = varied(count)
+    fragments = FragmentList(map(encode_fragment, cached))
+    assert numbers_of(fragments) == expected_of(cached)
+    assert fragments.ids == tuple(entry.id for entry in cached)
     assert fragments.num_decoded == 0
-    assert numbers_of(FragmentList.of(known)) == expected_of(known)
+    assert numbers_of(FragmentList.of(cached)) == expected_of(cached)
 
 
 def test_repeated_deletion_file_fields_merge() -> None:
@@ -122,11 +122,11 @@ def test_repeated_deletion_file_fields_merge() -> None:
     assert fragments.numbers.num_deleted_rows[3] == 2
 
 
-@pytest.mark.parametrize("place", [0, 7, MANY - 1])
-def test_truncated_fragments_are_corrupt(place: int) -> None:
+@pytest.mark.parametrize("index", [0, 7, MANY - 1])
+def test_truncated_fragments_are_corrupt(index: int) -> None:
     """The fast path over all bytes must not run into the neighbouring fragment."""
     raws = [encode_fragment(value) for value in varied(MANY)]
-    raws[place] = raws[place][:-1]
+    raws[index] = raws[index][:-1]
     with pytest.raises(CorruptDataError):
         _ = FragmentList(raws).numbers
 
@@ -137,15 +137,15 @@ def test_damaged_fragments_agree_with_the_decoder() -> None:
     raws = [encode_fragment(value) for value in varied(MANY)]
     compared = 0
     for _ in range(300):
-        place = int(random.integers(len(raws)))
-        damaged = bytearray(raws[place])
+        position = int(random.integers(len(raws)))
+        damaged = bytearray(raws[position])
         damaged[int(random.integers(len(damaged)))] ^= 1 << int(random.integers(8))
         try:
             stands = expected_of([decode_fragment(bytes(damaged))])
         except BadDataError:
             continue
-        fragments = FragmentList([*raws[:place], bytes(damaged), *raws[place + 1 :]])
-        assert numbers_of(fragments)[place : place + 1] == stands
+        fragments = FragmentList([*raws[:position], bytes(damaged), *raws[position + 1 :]])
+        assert numbers_of(fragments)[position : position + 1] == stands
         compared += 1
     assert compared > 20
 
@@ -154,43 +154,43 @@ def test_derived_lists_inherit_cached_numbers() -> None:
     """A new version changes a few fragments, and reading the numbers of all again would slow down
     commits.
     """
-    known = varied(MANY)
-    fragments = FragmentList(map(encode_fragment, known))
+    cached = varied(MANY)
+    fragments = FragmentList(map(encode_fragment, cached))
     _ = fragments.numbers, fragments[4], fragments.framed, fragments.index_by_id
     new = [fragment(5000, deletion_file=deleted(2)), fragment(4000)]
     lists = {
-        "appended": (fragments.appended(new), [*known, *new]),
-        "replaced": (fragments.replaced({4: new[0]}), [*known[:4], new[0], *known[5:]]),
+        "appended": (fragments.appended(new), [*cached, *new]),
+        "replaced": (fragments.replaced({4: new[0]}), [*cached[:4], new[0], *cached[5:]]),
         "left out": (
             fragments.replaced({0: None, 4: new[0], 9: None}),
-            [*known[1:4], new[0], *known[5:9], *known[10:]],
+            [*cached[1:4], new[0], *cached[5:9], *cached[10:]],
         ),
-        "cut": (fragments[3:90:2], known[3:90:2]),
-        "untouched": (fragments.replaced({}), known),
+        "cut": (fragments[3:90:2], cached[3:90:2]),
+        "untouched": (fragments.replaced({}), cached),
         "changed in place": (
-            fragments.replaced({4: replace(known[4], physical_rows=77)}),
-            [*known[:4], replace(known[4], physical_rows=77), *known[5:]],
+            fragments.replaced({4: replace(cached[4], physical_rows=77)}),
+            [*cached[:4], replace(cached[4], physical_rows=77), *cached[5:]],
         ),
     }
-    for name, (made, expected) in lists.items():
-        assert "numbers" in made.__dict__, name
-        assert numbers_of(made) == expected_of(expected), name
-        assert made.raws == tuple(map(encode_fragment, expected)), name
-        decoded = made.num_decoded
+    for name, (derived, expected) in lists.items():
+        assert "numbers" in derived.__dict__, name
+        assert numbers_of(derived) == expected_of(expected), name
+        assert derived.raws == tuple(map(encode_fragment, expected)), name
+        decoded = derived.num_decoded
         assert 0 < decoded <= 3 or name == "cut", name
-        assert list(made) == expected, name
-        assert made.framed == wire.join_frames(2, made.raws), name
-        assert made.index_by_id == {value.id: at for at, value in enumerate(expected)}, name
-    assert numbers_of(fragments) == expected_of(known)
+        assert list(derived) == expected, name
+        assert derived.framed == wire.join_frames(2, derived.raws), name
+        assert derived.index_by_id == {value.id: at for at, value in enumerate(expected)}, name
+    assert numbers_of(fragments) == expected_of(cached)
 
 
 def test_duplicate_ids_are_seen_in_derived_lists() -> None:
     """The inherited index must not hide a collision with the new fragments."""
     fragments = FragmentList.of([fragment(1), fragment(2)])
     assert fragments.index_by_id == {1: 0, 2: 1}
-    for made in (fragments.appended([fragment(2)]), fragments.replaced({0: fragment(2)})):
+    for derived in (fragments.appended([fragment(2)]), fragments.replaced({0: fragment(2)})):
         with pytest.raises(CorruptDataError, match="same id"):
-            _ = made.index_by_id
+            _ = derived.index_by_id
 
 
 @pytest.mark.floors
@@ -198,10 +198,10 @@ def test_fragments_are_sorted_by_id() -> None:
     """The specification keeps fragments in ascending order of their ids."""
     fragments = FragmentList(map(encode_fragment, reversed(varied(MANY))))
     _ = fragments[0]
-    made = fragments.sorted_by_id()
-    assert list(made) == varied(MANY)
-    assert made.ids == tuple(value.id for value in varied(MANY))
-    assert made.sorted_by_id() is made
+    derived = fragments.sorted_by_id()
+    assert list(derived) == varied(MANY)
+    assert derived.ids == tuple(value.id for value in varied(MANY))
+    assert derived.sorted_by_id() is derived
 
 
 def test_live_rows_are_summed() -> None:
@@ -215,8 +215,8 @@ def test_live_rows_are_summed() -> None:
 def test_numbers_of_long_fragments_copy_no_sequence() -> None:
     """Row ids can be megabytes per fragment, and planning needs none of them."""
     num_bytes = 1 << 20
-    wanted = [fragment(place, row_ids=bytes(num_bytes)) for place in range(3)]
-    raws = [encode_fragment(value) for value in wanted]
+    fragments = [fragment(index, row_ids=bytes(num_bytes)) for index in range(3)]
+    raws = [encode_fragment(value) for value in fragments]
     tracemalloc.start()
     numbers = FragmentNumbers.of(raws)
     peak = tracemalloc.get_traced_memory()[1]

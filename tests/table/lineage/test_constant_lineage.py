@@ -39,21 +39,21 @@ def row_ids(*ids: int) -> bytes:
 STAMPS = st.one_of(
     st.none(),
     st.sampled_from(ELSEWHERE),
-    st.integers(1, 1 << 40).map(lambda each: versions(*[each] * NUM_ROWS)),
+    st.integers(1, 1 << 40).map(lambda value: versions(*[value] * NUM_ROWS)),
     st.lists(st.integers(1, 3), min_size=NUM_ROWS, max_size=NUM_ROWS).map(
-        lambda each: versions(*each)
+        lambda value: versions(*value)
     ),
-    st.integers(1, 9).map(lambda each: versions(*[each] * (NUM_ROWS + 1))),  # too many rows
+    st.integers(1, 9).map(lambda value: versions(*[value] * (NUM_ROWS + 1))),  # too many rows
     st.binary(max_size=12),
 )
 ROW_IDS = st.one_of(
     st.none(),
     st.sampled_from(ELSEWHERE),
-    st.integers(0, 1 << 40).map(lambda each: row_ids(*range(each, each + NUM_ROWS))),
+    st.integers(0, 1 << 40).map(lambda value: row_ids(*range(value, value + NUM_ROWS))),
     st.lists(st.integers(0, 50), min_size=NUM_ROWS, max_size=NUM_ROWS, unique=True).map(
-        lambda each: row_ids(*each)
+        lambda value: row_ids(*value)
     ),
-    st.integers(0, 9).map(lambda each: row_ids(*range(each, each + NUM_ROWS - 1))),
+    st.integers(0, 9).map(lambda value: row_ids(*range(value, value + NUM_ROWS - 1))),
     st.binary(max_size=12),
 )
 
@@ -94,11 +94,11 @@ def ids_of(stored: StoredSequence | None) -> list[int] | None:
         return None
 
 
-def check(lineage: ConstantValues, place: int, found: list[int] | None, step: int) -> None:
+def check(lineage: ConstantValues, place: int, result: list[int] | None, step: int) -> None:
     """What is said to be known of a fragment's rows is so."""
     if lineage.is_constant[place]:
         first = int(lineage.values[place])
-        assert found == [first + step * number for number in range(NUM_ROWS)]
+        assert result == [first + step * number for number in range(NUM_ROWS)]
 
 
 @settings(max_examples=60)
@@ -108,10 +108,10 @@ def test_constant_lineage_agrees_with_each_fragment(made: list[Fragment]) -> Non
     lineage = constant_lineage([encode_fragment(value) for value in made])
     assert lineage.ids.tolist() == [entry.id for entry in made]
     assert lineage.is_plain.all()
-    for place, item in enumerate(made):
-        check(lineage.created, place, stamps_of(item.created_at_versions), 0)
-        check(lineage.last_updated, place, stamps_of(item.last_updated_at_versions), 0)
-        check(lineage.first_row_ids, place, ids_of(item.row_ids), 1)
+    for index, item in enumerate(made):
+        check(lineage.created, index, stamps_of(item.created_at_versions), 0)
+        check(lineage.last_updated, index, stamps_of(item.last_updated_at_versions), 0)
+        check(lineage.first_row_ids, index, ids_of(item.row_ids), 1)
 
 
 @settings(max_examples=100)
@@ -122,7 +122,7 @@ def test_constant_lineage_agrees_with_each_fragment(made: list[Fragment]) -> Non
 def test_ranges_of_row_ids_are_compared(firsts: list[int | None], others: list[int]) -> None:
     """A fragment whose ids are no range must never count as free of the given ids."""
     file = DataFile("a.lance", (0,), (0,), (2, 2))
-    made = [
+    fragment = [
         Fragment(
             at,
             (file,),
@@ -132,17 +132,17 @@ def test_ranges_of_row_ids_are_compared(firsts: list[int | None], others: list[i
         )
         for at, first in enumerate(firsts)
     ]
-    lineage = constant_lineage([encode_fragment(value) for value in made])
+    lineage = constant_lineage([encode_fragment(value) for value in fragment])
     ids = np.array(sorted(others), np.uint64)
     owned = [set() if first is None else set(range(first, first + 5)) for first in firsts]
     begins, ends = lineage.ids_within(ids)
     within = [set(ids[first:stop].tolist()) for first, stop in zip(begins, ends, strict=True)]
-    assert within == [own & set(others) for own in owned]
+    assert within == [columns & set(others) for columns in owned]
     alone = [
         firsts[at] is not None
-        and not own & set(others)
-        and not any(own & other for place, other in enumerate(owned) if place != at)
-        for at, own in enumerate(owned)
+        and not columns & set(others)
+        and not any(columns & other for index, other in enumerate(owned) if index != at)
+        for at, columns in enumerate(owned)
     ]
     assert lineage.share_no_row_id(ids).tolist() == alone
 
@@ -167,11 +167,11 @@ def test_lineage_is_carried_from_list_to_list(
         elif len(listed):
             changed = other if step == "replace" else None
             listed = listed.replaced({len(listed) // 2: changed})
-    found, expected = listed.lineage, constant_lineage(listed.raws)
+    result, expected = listed.lineage, constant_lineage(listed.raws)
     for one, two in (
-        (found.created, expected.created),
-        (found.last_updated, expected.last_updated),
-        (found.first_row_ids, expected.first_row_ids),
+        (result.created, expected.created),
+        (result.last_updated, expected.last_updated),
+        (result.first_row_ids, expected.first_row_ids),
     ):
         assert one.is_constant.tolist() == two.is_constant.tolist()
         assert one.values[one.is_constant].tolist() == two.values[two.is_constant].tolist()
@@ -180,8 +180,8 @@ def test_lineage_is_carried_from_list_to_list(
 def test_a_split_run_is_not_known() -> None:
     """Two runs of one version mean the same as one, but have to be decoded to be known."""
     twice = versions(4, 4, 4) + versions(4, 4)
-    made = Fragment(0, (DataFile("a.lance", (0,), (0,), (2, 2)),), NUM_ROWS)
-    lineage = constant_lineage([encode_fragment(replace(made, created_at_versions=twice))])
+    fragment = Fragment(0, (DataFile("a.lance", (0,), (0,), (2, 2)),), NUM_ROWS)
+    lineage = constant_lineage([encode_fragment(replace(fragment, created_at_versions=twice))])
     assert decode_row_versions(twice, NUM_ROWS).to_array().tolist() == [4] * NUM_ROWS
     assert not lineage.created.is_constant[0]
     assert lineage.last_updated.is_constant[0]  # there is none, which stands for version 1
@@ -189,8 +189,8 @@ def test_a_split_run_is_not_known() -> None:
 
 def test_fragments_without_row_counts_are_unknown() -> None:
     """Fragments of old writers state no count, so nothing can be concluded from their bytes."""
-    made = Fragment(3, (DataFile("a.lance", (0,), (0,), (2, 2)),), 0)
-    lineage = constant_lineage([encode_fragment(made)])
+    fragment = Fragment(3, (DataFile("a.lance", (0,), (0,), (2, 2)),), 0)
+    lineage = constant_lineage([encode_fragment(fragment)])
     assert not lineage.is_plain[0]
 
 
@@ -202,7 +202,7 @@ def test_no_fragments_give_no_lineage() -> None:
 
 def test_lineage_of_appended_tables_is_known() -> None:
     """Appends give constant stamps and ranges of ids, the case that skipping is made for."""
-    made = [
+    fragment = [
         Fragment(
             number,
             (DataFile("a.lance", (0,), (0,), (2, 2), size_bytes=1000),),
@@ -214,7 +214,7 @@ def test_lineage_of_appended_tables_is_known() -> None:
         )
         for number in range(300)
     ]
-    lineage = constant_lineage([encode_fragment(value) for value in made])
+    lineage = constant_lineage([encode_fragment(value) for value in fragment])
     for one in (lineage.created, lineage.last_updated, lineage.first_row_ids):
         assert one.is_constant.all()
     assert lineage.created.values.tolist() == list(range(1, 301))

@@ -55,10 +55,10 @@ def test_exactly_the_live_rows_are_found(span: int, data: st.DataObject) -> None
         for offset, row_id in enumerate(rows)
         if offset not in deleted[key]
     }
-    asked = [*ids, *data.draw(st.lists(st.integers(0, MAX), max_size=20)), 0, span, MAX]
-    addresses, found = index.find(np.array(asked, np.uint64))
-    assert addresses.tolist() == [expected.get(value, MAX) for value in asked]
-    assert found.tolist() == [value in expected for value in asked]
+    requested = [*ids, *data.draw(st.lists(st.integers(0, MAX), max_size=20)), 0, span, MAX]
+    addresses, hits = index.find(np.array(requested, np.uint64))
+    assert addresses.tolist() == [expected.get(value, MAX) for value in requested]
+    assert hits.tolist() == [value in expected for value in requested]
     assert len(index) == len(expected)
 
 
@@ -79,8 +79,8 @@ def test_a_row_id_live_twice_is_corrupt(far: int) -> None:
 
 def test_an_index_of_no_rows_finds_nothing() -> None:
     """Tables may be empty, and searches in empty arrays are easily out of bounds."""
-    addresses, found = index_of((1, [3], [0])).find([0, 3])
-    assert (addresses.tolist(), found.tolist()) == ([NO_ADDRESS, NO_ADDRESS], [False, False])
+    addresses, hits = index_of((1, [3], [0])).find([0, 3])
+    assert (addresses.tolist(), hits.tolist()) == ([NO_ADDRESS, NO_ADDRESS], [False, False])
     assert index_of().find([])[0].tolist() == []
 
 

@@ -64,17 +64,19 @@ def test_parts_of_a_sequence_decode_alone(ids: list[int], data: st.DataObject) -
     assert sequence.slice(start, stop).tolist() == ids[start:stop]
     offsets = data.draw(st.lists(st.integers(0, len(ids) - 1), max_size=20)) if ids else []
     assert sequence.take(offsets).tolist() == [ids[offset] for offset in offsets]
-    kept = [id_ for place, id_ in enumerate(ids) if place not in offsets]
-    assert sequence.without(sorted(set(offsets))).to_array().tolist() == kept
+    remaining = [id_ for index, id_ in enumerate(ids) if index not in offsets]
+    assert sequence.without(sorted(set(offsets))).to_array().tolist() == remaining
 
 
 @given(id_lists, st.lists(st.one_of(near, far), max_size=30))
 def test_a_row_is_found_by_its_id(ids: list[int], others: list[int]) -> None:
     """Each kind of segment is searched in its own way, and a dictionary is the judge."""
     sequence = decode_row_ids(encode_row_ids(u64(ids)))
-    wanted = [*others, *ids[::3]]
-    index_by_id = {id_: place for place, id_ in enumerate(ids)}
-    assert sequence.find(u64(wanted)).tolist() == [index_by_id.get(value, -1) for value in wanted]
+    requested = [*others, *ids[::3]]
+    index_by_id = {id_: index for index, id_ in enumerate(ids)}
+    assert sequence.find(u64(requested)).tolist() == [
+        index_by_id.get(value, -1) for value in requested
+    ]
 
 
 @given(id_lists.filter(bool))
@@ -176,9 +178,9 @@ def test_arrays_of_unknown_kind_are_corrupt(kind: str) -> None:
 def test_sequences_differing_in_one_id_differ() -> None:
     """Decoded sequences are cached and shared, so they must be read-only and never confused."""
     ids = np.arange(0, 900_000, 300, dtype=np.uint64)
-    for place in range(0, len(ids), 97):
+    for index in range(0, len(ids), 97):
         changed = ids.copy()
-        changed[place] += 1
+        changed[index] += 1
         assert decode_row_ids(encode_row_ids(changed)).to_array().tolist() == changed.tolist()
     decoded = decode_row_ids(encode_row_ids(ids)).to_array()
     assert decoded.tolist() == ids.tolist()
@@ -213,12 +215,12 @@ def test_empty_ranges_hide_no_ids() -> None:
     """Other writers store empty ranges, which confuse a search by the starts of ranges."""
     message = rowids_pb2.RowIdSequence()
     for start, stop in [(20, 30), (0, 10), (5, 5), (0, 0), (20, 20)]:
-        found = message.segments.add().range
-        found.start, found.end = start, stop
+        span = message.segments.add().range
+        span.start, span.end = start, stop
     sequence = decode_row_ids(message.SerializeToString(), 20)
     assert sequence.to_array().tolist() == [*range(20, 30), *range(10)]
-    wanted = np.arange(32, dtype=np.uint64)
-    assert sequence.find(wanted).tolist() == [*range(10, 20), *[-1] * 10, *range(10), -1, -1]
+    row_offsets = np.arange(32, dtype=np.uint64)
+    assert sequence.find(row_offsets).tolist() == [*range(10, 20), *[-1] * 10, *range(10), -1, -1]
 
 
 def test_sequences_are_joined_in_order() -> None:

@@ -37,7 +37,7 @@ def test_row_versions_round_trip(versions: list[int]) -> None:
     assert again == sequence
     assert again.to_array().tolist() == versions
     assert len(again.versions) == sum(
-        1 for place, version in enumerate(versions) if place == 0 or versions[place - 1] != version
+        1 for index, version in enumerate(versions) if index == 0 or versions[index - 1] != version
     )
 
 
@@ -51,8 +51,8 @@ def test_parts_of_the_versions_decode_alone(versions: list[int], data: st.DataOb
     some = st.lists(st.integers(0, len(versions) - 1), max_size=20)
     offsets = data.draw(some) if versions else []
     assert sequence.take(offsets).tolist() == [versions[offset] for offset in offsets]
-    kept = [version for place, version in enumerate(versions) if place not in offsets]
-    assert sequence.without(offsets).to_array().tolist() == kept
+    remaining = [version for index, version in enumerate(versions) if index not in offsets]
+    assert sequence.without(offsets).to_array().tolist() == remaining
     whole = RowVersionSequence.concat([sequence, sequence])
     assert whole.to_array().tolist() == versions * 2
 
@@ -72,8 +72,8 @@ def test_many_runs_are_encoded_as_messages_are(
     length_bits: int, version_bits: int, num_runs: int
 ) -> None:
     """Their bytes are put together without an object for each run."""
-    lengths = [max(1, (1 << length_bits) // (place + 1)) for place in range(num_runs)]
-    versions = [max(1, (1 << version_bits) - 1 - place % 2) for place in range(num_runs)]
+    lengths = [max(1, (1 << length_bits) // (index + 1)) for index in range(num_runs)]
+    versions = [max(1, (1 << version_bits) - 1 - index % 2) for index in range(num_runs)]
     sequence = RowVersionSequence(lengths, versions)
     runs = zip(sequence.lengths.tolist(), sequence.versions.tolist(), strict=True)
     expected = message_of(*(run(version, range=span(0, length)) for length, version in runs))

@@ -46,11 +46,11 @@ def test_many_zeros_are_not_decompressed(compression: str) -> None:
 def test_overstated_buffers_are_refused() -> None:
     """Arrow allocates the claimed size before it decompresses."""
     data = bytearray(arrow_file(range(1000), "zstd"))
-    place = data.index(struct.pack("<q", 4000))
-    while bytes(data[place + 8 : place + 12]) != b"\x28\xb5\x2f\xfd":  # where a frame begins
-        place = data.index(struct.pack("<q", 4000), place + 1)
+    position = data.index(struct.pack("<q", 4000))
+    while bytes(data[position + 8 : position + 12]) != b"\x28\xb5\x2f\xfd":  # where a frame begins
+        position = data.index(struct.pack("<q", 4000), position + 1)
     for claim in (1 << 40, 5200, -2, -(1 << 62), 3999, 0):
-        data[place : place + 8] = struct.pack("<q", claim)
+        data[position : position + 8] = struct.pack("<q", claim)
         with pytest.raises(CorruptDataError):
             read_only_batch(bytes(data), SCHEMA, 1000, 5)
 
@@ -70,8 +70,8 @@ def test_damaged_messages_are_refused_or_read() -> None:
         data = arrow_file(range(300), compression)
         for _ in range(400):
             damaged = bytearray(data)
-            for place in dice.integers(0, len(data), 3):
-                damaged[place] = dice.integers(256)
+            for index in dice.integers(0, len(data), 3):
+                damaged[index] = dice.integers(256)
             try:
                 read += read_only_batch(bytes(damaged), SCHEMA, 300, 5).num_rows <= 300
             except CorruptDataError:

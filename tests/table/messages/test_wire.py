@@ -78,9 +78,9 @@ def test_bytes_of_no_message_are_corrupt() -> None:
 
 def test_unknown_fields_are_those_undefined() -> None:
     """Losing a later release's field in a rewrite could change the meaning of the table."""
-    known = table_pb2.ExternalFile(path="p", size=3).SerializeToString()
+    encoded = table_pb2.ExternalFile(path="p", size=3).SerializeToString()
     future = wire.frame(99, b"later") + b"\x80\x06\x01"
-    message = wire.parse_message(table_pb2.ExternalFile, known + future)
+    message = wire.parse_message(table_pb2.ExternalFile, encoded + future)
     assert wire.unknown_fields(message) == future
     assert wire.unknown_fields(message, also=(3,)) == b"\x18\x03" + future
     assert wire.unknown_fields(table_pb2.ExternalFile(path="p")) == b""

@@ -34,12 +34,12 @@ def test_walking_columns_agrees_with_each_message(messages: list[bytes]) -> None
     """The numpy walk over many messages replaces a loop, and the plain reader is the judge."""
     walked = walk_all(messages)
     assert not walked.is_odd.any()
-    for place, message in enumerate(messages):
-        said = {1: 0, 2: 0}
+    for index, message in enumerate(messages):
+        stated = {1: 0, 2: 0}
         for number, wire_type, _, value_start, _ in wire.split_message(message):
-            if number in said and wire_type == wire.VARINT:
-                said[number], _ = wire.read_varint(message, value_start)
-        assert {number: int(found[place]) for number, found in walked.numbers.items()} == said
+            if number in stated and wire_type == wire.VARINT:
+                stated[number], _ = wire.read_varint(message, value_start)
+        assert {number: int(column[index]) for number, column in walked.numbers.items()} == stated
 
 
 def test_embedded_messages_are_found_in_place() -> None:

@@ -203,10 +203,10 @@ def test_damaged_transactions_read_or_are_bad_data(
     """Every prefix is tried, and every transaction with one byte changed."""
     data = encode_transaction(transaction(operation))
     damaged = [data[:stop] for stop in range(len(data))]
-    for place in range(len(data)):
+    for index in range(len(data)):
         for flip in (0x01, 0x80, 0xFF):
             flipped = bytearray(data)
-            flipped[place] ^= flip
+            flipped[index] ^= flip
             damaged.append(bytes(flipped))
     refused = 0
     for value in damaged:
