@@ -200,7 +200,25 @@ def choose_range(
     after = choose.one_of("after", starts)
     ends = [v for v in starts if max(after, 1) <= v <= after + most]
     ends = [v for v in ends if not whole or all_exist(line, after, v)]
-    return after, choose.one_of("through", ends)
+    return after, choose.one_of("through", [v for v in ends if can_follow(line, after, v)])
+
+
+def can_follow(line: Line, after: int, through: int) -> bool:
+    """Return whether it is known which columns a restore in a range has brought back.
+
+    Those that were renamed, overwritten, or dropped and re-created can be followed only through
+    the versions before it, which a cleanup may have removed.
+    """
+    is_whole = line.existing == {*range(min(line.existing), line.newest + 1)}
+    if (is_whole and min(line.existing) <= line.start + 1) or line.restored.isdisjoint(
+        range(after + 1, through + 1)
+    ):
+        return True
+    columns = [
+        {(column.ident, column.name) for column in line.states[version].columns}
+        for version in range(max(after, 1), through + 1)
+    ]
+    return all(one == columns[0] for one in columns)
 
 
 @check(weight=3)
