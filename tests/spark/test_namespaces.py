@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import lance_stream
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark import lance_sink, register
+from lance_stream.spark import compact_table, lance_sink, register
 from lance_stream.spark.arguments.reader_options import parse_reader_options
 from lance_stream.spark.arguments.writer_calls import parse_writer_options
+from lance_stream.spark.session.session_settings import read_namespace
 from tests.servers.issuing_namespace import IssuingNamespace
 from tests.servers.moto import MotoServer
 
@@ -52,9 +54,18 @@ def test_tasks_outlive_the_keys_of_their_stream(session: Any, issuing: IssuingNa
         time.sleep(0.1)
     more = session.range(10 * batch_id, 10 * batch_id + 5)
     more.write.format(FORMAT).mode("append").option("table", "db.t").save()
+    assert compact_table(session, table_id="db.t").count_rows() == 10 * batch_id + 5
     ds = lance_stream.open_dataset(table_id="db.t", namespace=issuing.settings)
     assert sorted(ds.to_table()["id"].to_pylist()) == list(range(10 * batch_id + 5))
     assert ds.verify() == []
+
+
+def test_settings_of_older_sessions_are_read() -> None:
+    """PySpark 3.5 has no list of a session's current settings."""
+    settings = [(f"{PREFIX}impl", "dir"), ("spark.master", "local")]
+    context = SimpleNamespace(getConf=lambda: SimpleNamespace(getAll=lambda: settings))
+    session: Any = SimpleNamespace(conf=SimpleNamespace(), sparkContext=context)
+    assert read_namespace(session) == {"impl": "dir"}
 
 
 @pytest.mark.parametrize("parse", [parse_reader_options, parse_writer_options])

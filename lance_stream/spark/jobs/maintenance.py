@@ -29,9 +29,10 @@ from lance_stream.spark.jobs.arrow_jobs import described, slots_of
 from lance_stream.spark.jobs.file_jobs import by_tasks
 from lance_stream.spark.jobs.rewrite_jobs import rewrite_by_jobs
 from lance_stream.spark.session.python_check import check_workers_python, explain_worker_errors
-from lance_stream.spark.session.session_settings import options_in_session
+from lance_stream.spark.session.session_settings import locate_in_session, options_in_session
 from lance_stream.spark.session.user_errors import without_our_frames
 from lance_stream.storage.locations import check_is_shared, text_of
+from lance_stream.storage.namespaces.locating import TableId
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import with_trusted
 from lance_stream.table.fragments.fragment import Fragment
@@ -46,13 +47,15 @@ _TASKS_PER_SLOT: Final = 2
 @without_our_frames
 def compact_table(
     spark: SparkSession,
-    uri: str | os.PathLike[str],
+    uri: str | os.PathLike[str] | None = None,
     target_rows: int = TARGET_ROWS,
     *,
     bytes_per_commit: int = BYTES_PER_COMMIT,
     storage_options: Mapping[str, Any] | None = None,
     branch: str | None = None,
     trusted_locations: Sequence[str] | None = None,
+    table_id: TableId | None = None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Rewrite small fragments, and those with many deleted rows, by Spark's tasks.
 
@@ -77,6 +80,8 @@ def compact_table(
             Spark's own settings apply, as for `lance_sink`.
         branch: The branch to compact; None or "main" for the main one.
         trusted_locations: As for `open_dataset`.
+        table_id: The table's name in a Lance namespace, instead of `uri`; see `lance_sink`.
+        namespace: The namespace.
 
     Returns:
         The dataset at the last version that was committed; at the newest version if there was
@@ -93,6 +98,7 @@ def compact_table(
         raise InvalidInputError(
             f"bytes_per_commit must be a whole number from 1, not {bytes_per_commit!r:.200}"
         )
+    uri, storage_options = locate_in_session(spark, uri, storage_options, table_id, namespace)
     table = _open("compact_table", spark, uri, storage_options, branch, trusted_locations)
     with explain_worker_errors(), described(spark, f"lance-stream: compact {table.uri}"):
         write = partial(_rewrite, spark)
@@ -102,7 +108,7 @@ def compact_table(
 @without_our_frames
 def cleanup_table(
     spark: SparkSession,
-    uri: str | os.PathLike[str],
+    uri: str | os.PathLike[str] | None = None,
     older_than: str | timedelta | None = None,
     retain_versions: int | None = None,
     *,
@@ -112,6 +118,8 @@ def cleanup_table(
     storage_options: Mapping[str, Any] | None = None,
     branch: str | None = None,
     trusted_locations: Sequence[str] | None = None,
+    table_id: TableId | None = None,
+    namespace: Mapping[str, Any] | None = None,
 ) -> cleanup.CleanupReport:
     """Remove old versions, and files that no remaining version names, by Spark's tasks.
 
@@ -135,6 +143,8 @@ def cleanup_table(
             Spark's own settings apply, as for `lance_sink`.
         branch: The branch to clean up; None or "main" for the main one.
         trusted_locations: As for `open_dataset`.
+        table_id: The table's name in a Lance namespace, instead of `uri`; see `lance_sink`.
+        namespace: The namespace.
 
     Raises:
         InvalidInputError: An age or number is invalid; or the workers cannot run this package, or
@@ -151,6 +161,7 @@ def cleanup_table(
         delete_unverified=delete_unverified,
         expire_consumers=expire_consumers,
     )
+    uri, storage_options = locate_in_session(spark, uri, storage_options, table_id, namespace)
     table = _open("cleanup_table", spark, uri, storage_options, branch, trusted_locations)
     with explain_worker_errors(), described(spark, f"lance-stream: clean up {table.uri}"):
         return cleanup.cleanup(table, rules, is_dry_run=dry_run, work=by_tasks(spark))

@@ -86,9 +86,12 @@ def options_in_session(
 
 def read_namespace(spark: SparkSession) -> dict[str, str]:
     """Return the namespace that a session's settings name; empty for none."""
+    settings = getattr(spark.conf, "getAll", None)
+    if settings is None:  # PySpark 3.5 lists only the settings with which a session was started
+        settings = dict(spark.sparkContext.getConf().getAll())
     return {
         name.removeprefix(_NAMESPACE): value
-        for name, value in spark.conf.getAll.items()
+        for name, value in settings.items()
         if name.startswith(_NAMESPACE)
     }
 

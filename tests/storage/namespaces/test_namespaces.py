@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,11 @@ from lance_stream.errors import (
     StoreUnavailableError,
     UnsupportedFeatureError,
 )
+from lance_stream.storage.engine.azure_options import azure_settings
+from lance_stream.storage.engine.connection import ObstoreService
 from lance_stream.storage.engine.credentials import FixedCredentials
+from lance_stream.storage.engine.google import google_settings
+from lance_stream.storage.engine.s3 import s3_settings
 from lance_stream.storage.namespaces import vended_credentials
 from lance_stream.storage.namespaces.client import NamespaceTable, TableLocation
 from lance_stream.storage.namespaces.locating import locate
@@ -198,6 +202,44 @@ def test_keys_are_renewed_before_they_expire(
     credentials = vended_credentials.VendedCredentials(table.encode(), FixedCredentials)
     assert credentials.fetch() == {"token": "T", "expires_at": expires_at}
     assert credentials._renewed_before.total_seconds() == pytest.approx(before, abs=0.2)
+
+
+def _google(options: Mapping[str, Any]) -> ObstoreService:
+    return google_settings(options)
+
+
+def _azure(options: Mapping[str, Any]) -> ObstoreService:
+    return azure_settings("az", "", {"account_name": "us", **options}, {})
+
+
+@pytest.mark.parametrize(
+    ("open_service", "options", "credentials"),
+    [
+        (s3_settings, {"key": "K", "secret": "S", "token": "T"}, {"access_key_id": "K"}),
+        (_google, {"google_storage_token": "T"}, {"token": "T"}),
+        (_azure, {"bearer_token": "T"}, {"token": "T"}),
+        (_azure, {"sas_token": "sig=1"}, {"sas_token": [("sig", "1")]}),
+        (_azure, {"account_key": "a2V5"}, {"access_key": "a2V5"}),
+    ],
+)
+def test_every_service_takes_vended_credentials(
+    open_service: Callable[[Mapping[str, Any]], ObstoreService],
+    options: dict[str, str],
+    credentials: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A namespace states them by the names of storage options, and each service has its own."""
+    expires_at = datetime.now(UTC) + timedelta(hours=1)
+    location = TableLocation("s3://b/t", options, expires_at)
+    monkeypatch.setattr(vended_credentials, "describe", lambda _table: location)
+    table = NamespaceTable((("impl", "rest"), ("header.Authorization", "secret")), ("t",))
+    service = open_service({"namespace_table": table.encode()})
+    assert "secret" not in repr(service)
+    answer = service.credentials()
+    assert isinstance(answer, vended_credentials.VendedCredentials)
+    assert {**answer.fetch(), **credentials} == answer.fetch()
+    assert answer.fetch()["expires_at"] == expires_at
+    assert {*service.lance_credentials().values()} == {*options.values()}
 
 
 def _client(settings: dict[str, str]) -> lance_namespace.LanceNamespace:
