@@ -10,7 +10,7 @@ from lance_stream.storage.engine.credentials import (
     FixedCredentials,
     RenewedCredentials,
 )
-from lance_stream.storage.namespaces.client import NamespaceTable, TableLocation, describe
+from lance_stream.storage.namespaces.client import NamespaceTable, describe
 from lance_stream.storage.objects.object_requests import RefusedError, TryAgainError
 from lance_stream.storage.options.names import is_credential
 
@@ -33,8 +33,16 @@ class VendedCredentials(RenewedCredentials):
         self._read = read
 
     def fetch(self) -> Mapping[str, Any]:
-        """Return new credentials of the table."""
-        location = _describe(self._table)
+        """Return new credentials; the current ones while a silent namespace leaves them valid."""
+        try:
+            location = describe(self._table)
+        except StoreUnavailableError as error:
+            current = self._current
+            if current and not self._is_rejected and datetime.now(UTC) < current["expires_at"]:
+                return current
+            raise TryAgainError(str(error)) from error
+        except LanceStreamError as error:
+            raise RefusedError(str(error)) from error
         credentials = self._read(location.options)
         if not isinstance(credentials, FixedCredentials):
             raise RefusedError(
@@ -56,12 +64,3 @@ def vended_options(table: str, store: str) -> Mapping[str, str]:
     """
     options = describe(NamespaceTable.decode(table)).options
     return {name: value for name, value in options.items() if is_credential(name, store)}
-
-
-def _describe(table: NamespaceTable) -> TableLocation:
-    try:
-        return describe(table)
-    except StoreUnavailableError as error:
-        raise TryAgainError(str(error)) from error
-    except LanceStreamError as error:
-        raise RefusedError(str(error)) from error

@@ -1,5 +1,6 @@
 """Tables by their names in Lance namespaces: directories, REST services, and vended credentials."""
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ from lance_stream.storage.engine.s3 import s3_settings
 from lance_stream.storage.namespaces import vended_credentials
 from lance_stream.storage.namespaces.client import NamespaceTable, TableLocation
 from lance_stream.storage.namespaces.locating import locate
+from lance_stream.storage.objects.object_requests import TryAgainError
 from tests.servers.issuing_namespace import IssuingNamespace
 from tests.servers.moto import MotoServer
 
@@ -202,6 +204,26 @@ def test_keys_are_renewed_before_they_expire(
     credentials = vended_credentials.VendedCredentials(table.encode(), FixedCredentials)
     assert credentials.fetch() == {"token": "T", "expires_at": expires_at}
     assert credentials._renewed_before.total_seconds() == pytest.approx(before, abs=0.2)
+
+
+def test_silent_namespaces_leave_valid_keys_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace that restarts must not stop streams whose keys are still accepted."""
+    answers: list[Any] = [datetime.now(UTC) + timedelta(seconds=3), "silent", "silent"]
+
+    def answer(_table: object) -> TableLocation:
+        expires_at = answers.pop(0)
+        if expires_at == "silent":
+            raise StoreUnavailableError("the namespace did not answer")
+        return TableLocation("s3://b/t", {"token": "T"}, expires_at)
+
+    monkeypatch.setattr(vended_credentials, "describe", answer)
+    table = NamespaceTable((("impl", "rest"),), ("t",)).encode()
+    credentials = vended_credentials.VendedCredentials(table, FixedCredentials)
+    asyncio.run(credentials.ready())
+    assert credentials.fetch()["token"] == "T"
+    assert credentials.rejected(credentials.number)
+    with pytest.raises(TryAgainError, match="did not answer"):
+        credentials.fetch()
 
 
 def _google(options: Mapping[str, Any]) -> ObstoreService:
