@@ -49,7 +49,8 @@ _KEY_PREFIX: Final = "key:"
 _LEAST_BYTES_OF_A_ROW: Final = 8
 """The size of a deletion time in bytes."""
 
-MAX_CONNECTIONS_BYTES: Final = 256 << 20
+MAX_CACHED_BYTES: Final = 256 << 20
+"""The maximum size of the tombstones that a process caches."""
 
 FORGET: Final = (
     "To forget the deletes, so that late rows may bring the keys back, remove the key "
@@ -342,7 +343,7 @@ class DeleteFileCache:
         self._files.get_or_make(key, lambda: deletes)
 
 
-DELETE_FILES: Final = DeleteFileCache(MAX_CONNECTIONS_BYTES)
+DELETE_FILES: Final = DeleteFileCache(MAX_CACHED_BYTES)
 """The files that this process has cached."""
 
 
