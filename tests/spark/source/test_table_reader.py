@@ -148,7 +148,7 @@ def test_views_are_pinned_to_their_version(session: Any, uri: str) -> None:
     lance_stream.open_dataset(uri).compact().cleanup(retain_versions=1, delete_unverified=True)
     assert session.table("read").count() == 9
     says = "stays at the version that was the newest when it was created. That was version 4"
-    with pytest.raises(Exception, match=f"(?s){says}.*create it again"):
+    with pytest.raises(Exception, match=f"(?s){says}.*create the DataFrame or view again"):
         session.table("unread").count()
     session.sql(f"CREATE OR REPLACE TEMPORARY VIEW unread USING lance OPTIONS (path '{uri}')")
     assert session.table("unread").count() == 10
