@@ -58,7 +58,7 @@ from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.row_updates.staged_files import discard_files
 from lance_stream.schema.column_paths import quote_path
 from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.opening import newest_of_same, open_newest
+from lance_stream.snapshot.opening import newest_version_of, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.locations import text_of
 from lance_stream.storage.namespaces.locating import TableId, locate
@@ -458,7 +458,7 @@ class Derivation:
         """
         declaration = self.declaration
         key = progress.config_key(declaration.name)
-        newest = newest_of_same(work.table)
+        newest = newest_version_of(work.table)
         self._check_progress(work)(newest.manifest)
         check_columns(newest, declaration)
         recorded = ""
@@ -605,7 +605,7 @@ class Derivation:
         outcome: DerivedCommit,
     ) -> DerivedCommit:
         for attempt in Retrying(_RETRIES, self._environment):
-            newest = newest_of_same(work.table)
+            newest = newest_version_of(work.table)
             self._check_progress(work)(newest.manifest)
             written = None
             if outcome.num_computed:
@@ -677,7 +677,7 @@ class Derivation:
                     num_deleted=result.num_deleted,
                 )
         commit = commit_planned(
-            newest_of_same(work.table),
+            newest_version_of(work.table),
             UpdateConfig(config=MapUpdate()),
             None,
             micro_batch,
@@ -726,7 +726,7 @@ class Derivation:
                 bad.add(batch)
         uri = self._quarantine or quarantine_uri(work.table.uri)
         quarantine = QuarantineBatch(uri, self._options, micro_batch.batch)
-        quarantine.begin(newest_of_same(work.table))
+        quarantine.begin(newest_version_of(work.table))
         quarantine.stage(bad, self._rules(), work.table, self._environment)
         return quarantine
 

@@ -17,7 +17,7 @@ from lance_stream.maintenance.compaction.plan import plan
 from lance_stream.maintenance.consumers import list_consumers
 from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.snapshot.history import read_transaction
-from lance_stream.snapshot.opening import newest_of_same, open_newest
+from lance_stream.snapshot.opening import newest_version_of, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.changes.row_counts import ChangedRowCounts, count_changed_rows
 from lance_stream.table.version_marks import mark_of
@@ -141,7 +141,7 @@ class TableWatch:
             table = None
             if last_table is not None:
                 with suppress(TableReplacedError):
-                    table = newest_of_same(last_table)
+                    table = newest_version_of(last_table)
             if table is None:  # the first call, one after a failure, or the table was replaced
                 self._size = None
                 self._counted.clear()

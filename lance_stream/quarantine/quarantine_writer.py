@@ -39,7 +39,7 @@ from lance_stream.quarantine.table import (
 )
 from lance_stream.row_updates.staged_files import decode_rows, encode_rows
 from lance_stream.schema.system_columns import ROW_CREATED_AT_VERSION
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config import ledger_entries
 from lance_stream.table.manifest import Manifest
@@ -91,7 +91,7 @@ class QuarantineBatch:
         published = _published(quarantine, self.batch.app_id)
         if published != _staged(target, self.batch.app_id):
             self.publish(target)
-            if quarantine is not None and not _staged(newest_of_same(target), self.batch.app_id):
+            if quarantine is not None and not _staged(newest_version_of(target), self.batch.app_id):
                 _mark_stale(quarantine, self.batch.app_id, published)
 
     def stage(
@@ -139,7 +139,7 @@ def publish(
     for _ in range(_MAX_ATTEMPTS):
         quarantine = open_quarantine(uri, storage_options, target.uri)
         published = _published(quarantine, app_id)
-        name = _staged(newest_of_same(target), app_id)
+        name = _staged(newest_version_of(target), app_id)
         if name != published:
             rows = staged_rows(target, name)
             if rows is None:
@@ -245,7 +245,7 @@ def _mark_stale(quarantine: TableVersion, app_id: str, published: str) -> None:
     )
     with suppress(RetryableConflictError):
         commit_planned(
-            newest_of_same(quarantine),
+            newest_version_of(quarantine),
             UpdateConfig(config=MapUpdate(((key, None),))),
             check=lambda newest: _check_unchanged(newest, key, published),
         )

@@ -42,7 +42,7 @@ from lance_stream.quarantine.table import (
 from lance_stream.read.scan import scan
 from lance_stream.read.take import take
 from lance_stream.schema.system_columns import DELETES, ROW_ID
-from lance_stream.snapshot.opening import newest_of_same, open_newest
+from lance_stream.snapshot.opening import newest_version_of, open_newest
 from lance_stream.snapshot.references import branch_uri
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config import ledger_entries
@@ -297,7 +297,7 @@ def _is_committed(table: TableVersion, number: int, environment: Environment) ->
     """
     fence = PendingBatch.of(APP_ID, number, digest=NO_ROWS)
     newest = append_fragments(
-        newest_of_same(table), [], fence, environment=environment, even_without_rows=True
+        newest_version_of(table), [], fence, environment=environment, even_without_rows=True
     ).table
     entry = ledger_entries.read_entry(newest.manifest.config, APP_ID)
     entries = () if entry is None else (entry, *entry.recent)
@@ -393,7 +393,7 @@ class _Replay:
 
     def _next_number(self) -> int:
         """Return a new replay number: ascending, and different in each process."""
-        newest = newest_of_same(self._table)
+        newest = newest_version_of(self._table)
         entry = ledger_entries.read_entry(newest.manifest.config, APP_ID)
         after = -1 if entry is None else entry.batch_id
         return max(self._environment.now_nanos(), after + 1 + self._environment.random_id() % 1024)
@@ -432,7 +432,7 @@ class _Replay:
             reason = f"they have no column {missing[0]!r}, which an upsert needs"
             self._remaining[reason] += len(row_ids)
             return rows.slice(0, 0)
-        self._table = newest_of_same(self._table)
+        self._table = newest_version_of(self._table)
         table = self._table.arrow_schema
         not_stored = set(recorded["except_columns"])
         incoming = pa.schema([field for field in rows.schema if field.name not in not_stored])

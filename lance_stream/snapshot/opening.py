@@ -68,7 +68,7 @@ def opened(
     )
 
 
-def newest_of_same(table: TableVersion) -> TableVersion:
+def newest_version_of(table: TableVersion) -> TableVersion:
     """Return the newest version of the table that a version belongs to.
 
     Raises:

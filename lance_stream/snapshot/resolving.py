@@ -9,7 +9,7 @@ from lance_stream.arguments import as_number
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.snapshot.opening import newest_of_same, open_newest, opened
+from lance_stream.snapshot.opening import newest_version_of, open_newest, opened
 from lance_stream.snapshot.references import (
     Refs,
     as_branch,
@@ -63,7 +63,7 @@ def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
     None is the newest version at its location, even if that has another table now.
     """
     if version is None and not table.version:
-        return newest_of_same(table)  # not created yet, unless by another writer
+        return newest_version_of(table)  # not created yet, unless by another writer
     refs = table.refs
     branch, manifest = _resolve(refs, version, table.manifest)
     check_readable(manifest)

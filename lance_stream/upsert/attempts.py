@@ -17,7 +17,7 @@ from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitUncertainError, LanceStreamError
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments.fragment import Fragment
@@ -146,7 +146,7 @@ def upsert_by(
     def attempt() -> UpsertResult:
         nonlocal planned_on, num_attempts
         if num_attempts or not is_current:
-            planned_on = newest_of_same(planned_on)
+            planned_on = newest_version_of(planned_on)
         num_attempts += 1
         entry = None if micro_batch is None else micro_batch.find_in(planned_on)
         if entry is not None:

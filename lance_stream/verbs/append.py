@@ -24,7 +24,7 @@ from lance_stream.errors import (
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.projections import ids_by_path
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
@@ -65,12 +65,12 @@ def append(
         try:
             return _append_as_if_newest(table, data, environment, checks)
         except InvalidInputError:
-            newest = newest_of_same(table)
+            newest = newest_version_of(table)
             if _is_like(table, newest.manifest):
                 raise
             table = newest
     else:
-        table = newest_of_same(table)
+        table = newest_version_of(table)
     if micro_batch is not None:
         committed = micro_batch.find_in(table)
         if committed is not None:
@@ -108,7 +108,7 @@ def _append_as_if_newest(
             delete_files(table.store, fragments)
             raise
         except CommitConflictError:
-            newest = newest_of_same(table)
+            newest = newest_version_of(table)
             uploads.wait()
         except BaseException as error:
             # If an upload failed, or the table was deleted, no version references the files.
@@ -175,7 +175,7 @@ def append_fragments(
         CommitError: The fragments were not committed, or the outcome is unknown.
     """
     if not fragments and not even_without_rows:
-        return Outcome(newest_of_same(table), is_new=False)
+        return Outcome(newest_version_of(table), is_new=False)
     planned_on = table
 
     def fits(newest: Manifest) -> None:
@@ -194,7 +194,7 @@ def append_fragments(
                 environment=environment,
             )
         except RetryableConflictError:
-            planned_on = newest_of_same(planned_on)
+            planned_on = newest_version_of(planned_on)
             if table.version and fragments:
                 check_still_fits(fragments, table.schema, planned_on)
             elif not table.version:
@@ -204,7 +204,7 @@ def append_fragments(
             raise
         except IncompatibleConflictError:
             if micro_batch is not None:  # the batch will be applied after the conflicting commit
-                planned_on = newest_of_same(planned_on)
+                planned_on = newest_version_of(planned_on)
                 if fragments:
                     _check_is_like(table, planned_on)
             raise

@@ -24,7 +24,7 @@ from lance_stream.schema.fields import (
 )
 from lance_stream.schema.primary_keys import check_primary_key
 from lance_stream.schema.projections import find
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.config import update_config as apply_update
 from lance_stream.table.config.auto_cleanup import check_auto_cleanup
@@ -97,7 +97,7 @@ def _update(table: TableVersion, plan: Callable[[TableVersion], UpdateConfig]) -
     """Commit an update that is planned on the newest version, unless it changes nothing."""
 
     def attempt() -> TableVersion:
-        newest = newest_of_same(table)
+        newest = newest_version_of(table)
         operation = plan(newest)
         before, after = newest.manifest, apply_update(newest.manifest, operation)
         if (before.config, before.table_metadata) == (after.config, after.table_metadata) and (

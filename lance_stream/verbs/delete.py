@@ -6,7 +6,7 @@ already deleted. A fragment whose rows are all deleted is removed from the table
 
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.row_updates.changed_rows import chosen_rows, without_rows
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.operations.rows import Delete
@@ -27,7 +27,7 @@ def delete(table: TableVersion, predicate: str, environment: Environment = MACHI
     """
 
     def attempt() -> TableVersion:
-        newest = newest_of_same(table)
+        newest = newest_version_of(table)
         check_may_write(newest.manifest)
         addresses = chosen_rows(newest, predicate)
         if not len(addresses):

@@ -24,7 +24,7 @@ from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.declarations import with_declarations
 from lance_stream.schema.fields import Schema
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
@@ -54,7 +54,7 @@ def overwrite(
         environment: The clock and randomness; sleeps between two attempts.
         checks: Conditions that every row must meet.
     """
-    table = newest_of_same(table)
+    table = newest_version_of(table)
     if micro_batch is not None:
         committed = micro_batch.find_in(table)
         if committed is not None:
@@ -108,7 +108,7 @@ def overwrite_fragments(
             )
 
     def attempt() -> Outcome:
-        newest = newest_of_same(table)
+        newest = newest_version_of(table)
         if newest.version and not table.version:
             check_is_compatible(table, newest)
         return commit_planned(

@@ -7,7 +7,7 @@ delete its files between reading its manifest and publishing the new one.
 from lance_stream.arguments import as_number
 from lance_stream.errors import InvalidInputError
 from lance_stream.ledger.foreign_restores import KEEPS_LEDGER
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.resolving import VersionSpec, checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import holding
@@ -32,7 +32,7 @@ def restore(table: TableVersion, version: VersionSpec) -> TableVersion:
     check_is_attached(number)
 
     def attempt() -> TableVersion:
-        newest = newest_of_same(table)
+        newest = newest_version_of(table)
         settings = {KEEPS_LEDGER: "true"}
         return commit_planned(newest, Restore(number), properties=settings).table
 

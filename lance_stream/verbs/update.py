@@ -36,7 +36,7 @@ from lance_stream.row_updates.in_place import (
 )
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.schema.fields import Field
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations.rows import Update, UpdateMode
 from lance_stream.write.casting import cast_batch
@@ -70,7 +70,7 @@ def update(
         raise InvalidInputError("an update needs at least one column and its expression")
 
     def attempt() -> TableVersion:
-        newest = newest_of_same(table)
+        newest = newest_version_of(table)
         expressions = _expressions(newest, values)
         addresses = chosen_rows(newest, "true" if where is None else where)
         if not len(addresses):

@@ -15,7 +15,7 @@ from lance_stream import CommitUncertainError, InvalidInputError
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.ledger.foreign_restores import MAX_UNCHECKED_VERSIONS, removes_entry
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import newest_of_same, open_newest
+from lance_stream.snapshot.opening import newest_version_of, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.ledger_entries import config_key
 from lance_stream.table.manifest import encode_manifest
@@ -40,7 +40,7 @@ def rows(*ids: int) -> pa.Table:
 
 
 def ids_of(table: TableVersion) -> list[int]:
-    ids: list[int] = lance_stream.Dataset(newest_of_same(table)).to_table()["id"].to_pylist()
+    ids: list[int] = lance_stream.Dataset(newest_version_of(table)).to_table()["id"].to_pylist()
     return ids
 
 
@@ -191,7 +191,7 @@ def test_overwritten_columns_stop_the_micro_batch(table: TableVersion) -> None:
     overwrite(table, pa.table({"other": [1.5]}))
     with pytest.raises(lance_stream.InvalidInputError, match="write them again"):
         append_fragments(table, fragments, batch(0))
-    assert batch(0).find_in(newest_of_same(table)) is None
+    assert batch(0).find_in(newest_version_of(table)) is None
 
 
 def test_the_ledger_outlives_cleaned_versions(table: TableVersion) -> None:
@@ -199,7 +199,7 @@ def test_the_ledger_outlives_cleaned_versions(table: TableVersion) -> None:
     append(table, rows(1), batch(0))
     for number in range(5):
         append(table, rows(10 + number))
-    newest = newest_of_same(table)
+    newest = newest_version_of(table)
     for version in range(1, newest.version):
         table.store.delete(manifest_path(version))
     assert not append(table, rows(1), batch(0)).is_new
@@ -314,7 +314,7 @@ def test_new_streams_read_only_the_newest_version(table: TableVersion) -> None:
     for number in range(5):
         append(table, rows(number))
     store = WatchedStore(table.store)
-    watched = replace(newest_of_same(table), store=store, log=ObjectStoreLog(store))
+    watched = replace(newest_version_of(table), store=store, log=ObjectStoreLog(store))
     assert batch(0).find_in(watched) is None
     assert store.calls == [("list_names", "_transactions")]
 
@@ -327,7 +327,7 @@ def test_foreign_versions_are_not_read(table: TableVersion, has_entry: bool) -> 
     for number in range(MAX_UNCHECKED_VERSIONS + 5):
         append(table, rows(number))
     store = WatchedStore(table.store)
-    newest = replace(newest_of_same(table), store=store, log=ObjectStoreLog(store))
+    newest = replace(newest_version_of(table), store=store, log=ObjectStoreLog(store))
     pending = batch(1)
     assert pending.find_in(newest) is None
     assert store.calls == [("list_names", "_transactions")]
@@ -335,7 +335,7 @@ def test_foreign_versions_are_not_read(table: TableVersion, has_entry: bool) -> 
     assert pending.find_in(newest) is None
     assert store.calls == [], "the next attempt asks about the same version"
     append(table, rows(99))
-    assert pending.find_in(newest_of_same(newest)) is None
+    assert pending.find_in(newest_version_of(newest)) is None
     calls = [call for call, _ in store.calls]
     assert calls == ["list_files", "read_ranges", "read_ranges"], "the newest version, and this one"
 
@@ -360,7 +360,7 @@ def test_searches_cover_later_batches_only(table: TableVersion) -> None:
     append(table, rows(0), batch(0))
     append(table, rows(1), batch(1))
     restore_as_another_program(table, 2)
-    assert batch(2).find_in(newest_of_same(table)) is None
+    assert batch(2).find_in(newest_version_of(table)) is None
     assert not append(table, rows(1), batch(1)).is_new
 
 

@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream import InvalidInputError, TableReplacedError
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import newest_of_same, open_newest
+from lance_stream.snapshot.opening import newest_version_of, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.upsert.incoming import UpsertRules
@@ -117,7 +117,7 @@ def test_first_deletes_create_no_plain_table(uri: str) -> None:
     remembered = read_tombstones(done.table.manifest.config)
     assert remembered is not None
     assert remembered.files
-    late = upsert(newest_of_same(done.table), rows(1), rules, batch(2))
+    late = upsert(newest_version_of(done.table), rows(1), rules, batch(2))
     assert (late.num_late, lance_stream.open_dataset(uri).count_rows()) == (1, 0)
 
 

@@ -12,7 +12,7 @@ from lance_stream.errors import InvalidInputError, OtherBatchError
 from lance_stream.ledger.micro_batch import fingerprint
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config import ledger_entries
 from lance_stream.verbs.append import append
@@ -35,7 +35,7 @@ def batch(number: int, data: pa.Table, app_id: str = QUERY, **others: Any) -> Pe
 def take_in(
     table: TableVersion, number: int, data: pa.Table, *names: str, **others: Any
 ) -> Outcome:
-    return append(newest_of_same(table), data, batch(number, data, *names, **others))
+    return append(newest_version_of(table), data, batch(number, data, *names, **others))
 
 
 def ids_of(table: TableVersion) -> list[int]:
@@ -81,7 +81,7 @@ def test_empty_replays_are_skipped(table: TableVersion) -> None:
     table.
     """
     take_in(table, 0, rows(1, 2))
-    assert batch(0, rows()).find_in(newest_of_same(table)) is not None
+    assert batch(0, rows()).find_in(newest_version_of(table)) is not None
 
 
 def test_nondeterministic_replays_may_differ(table: TableVersion) -> None:
@@ -162,7 +162,7 @@ def test_old_checkpoints_with_new_app_ids_duplicate_nothing(
     for may_differ in (False, True):
         with pytest.raises(OtherBatchError, match="start the query once as it was"):
             take_in(table, number, rows(*ids), after, may_differ=may_differ)
-    assert replace(batch(number, rows(), after), digest=None).find_in(newest_of_same(table))
+    assert replace(batch(number, rows(), after), digest=None).find_in(newest_version_of(table))
     assert ids_of(table) == list(range(12))
     with pytest.raises(OtherBatchError):  # as it was: it says what to do
         take_in(table, number, rows(*ids), before)
@@ -265,7 +265,7 @@ def test_entries_of_older_releases_compare_ids(table: TableVersion) -> None:
     rest must be refused.
     """
     for number in range(2):
-        append(newest_of_same(table), rows(number), PendingBatch.of(QUERY, number, QUERY))
+        append(newest_version_of(table), rows(number), PendingBatch.of(QUERY, number, QUERY))
     assert not take_in(table, 1, rows(1)).is_new
     with pytest.raises(OtherBatchError, match="or were not recorded"):
         take_in(table, 0, rows(0))
@@ -282,7 +282,7 @@ def test_older_batches_survive_foreign_restores(
 
     for number in range(2):
         take_in(table, number, rows(number))
-    newest = newest_of_same(table)
+    newest = newest_version_of(table)
     commit_operation(newest.log, newest.manifest, Restore(2))  # as another program does
     assert not take_in(table, 1, rows(1)).is_new
     with pytest.raises(OtherBatchError):
@@ -293,7 +293,7 @@ def test_entries_keep_few_recent_batches(table: TableVersion) -> None:
     """Entries are part of every manifest, so their size has to be bounded."""
     for number in range(ledger_entries.MAX_RECENT + 3):
         take_in(table, number, rows(number))
-    entry = ledger_entries.read_entry(newest_of_same(table).manifest.config, QUERY)
+    entry = ledger_entries.read_entry(newest_version_of(table).manifest.config, QUERY)
     assert entry is not None
     assert [recent.batch_id for recent in entry.recent] == list(range(9, 1, -1))
     assert entry == replace(entry, recent=entry.recent)
@@ -310,7 +310,7 @@ def test_long_silent_streams_keep_their_batches(
         take_in(table, number, rows(number))
     for number in range(5):
         take_in(table, number, rows(100 + number), "busy", query_id="busy")
-    silent = ledger_entries.read_entry(newest_of_same(table).manifest.config, QUERY)
+    silent = ledger_entries.read_entry(newest_version_of(table).manifest.config, QUERY)
     assert silent is not None
     assert (silent.batch_id, silent.version, silent.recent) == (3, 5, ())
     for number in (3, 2, 0):  # also those that older manifests know

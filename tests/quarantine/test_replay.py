@@ -301,7 +301,7 @@ def test_overtaken_drivers_add_no_row_twice(uri, monkeypatch, is_first, dies, mo
     if not is_first:
         take_in(uri, 0, bad(1))
     take_in(uri, 1, bad(2), dies="committed")
-    names = ["open_quarantine", "newest_of_same", "staged_rows", "write_input", "commit_planned"]
+    names = ["open_quarantine", "newest_version_of", "staged_rows", "write_input", "commit_planned"]
     real = {name: getattr(quarantine_writer, name) for name in names}
     calls = itertools.count()
 

@@ -14,7 +14,7 @@ from lance_stream.feed.changes import changes
 from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.rules import NET_CHANGES, NO_DEDUPLICATION, FeedRules
 from lance_stream.feed.selection import FeedSelection
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 
 _LONGEST_WAIT: Final = 86400
 
@@ -107,7 +107,7 @@ def _newest(ds: Dataset, printed: Dataset | None) -> Dataset:
     if printed is None:
         return ds.checkout(None)
     try:
-        return Dataset(newest_of_same(printed.table))
+        return Dataset(newest_version_of(printed.table))
     except TableReplacedError as error:
         raise NotFoundError(
             f"version {printed.version} of {ds.uri}, the last one whose changes were printed, was "

@@ -53,7 +53,7 @@ from lance_stream.maintenance.compaction.rewrites import (
     write_locally,
 )
 from lance_stream.retries import Retrying, RetryPolicy
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import max_fragment_id
 from lance_stream.table.conflicts.carried_rows import RewrittenRows, by_new_fragment, deleted_since
@@ -118,7 +118,7 @@ def compact(
     rules = CompactionRules(target_rows, max_bytes=bytes_per_commit, whole_groups=True)
     newest = None
     if bytes_per_commit is not None:
-        newest = newest_of_same(table)
+        newest = newest_version_of(table)
         rules = replace(rules, newest_fragment=max_fragment_id(newest.manifest))
     num_removed = num_added = num_failed = 0
     while num_failed < MAX_PLANS:
@@ -141,7 +141,7 @@ def compact(
 def _prepare_newest(
     table: TableVersion, newest: TableVersion | None, rules: CompactionRules, write: WriteTasks
 ) -> PreparedCompaction:
-    newest = newest_of_same(table if newest is None else newest)
+    newest = newest_version_of(table if newest is None else newest)
     return prepare(newest, rules, write)
 
 
@@ -176,7 +176,7 @@ def commit_prepared(
         attempts = Retrying(retries, environment)
         for _ in attempts:
             with turn():
-                adapted = _adapt(newest_of_same(prepared.table), prepared, environment)
+                adapted = _adapt(newest_version_of(prepared.table), prepared, environment)
                 committed = _try_to_commit(adapted, environment) if adapted.groups else None
             if committed is not None or not adapted.groups:
                 break

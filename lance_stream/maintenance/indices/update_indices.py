@@ -33,7 +33,7 @@ from lance_stream.maintenance.indices.building import (
 )
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
 from lance_stream.retries import RetryPolicy
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.lance_options import lance_location
 from lance_stream.table.apply import check_may_write
@@ -85,7 +85,7 @@ def update_indices(
     lance_location(table.store)
 
     def attempt() -> UpdatedIndices:
-        newest = newest_of_same(table)
+        newest = newest_version_of(table)
         indices = index_coverage(newest)
         chosen = names_to_build(indices, requested, retrain=retrain)
         if not chosen:

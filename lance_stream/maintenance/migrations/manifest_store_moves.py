@@ -22,7 +22,7 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.version_log import ExternalVersions, VersionLog
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.snapshot.opening import newest_of_same, open_newest
+from lance_stream.snapshot.opening import newest_version_of, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.manifest_store_mark import CONFIG_KEY
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
@@ -129,7 +129,7 @@ def _publish_with_mark(
     """
 
     def attempt() -> TableVersion:
-        newest = newest_of_same(replace(table, log=log))
+        newest = newest_version_of(replace(table, log=log))
         if newest.manifest.config.get(CONFIG_KEY) == log.mark.get(CONFIG_KEY) and not is_needed:
             return newest
         operation = UpdateConfig(config=MapUpdate(((CONFIG_KEY, None),)))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lance_stream.errors import RetryableConflictError
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import Creation
 from lance_stream.table.apply.stable_row_ids import check_can_have_row_ids, with_row_ids
@@ -30,7 +30,7 @@ def migrate(table: TableVersion) -> TableVersion:
     """
 
     def attempt() -> TableVersion:
-        newest = newest_of_same(table)
+        newest = newest_version_of(table)
         if newest.has_stable_row_ids:
             return newest
         check_can_have_row_ids(newest.manifest)

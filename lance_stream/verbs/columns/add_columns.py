@@ -46,7 +46,7 @@ from lance_stream.schema.types.logical_types import (
     is_fixed_size_list_of_structs,
     is_list_type,
 )
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations.columns import Merge
 from lance_stream.verbs.columns.schema_changes import first_free_id
@@ -266,7 +266,7 @@ def _add(
     metadata: Mapping[str, bytes] = MappingProxyType({}),
 ) -> TableVersion:
     def attempt() -> TableVersion:
-        newest = newest_of_same(table)
+        newest = newest_version_of(table)
         new = missing(newest)
         if not new:
             return newest

@@ -25,7 +25,7 @@ from lance_stream.read.selections import Selection
 from lance_stream.read.units import unit_of
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.system_columns import ROW_ADDRESS
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments.fragment import DataFile, Fragment
@@ -186,7 +186,7 @@ def commit_columns(
 
     def next_attempt() -> TableVersion:
         nonlocal newest
-        newest = newest_of_same(table if newest is None else newest)
+        newest = newest_version_of(table if newest is None else newest)
         return attempt(newest, files)
 
     try:

@@ -42,7 +42,7 @@ from lance_stream.schema.column_paths import quote_path, split_path
 from lance_stream.schema.fields import UNASSIGNED_ID, Field, Schema
 from lance_stream.schema.projections import find
 from lance_stream.schema.types.logical_types import STRUCT
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments.fragment import DataFile, Fragment
@@ -78,7 +78,7 @@ def add_computed_columns(
     for text in columns.values():
         parse_expression(text)
     if not columns:
-        return newest_of_same(table)
+        return newest_version_of(table)
 
     def attempt(newest: TableVersion, files: ColumnFiles) -> TableVersion:
         expressions = {

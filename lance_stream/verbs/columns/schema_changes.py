@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError, RetryableConflictError
 from lance_stream.schema.fields import Field
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import CONFIG_KEY, read_tombstones
 from lance_stream.table.indices import decode_index_section
@@ -43,7 +43,7 @@ def change_schema(
     """
 
     def attempt() -> TableVersion:
-        newest = newest_of_same(table)
+        newest = newest_version_of(table)
         fields = tuple(plan(newest))
         if fields == newest.schema.fields:
             return newest

@@ -33,7 +33,7 @@ from lance_stream.maintenance.compaction.rewrites import (
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.retries import RetryPolicy
 from lance_stream.snapshot.files.open_files import clear_deleted_offsets
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.resolving import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
@@ -93,7 +93,7 @@ def sizes(table: TableVersion) -> list[tuple[int, int]]:
 
 
 def commit_and_check(prepared: PreparedCompaction, **given: Any) -> CompactionResult:
-    before = newest_of_same(prepared.table)
+    before = newest_version_of(prepared.table)
     expected = content(before)
     done = commit_prepared(prepared, **given)
     assert content(done.table) == expected
@@ -264,7 +264,7 @@ def test_planning_attempts_are_limited() -> None:
     overwrite: Act = lambda ds: ds.overwrite(rows(1)).append(rows(2))  # noqa: E731  # one of many
     with pytest.raises(RetryableConflictError, match=f"{MAX_PLANS} times in a row"):
         compact(table, write=meddling(*[overwrite] * MAX_PLANS))
-    assert files_of_no_version(newest_of_same(table)) == set()
+    assert files_of_no_version(newest_version_of(table)) == set()
 
 
 def bytes_of_fragments(table: TableVersion) -> list[int]:
@@ -322,7 +322,7 @@ def test_failures_keep_earlier_commits() -> None:
 
     with pytest.raises(OSError, match="the disk is gone"):
         compact(ds.table, 8, write, bytes_per_commit=4 * max(bytes_of_fragments(ds.table)))
-    newest = newest_of_same(ds.table)
+    newest = newest_version_of(ds.table)
     assert newest.version == ds.version + 2
     assert content(newest) == content(ds.table)
     assert files_of_no_version(newest) == set()
@@ -368,8 +368,8 @@ def test_commits_follow_a_faster_writer() -> None:
     assert sizes(done.table) == [(1, 1), (1, 1), (9, 7)]
     assert stated_ids(done.table) == added_ids(checkout(table, table.version + 5), done.table)
     assert [row["id"] for row in content(done.table)] == [2, 3, 5, 6, 7, 8, 9, 20, 21]
-    assert files_of_no_version(newest_of_same(table)) == set()
-    assert verify(newest_of_same(table)) == []
+    assert files_of_no_version(newest_version_of(table)) == set()
+    assert verify(newest_version_of(table)) == []
 
 
 def test_appends_that_take_its_ids_delay_a_compaction() -> None:
@@ -435,7 +435,7 @@ def test_giving_up_deletes_the_files() -> None:
             environment=make_environment(),
             retries=RetryPolicy(3, 0.02, 2.0),
         )
-    assert files_of_no_version(newest_of_same(table)) == set()
+    assert files_of_no_version(newest_version_of(table)) == set()
 
 
 def test_uncertain_commits_keep_their_files() -> None:
@@ -454,7 +454,7 @@ def test_uncertain_commits_keep_their_files() -> None:
             PreparedCompaction(watched(table, store), prepared.groups),
             environment=make_environment(),
         )
-    remaining = files_of_no_version(newest_of_same(table))
+    remaining = files_of_no_version(newest_version_of(table))
     assert {text.split("/")[0] for text in remaining} == {"data", "_deletions"}
 
 
@@ -485,7 +485,7 @@ def test_lost_responses_are_not_failures() -> None:
         PreparedCompaction(watched(table, store), prepared.groups), environment=make_environment()
     )
     assert sizes(done.table) == [(9, 9)]
-    assert files_of_no_version(newest_of_same(table)) == set()
+    assert files_of_no_version(newest_version_of(table)) == set()
 
 
 def test_failed_groups_delete_all_files() -> None:

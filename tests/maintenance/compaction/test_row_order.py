@@ -28,7 +28,7 @@ from lance_stream.maintenance.compaction.row_order import (
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.snapshot.history import read_transaction
-from lance_stream.snapshot.opening import newest_of_same
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
 from lance_stream.table.operations.moved_rows import Rewrite
@@ -136,7 +136,7 @@ def test_concurrent_deletes_find_reordered_rows(target_rows: int) -> None:
     ds = ds.delete("id % 31 = 7")
     expected = content(ds)
     done = commit_prepared(prepared)
-    after = Dataset(newest_of_same(ds.table))
+    after = Dataset(newest_version_of(ds.table))
     assert done.num_removed > 1
     assert after.version == ds.version + 1
     assert content(after) == expected
