@@ -176,7 +176,7 @@ def staged_rows(target: TableVersion, name: str) -> pa.Table | None:
 
 
 def _staged(target: TableVersion, app_id: str) -> str:
-    """Return the name of the newest file that a stream has staged; empty if there is none."""
+    """Return the name of the newest file that a stream has staged, or an empty string."""
     entry = ledger_entries.read_entry(target.manifest.config, app_id)
     return "" if entry is None else entry.quarantined
 
