@@ -1,5 +1,6 @@
 """PySpark's versions: what one lacks is refused by name, with the alternative."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,12 @@ from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.spark import register, registration, versions
 from lance_stream.spark.session import spark_types
 from lance_stream.spark.session.spark_types import carrier_schema, to_nullable
+
+ROOM = Path(versions.__file__).parent
+
+NEWER_THAN_3_5 = re.compile(
+    r"\.(toNullable|toArrow|collation)\b|\b(TimeType|VariantType|inheritable_thread_target)\b"
+)
 
 
 class Session:
@@ -59,3 +66,16 @@ def test_nullable_schemas_agree_with_pyspark() -> None:
         spark.StructType().add("m", values, False, {"unit": "m"}).add("id", spark.LongType(), False)
     )
     assert to_nullable(schema) == schema.toNullable()
+
+
+def test_only_one_module_knows_the_versions() -> None:
+    """Elsewhere these names work on the PySpark of the tests, and fail on that of a platform."""
+    modules = {path.name: path.read_text() for path in ROOM.rglob("*.py")}
+    assert NEWER_THAN_3_5.search(modules.pop("versions.py")) is not None
+    found = {name: match[0] for name, text in modules.items() if (match := uses_in(text))}
+    assert found == {}
+
+
+def uses_in(text: str) -> re.Match[str] | None:
+    """Return the first use in a module's code, not in its docstrings."""
+    return NEWER_THAN_3_5.search(re.sub(r'""".*?"""', "", text, flags=re.DOTALL))

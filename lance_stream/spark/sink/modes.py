@@ -234,7 +234,7 @@ class Batch:
     def _sequence_type(self) -> pa.DataType:
         """Return the type of the sequence, in which a history stores starts and ends."""
         by = self.arguments.sequence_by
-        ordering = [field for field in self.df.schema.toNullable() if field.name == by]
+        ordering = [field for field in to_nullable(self.df.schema) if field.name == by]
         return stored_schema(StructType(ordering)).field(0).type
 
 
