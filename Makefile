@@ -17,6 +17,7 @@ PYTEST       = -m pytest -q -n $(JOBS) --dist loadgroup --costs
 WITH_SPARK   = $$(grep -rl mark.spark tests --include='test_*.py' --exclude-dir=examples)
 ON_FLOORS   := $(addprefix tests/,schema table file storage dataset snapshot expressions read write verbs maintenance keys row_updates upsert feed quarantine spark golden commit/test_manifest_stores_on_servers.py)
 MARKED_FLOORS = $$(grep -rl mark.floors tests --include='test_*.py') tests/storage tests/commit
+ON_EACH_SPARK := $(addprefix tests/spark/,sink jobs feed/test_changes_frame.py feed/test_followed_frames.py feed/test_spark_feed.py writer/test_lance_writer.py)
 HISTORIES   := histories faults.store_histories faults.stateful_queries upsert.key_histories \
 	oracle.column_histories
 MINUTES     ?= 10
@@ -67,9 +68,9 @@ test-ci: export KILL_ROUNDS := 1
 test-ci: test  ## what continuous integration runs: the tests, more of them, some on the oldest dependencies
 	@$(MAKE) --no-print-directory -j 2 servers compiled-on-floors ASKED_SERVERS='$(CI_SERVERS)'
 	$(BIN)/python $(PYTEST) --ci
-	$(FLOORS)-$(firstword $(SPARKS))/bin/python $(PYTEST) --quick --ci -m floors $(MARKED_FLOORS)
+	$(FLOORS)-$(lastword $(SPARKS))/bin/python $(PYTEST) --quick --ci -m floors $(MARKED_FLOORS)
 	for each in $(SPARKS); do \
-		$(FLOORS)-$$each/bin/python $(PYTEST) --quick -m spark tests/spark || exit 1; \
+		$(FLOORS)-$$each/bin/python $(PYTEST) --quick -m spark $(ON_EACH_SPARK) || exit 1; \
 	done
 
 test-all: java  ## before a release: every test, and all that call dependencies once more on the oldest of them
@@ -130,7 +131,7 @@ mutants: install  ## how many of 300 mutations of the code the tests notice; MUT
 
 define floors_environment
 $(call on_floors,$(1)):
-	$$(call environment,$(FLOORS)-$(1),-e '.[$(if $(findstring numba,$(file < floors/$(1).txt)),fast$(comma))tests]' -c floors.txt -c floors/$(1).txt)
+	$$(call environment,$(FLOORS)-$(1),-e '.[$(if $(findstring numba,$(file < floors/$(1).txt)),fast$$(comma))tests]' -c floors.txt -c floors/$(1).txt)
 
 endef
 $(foreach spark,$(SPARKS),$(eval $(call floors_environment,$(spark))))

@@ -2,9 +2,9 @@
 
     python scripts/generate_protos.py [FOLDER]
 
-The compiler lets a module refuse a protobuf that is older than the compiler. Spark's platforms ship
-protobuf 4.24, 5.29 and newer, and the modules need nothing that these lack; so the refusal is left
-out. `make test-floors` proves it with the oldest, and all other tests with newer ones.
+The compiler lets a module refuse a protobuf that is older than the compiler. Spark's platforms
+have protobuf 4.25, 5.29 and newer, and the modules need nothing that these lack; so the refusal is
+left out. `make test-floors` proves it with the oldest, and all other tests with newer ones.
 """
 
 import re

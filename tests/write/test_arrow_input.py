@@ -73,7 +73,7 @@ def test_columns_win_over_equal_index_names() -> None:
     ("data", "message"),
     [
         (pd.Series([1], name="id"), "a pandas Series is not a frame"),
-        (pd.Index([1]), "a pandas Index is not a frame"),
+        (pd.Index([1]), "a pandas (Int64)?Index is not a frame"),
         (pd.DataFrame({"a": [1]}).groupby("a"), "is not a frame"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "cannot be converted to Arrow: Duplicate"),
         (pd.DataFrame({"a": [2**70]}), "cannot be converted to Arrow"),
