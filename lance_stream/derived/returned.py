@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.schema.types.logical_types import is_list_type
+from lance_stream.write.arrow_input import is_frame_of_pandas
 from lance_stream.write.casting import cast_batch
 
 _MAX_MESSAGE: Final = 2000
@@ -45,7 +46,8 @@ def as_outputs(result: Any, outputs: pa.Schema, num_rows: int) -> pa.RecordBatch
         InvalidInputError: The result is something else, has another number of values, or has values
             that do not fit.
     """
-    if hasattr(result, "__arrow_c_stream__") and hasattr(result, "columns"):
+    offers_stream = hasattr(result, "__arrow_c_stream__") and hasattr(result, "columns")
+    if offers_stream or is_frame_of_pandas(result):
         result = one_batch_of(pa.table(result))  # pandas, polars, Arrow
     if isinstance(result, pa.RecordBatch):
         result = dict(zip(result.schema.names, result.columns, strict=True))

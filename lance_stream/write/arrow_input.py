@@ -54,7 +54,7 @@ def _reader_of(data: ArrowInput) -> pa.RecordBatchReader:
         return data.to_reader()
     if isinstance(data, pa.RecordBatch):
         return pa.RecordBatchReader.from_batches(data.schema, [data])
-    if _is_frame_of_pandas(data):
+    if is_frame_of_pandas(data):
         return _table_of_frame(data).to_reader()
     if _is_of_pandas(type(data)):
         raise InvalidInputError(
@@ -76,10 +76,11 @@ def _reader_of(data: ArrowInput) -> pa.RecordBatchReader:
 
 def can_be_read_twice(data: ArrowInput) -> bool:
     """Return whether a user's input certainly has the same rows when it is read again."""
-    return isinstance(data, pa.Table | pa.RecordBatch) or _is_frame_of_pandas(data)
+    return isinstance(data, pa.Table | pa.RecordBatch) or is_frame_of_pandas(data)
 
 
-def _is_frame_of_pandas(data: ArrowInput) -> bool:
+def is_frame_of_pandas(data: Any) -> bool:
+    """Return whether an object is a DataFrame of pandas; before pandas 2.2 it offers no stream."""
     return any(base.__name__ == "DataFrame" and _is_of_pandas(base) for base in type(data).__mro__)
 
 
