@@ -1,23 +1,24 @@
 """Consumers: readers of the change feed whose progress is stored with the table.
 
-A consumer is a tag on the last version that it has finished:
+A consumer is stored as a tag on the last version that it has finished:
 
     _refs/tags/lance_stream.consumer.{name}.json
-    _refs/tags/lance_stream.snapshot.{name}.json      until it has finished the first one: the
-                                                      version it starts with
+    _refs/tags/lance_stream.snapshot.{name}.json      until it has finished its
+                                                      first version: its start version
 
-A consumer that follows the table without Spark stores its position in the tag's metadata, too: it
-may be inside of a version, or of a snapshot.
+A consumer that follows the table without Spark also stores its position in the tag's metadata,
+because it may stop in the middle of a version or snapshot.
 
-So every program that knows tags sees it. The reference's cleanup keeps only the tagged version;
-ours also keeps all later versions, which the consumer has yet to read.
+Every program that supports tags sees consumers. The reference's cleanup keeps only the tagged
+version; ours also keeps all later versions, which the consumer has yet to read.
 
-A consumer may go back: a reader that was restarted from an older checkpoint is at that older
-position, and needs the versions after it.
+A consumer may go back: a reader restarted from an older checkpoint resumes at that position, and
+needs the versions after it.
 
-A consumer belongs to the table, or to one branch of it. No user's tag has such a name (`tags`), and
-no consumer name collides with another kind of tag. Early releases protected a consumer's start by a
-second consumer `{name}.snapshot`: a leftover one is listed, and can be dropped.
+A consumer belongs to the table, or to one branch of it. These tag names are reserved (`tags`), so
+neither users' tags nor other kinds of tags collide with a consumer's. Early releases protected a
+consumer's start with a second consumer, `{name}.snapshot`; a leftover one is listed, and can be
+dropped.
 """
 
 from collections.abc import Iterable
@@ -52,7 +53,8 @@ class Consumer:
 
     Attributes:
         name: Its name.
-        version: The last version that it has finished; if none, the one that it starts with.
+        version: The last version that it has finished, or its start version if it has finished
+            none.
         created_at: When it was created, in UTC.
         updated_at: When it last made progress, in UTC.
         is_beginning: Whether it has not finished any version yet.
@@ -76,12 +78,12 @@ def is_consumers(tag: str) -> bool:
 
 
 def consumer_of(tag: str) -> str:
-    """Return the name of the consumer that a tag is of."""
+    """Return the name of the consumer that a tag belongs to."""
     return tag.removeprefix(CONSUMER_PREFIX).removeprefix(SNAPSHOT_PREFIX)
 
 
 def consumer_tag(name: str, prefix: str = CONSUMER_PREFIX) -> str:
-    """Return the tag with the progress of a consumer, or with its start.
+    """Return the name of the tag that stores a consumer's progress, or its start.
 
     Raises:
         InvalidInputError: The name is invalid for a consumer.
@@ -116,7 +118,7 @@ def read_progress(refs: Refs, name: str) -> int | None:
 
 
 def read_position(refs: Refs, name: str) -> str | None:
-    """Return the position that a consumer has stored; None if it stores versions only, or nothing.
+    """Return the position that a consumer has stored; None if it has stored none.
 
     The arguments and errors are those of `read_progress`.
     """
@@ -141,11 +143,11 @@ def record_progress(
         name: The consumer's.
         version: The version, from 1.
         environment: The clock.
-        position: The exact position, as its reader writes it; None if the version says it all.
+        position: The exact position, as its reader writes it; None if the version is exact.
 
     Raises:
         InvalidInputError: The name is invalid, or belongs to a consumer of another branch, or the
-            version is not one.
+            version is less than 1.
         NotFoundError: The version does not exist (any more); the consumer is unchanged.
         CorruptDataError: The consumer's tag is damaged.
     """
@@ -160,7 +162,7 @@ def hold_beginning(
     *,
     position: str | None = None,
 ) -> None:
-    """Protect the version that a consumer starts with, until it has finished one.
+    """Protect a consumer's start version until it has finished a version.
 
     The arguments and errors are those of `record_progress`.
     """
@@ -168,7 +170,7 @@ def hold_beginning(
 
 
 def release_beginning(refs: Refs, name: str) -> None:
-    """Undo `hold_beginning`, if it was done."""
+    """Undo `hold_beginning`; does nothing if the start is not protected."""
     with suppress(NotFoundError, InvalidInputError):  # missing, or of another branch
         if _find(refs, name, SNAPSHOT_PREFIX):
             tag_files.delete_tag(refs, consumer_tag(name, SNAPSHOT_PREFIX))
@@ -186,11 +188,11 @@ def _record(
         raise InvalidInputError(f"the progress of a consumer is a version from 1 on, not {version}")
     tag = consumer_tag(name, prefix)
     refs = _home(refs, tag)
-    there = _find(refs, name, prefix)
+    existing = _find(refs, name, prefix)
     metadata = {} if position is None else {_POSITION: position}
-    if there is None:
+    if existing is None:
         tag_files.create_tag(refs, tag, version, environment, metadata=metadata)
-    elif there.version != version or there.metadata.get(_POSITION) != position:
+    elif existing.version != version or existing.metadata.get(_POSITION) != position:
         tag_files.move_tag(refs, tag, version, environment, metadata=metadata)
 
 
@@ -212,7 +214,7 @@ def _find(refs: Refs, name: str, prefix: str) -> Tag | None:
 
 
 def _home(refs: Refs, tag: str) -> Refs:
-    """Return the references among which a consumer's tag is kept.
+    """Return the references that contain a consumer's tag.
 
     Early releases treated a branch as an independent table: their tags are still kept there.
     """
@@ -231,7 +233,7 @@ def list_consumers(refs: Refs) -> list[Consumer]:
 
 
 def consumers_among(tags: Iterable[Tag], branch: str | None) -> list[Consumer]:
-    """Return the consumers of a branch whose tags are among some, in the order of their names."""
+    """Return the consumers of a branch that some tags store, in the order of their names."""
     consumers = [
         Consumer(tag.name.removeprefix(prefix), tag.version, tag.created_at, tag.updated_at, begins)
         for tag in tags
@@ -247,7 +249,8 @@ def drop_consumer(refs: Refs, name: str) -> None:
     Raises:
         NotFoundError: The consumer does not exist; the message lists those that do.
         InvalidInputError: The name is invalid, or belongs to a consumer of another branch.
-        UnsupportedFeatureError: Tags are behind a link, and may be another table's.
+        UnsupportedFeatureError: The tags are reached through a link, and may belong to another
+            table.
     """
     check_no_links(refs.root, (TAGS_DIRECTORY,))
     prefixes = [
@@ -255,15 +258,15 @@ def drop_consumer(refs: Refs, name: str) -> None:
     ]
     if not prefixes:
         names = ", ".join(sorted({consumer.name for consumer in list_consumers(refs)}))
-        there = f"there are: {names}" if names else "there are no consumers"
-        raise NotFoundError(f"there is no consumer {name!r}; {there}")
+        hint = f"there are: {names}" if names else "there are no consumers"
+        raise NotFoundError(f"there is no consumer {name!r}; {hint}")
     for prefix in prefixes:
         tag = consumer_tag(name, prefix)
         tag_files.delete_tag(_home(refs, tag), tag)
 
 
 def forget(refs: Refs, consumer: Consumer) -> None:
-    """Delete the tag of a consumer, if it is still there."""
+    """Delete the tag of a consumer, if it still exists."""
     with suppress(NotFoundError):
         tag_files.delete_tag(_home(refs, consumer.tag), consumer.tag)
 

@@ -1,4 +1,4 @@
-"""Links in a table's directory: they may lead to another table, so nothing there is removed."""
+"""Refuses to remove files through links, which may lead to another table's directory."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ def check_is_at_home(refs: Refs) -> None:
     """Check that the versions and references of a table or branch are in the table's directory.
 
     Raises:
-        UnsupportedFeatureError: They are behind a link.
+        UnsupportedFeatureError: They are reached through a link.
     """
     check_no_links(refs.store, (VERSIONS_DIRECTORY,))
     directories = () if refs.branch is None else (branch_directory(refs.branch),)
@@ -23,7 +23,8 @@ def check_no_links(store: Store, folders: Iterable[str]) -> None:
     """Check that folders are in their table's directory, because files in them will be removed.
 
     Raises:
-        UnsupportedFeatureError: One is behind a link: what is there could be another table's.
+        UnsupportedFeatureError: One is reached through a link, so its files may belong to another
+            table.
     """
     for folder in folders:
         if is_reached_through_link(store, folder):

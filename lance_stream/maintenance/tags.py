@@ -40,7 +40,7 @@ class Tags:
         """Create a tag.
 
         Args:
-            name: Letters and digits of ASCII, ".", "-" and "_".
+            name: ASCII letters and digits, ".", "-" and "_".
             version: The version's number, another tag, or a version of a branch, as in
                 `("branch", 3)`; None for this dataset's version.
 
@@ -55,7 +55,7 @@ class Tags:
         """Move a tag to another version; the arguments are those of `create`.
 
         Raises:
-            InvalidInputError: The tag is a consumer's.
+            InvalidInputError: The name is reserved for consumers.
             NotFoundError: The tag or version does not exist.
             CorruptDataError: The tag's file is damaged.
         """
@@ -67,7 +67,8 @@ class Tags:
 
         Raises:
             NotFoundError: The tag does not exist; the message lists those that do.
-            UnsupportedFeatureError: Tags are behind a link, and may be another table's.
+            UnsupportedFeatureError: The tags are reached through a link, and may belong to another
+                table.
         """
         check_no_links(self._table.refs.root, (TAGS_DIRECTORY,))
         tag_files.delete_tag(self._table.refs, name)

@@ -1,7 +1,7 @@
 """Background maintenance by a stream's writer: compactions, and index updates.
 
-Both commit in turn with the batches, and never work on the table at the same time: a compaction
-moves rows that an index is being built on.
+Both take turns with the batches to commit. They never run at the same time, because a compaction
+would move rows that an index is being built on.
 """
 
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from lance_stream.snapshot.table_version import TableVersion
 
 
 class Upkeep:
-    """Compacts a table and keeps its indices up to date. Pickles as if it were new.
+    """Compacts a table and keeps its indices up to date. A pickled copy starts without state.
 
     Args:
         compact: When a compaction begins, as in `BackgroundCompaction`; None for never.
-        fresh_indices: When indices are brought up to date; None for never.
+        fresh_indices: When indices are updated; None for never.
 
     Attributes:
-        compaction: What compacts; None for nothing.
-        indexing: What brings indices up to date; None for nothing.
+        compaction: Runs the compactions; None if disabled.
+        indexing: Runs the index updates; None if disabled.
     """
 
     def __init__(self, compact: int | str | None, fresh_indices: RefreshPolicy | None) -> None:
@@ -41,7 +41,7 @@ class Upkeep:
         return type(self), self._arguments
 
     def batch(self) -> AbstractContextManager[None]:
-        """Hold off its commits while a batch is written and committed."""
+        """Return a context that delays its commits while a batch is written and committed."""
         return self._turns.of_batch()
 
     def after_batch(
@@ -51,12 +51,15 @@ class Upkeep:
         write: WriteTasks | None = None,
         lookup_seconds: float | None = None,
     ) -> None:
-        """Begin what is due; see `BackgroundCompaction.after_batch`. The batch made a version."""
+        """Start the work that is due after a batch that created a version.
+
+        The arguments are those of `BackgroundCompaction.after_batch`.
+        """
         if self.compaction is not None:
             self.compaction.after_batch(batch_id, open_newest, write, lookup_seconds)
         if self.indexing is not None:
             self.indexing.after_batch(open_newest)
 
     def take_outcomes(self) -> dict[str, str]:
-        """Return what became of indices since the last call, by name."""
+        """Return the outcomes of index updates since the last call, by index name."""
         return {} if self.indexing is None else self.indexing.take_outcomes()

@@ -11,7 +11,7 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.ledger.row_digests import (
     NO_ROWS,
-    ROWS_AT_ONCE,
+    ROWS_PER_STEP,
     DigestingBatches,
     RowsDigest,
     add_up,
@@ -95,7 +95,7 @@ def test_digests_of_parts_add_up() -> None:
 
 def test_rows_beyond_one_chunk_count() -> None:
     """Long columns are digested in chunks, and the last incomplete one is easily lost."""
-    ids = pa.array(range(ROWS_AT_ONCE + 5))
+    ids = pa.array(range(ROWS_PER_STEP + 5))
     whole = pa.record_batch([ids], ["id"])
     assert digest_of(whole) == digest_of(whole.slice(0, 7)) + digest_of(whole.slice(7))
 

@@ -75,7 +75,7 @@ class Scenario:
             may_differ=bool(parsed["recomputed"]),
             claimed=frozenset(self.versions[name, batch_id] for name in earlier),
         )
-        answer = pending.ask(table)
+        answer = pending.check(table)
         try:
             outcome = append(table, rows, pending)
         except LanceStreamError:

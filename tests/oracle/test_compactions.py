@@ -25,7 +25,7 @@ STAMPS = ["_rowid", "_row_created_at_version", "_row_last_updated_at_version"]
 def no_lineage_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let rows of small tables be written in another order, too."""
     monkeypatch.setattr(row_order, "SHORT_LINEAGE", 0)
-    monkeypatch.setattr(row_order, "LEAST_GAIN", 1.01)
+    monkeypatch.setattr(row_order, "MIN_GAIN", 1.01)
 
 
 def rows_of(uri: str) -> list[dict[str, Any]]:

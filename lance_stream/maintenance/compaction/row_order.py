@@ -1,21 +1,21 @@
 """Chooses the order in which a compaction writes rows, so that their lineage takes few bytes.
 
-A manifest holds three sequences of every fragment: the row ids, and the versions that created and
-last updated each row. They are short where neighbors are alike. Our upserts write each batch's rows
-in the order of their ids; other writers write them in the order in which they were found, which
-leaves neighbors that are not.
+A manifest contains three sequences for every fragment: the row ids, and the versions that created
+and last updated each row. Their encoding is short where neighboring values are similar. Our upserts
+write each batch's rows in the order of their ids; other writers write them in the order in which
+they were found, so neighbors differ.
 
-    as they stand    (version of the last update, row id)
+    current order    (version of the last update, row id)
     8 2   9 1   5    2 8   1 9   5                           row id
     3 3   4 4   5    3 3   4 4   5                           last updated at
 
 Versions of the last update ascend in most tables as they stand, because an upsert writes the rows
 that it changes into new fragments at the end. So the new order moves rows only among those that
-one version changed, and a table of appends stays as it is. Sorted by row ids alone the ids would
-be one range, but the versions one run for each row, which takes eight times the bytes of an id.
+one version changed, and a table of appends stays as it is. Sorted by row id alone, the ids would
+form one range, but the versions one run per row, which takes eight times as many bytes as an id.
 
-Rows are only moved if the sequences get less than half as many parts, and if this can be done in a
-stream: in memory are the rows that are read and not yet written.
+Rows are only moved if the sequences then have less than half as many parts, and if the rows that
+have been read but not yet written fit in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,14 +41,14 @@ from lance_stream.table.fragments.fragment import Fragment, decode_fragment
 from lance_stream.table.lineage.row_ids import RowIdSequence
 from lance_stream.table.lineage.row_versions import RowVersionSequence
 
-LEAST_GAIN: Final = 2.0
-"""How many times fewer parts the sequences must have for rows to be moved."""
+MIN_GAIN: Final = 2.0
+"""The factor by which the number of parts of the sequences must fall for rows to be moved."""
 
 SHORT_LINEAGE: Final = 256
-"""Sequences of no more bytes are not worth another order of rows."""
+"""The size in bytes up to which sequences are not worth reordering rows for."""
 
 _EXPANSION: Final = 4
-"""How many times as large rows are taken to be in memory as in their files."""
+"""The assumed ratio of the size of rows in memory to their size in files."""
 
 MAX_ROWS: Final = 1 << 24
 """More rows keep their order: sorting them would take a gigabyte."""
@@ -87,13 +87,15 @@ class Lineage:
 
 
 def order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Positions | None:
-    """Return the order in which the live rows of fragments are written; None as they stand.
+    """Return the order in which live rows are written; None for their current order.
 
-    The driver and the worker that writes them find it independently: it would be large to send.
+    The driver and the worker that writes them compute it independently, because it would be large
+    to send.
 
     Args:
-        units: The work units that read the fragments.
-        lineage: Returns the lineage of their live rows; called if it may be worth it.
+        units: The work units that read the rows' fragments.
+        lineage: Returns the lineage of their live rows; called only if reordering may be
+            worthwhile.
     """
     fragments = [decode_fragment(unit.fragment) for unit in units]
     if not units[0].has_stable_row_ids or not any(map(_has_long_lineage, fragments)):
@@ -118,8 +120,8 @@ def has_disordered_lineage(table: TableVersion, fragment: Fragment) -> bool:
 def _can_be_mixed(schema: Schema) -> bool:
     """Return whether rows from anywhere in the fragments can be buffered together.
 
-    Rows with blobs may be of any size; and one array has no room for the values of several
-    dictionaries if their indices are narrow.
+    Rows with blobs may have any size, and narrow dictionary indices may be too small for the
+    combined values of several dictionaries.
     """
     return not any(field.is_blob or has_narrow_indices(field) for field in schema.walk())
 
@@ -161,24 +163,24 @@ def _bytes_per_row(fragments: Sequence[Fragment]) -> int:
 
 
 def best_order(lineage: Lineage, bytes_per_row: int) -> Positions | None:
-    """Return the order in which rows are written; None as they stand.
+    """Return the order in which rows are written; None for their current order.
 
     Args:
-        lineage: Of the rows as they stand.
+        lineage: The lineage of the rows in their current order.
         bytes_per_row: About how many bytes of memory a row takes.
 
     Returns:
-        (n,) the position of each row that is written, among the rows as they stand.
+        (n,) for each row that is written, its position in the current order.
     """
     order: Positions = np.lexsort((lineage.row_ids, lineage.updated))
-    if LEAST_GAIN * lineage.take(order).num_parts > lineage.num_parts:
+    if MIN_GAIN * lineage.take(order).num_parts > lineage.num_parts:
         return None
-    if most_waiting(order) * bytes_per_row > MAX_BYTES_WAITING:
+    if max_waiting(order) * bytes_per_row > MAX_BYTES_WAITING:
         return None
     return order
 
 
-def most_waiting(order: Positions) -> int:
+def max_waiting(order: Positions) -> int:
     """Return the maximum number of rows that are read but not yet written."""
     if not len(order):
         return 0
@@ -187,7 +189,7 @@ def most_waiting(order: Positions) -> int:
 
 
 def reordered(batches: Iterable[pa.RecordBatch], order: Positions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches in another order, each as early as possible.
+    """Yield the rows of batches in another order, each as soon as it can be written.
 
     Args:
         batches: Rows, as many as the order has positions.
@@ -204,8 +206,8 @@ def reordered(batches: Iterable[pa.RecordBatch], order: Positions) -> Iterator[p
         if stop == num_written:
             continue
         rows = pa.Table.from_batches(waiting)
-        chosen = pa.array(order[num_written:stop] - first)
-        yield from rows.take(chosen).combine_chunks().to_batches()
+        positions = pa.array(order[num_written:stop] - first)
+        yield from rows.take(positions).combine_chunks().to_batches()
         num_written = stop
         num_passed = (int(first_remaining[stop]) if stop < len(order) else num_read) - first
         first += num_passed

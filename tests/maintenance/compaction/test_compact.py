@@ -19,7 +19,7 @@ from lance_stream.errors import (
 )
 from lance_stream.maintenance.compaction.compact import (
     CompactionResult,
-    _ids_are_free,
+    _check_ids_unused,
     commit_prepared,
     compact,
 )
@@ -461,7 +461,7 @@ def test_uncertain_commits_keep_their_files() -> None:
 def test_ids_of_removed_fragments_stay_taken() -> None:
     """An index may still refer to a fragment that was added and emptied during the compaction."""
     table = new_table()
-    check = _ids_are_free(table)
+    check = _check_ids_unused(table)
     assert check(table.manifest) is None
     emptied = Dataset(table).append(rows(99)).delete("id = 99").table
     assert emptied.manifest.fragments.ids == table.manifest.fragments.ids

@@ -22,7 +22,7 @@ from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, w
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
     best_order,
-    most_waiting,
+    max_waiting,
     reordered,
 )
 from lance_stream.maintenance.verification.verify import verify
@@ -215,7 +215,7 @@ def test_reordering_keeps_few_rows_waiting(monkeypatch: pytest.MonkeyPatch) -> N
         [number ^ 1 if number % 100 else number for number in range(n)],
     )
     order = np.lexsort((in_pieces.row_ids, in_pieces.updated))
-    assert most_waiting(order) < 100
+    assert max_waiting(order) < 100
 
 
 def test_short_lineage_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +255,7 @@ def test_batches_are_written_in_the_new_order(seed: int) -> None:
     def read() -> Iterator[pa.RecordBatch]:
         nonlocal num_read
         for batch in batches:
-            assert num_read - num_written <= most_waiting(order)
+            assert num_read - num_written <= max_waiting(order)
             num_read += batch.num_rows
             yield batch
 
