@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 _COMMANDS: Final[tuple[tuple[str, str], ...]] = (
-    (r"open it by open_dataset\(uri, branch='(.+?)'\)", r"name it by --branch \1"),
+    (r"open it with open_dataset\(uri, branch='(.+?)'\)", r"name it with --branch \1"),
     (r"ds\.(branches|tags)\.delete\(name\)", r"`lance-stream \1 delete URI NAME`"),
     (r"ds\.(branches|tags)\.delete\('(.+?)'\)", r"`lance-stream \1 delete URI \2`"),
     (

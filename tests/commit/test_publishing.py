@@ -151,6 +151,6 @@ def test_a_store_of_taken_names_ends_early() -> None:
     log = create(3)
     store = WatchedStore(log.store)
     store.create_once = lambda _path, _data, **_named: False
-    with pytest.raises(StoreUnavailableError, match=r"5 names.*as taken, .*_transactions/1-"):
+    with pytest.raises(StoreUnavailableError, match=r"5 names exist .*_transactions/1-"):
         commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
     assert log.versions() == [1]
