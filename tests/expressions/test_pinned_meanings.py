@@ -210,7 +210,7 @@ def test_unstable_dependencies_are_bounded_above() -> None:
 
 
 PUBLIC = {"_asdict", "_replace"}  # of a named tuple
-PRIVATE_PARTS_OF_PYSPARK = {"_jdf", "_jc", "_jsparkSession", "_jvm", "_jwrite"}
+PRIVATE_PARTS_OF_PYSPARK = {"_jdf", "_jc", "_jsparkSession", "_jvm", "_jwrite", "_session"}
 
 
 def test_no_other_private_parts_are_used() -> None:

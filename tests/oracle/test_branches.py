@@ -247,12 +247,12 @@ def test_cleanup_protects_files_of_unstated_branches(uri: str, branch: str, has_
 @pytest.mark.parametrize("name", ["a" * 256, "dev/" + "a" * 256, "\u00e9" * 128])
 def test_overlong_branch_and_tag_names_are_refused(uri: str, name: str) -> None:
     """The file system would refuse the name later, with an error that names no cause."""
-    with pytest.raises(InvalidInputError, match="256 bytes, and a name can have 255"):
+    with pytest.raises(InvalidInputError, match="256 bytes, but a name can have 255"):
         open_dataset(uri, (name, None))
     if name.isascii() and "/" not in name:
         ds = open_dataset(uri)
         for ask in (ds.tags.create, ds.tags.delete, ds.checkout):
-            with pytest.raises(InvalidInputError, match="bytes, and a name can have 255"):
+            with pytest.raises(InvalidInputError, match="bytes, but a name can have 255"):
                 ask(name)
 
 

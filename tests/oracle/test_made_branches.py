@@ -196,7 +196,7 @@ def test_a_deleted_branch_can_be_created_again(uri: str) -> None:
         ds.branches.create(name, 1)
         open_dataset(uri, branch=name).append(rows(7))
     ds.branches.delete("a")
-    with pytest.raises(NotFoundError, match="there are: a/b, a/data"):
+    with pytest.raises(NotFoundError, match="branches are: a/b, a/data"):
         ds.branches.delete("a")
     for name in ("a/b", "a/data"):
         assert of_both(uri, name) == [1, 2, 3, 7]

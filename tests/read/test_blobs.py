@@ -228,7 +228,7 @@ def test_writing_uris_is_refused(tmp_path: Path) -> None:
         [{"data": None, "uri": "file:///tmp/x"}],
         pa.struct([("data", pa.large_binary()), ("uri", pa.string())]),
     )
-    with pytest.raises(InvalidInputError, match="pass them as data"):
+    with pytest.raises(InvalidInputError, match="pass their bytes as data"):
         ds.append(pa.table({"b": blobs}))
     nothing = pa.array([{"data": None, "uri": None}], blobs.type)
     with pytest.raises(InvalidInputError, match="neither data nor URI"):

@@ -77,7 +77,7 @@ def check_can_have_row_ids(manifest: Manifest) -> None:
     if names:
         raise InvalidInputError(
             "rows cannot get stable ids while there are indices, which refer to rows by address: "
-            "{', '.join(map(repr, sorted(names)))}. Drop them with the program that created them, "
+            f"{', '.join(map(repr, sorted(names)))}. Drop them with the program that created them, "
             "and create them again afterwards"
         )
     if manifest.writer_feature_flags & FRAGMENT_REUSE_INDEX:

@@ -232,7 +232,7 @@ class TestWithTheReference:
     def test_an_index_blocks_the_migration(self, theirs: Any) -> None:
         """An index refers to row addresses, so it has to be dropped first."""
         theirs.create_scalar_index("id", "BTREE")
-        with pytest.raises(InvalidInputError, match=r"addresses: 'id_idx'\. Drop them"):
+        with pytest.raises(InvalidInputError, match=r"address: 'id_idx'\. Drop them"):
             lance_stream.migrate_to_stable_row_ids(theirs.uri)
         assert not lance.dataset(theirs.uri).has_stable_row_ids
         theirs.drop_index("id_idx")

@@ -230,7 +230,7 @@ def test_only_micro_batches_with_ids_are_accepted(df: Any, batch_id: Any, messag
         ("/tables/t", {"manifest_store": "sqlite:relative.db"}, "manifest_store must begin with"),
         ("/tables/t", {"manifest_store": "sqlite://relative.db"}, "three slashes"),
         ("s3+ddb://bucket/t", {}, "exactly one query, ddbTableName"),
-        ("s3+ddb://bucket/t?ddbTableName=T", {"manifest_store": "dynamodb://T"}, "leave one"),
+        ("s3+ddb://bucket/t?ddbTableName=T", {"manifest_store": "dynamodb://T"}, "omit one"),
         ("s3://bucket/t", {"request_timeout": "banana"}, "request_timeout"),
         ("s3://bucket/t", {"key": "only half"}, "one half of S3's access key"),
         ("s3://bucket/t", {"client_kwargs": {"nope": 1}}, "client_kwargs"),

@@ -165,7 +165,7 @@ def test_columns_are_checked_when_tables_appear(tmp_path: Path, without_start: b
     query.start()
     query.trigger()
     create(query.uri)
-    with pytest.raises(InvalidInputError, match="there is no column 'no'"):
+    with pytest.raises(InvalidInputError, match="column 'no' does not exist"):
         query.trigger()
 
 

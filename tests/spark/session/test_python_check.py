@@ -25,6 +25,7 @@ class Session:
     """As much of a session as the check looks at."""
 
     dataSource = None  # noqa: N815  # Spark's name
+    range = None
 
     def __init__(self, executable: str) -> None:
         self._sc = self

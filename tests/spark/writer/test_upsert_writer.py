@@ -116,7 +116,7 @@ def test_a_numbered_batch_is_applied_once(session: Any, uri: str) -> None:
     for _ in range(2):
         save(df, uri, txnAppId="load", txnVersion=7, **CDC)
     assert lance_stream.open_dataset(uri).version == 1
-    with pytest.raises(Exception, match="other rows"):
+    with pytest.raises(Exception, match="under the same batch id"):
         save(df.where("id = 1"), uri, txnAppId="load", txnVersion=7, **CDC)
     sink = lance_sink(uri, app_id="load", **CDC_OF_SINK)
     sink(df, 7)
@@ -414,7 +414,7 @@ def test_new_queries_need_a_new_app_id(uri: str) -> None:
         ({"exceptColumns": "id"}, "'id' cannot be left out"),
         ({"mode": "apply_changes"}, "'_change_type'"),
         ({"tombstones": "7 days"}, "tombstones remember deletes"),
-        ({"deleteWhen": "op"}, "true or false"),
+        ({"deleteWhen": "op"}, "must be boolean"),
         ({"deleteWhen": "substring(op, 1, 1) = 'd'"}, r"withColumn\('gone'"),
         ({"deleteWhen": "op LIKE '%d\\\\d'"}, "an escape character before 'd'"),
         ({"deleteWhen": "opp = 'd'"}, "no column 'opp'; they have: id, "),
