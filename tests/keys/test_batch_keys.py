@@ -61,10 +61,10 @@ def rows_of(keys: list[pa.Array]) -> list[tuple[Any, ...]]:
 
 @given(keys_and_rows())
 def test_all_key_columns_identify_a_row(
-    given_keys: tuple[list[pa.Array], list[pa.Array]],
+    drawn_keys: tuple[list[pa.Array], list[pa.Array]],
 ) -> None:
     """A lookup that ignores a column or a null would update the row of another key."""
-    batch, table = given_keys
+    batch, table = drawn_keys
     lookup = KeyLookup(batch)
     distinct = list(dict.fromkeys(rows_of(batch)))
     assert lookup.num_keys == len(distinct)
@@ -76,12 +76,12 @@ def test_all_key_columns_identify_a_row(
 
 @given(keys_and_rows(), st.integers(0, 3), st.booleans())
 def test_lookups_find_any_number_of_rows(
-    given_keys: tuple[list[pa.Array], list[pa.Array]], start: int, through_a_pickle: bool
+    drawn_keys: tuple[list[pa.Array], list[pa.Array]], start: int, through_a_pickle: bool
 ) -> None:
     """Large tables use the filter and small ones do not, also after Spark has
     pickled the lookup.
     """
-    batch, table = given_keys
+    batch, table = drawn_keys
     lookup = KeyLookup(batch)
     sliced = [column.slice(start) for column in table]
     expected = lookup.find(sliced)
@@ -115,12 +115,12 @@ def test_large_batches_work_without_the_filter(
 
 @given(keys_and_rows(), st.integers(0, 3))
 def test_hashes_are_equal_for_equal_keys_only(
-    given_keys: tuple[list[pa.Array], list[pa.Array]], start: int
+    drawn_keys: tuple[list[pa.Array], list[pa.Array]], start: int
 ) -> None:
     """Conflicts between writers are found by these hashes, so slices and types must not influence
     them.
     """
-    batch, _ = given_keys
+    batch, _ = drawn_keys
     sliced = [column.slice(start) for column in batch]
     pairs = set(zip(hash_keys(sliced).tolist(), rows_of(sliced), strict=True))
     assert len({hashed for hashed, _ in pairs}) == len({key for _, key in pairs}) == len(pairs)

@@ -62,15 +62,15 @@ def test_columns_equal_decoded_fragments(most_kinds: int, monkeypatch: pytest.Mo
     """
     monkeypatch.setattr(module, "_MOST_KINDS", most_kinds)
     dice = random.Random(most_kinds)
-    num_found = 0
+    num_present = 0
     for _ in range(10):
         fragments = FragmentList(some_fragment(dice, number) for number in range(200))
         positions = np.array(sorted(dice.sample(range(200), 150)))
         for field_id in (0, 1, 7):
             expected = [file_column(fragments[index], field_id) for index in positions.tolist()]
             assert file_columns(fragments, positions, field_id) == expected
-            num_found += sum(value is not None for value in expected)
-    assert num_found > 500
+            num_present += sum(value is not None for value in expected)
+    assert num_present > 500
 
 
 def test_similar_fragments_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,10 +43,12 @@ def _outside(ds: Dataset, fragment: Fragment, names: list[str]) -> Fragment:
     return replace(fragment, **changes)
 
 
-EACH = ["row_ids", "created_at_versions", "last_updated_at_versions"]
+LINEAGE_FIELDS = ["row_ids", "created_at_versions", "last_updated_at_versions"]
 
 
-@pytest.mark.parametrize("names", [EACH, EACH[:1], EACH[1:2]], ids=" ".join)
+@pytest.mark.parametrize(
+    "names", [LINEAGE_FIELDS, LINEAGE_FIELDS[:1], LINEAGE_FIELDS[1:2]], ids=" ".join
+)
 def test_external_row_ids_and_versions_survive(tmp_path: Path, names: list[str]) -> None:
     """The format allows sequences in separate files, which a change must carry over."""
     ds = table_with(str(tmp_path / "t"), names)
@@ -67,7 +69,7 @@ def test_external_row_ids_and_versions_survive(tmp_path: Path, names: list[str])
 @pytest.mark.floors
 def test_a_truncated_sequence_file_is_corrupt(tmp_path: Path) -> None:
     """Row ids from a truncated file would give rows another identity."""
-    ds = table_with(str(tmp_path / "t"), EACH)
+    ds = table_with(str(tmp_path / "t"), LINEAGE_FIELDS)
     for path in (tmp_path / "t" / "_rows").iterdir():
         path.write_bytes(path.read_bytes()[:7])
     with pytest.raises(CorruptDataError, match="bytes at byte 6"):

@@ -53,7 +53,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> ObjectService:
 
 
 @pytest.fixture
-def most_kept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def cache_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes a scan keeps, after each of its reads."""
     seen: list[int] = []
     fetch = PageCache.fetch
@@ -86,7 +86,7 @@ def gets(service: ObjectService) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.1", "2.2"])
-def test_scan_of_many_columns(service: ObjectService, most_kept: list[int], version: str) -> None:
+def test_scan_of_many_columns(service: ObjectService, cache_sizes: list[int], version: str) -> None:
     """A file costs five requests and one for its end; the first pages are read in two parts."""
     rows = numbers(NUM_ROWS)
     ds = table_of(rows, version)
@@ -95,7 +95,7 @@ def test_scan_of_many_columns(service: ObjectService, most_kept: list[int], vers
     num_requests, num_bytes = gets(service)
     assert num_requests <= 3 * NUM_COLUMNS
     assert num_bytes < 1.15 * NUM_FILES * FILE_BYTES
-    assert max(most_kept, default=0) <= 2.2 * FILE_BYTES
+    assert max(cache_sizes, default=0) <= 2.2 * FILE_BYTES
 
 
 @pytest.mark.parametrize("batch_size", [1000, 5000])
@@ -161,14 +161,14 @@ def test_deleted_rows_cost_few_requests(service: ObjectService) -> None:
     assert num_bytes < 1.15 * NUM_FILES * FILE_BYTES
 
 
-def test_takes_keep_no_pages(service: ObjectService, most_kept: list[int]) -> None:
+def test_takes_keep_no_pages(service: ObjectService, cache_sizes: list[int]) -> None:
     """Random access rarely returns to a page, so caching whole pages would waste bytes
     and memory.
     """
     ds = table_of(numbers(NUM_ROWS))
     service.clear()
     ds.take(row_offsets=[5, NUM_ROWS // 2, 2 * NUM_ROWS + 7])
-    assert most_kept == []
+    assert cache_sizes == []
     assert gets(service)[1] < 0.7 * FILE_BYTES
 
 
@@ -228,7 +228,7 @@ def test_nested_columns_cost_few_requests(
 
 
 def test_pages_wider_than_the_window_are_read_in_parts(
-    service: ObjectService, most_kept: list[int], monkeypatch: pytest.MonkeyPatch
+    service: ObjectService, cache_sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cache stays within its limit, and nothing is read twice."""
     monkeypatch.setattr(page_cache, "WINDOW_BYTES", FILE_BYTES // 4)
@@ -238,7 +238,7 @@ def test_pages_wider_than_the_window_are_read_in_parts(
     service.clear()
     scanned = pa.Table.from_batches(ds.scan(batch_size=1500))
     assert scanned.equals(pa.concat_tables([rows, rows]))
-    assert max(most_kept) <= 0.75 * FILE_BYTES
+    assert max(cache_sizes) <= 0.75 * FILE_BYTES
     assert gets(service)[1] < 1.2 * 2 * FILE_BYTES
 
 
@@ -250,10 +250,10 @@ class Bytes:
 
     def __init__(self, size: int) -> None:
         self.data = (np.arange(size) % 251).astype(np.uint8).tobytes()
-        self.asked: list[ByteRange] = []
+        self.requested: list[ByteRange] = []
 
     def __call__(self, ranges: Sequence[ByteRange]) -> list[memoryview]:
-        self.asked += ranges
+        self.requested += ranges
         return [memoryview(self.data)[span.start : span.stop] for span in ranges]
 
 
@@ -295,9 +295,9 @@ def test_rows_far_apart_are_read_separately() -> None:
     pages = pages_of(file, CachedRows(0, 1000, 100))
     ranges = [ByteRange(10_000, 10_100)]
     pages.read_ranges(ranges, 500)
-    assert file.asked == ranges
+    assert file.requested == ranges
     pages.read_ranges(ranges, 2)
-    assert file.asked == [*ranges, ByteRange(4096, 5_000_000)]
+    assert file.requested == [*ranges, ByteRange(4096, 5_000_000)]
 
 
 def test_overlapping_pages_are_read_as_they_are() -> None:
@@ -310,7 +310,7 @@ def test_overlapping_pages_are_read_as_they_are() -> None:
         PageCache(), [(pages, False)], CachedRows(0, 1000, 10), file, is_first=False
     )
     reader.read_ranges([ByteRange(5000, 5100)], 1)
-    assert file.asked == [ByteRange(5000, 5100)]
+    assert file.requested == [ByteRange(5000, 5100)]
 
 
 def test_concurrent_readers_fetch_parts_once() -> None:
@@ -337,7 +337,7 @@ def test_concurrent_readers_fetch_parts_once() -> None:
     for worker in threads:
         worker.join(10)
     assert buffers == [file.data[10_000:10_010]] * 4
-    assert len(file.asked) == 1
+    assert len(file.requested) == 1
 
 
 def test_failed_parts_are_fetched_again() -> None:

@@ -9,7 +9,7 @@ from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType
 from lance_stream.table.manifest import BasePath, DataFormat, FragmentList, Manifest
 
 EMPTY = Manifest(1, Schema(), FragmentList(), DataFormat("lance", "2.2"))
-DEAD = Fragment(0, (), 5, DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 2, 3))
+DELETED_ROWS = Fragment(0, (), 5, DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 2, 3))
 
 
 def with_flags(reader: int, writer: int) -> Manifest:
@@ -21,7 +21,7 @@ def test_every_bit_to_the_last_is_decided() -> None:
     assert list(flags.FLAGS) == [1 << index for index in range(18)]
 
 
-@pytest.mark.parametrize("bit", [1 << place for place in range(64)])
+@pytest.mark.parametrize("bit", [1 << number for number in range(64)])
 def test_flags_are_accepted_as_the_table_says(bit: int) -> None:
     """The specification demands that readers and writers refuse flags that they do not know."""
     flag = flags.FLAGS.get(bit)
@@ -58,7 +58,7 @@ def test_flags_follow_from_what_a_version_holds() -> None:
     assert flags.flags_for(EMPTY) == (0, 0)
     assert flags.flags_for(replace(EMPTY, config={"a": "b"})) == (0, 8)
     assert flags.flags_for(replace(EMPTY, base_paths=(BasePath(0, "/x"),))) == (16, 16)
-    assert flags.flags_for(replace(EMPTY, fragments=FragmentList.of([DEAD]))) == (1, 1)
+    assert flags.flags_for(replace(EMPTY, fragments=FragmentList.of([DELETED_ROWS]))) == (1, 1)
 
 
 def test_kept_flags_survive_and_others_follow_content() -> None:

@@ -10,38 +10,38 @@ from lance_stream.table.version_marks import is_same_version, mark_of, may_deriv
 from tests.commit.tables import new_fragment
 from tests.table.apply.test_next_version import table
 
-MADE = replace(table(3, 2), timestamp_nanos=5, transaction_file="1-x.txn")
+MANIFEST = replace(table(3, 2), timestamp_nanos=5, transaction_file="1-x.txn")
 
 
 @pytest.mark.parametrize("changes", [{"timestamp_nanos": None}, {"transaction_file": ""}])
 def test_without_time_or_transaction_the_content_decides(changes: dict[str, object]) -> None:
     """The same number alone says nothing: the table may have been made anew."""
-    old = replace(MADE, **changes)  # type: ignore[arg-type]
-    assert unique_parts(MADE) != ()
+    old = replace(MANIFEST, **changes)  # type: ignore[arg-type]
+    assert unique_parts(MANIFEST) != ()
     assert unique_parts(old) == ()
     assert is_same_version(old, old)
     assert is_same_version(old, replace(old))
     assert not is_same_version(old, replace(old, fragments=FragmentList.of([new_fragment(3)])))
     assert not is_same_version(old, replace(old, schema=Schema(old.schema.fields[:1])))
-    assert not is_same_version(old, MADE)
+    assert not is_same_version(old, MANIFEST)
 
 
 def test_with_both_the_content_is_not_compared() -> None:
     """Fragments are read lazily: comparing those of large tables would take long."""
-    assert is_same_version(MADE, replace(MADE, fragments=FragmentList.of([])))
+    assert is_same_version(MANIFEST, replace(MANIFEST, fragments=FragmentList.of([])))
     for changes in ({"version": 9}, {"timestamp_nanos": 6}, {"transaction_file": "1-y.txn"}):
-        other = replace(MADE, **changes)  # type: ignore[arg-type]
-        assert mark_of(other) != mark_of(MADE)
-        assert not is_same_version(MADE, other)
+        other = replace(MANIFEST, **changes)  # type: ignore[arg-type]
+        assert mark_of(other) != mark_of(MANIFEST)
+        assert not is_same_version(MANIFEST, other)
 
 
 def test_versions_may_keep_columns_or_files() -> None:
     """The older manifest no longer exists: what is certain to be another table is refused."""
-    other_columns = replace(MADE, schema=Schema(MADE.schema.fields[:1]))
+    other_columns = replace(MANIFEST, schema=Schema(MANIFEST.schema.fields[:1]))
     foreign = [replace(new_fragment(3), id=0), replace(new_fragment(2), id=1)]
-    assert may_derive_from(replace(MADE, fragments=FragmentList.of(foreign)), MADE)
-    assert may_derive_from(other_columns, MADE)
-    only_second = replace(other_columns, fragments=FragmentList.of([MADE.fragments[1]]))
-    assert may_derive_from(only_second, MADE)
-    assert not may_derive_from(replace(other_columns, fragments=FragmentList.of(foreign)), MADE)
-    assert not may_derive_from(replace(other_columns, fragments=FragmentList.of([])), MADE)
+    assert may_derive_from(replace(MANIFEST, fragments=FragmentList.of(foreign)), MANIFEST)
+    assert may_derive_from(other_columns, MANIFEST)
+    only_second = replace(other_columns, fragments=FragmentList.of([MANIFEST.fragments[1]]))
+    assert may_derive_from(only_second, MANIFEST)
+    assert not may_derive_from(replace(other_columns, fragments=FragmentList.of(foreign)), MANIFEST)
+    assert not may_derive_from(replace(other_columns, fragments=FragmentList.of([])), MANIFEST)

@@ -255,10 +255,10 @@ def test_new_files_inherit_the_old_bounds(rows_of: list[list[Any] | None], may: 
         KeyBounds([column]).may_hold(listed, KeyLookup([pa.array([key])])).tolist()
         for key in (1, 2, 5, 10)
     ]
-    is_known = rows_of[2] is not None
-    assert KeyBounds([column]).are_unknown(listed).tolist() == [not is_known]
+    is_bounded = rows_of[2] is not None
+    assert KeyBounds([column]).are_unknown(listed).tolist() == [not is_bounded]
     assert [value for (value,) in result] == may
-    assert column.num_files == sum(value is not None for value in rows_of) + is_known
+    assert column.num_files == sum(value is not None for value in rows_of) + is_bounded
 
 
 def many_files(num_files: int) -> Iterator[Fragment]:
@@ -318,14 +318,14 @@ def test_bounds_use_memory_of_two_tables(monkeypatch: pytest.MonkeyPatch) -> Non
     fragments = FragmentList.of(many_files(7))
     column = ColumnBounds(key_fields(pa.int64())[0])
     table = FragmentList.of([fragments[0], fragments[6]])
-    for num_learned, num_left in ((5, 5), (6, 1)):
+    for num_learned, num_remaining in ((5, 5), (6, 1)):
         column.add(learned(range(num_learned)))
         is_unknown = column.rows_of(fragments) == UNKNOWN
         assert is_unknown.tolist() == [number >= num_learned for number in range(7)]
         assert (column.rows_of(table) == UNKNOWN).tolist() == [False, True]
-        assert len(column._row_of_fragment) == num_left
+        assert len(column._row_of_fragment) == num_remaining
         column.forget_others(table)
-        assert (column.num_files, len(column._lows)) == (num_left, num_left + 1)
+        assert (column.num_files, len(column._lows)) == (num_remaining, num_remaining + 1)
 
 
 def test_too_many_pairs_skip_the_exact_check(monkeypatch: pytest.MonkeyPatch) -> None:

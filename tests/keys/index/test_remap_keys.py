@@ -208,13 +208,13 @@ def test_runs_found_early_are_used_once(
     memory = key_index.key_index_of(table, ["id"])
     real = run_files.write_run
 
-    def found_at_once(*arguments: Any) -> Any:
+    def find_at_once(*arguments: Any) -> Any:
         run = real(*arguments)
         memory.refresh(table.store)  # as another thread's look-up does
         return run
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_files, "write_run", found_at_once)
+        patched.setattr(run_files, "write_run", find_at_once)
         compacted = lance_stream.Dataset(table).compact().table
     assert num_reads_of_an_upsert(compacted) == 0
 

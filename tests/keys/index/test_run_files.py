@@ -501,7 +501,7 @@ def test_histories_survive_a_damaged_index(seed: int, monkeypatch: pytest.Monkey
     states: dict[int, dict[str, int]] = {ds.version: {}}
     model: dict[str, int] = {}
     old_runs: dict[str, bytes] = {}
-    num_found = 0
+    num_matches = 0
     prepared: PreparedCompaction | None = None
     for number in range(30):
         step = dice.choice(STEPS)
@@ -511,7 +511,7 @@ def test_histories_survive_a_damaged_index(seed: int, monkeypatch: pytest.Monkey
             done = upsert(disturbed, rows(some, number), ON_ID)
             names = rows(some, number)["id"].to_pylist()
             assert done.num_inserted == len(set(names) - set(model))
-            num_found += done.num_updated
+            num_matches += done.num_updated
             ds = lance_stream.Dataset(replace(done.table, store=ds.table.store))
             model = model | dict.fromkeys(names, number)
         elif step == "append":
@@ -554,7 +554,7 @@ def test_histories_survive_a_damaged_index(seed: int, monkeypatch: pytest.Monkey
         stored = lance_stream.open_dataset(ds.table.store.uri).to_table().to_pydict()
         pairs = sorted(zip(stored["id"], stored["x"], strict=True))
         assert pairs == sorted(model.items()), (seed, number, step)
-    assert num_found
+    assert num_matches
     assert old_runs
 
 
@@ -568,12 +568,12 @@ STEPS = [
 
 def with_suffering(table: TableVersion, dice: random.Random, old: dict[str, bytes]) -> TableVersion:
     """Return a table whose runs are deleted, damaged or exchanged at some request, or are not."""
-    left = dice.randrange(1, 80)
+    num_calls_to_go = dice.randrange(1, 80)
 
     def disturb(call: str, path: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal num_calls_to_go
+        num_calls_to_go -= 1
+        if num_calls_to_go == 0:
             suffer(table, dice.choice(SUFFERING), dice, old)
 
     return replace(table, store=WatchedStore(table.store, before=disturb))
@@ -585,12 +585,12 @@ class KilledError(BaseException):
 
 def kill_a_compaction(table: TableVersion, dice: random.Random) -> None:
     """Compact, and kill the process at some request, or let that one fail."""
-    left, is_killed = dice.randrange(60), dice.random() < 0.5
+    num_calls_to_go, is_killed = dice.randrange(60), dice.random() < 0.5
 
     def end(call: str, path: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0 or (left < 0 and is_killed):
+        nonlocal num_calls_to_go
+        num_calls_to_go -= 1
+        if num_calls_to_go == 0 or (num_calls_to_go < 0 and is_killed):
             raise KilledError if is_killed else OSError("gone")
 
     store = WatchedStore(table.store, before=end)

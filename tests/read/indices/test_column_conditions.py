@@ -15,14 +15,14 @@ from lance_stream.read.indices.column_conditions import (
 INDEXED = [("a",), ("b",), ("p", "q")]
 
 
-def shown(condition: Condition | None) -> str:
+def as_text(condition: Condition | None) -> str:
     if condition is None:
         return "nothing"
     if isinstance(condition, ColumnCondition):
         joined = " & " if condition.is_and else " | "
         return joined.join(map(source_of, condition.nodes))
     names = "any of" if isinstance(condition, AnyOf) else "all of"
-    return f"{names} [{'; '.join(map(shown, condition.parts))}]"
+    return f"{names} [{'; '.join(map(as_text, condition.parts))}]"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def shown(condition: Condition | None) -> str:
 )
 def test_parts_on_indexed_columns_are_served(text: str, expected: str) -> None:
     """A part that no index can serve must never exclude candidates."""
-    assert shown(condition_of(parse_expression(text).node, INDEXED)) == expected
+    assert as_text(condition_of(parse_expression(text).node, INDEXED)) == expected
 
 
 def test_long_chains_are_served() -> None:
@@ -73,4 +73,4 @@ def test_alternatives_keep_their_nested_conjunctions() -> None:
     """
     condition = condition_of(parse_expression("a = 1 OR (b = 2 AND p.q = 'x')").node, INDEXED)
     assert isinstance(condition, AllOf)
-    assert shown(condition) == "all of [any of [b = 2; p.q = 'x']; a = 1]"
+    assert as_text(condition) == "all of [any of [b = 2; p.q = 'x']; a = 1]"

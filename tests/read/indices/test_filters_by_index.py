@@ -47,7 +47,7 @@ ROWS = pa.table(
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["stable ids", "addresses"])
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def indexed_table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("indexed") / "t"
     ds = lance.write_dataset(
         ROWS, folder, max_rows_per_file=20_000, enable_stable_row_ids=request.param
@@ -58,9 +58,9 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def uri(made: Path, tmp_path: Path) -> Iterator[str]:
+def uri(indexed_table: Path, tmp_path: Path) -> Iterator[str]:
     """Return a copy of the table, whose files a test may damage."""
-    shutil.copytree(made, tmp_path / "t")
+    shutil.copytree(indexed_table, tmp_path / "t")
     clear_index_cache()
     clear_page_cache()
     yield str(tmp_path / "t")
@@ -409,9 +409,9 @@ def all_rows() -> bytes:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda each: struct.pack("<I", 0) + each[4:],
-        lambda each: each + b"trailing",
-        lambda each: each[:-1],
+        lambda head: struct.pack("<I", 0) + head[4:],
+        lambda head: head + b"trailing",
+        lambda head: head[:-1],
         lambda _: all_rows(),
         lambda _: b"",
     ],

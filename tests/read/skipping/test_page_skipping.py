@@ -177,8 +177,8 @@ def rows_of(ranges: RowRanges) -> set[int]:
 
 @settings(deadline=None)
 @given(ranges_of, ranges_of, st.sets(st.integers(0, 60)))
-def test_ranges_are_sets_of_rows(one: RowRanges, other: RowRanges, places: set[int]) -> None:
+def test_ranges_are_sets_of_rows(one: RowRanges, other: RowRanges, row_numbers: set[int]) -> None:
     """Python's sets are the model: a range that is off by one would lose rows of a filter."""
     assert rows_of(one.intersection(other)) == rows_of(one) & rows_of(other)
-    offsets = np.array(sorted(places), np.int64)
-    assert set(one.choose(offsets).tolist()) == rows_of(one) & places
+    offsets = np.array(sorted(row_numbers), np.int64)
+    assert set(one.choose(offsets).tolist()) == rows_of(one) & row_numbers

@@ -155,8 +155,8 @@ def test_column_backfills_change_rows_unless_ignored() -> None:
 def test_rewritten_columns_always_change_rows() -> None:
     """Ignoring column backfills makes no difference."""
     newer = version(2, with_values(0, "x0", 1), fragment(1))
-    told_of = appended_fragments(FIRST, newer, Update((), (), ()), column_backfills=False)
-    assert told_of.changes == "gives rows of fragment 0 other values (by Update)"
+    reported = appended_fragments(FIRST, newer, Update((), (), ()), column_backfills=False)
+    assert reported.changes == "gives rows of fragment 0 other values (by Update)"
 
 
 def test_equal_fragments_are_not_decoded() -> None:

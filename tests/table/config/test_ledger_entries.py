@@ -43,7 +43,7 @@ rules = st.sampled_from(["", "0fa944cfd3db0b25", "51d2b9ccd3db0b25"])
 entries = st.builds(LedgerEntry, numbers, st.just("q"), numbers, numbers, st.just("ab" * 16), rules)
 
 
-@given(entries, st.lists(entries.map(lambda each: replace(each, query_id="")), max_size=8))
+@given(entries, st.lists(entries.map(lambda entry: replace(entry, query_id="")), max_size=8))
 def test_entries_with_earlier_batches_round_trip(
     entry: LedgerEntry, recent: list[LedgerEntry]
 ) -> None:

@@ -137,7 +137,7 @@ OVERLAY = DataOverlay(((0, ()),))
 FIELD_METADATA = UpdateConfig(field_metadata={1: MapUpdate((("a", "b"),))})
 SCHEMA_METADATA = UpdateConfig(schema_metadata=MapUpdate((("a", "b"),)))
 
-ONE_OF_EACH: dict[type[object], Operation] = {
+ONE_PER_TYPE: dict[type[object], Operation] = {
     Append: APPEND,
     Delete: delete(0),
     Overwrite: OVERWRITE,
@@ -166,8 +166,8 @@ def test_every_pair_of_operations_has_a_rule() -> None:
 
 def test_every_pair_of_operations_gets_a_verdict() -> None:
     """A rule that fails on an operation would surface only in a race."""
-    assert ONE_OF_EACH.keys() == set(OPERATIONS.values())
-    for ours, theirs in itertools.product(ONE_OF_EACH.values(), repeat=2):
+    assert ONE_PER_TYPE.keys() == set(OPERATIONS.values())
+    for ours, theirs in itertools.product(ONE_PER_TYPE.values(), repeat=2):
         assert isinstance(verdict_on(ours, theirs), ConflictVerdict)
 
 
@@ -349,7 +349,9 @@ def test_rules_can_examine_the_operations(
     assert verdict_on(ours, theirs) is verdict
 
 
-@pytest.mark.parametrize("operation", ONE_OF_EACH.values(), ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    "operation", ONE_PER_TYPE.values(), ids=lambda operation: type(operation).__name__
+)
 def test_unknown_operations_conflict_with_all(operation: Operation) -> None:
     """Nobody can tell what a later release's operation did to the rows."""
     unknown = UnknownOperation(199)
@@ -361,7 +363,7 @@ def test_missing_transactions_conflict_with_all() -> None:
     """Without its transaction a version may have done anything, so the operation is
     planned again.
     """
-    for operation in ONE_OF_EACH.values():
+    for operation in ONE_PER_TYPE.values():
         with pytest.raises(RetryableConflictError, match="the operation of version 8 is unknown"):
             check(Transaction(7, "a", operation), None, 8)
 

@@ -213,16 +213,18 @@ def test_lookups_do_not_expand_huge_bitmaps() -> None:
     st.lists(st.integers(0, 300_000) | st.integers(0, 2**64 - 1)),
     st.booleans(),
 )
-def test_lookups_work_in_all_container_kinds(some: set[int], asked: list[int], dense: bool) -> None:
+def test_lookups_work_in_all_container_kinds(
+    some: set[int], requested: list[int], dense: bool
+) -> None:
     """Arrays, bitsets and runs are searched in their own ways, and pyroaring is the judge."""
     numbers = BitMap(some)
     if dense:
         numbers.add_range(100_000, 150_000)
         numbers |= BitMap(range(200_000, 220_000, 2))
         numbers.run_optimize()
-    asked += list(some)[:10]
-    result = which_in_bitmap(numbers.serialize(), np.array(asked, np.uint64))
-    assert result.tolist() == [value < 1 << 32 and value in numbers for value in asked]
+    requested += list(some)[:10]
+    result = which_in_bitmap(numbers.serialize(), np.array(requested, np.uint64))
+    assert result.tolist() == [value < 1 << 32 and value in numbers for value in requested]
 
 
 @pytest.mark.parametrize("offsets", [[], [3], [1 << 17]])

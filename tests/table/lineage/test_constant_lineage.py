@@ -94,21 +94,21 @@ def ids_of(stored: StoredSequence | None) -> list[int] | None:
         return None
 
 
-def check(lineage: ConstantValues, place: int, result: list[int] | None, step: int) -> None:
+def check(lineage: ConstantValues, position: int, result: list[int] | None, step: int) -> None:
     """What is said to be known of a fragment's rows is so."""
-    if lineage.is_constant[place]:
-        first = int(lineage.values[place])
+    if lineage.is_constant[position]:
+        first = int(lineage.values[position])
         assert result == [first + step * number for number in range(NUM_ROWS)]
 
 
 @settings(max_examples=60)
-@given(made=st.lists(fragments(), max_size=12))
-def test_constant_lineage_agrees_with_each_fragment(made: list[Fragment]) -> None:
+@given(drawn=st.lists(fragments(), max_size=12))
+def test_constant_lineage_agrees_with_each_fragment(drawn: list[Fragment]) -> None:
     """Lineage of many fragments is read from raw bytes, and the decoded sequences are the judge."""
-    lineage = constant_lineage([encode_fragment(value) for value in made])
-    assert lineage.ids.tolist() == [entry.id for entry in made]
+    lineage = constant_lineage([encode_fragment(value) for value in drawn])
+    assert lineage.ids.tolist() == [entry.id for entry in drawn]
     assert lineage.is_plain.all()
-    for index, item in enumerate(made):
+    for index, item in enumerate(drawn):
         check(lineage.created, index, stamps_of(item.created_at_versions), 0)
         check(lineage.last_updated, index, stamps_of(item.last_updated_at_versions), 0)
         check(lineage.first_row_ids, index, ids_of(item.row_ids), 1)
@@ -149,16 +149,16 @@ def test_ranges_of_row_ids_are_compared(firsts: list[int | None], others: list[i
 
 @settings(max_examples=60)
 @given(
-    made=st.lists(fragments(), max_size=6),
+    drawn=st.lists(fragments(), max_size=6),
     more=st.lists(fragments(), max_size=3),
     other=fragments(),
     steps=st.lists(st.sampled_from(["append", "replace", "remove", "ask"]), max_size=6),
 )
 def test_lineage_is_carried_from_list_to_list(
-    made: list[Fragment], more: list[Fragment], other: Fragment, steps: list[str]
+    drawn: list[Fragment], more: list[Fragment], other: Fragment, steps: list[str]
 ) -> None:
     """Lists inherit the lineage of the fragments that stay, which must equal a fresh reading."""
-    listed = FragmentList(map(encode_fragment, made))
+    listed = FragmentList(map(encode_fragment, drawn))
     for step in ("ask", *steps):
         if step == "ask":
             _ = listed.lineage
