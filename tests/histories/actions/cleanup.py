@@ -148,9 +148,10 @@ def cleanup_beside_a_stray(life: Life, choose: Choices) -> None:
 @action(weight=0.4)
 def delete_branch(life: Life, choose: Choices) -> None:
     """A branch is deleted exactly if no tag, consumer, clone or other branch needs it."""
-    line = life.line(choose)
-    if line.branch is None or "ahead" in line.memory:
-        raise DoesNotFit("no branch")
+    branches = [index for index, line in enumerate(life.lines) if line.branch is not None]
+    line = life.lines[choose.one_of("line", branches)]
+    if "ahead" in line.memory:
+        raise DoesNotFit("rows that no version has yet")
     children = [other for other in life.lines if other.memory.get("parent") is line]
     tags = [name for name, (tagged, _) in life.tags.items() if tagged is line]
     delete = partial(life.lines[0].ours().branches.delete, line.branch)
