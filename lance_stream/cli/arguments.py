@@ -250,6 +250,19 @@ def names_option(what: str) -> Callable[[Function], Function]:
     return click.option("--columns", metavar="NAME[,NAME...]", help=what)
 
 
+def limit_option(what: str, default: int | None = None) -> Callable[[Function], Function]:
+    """Return the option for a number of rows or versions, with its help."""
+    return click.option(
+        "-n",
+        "--limit",
+        metavar="N",
+        type=WHOLE_NUMBER,
+        default=default,
+        show_default=default is not None,
+        help=what,
+    )
+
+
 def checkout(ds: "Dataset", version: str | None) -> "Dataset":
     """Return a table at the version that the user named; None for the version that is open.
 

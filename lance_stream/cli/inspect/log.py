@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import WHOLE_NUMBER, TableArgument, json_option, takes_table
+from lance_stream.cli.arguments import TableArgument, json_option, limit_option, takes_table
 from lance_stream.cli.grammar import new_command
 from lance_stream.cli.tables import print_table
 from lance_stream.ledger.micro_batch import APP_ID, BATCH_ID
@@ -20,13 +20,7 @@ NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED", "BATCH")
 
 @new_command("log")
 @takes_table
-@click.option(
-    "-n",
-    "--limit",
-    metavar="N",
-    type=WHOLE_NUMBER,
-    help="List only the N newest versions.",
-)
+@limit_option("List only the N newest versions.")
 @click.option(
     "--count-rows",
     is_flag=True,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from lance_stream.cli.arguments import WHOLE_NUMBER, TableArgument, takes_table
+from lance_stream.cli.arguments import TableArgument, limit_option, takes_table
 from lance_stream.cli.grammar import new_command
 
 
@@ -20,13 +20,7 @@ from lance_stream.cli.grammar import new_command
     type=click.Path(dir_okay=False),
     help="The file to write.",
 )
-@click.option(
-    "-n",
-    "--limit",
-    metavar="N",
-    type=WHOLE_NUMBER,
-    help="Show only the N newest versions.  [default: 2000]",
-)
+@limit_option("Show only the N newest versions.  [default: 2000]")
 @click.option(
     "--sink-log",
     metavar="FILE",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import WHOLE_NUMBER, TableArgument, json_option, takes_table
+from lance_stream.cli.arguments import TableArgument, json_option, limit_option, takes_table
 from lance_stream.cli.grammar import Session, new_command
 from lance_stream.cli.inspect.log import NUMBERS, as_values, cells_of
 from lance_stream.cli.tables import is_styled, table_lines, width_of_terminal
@@ -24,15 +24,7 @@ _KINDS: Final = ("inserted", "updated", "deleted")
 
 @new_command("watch")
 @takes_table
-@click.option(
-    "-n",
-    "--limit",
-    metavar="N",
-    type=WHOLE_NUMBER,
-    default=8,
-    show_default=True,
-    help="Show the N newest versions. Rates are averages over them.",
-)
+@limit_option("Show the N newest versions. Rates are averages over them.", 8)
 @click.option(
     "--interval",
     metavar="SECONDS",

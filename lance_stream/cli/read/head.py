@@ -1,11 +1,9 @@
 """Prints the first rows of a table."""
 
-import click
-
 from lance_stream.cli.arguments import (
-    WHOLE_NUMBER,
     TableArgument,
     format_options,
+    limit_option,
     names_option,
     split_names,
     takes_table,
@@ -16,15 +14,7 @@ from lance_stream.cli.grammar import new_command
 
 @new_command("head")
 @takes_table
-@click.option(
-    "-n",
-    "--limit",
-    metavar="N",
-    type=WHOLE_NUMBER,
-    default=10,
-    show_default=True,
-    help="The number of rows.",
-)
+@limit_option("The number of rows.", 10)
 @names_option("Columns, or paths of struct fields.  [default: all]")
 @version_option
 @format_options

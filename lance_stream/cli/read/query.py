@@ -3,9 +3,9 @@
 import click
 
 from lance_stream.cli.arguments import (
-    WHOLE_NUMBER,
     TableArgument,
     format_options,
+    limit_option,
     names_option,
     split_names,
     takes_table,
@@ -24,7 +24,7 @@ from lance_stream.cli.grammar import new_command
     help="Columns to sort by; nulls are last. Keeps all rows in memory, or with --limit only the "
     "rows to print.",
 )
-@click.option("-n", "--limit", metavar="N", type=WHOLE_NUMBER, help="Print at most this many rows.")
+@limit_option("Print at most this many rows.")
 @click.option("--count", is_flag=True, help="Print only the number of rows.")
 @click.option("--with-row-id", is_flag=True, help="Add the column _rowid.")
 @version_option

@@ -11,6 +11,6 @@ Read `table` first, then the others in this order:
     modes               the modes of a writer, and other closed lists of names
 
 A new argument is one row of `writer_arguments`, with the places that use it. If the sink has it,
-the signature of `lance_sink` names it, too. That has at most 22 parameters: what only a new table
+the signature of `lance_sink` names it, too. That has 24 parameters: what only a new table
 has is an entry of `create_options`, what concerns the store one of `storage_options`.
 """

@@ -6,14 +6,17 @@
     toTable without a path              the query starts, and its first batch fails
 
 Spark passes none of these calls on to a Python source, so `register` lets PySpark's own writers
-check them before Spark starts. Through Spark Connect they remain as in the table.
+check them before Spark starts. Through Spark Connect they remain as in the table, and so they do
+where a vendor's Spark does not show what its writers were told.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, wraps
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -42,10 +45,11 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     def called(*positional: Any, **named: Any) -> Any:
-        arguments = signature.bind(*positional, **named).arguments
-        writer = arguments.pop("self")._jwrite
-        if (arguments.get("format") or writer.source()) in _formats:
-            _check(writer, arguments)
+        with suppress(AttributeError, Py4JError):  # a check that fails must not stop a write
+            arguments = signature.bind(*positional, **named).arguments
+            writer = arguments.pop("self")._jwrite
+            if (arguments.get("format") or writer.source()) in _formats:
+                _check(writer, arguments)
         return method(*positional, **named)
 
     return without_our_frames(called)

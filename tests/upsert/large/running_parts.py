@@ -1,7 +1,9 @@
 """Upserts in parts, without Spark: function calls take the place of tasks."""
 
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
@@ -71,6 +73,46 @@ class RangeProcesses:
         return outcome
 
 
+class _Limits:
+    """Lowers limits of the package for any number of threads; the last one restores them.
+
+    If each thread restored what it had found, the lowered limits of another one would remain.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._patches = ExitStack()
+        self._num_users = 0
+
+    @contextmanager
+    def lowered(self, max_rows: int) -> Iterator[None]:
+        """Lower the limits in this block, unless another thread has.
+
+        Args:
+            max_rows: How many rows a range has.
+        """
+        with self._lock:
+            if not self._num_users:
+                for module, name, value in (
+                    (staged_rows, "MAX_ROWS", max_rows),
+                    (staged_rows, "_MANY_TASKS", 1),
+                    (staged_rows, "_MAX_INLINE_BYTES_OF_MANY", 0),
+                    (staged_files, "LEAST_ROWS", 1),
+                ):
+                    self._patches.enter_context(patch.object(module, name, value))
+            self._num_users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_users -= 1
+                if not self._num_users:
+                    self._patches.close()
+
+
+_LIMITS = _Limits()
+
+
 def upsert_by_parts(
     table: TableVersion,
     rows: pa.Table,
@@ -111,12 +153,7 @@ def upsert_staged_rows(
     batches = rows.to_batches(max_chunksize=max(rows.num_rows // 3, 1))
     limit = rows.num_rows + 1 if num_parts == 1 else rows.num_rows // num_parts
     tasks = enumerate([batches[:1], batches[1:2], batches[2:]])
-    with (
-        patch.object(staged_rows, "MAX_ROWS", limit),
-        patch.object(staged_rows, "_MANY_TASKS", 1),
-        patch.object(staged_rows, "_MAX_INLINE_BYTES_OF_MANY", 0),
-        patch.object(staged_files, "LEAST_ROWS", 1),
-    ):
+    with _LIMITS.lowered(limit):
         staged: list[StagedRows] = []
         others = {file.path for file in table.store.list(STAGED_ROWS_DIRECTORY)}
         try:
