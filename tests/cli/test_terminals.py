@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -619,4 +620,8 @@ def test_show_mentions_large_ledgers() -> None:
     table = table.update_config(
         {f"lance_stream.ledger.app{number}": entry for number in range(300)}
     )
-    assert "300 streams" in _message(table, "ledger", 0)
+    message = _message(table, "ledger", 0)
+    assert "300 streams" in message
+    command = shlex.split(message.partition(": lance-stream ")[2].replace("APP_ID", "app7"))
+    assert program.main(command) == 0
+    assert "299 streams" in _message(table, "ledger", 0)

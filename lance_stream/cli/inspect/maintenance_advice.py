@@ -205,9 +205,9 @@ def _ledger(ds: Dataset, _context: TableContext, _now: datetime) -> Iterator[Rec
     if num_bytes >= LARGE_LEDGER:
         yield Recommendation(
             "ledger",
-            f"every version stores {output.size(num_bytes)} for {len(entries)} streams. Remove the "
-            "entries of streams that will never run again: "
-            f"ds.update_config({{'{PREFIX}<app id>': None}})",
+            f"every version stores {output.size(num_bytes)} for {len(entries)} streams. Forget "
+            "those that will never run again: "
+            f"lance-stream streams forget {shlex.quote(ds.uri)} APP_ID",
             None,
         )
 
