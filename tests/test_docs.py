@@ -63,8 +63,8 @@ def test_every_decision_that_code_mentions_exists() -> None:
     mentioned = {
         (path.name, number)
         for path in files
-        for number in re.findall(r"\b[Dd]ecision (\d{3})\b|decisions/(\d{3})", path.read_text())
-        for number in number
+        for groups in re.findall(r"\b[Dd]ecision (\d{3})\b|decisions/(\d{3})", path.read_text())
+        for number in groups
         if number
     }
     assert len(mentioned) > 40
@@ -82,6 +82,33 @@ def test_documents_name_files_that_exist() -> None:
     assert len(named) > 40
     missing = [(document.name, path) for document, path in named if not (ROOT / path).is_file()]
     assert missing == []
+
+
+def test_documents_name_modules_that_exist() -> None:
+    """Pages leave out the first folders of a path, and modules move."""
+    modules = [
+        f"/{path.relative_to(ROOT).as_posix()}"
+        for folder in ("lance_stream", "tests", "benchmarks", "examples", "scripts")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    named = {
+        (document.name, name)
+        for document in DOCUMENTS
+        for name in re.findall(r"`([a-z_][\w/]*/\w+\.py)`", document.read_text())
+    }
+    assert len(named) > 40
+    assert [
+        (document, name)
+        for document, name in named
+        if not any(module.endswith(f"/{name}") for module in modules)
+    ] == []
+
+
+def test_the_changelog_has_each_topic_once() -> None:
+    """Two branches that change one entry leave both versions of it behind."""
+    topics = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert len(topics) > 10
+    assert len(set(topics)) == len(topics)
 
 
 def test_documented_sink_arguments_exist() -> None:
