@@ -338,15 +338,15 @@ def _excluding(
     return results
 
 
-def _join_by_fragment(rows: list[CandidateRows]) -> list[CandidateRows]:
+def _join_by_fragment(parts: list[CandidateRows]) -> list[CandidateRows]:
     """Join the rows of each fragment, in the order of fragments."""
     by_index: dict[int, list[CandidateRows]] = {}
-    for row in rows:
-        by_index.setdefault(row.fragment_index, []).append(row)
+    for part in parts:
+        by_index.setdefault(part.fragment_index, []).append(part)
     results: list[CandidateRows] = []
     for index in sorted(by_index):
-        offsets = np.concatenate([rows.offsets for rows in by_index[index]])
-        ids = np.concatenate([rows.row_ids for rows in by_index[index]])
+        offsets = np.concatenate([part.offsets for part in by_index[index]])
+        ids = np.concatenate([part.row_ids for part in by_index[index]])
         order = np.argsort(offsets)
         results.append(CandidateRows(index, offsets[order], ids[order]))
     return results

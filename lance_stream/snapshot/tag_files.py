@@ -307,7 +307,7 @@ def _read(store: Store, path: str, name: str) -> dict[str, Any]:
 
 
 def _missing_tag_error(refs: Refs, name: str) -> NotFoundError:
-    files = (name for store, _ in _tag_stores(refs) for name in store.list_names(TAGS_DIRECTORY))
+    files = (file for store, _ in _tag_stores(refs) for file in store.list_names(TAGS_DIRECTORY))
     tags = ", ".join(sorted(filter(None, set(map(parse_tag_file_name, files)))))
     existing = f"existing tags: {tags}" if tags else "the table has no tags"
     if _looks_like_a_date(name):

@@ -23,7 +23,7 @@ from lance_stream.errors import UnsupportedFeatureError
 try:
     from pyspark.sql import datasource as _sources
 except ImportError:
-    _sources = None  # type: ignore[assignment]
+    _sources = None  # type: ignore[assignment]  # a module elsewhere
 
 if TYPE_CHECKING or _sources is not None:
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -46,7 +46,7 @@ else:
 try:
     from pyspark.sql.streaming import datasource as _read_limits
 except ImportError:
-    _read_limits = None  # type: ignore[assignment]
+    _read_limits = None  # type: ignore[assignment]  # a module elsewhere
 
 __all__ = [
     "BY_BYTES",
@@ -125,7 +125,7 @@ def inheriting_properties(spark: SparkSession) -> Callable[[Any], Any]:
         spark: The session; before PySpark 4.0 there is one context, and so one set of properties.
     """
     wrap: Any = inheritable_thread_target
-    return wrap(spark) if HAS_ARROW_FRAMES else wrap  # type: ignore[no-any-return]
+    return wrap(spark) if HAS_ARROW_FRAMES else wrap  # type: ignore[no-any-return]  # untyped before 4.0
 
 
 def plan_map_in_arrow(df: DataFrame, function: Any) -> DataFrame:

@@ -125,7 +125,7 @@ def replace_table(line: "Line", which: Any, batches: list[Mapping[int, Values]])
         except DoesNotFit:
             continue
         lance.write_dataset(line.now.table(rows), line.root, mode="append")
-        line.advance(lambda state, at: life.inserted(state, rows, at), look=False)  # noqa: B023
+        line.advance(lambda state, at: life.inserted(state, rows, at), look=False)  # noqa: B023  # called at once
 
 
 def _become(line: "Line", model: Mapping[str, Any]) -> None:

@@ -107,7 +107,7 @@ def _register(
     weight: float, *, is_check: bool, at_end: bool = False
 ) -> Callable[[Function], Function]:
     def register(function: Function) -> Function:
-        name = function.__name__  # type: ignore[attr-defined]
+        name = function.__name__  # type: ignore[attr-defined]  # a def
         assert name not in REGISTRY, name
         REGISTRY[name] = Registered(name, function, weight, is_check, at_end)
         return function

@@ -16,7 +16,7 @@ MANIFEST = replace(table(3, 2), timestamp_nanos=5, transaction_file="1-x.txn")
 @pytest.mark.parametrize("changes", [{"timestamp_nanos": None}, {"transaction_file": ""}])
 def test_without_time_or_transaction_the_content_decides(changes: dict[str, object]) -> None:
     """The same number alone says nothing: the table may have been made anew."""
-    old = replace(MANIFEST, **changes)  # type: ignore[arg-type]
+    old = replace(MANIFEST, **changes)  # type: ignore[arg-type]  # of several types
     assert unique_parts(MANIFEST) != ()
     assert unique_parts(old) == ()
     assert is_same_version(old, old)
@@ -30,7 +30,7 @@ def test_with_both_the_content_is_not_compared() -> None:
     """Fragments are read lazily: comparing those of large tables would take long."""
     assert is_same_version(MANIFEST, replace(MANIFEST, fragments=FragmentList.of([])))
     for changes in ({"version": 9}, {"timestamp_nanos": 6}, {"transaction_file": "1-y.txn"}):
-        other = replace(MANIFEST, **changes)  # type: ignore[arg-type]
+        other = replace(MANIFEST, **changes)  # type: ignore[arg-type]  # of several types
         assert mark_of(other) != mark_of(MANIFEST)
         assert not is_same_version(MANIFEST, other)
 

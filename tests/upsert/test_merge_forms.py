@@ -134,7 +134,7 @@ def test_the_newest_row_of_a_key_counts(ds: Dataset) -> None:
     """Conditions apply after the order, so an older row never replaces the newest one."""
     data = pa.concat_tables([rows({1: 15}), rows({1: 5})]).append_column("at", pa.array([1, 2]))
     rules = {"sequence_by": "at", "except_columns": "at"}
-    after = ds.upsert(data, "id", **rules, when_matched="source.price > target.price")  # type: ignore[arg-type]
+    after = ds.upsert(data, "id", **rules, when_matched="source.price > target.price")  # type: ignore[arg-type]  # texts
     assert prices(after) == prices(ds)
 
 

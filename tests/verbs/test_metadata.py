@@ -126,7 +126,7 @@ def test_columns_are_named_by_path(ds: Dataset) -> None:
 def test_metadata_values_must_be_text(ds: Dataset, entries: object) -> None:
     """The format stores nothing else."""
     with pytest.raises(InvalidInputError, match="metadata"):
-        ds.update_metadata(entries)  # type: ignore[arg-type]
+        ds.update_metadata(entries)  # type: ignore[arg-type]  # as users may pass
 
 
 def test_concurrent_changes_of_different_entries_combine(
@@ -155,7 +155,7 @@ def race(ds: Dataset, monkeypatch: pytest.MonkeyPatch, other: Callable[[], Datas
     def late(*args: object, **named: object) -> object:
         monkeypatch.setattr(configure, "commit_planned", commit)
         other()
-        return commit(*args, **named)  # type: ignore[arg-type]
+        return commit(*args, **named)  # type: ignore[arg-type]  # passed on
 
     monkeypatch.setattr(configure, "commit_planned", late)
 

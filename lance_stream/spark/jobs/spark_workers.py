@@ -45,7 +45,7 @@ class SparkTasks:
         incoming: KeyedRows,
         units: Sequence[WorkUnit],
         *,
-        was_looked_up: bool,  # noqa: ARG002
+        was_looked_up: bool,  # noqa: ARG002  # the same
     ) -> Sequence[Matches]:
         """Return the matches of each unit; see `find_matches`."""
         find = partial(_find_all, lookup=incoming.lookup, num_keys=len(incoming.on))

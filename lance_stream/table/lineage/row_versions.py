@@ -92,8 +92,7 @@ class RowVersionSequence:
             and np.array_equal(self.versions, other.versions)
         )
 
-    # makes it unhashable
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # makes it unhashable
 
     def __repr__(self) -> str:
         return f"<{self.num_rows} row versions in {len(self.lengths)} runs>"

@@ -82,7 +82,7 @@ def quarantined_batch(life: Life, choose: Choices) -> None:
         if not dies:
             quarantine.publish(table)
         fine = {key: values for key, values in rows.items() if key not in bad}
-        line.advance(lambda state, at: life.inserted(state, fine, at))  # noqa: B023
+        line.advance(lambda state, at: life.inserted(state, fine, at))  # noqa: B023  # called at once
         set_aside = {key: rows[key] for key in rows if key in bad}
         batches["rows"] |= set_aside.keys()
         if set_aside:

@@ -105,7 +105,7 @@ def append_many(life: Life, choose: Choices) -> None:
     rows = choose("rows", lambda dice: life.draw_new_rows(line.now, dice, 5))
     for key, values in life.fitting_new_rows(line.now, rows).items():
         line.ours().append(line.now.table({key: values}))
-        line.advance(lambda state, at: life.inserted(state, {key: values}, at), look=False)  # noqa: B023
+        line.advance(lambda state, at: life.inserted(state, {key: values}, at), look=False)  # noqa: B023  # called at once
 
 
 @action(weight=5)
