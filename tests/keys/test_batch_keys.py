@@ -91,7 +91,7 @@ def test_lookups_find_any_number_of_rows(
     rows, numbers = lookup.find_rows(many)
     assert lookup.find(many).tolist() == expected.tolist() * 20
     assert rows.tolist() == [at for at, number in enumerate(expected.tolist() * 20) if number >= 0]
-    assert numbers.tolist() == [value for value in expected.tolist() * 20 if value >= 0]
+    assert numbers.tolist() == [number for number in expected.tolist() * 20 if number >= 0]
 
 
 def test_similar_strings_are_distinguished() -> None:
@@ -211,9 +211,9 @@ def test_the_newest_row_of_a_key_wins(rows: list[tuple[int, int]]) -> None:
         ["k", "seq"],
     )
     winners = newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq", none_of(batch))
-    result = [rows[position] for position in winners.rows.tolist()]
+    winning_rows = [rows[position] for position in winners.rows.tolist()]
     newest = {key: max(seq for other, seq in rows if other == key) for key, _ in rows}
-    assert dict(result) == newest
+    assert dict(winning_rows) == newest
     assert winners.num_late == len(rows) - len(newest)
 
 
@@ -244,7 +244,7 @@ def test_keys_with_equal_hashes_stay_apart(monkeypatch: pytest.MonkeyPatch) -> N
     """Keys that all differ are recognized by their hashes, while duplicates and collisions are
     decided by values.
     """
-    monkeypatch.setattr(keys, "hash_keys", lambda value: np.zeros(len(value[0]), np.uint64))
+    monkeypatch.setattr(keys, "hash_keys", lambda columns: np.zeros(len(columns[0]), np.uint64))
     assert KeyLookup([pa.array(["a", "b", "a"])]).key_of_row.tolist() == [0, 1, 0]
     assert KeyLookup([pa.array(["a", "b", "c"])]).key_of_row.tolist() == [0, 1, 2]
     monkeypatch.undo()

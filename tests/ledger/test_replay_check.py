@@ -155,8 +155,8 @@ def test_old_checkpoints_with_new_app_ids_duplicate_nothing(
 ) -> None:
     """The batches are found under the query's former name; none is written twice."""
     before, after = names
-    for index in range(12):
-        take_in(table, index, rows(index), before)
+    for old_number in range(12):
+        take_in(table, old_number, rows(old_number), before)
     if is_cleaned_up:
         lance_stream.open_dataset(table.uri).cleanup(retain_versions=1, older_than="0 seconds")
     for may_differ in (False, True):

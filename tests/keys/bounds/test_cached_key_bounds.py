@@ -88,10 +88,10 @@ def test_damage_anywhere_is_noticed() -> None:
     data = table.store.read(path)
     assert len(read_bounds(table.store, key_field(table))) == 2
     damaged = [data[:stop] for stop in (0, 10, 40, len(data) - 1)] + [data + b"\0"]
-    for index in range(0, len(data), 7):
-        damaged.append(data[:index] + bytes([data[index] ^ 4]) + data[index + 1 :])
-    for value in damaged:
-        table.store.write(path, value)
+    for at in range(0, len(data), 7):
+        damaged.append(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+    for content in damaged:
+        table.store.write(path, content)
         assert read_bounds(table.store, key_field(table)) == []
 
 

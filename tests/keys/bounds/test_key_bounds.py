@@ -90,8 +90,8 @@ def cut(value: Any) -> Any:
 
 def lies_in_box(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> bool:
     for at, value in enumerate(key):
-        parts = [cut(row[at]) for row in rows if row[at] is not None]
-        if not parts or not min(parts) <= cut(value) <= max(parts):
+        stored = [cut(row[at]) for row in rows if row[at] is not None]
+        if not stored or not min(stored) <= cut(value) <= max(stored):
             return False
     return True
 
@@ -162,10 +162,8 @@ def test_ambiguous_fragments_are_always_read(changes: dict[str, Any]) -> None:
         "void": (replace(file, field_ids=(-2,), column_indices=(0,)),),
         "no column": (replace(file, column_indices=(-1,)),),
     }
-    data_files = changes.get("files")
-    changed = replace(
-        fragment, **({"files": files[data_files]} if isinstance(data_files, str) else changes)
-    )
+    case = changes.get("files")
+    changed = replace(fragment, **({"files": files[case]} if isinstance(case, str) else changes))
     assert file_column(fragment, fields[0].id) is not None
     assert file_column(changed, fields[0].id) is None
     learner = BoundsLearner(changed, fields)
@@ -182,9 +180,9 @@ def test_names_of_older_writers_are_recognized() -> None:
     fields = key_fields(pa.int64())
     fragment = fragment_of(1, fields, 1)
     old = replace(fragment.files[0], path="6f1c0d3e-2b7a-4b6e-9b55-0c2f7d1f4a90.lance")
-    file = file_column(replace(fragment, files=(old,)), fields[0].id)
-    assert file is not None
-    assert file.file.hex() == "6f1c0d3e2b7a4b6e9b550c2f7d1f4a90"
+    column = file_column(replace(fragment, files=(old,)), fields[0].id)
+    assert column is not None
+    assert column.file.hex() == "6f1c0d3e2b7a4b6e9b550c2f7d1f4a90"
     not_a_uuid = replace(old, path="x" * 36 + ".lance")
     assert file_column(replace(fragment, files=(not_a_uuid,)), fields[0].id) is None
 
@@ -204,10 +202,10 @@ def test_bounds_need_all_parts_of_a_file() -> None:
     bounds.add_bounds(parts[:1])
     assert column.rows_of(listed).tolist() == [UNKNOWN]
     bounds.add_bounds([parts[0], parts[2]])
-    result = [
+    may = [
         bounds.may_hold(listed, KeyLookup([pa.array([key])])).tolist()[0] for key in (0, 1, 6, 7, 8)
     ]
-    assert result == [False, True, True, True, False]
+    assert may == [False, True, True, True, False]
     assert [joined_bound.bounds for joined_bound in joined_bounds([parts[1]])] == [None]
 
 
@@ -257,8 +255,8 @@ def test_new_files_inherit_the_old_bounds(rows_of: list[list[Any] | None], may: 
     ]
     is_bounded = rows_of[2] is not None
     assert KeyBounds([column]).are_unknown(listed).tolist() == [not is_bounded]
-    assert [value for (value,) in result] == may
-    assert column.num_files == sum(value is not None for value in rows_of) + is_bounded
+    assert [may_hold for (may_hold,) in result] == may
+    assert column.num_files == sum(rows is not None for rows in rows_of) + is_bounded
 
 
 def many_files(num_files: int) -> Iterator[Fragment]:

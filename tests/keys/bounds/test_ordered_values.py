@@ -63,7 +63,7 @@ def test_ordered_words_keep_the_order(column: tuple[pa.DataType, list[Any]], ski
     order = sorted(range(len(drawn)), key=lambda at: comparable(drawn[at]))
     in_order = words[np.array(order, np.int64)]
     assert bool((in_order[1:] >= in_order[:-1]).all())
-    distinct = {comparable(bar) for bar in drawn}
+    distinct = {comparable(value) for value in drawn}
     if not any(isinstance(value, bytes) for value in distinct):
         assert len(np.unique(words)) == len(distinct)
 

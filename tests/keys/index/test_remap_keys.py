@@ -304,12 +304,10 @@ def test_new_numbers_follow_the_written_rows() -> None:
             if row not in removed
         ]
         order = dice.permutation(len(live)) if dice.random() < 0.5 else None
-        written = live if order is None else [live[index] for index in order]
+        written = live if order is None else [live[position] for position in order]
         numbers = group._replace(order=order).new_numbers(100).tolist()
         rows_of = [(at, row) for at, size in enumerate(sizes) for row in range(size)]
-        expected = [
-            100 + written.index(value) if value in written else int(REMOVED) for value in rows_of
-        ]
+        expected = [100 + written.index(row) if row in written else int(REMOVED) for row in rows_of]
         assert numbers == expected
 
 

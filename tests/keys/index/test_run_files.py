@@ -145,15 +145,13 @@ def test_runs_of_other_indices_are_not_merged() -> None:
     """
     table = table_of(4)
     store = table.store
-    for index in range(4):
-        index_keys(table, ["id"], (5, 6), [index])
+    for fragment in range(4):
+        index_keys(table, ["id"], (5, 6), [fragment])
     listed = shared_index(table, ["id"])
     (group,) = listed.to_merge()
     index_keys(table, ["id"], (7, 8), [2])
     (foreign,) = set(runs_of(table)) - set(group)
-    (path,) = (
-        number for number in group if listed.runs[number].files == footer_of(store, foreign).files
-    )
+    (path,) = (path for path in group if listed.runs[path].files == footer_of(store, foreign).files)
     store.write(path, store.read(foreign))
     store.delete(foreign)
     merge_runs(table, ["id"], listed.seeds, group)
@@ -368,12 +366,12 @@ def test_merged_runs_keep_their_files_rows(columns: KeyColumns) -> None:
             for index in [int(np.searchsorted(starts, row, "right")) - 1]
         ]
         assert [row[0] for row in result] == sorted(row[0] for row in result)
-        requested = [
+        remaining = [
             (word, 0 if columns.is_exact else other, file, offset)
             for word, other, file, offset in expected
             if file in survivors
         ]
-        assert sorted(result) == sorted(requested)
+        assert sorted(result) == sorted(remaining)
 
 
 def encoded(columns: KeyColumns) -> bytes:
@@ -404,11 +402,11 @@ def test_any_changed_byte_is_noticed() -> None:
     """Stores and disks return wrong bytes, and no part of a run may lack a digest."""
     data = encoded(TEXTS)
     assert find_all(data)
-    for index in range(0, len(data), 5):
+    for at in range(0, len(data), 5):
         damaged = bytearray(data)
-        damaged[index] ^= 1 << index % 8
+        damaged[at] ^= 1 << at % 8
         assert not find_all(bytes(damaged))
-        assert not find_all(data[:index])
+        assert not find_all(data[:at])
 
 
 @pytest.mark.parametrize(
@@ -515,7 +513,7 @@ def test_histories_survive_a_damaged_index(seed: int, monkeypatch: pytest.Monkey
             ds = lance_stream.Dataset(replace(done.table, store=ds.table.store))
             model = model | dict.fromkeys(names, number)
         elif step == "append":
-            new = [value for value in some if rows([value], 0)["id"][0].as_py() not in model]
+            new = [key for key in some if rows([key], 0)["id"][0].as_py() not in model]
             if new:
                 ds = ds.append(rows(new, number))
                 model = model | dict.fromkeys(rows(new, 0)["id"].to_pylist(), number)

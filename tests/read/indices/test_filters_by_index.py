@@ -90,7 +90,7 @@ class NotingStore:
 def noting(uri: str) -> tuple[Dataset, NotingStore]:
     table = lance_stream.open_dataset(uri).table
     store = NotingStore(table.store)
-    return Dataset(replace(table, store=store)), store  # type: ignore[arg-type]
+    return Dataset(replace(table, store=store)), store  # type: ignore[arg-type]  # as much of a store as is used
 
 
 def keys(ds: Dataset, condition: str) -> list[int]:
@@ -309,7 +309,7 @@ def test_unknown_index_details_lead_to_scans(uri: str, change: Any) -> None:
 def test_a_column_of_another_type_is_scanned(uri: str) -> None:
     """Comparisons with an index of another type than the column would be wrong."""
     ds = lance_stream.open_dataset(uri)
-    ds = with_indices(ds, lambda value: replace(value, field_ids=(2,)))
+    ds = with_indices(ds, lambda index: replace(index, field_ids=(2,)))
     assert not is_served(ds, "x < 5")
 
 
@@ -319,7 +319,7 @@ def test_coverage_of_all_fragments_is_not_expanded(uri: str) -> None:
     everything.add_range(0, 1 << 32)
     everything.run_optimize()
     ds = lance_stream.open_dataset(uri)
-    ds = with_indices(ds, lambda value: replace(value, fragment_bitmap=everything.serialize()))
+    ds = with_indices(ds, lambda index: replace(index, fragment_bitmap=everything.serialize()))
     assert is_served(ds, "id = 777")
     assert keys(ds, "id = 777") == [777]
 
@@ -345,7 +345,7 @@ def test_indices_that_share_files_are_not_used(uri: str, caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO):
         for condition in ("id = 777", "g = 7"):
             assert not is_served(
-                with_indices(ds, lambda value: replace(value, uuid=uuid)), condition
+                with_indices(ds, lambda index: replace(index, uuid=uuid)), condition
             )
     assert "are listed twice" in caplog.text
 
@@ -390,7 +390,7 @@ def replace_bitmap(uri: str, keys: pa.Array, bitmaps: list[bytes]) -> Dataset:
     table = pa.table({"keys": keys, "bitmaps": pa.array(bitmaps, pa.binary())})
     with LanceFileWriter(str(path), table.schema, version="2.2") as writer:
         writer.write_batch(table)
-    return with_indices(lance_stream.open_dataset(uri), lambda value: replace(value, files=()))
+    return with_indices(lance_stream.open_dataset(uri), lambda index: replace(index, files=()))
 
 
 def stored_bitmaps(uri: str) -> tuple[pa.Array, list[bytes]]:
@@ -469,13 +469,13 @@ def test_changed_bitmap_heads_lead_to_scans(uri: str) -> None:
     ds = lance_stream.open_dataset(uri)
     with no_indices():
         expected = keys(ds, "g = 7")
-    for index in (*range(4), *range(8, 16)):
+    for offset in (*range(4), *range(8, 16)):
         for flipped in (0x01, 0x10, 0x80, 0xFF):
             changed = bytearray(data)
-            changed[start + index] ^= flipped
+            changed[start + offset] ^= flipped
             path.write_bytes(changed)
             clear_index_cache()
-            assert not is_served(ds, "g = 7"), (index, flipped)
+            assert not is_served(ds, "g = 7"), (offset, flipped)
             assert keys(ds, "g = 7") == expected
 
 
@@ -543,6 +543,6 @@ def test_an_index_with_too_few_entries_is_not_used(uri: str) -> None:
     lance.dataset(uri).drop_index("g_idx")
     whole = BitMap([0, 1, 2, 3]).serialize()
     ds = lance_stream.open_dataset(uri).append(ROWS.set_column(0, "id", pa.array(range(NUM_ROWS))))
-    ds = with_indices(ds, lambda value: replace(value, fragment_bitmap=whole))
+    ds = with_indices(ds, lambda index: replace(index, fragment_bitmap=whole))
     assert not is_served(ds, "id = 5")
     assert len(keys(ds, "id = 5")) == 2

@@ -101,10 +101,10 @@ def test_changed_rows_give_reason_and_no_fragments(
     fragments: Sequence[Fragment], operation: Operation, changes: str
 ) -> None:
     """An append-only source must fail with the reason rather than deliver a part of the change."""
-    appended, result = outcome(FIRST, version(2, *fragments), operation)
+    appended, reason = outcome(FIRST, version(2, *fragments), operation)
     assert appended == []
-    assert result is not None
-    assert changes in result
+    assert reason is not None
+    assert changes in reason
 
 
 def test_restored_rows_are_not_appended_rows() -> None:

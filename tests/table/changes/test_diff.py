@@ -99,13 +99,13 @@ class Version:
             reader_feature_flags=self.flags,
         )
         self.deleted = {
-            (entry.id, entry.deletion_file): np.array(sorted(rows.deleted), np.uint32)
-            for entry, rows in zip(fragments, self.rows, strict=True)
-            if entry.deletion_file
+            (fragment.id, fragment.deletion_file): np.array(sorted(rows.deleted), np.uint32)
+            for fragment, rows in zip(fragments, self.rows, strict=True)
+            if fragment.deletion_file
         }
 
     def live(self) -> dict[int, tuple[int, int, int]]:
-        return {row_id: index for rows in self.rows for row_id, index in rows.live().items()}
+        return {row_id: location for rows in self.rows for row_id, location in rows.live().items()}
 
 
 def version(number: int, *rows: Rows) -> Version:
@@ -115,7 +115,7 @@ def version(number: int, *rows: Rows) -> Version:
 def changes(older: Version | None, newer: Version) -> TableChanges:
     plan = plan_diff(older.manifest if older else None, newer.manifest)
     deletions = {**(older.deleted if older else {}), **newer.deleted}
-    requested = {(entry.id, entry.deletion_file) for entry in plan.deletion_files_of}
+    requested = {(fragment.id, fragment.deletion_file) for fragment in plan.deletion_files_of}
     return diff(plan, {key: deletions[key] for key in requested})
 
 
@@ -590,5 +590,5 @@ def test_diffs_are_differences_of_live_rows(seed: int) -> None:
     assert sorted(result["insert"]) == sorted(after.keys() - before.keys())
     assert sorted(result["delete"]) == sorted(before.keys() - after.keys())
     assert sorted(result["update"]) == sorted(
-        value for value in before.keys() & after.keys() if before[value][2] != after[value][2]
+        row_id for row_id in before.keys() & after.keys() if before[row_id][2] != after[row_id][2]
     )

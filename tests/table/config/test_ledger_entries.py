@@ -163,10 +163,10 @@ def test_a_restore_keeps_each_streams_newer_entry() -> None:
         **ledger_entries.config_entries("b", LedgerEntry(2, "q", 3)),
         **ledger_entries.config_entries("c", LedgerEntry(0, "q", 9)),
     }
-    remaining = ledger_entries.newest_entries(restored, newest)
-    batches = {app: entry.batch_id for app, entry in ledger_entries.read_entries(remaining).items()}
+    merged = ledger_entries.newest_entries(restored, newest)
+    batches = {app: entry.batch_id for app, entry in ledger_entries.read_entries(merged).items()}
     assert batches == {"a": 5, "b": 9, "c": 0, "gone": 1}
-    assert "other" not in remaining
+    assert "other" not in merged
 
 
 def test_a_querys_entries_are_found_among_others() -> None:

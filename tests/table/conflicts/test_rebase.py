@@ -19,8 +19,8 @@ def file(number: int, num_deleted: int = 1) -> DeletionFile:
 def version(number: int, *files: DeletionFile | None) -> Manifest:
     manifest = create(*[10] * len(files)).read(1)
     fragments = [
-        replace(fragment, deletion_file=carried)
-        for fragment, carried in zip(manifest.fragments, files, strict=True)
+        replace(fragment, deletion_file=deletion_file)
+        for fragment, deletion_file in zip(manifest.fragments, files, strict=True)
     ]
     return replace(manifest, version=number, fragments=FragmentList.of(fragments))
 
