@@ -105,9 +105,9 @@ def first_program() -> str:
         ("first.py", r"^```python\n.*?^```$"),
         ("its output", r"^```\n\+-.*?^```$"),
     ):
-        found = re.search(block, readme, re.MULTILINE | re.DOTALL)
-        assert found is not None, f"README.md has no {title}"
-        tabs.append(f'=== "{title}"\n\n{textwrap.indent(found[0], " " * 4)}\n')
+        match = re.search(block, readme, re.MULTILINE | re.DOTALL)
+        assert match is not None, f"README.md has no {title}"
+        tabs.append(f'=== "{title}"\n\n{textwrap.indent(match[0], " " * 4)}\n')
     return "\n".join(tabs)
 
 
