@@ -104,7 +104,10 @@ def gather(data: Bytes, starts: Positions, stops: Positions) -> tuple[Offsets, B
         len(bounds) - 1,
         [None, pa.py_buffer(bounds), pa.py_buffer(data)],
     )
-    selected = every.take(pa.array(np.arange(0, len(bounds), 2)))
+    second_values = np.arange(0, len(bounds), 2, dtype=np.int64)  # `pa.array` would load pandas
+    selected = every.take(
+        pa.Array.from_buffers(pa.int64(), len(starts), [None, pa.py_buffer(second_values)])
+    )
     buffers = selected.buffers()
     offsets = np.frombuffer(buffers[1], word)[: len(starts) + 1]
     values = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.zeros(0, np.uint8)

@@ -33,6 +33,13 @@ def location(called: str, uri: str) -> str:
     return text(called, uri)
 
 
+def table_id(_called: str, value: object) -> tuple[str, ...] | None:
+    """Return the name of a table in a Lance namespace; None for none."""
+    from lance_stream.storage.namespaces.locating import as_path  # few tables have such a name
+
+    return None if value is None else as_path(value)
+
+
 def boolean(called: str, text: str) -> bool:
     """Return true or false."""
     try:

@@ -22,6 +22,7 @@ from lance_stream.spark.arguments.option_values import (
     one_path,
     size_bytes,
     starting_version,
+    table_id,
     text,
     timestamp,
     version,
@@ -37,7 +38,6 @@ from lance_stream.spark.arguments.table import (
     storage_options_argument,
 )
 from lance_stream.spark.arguments.unknown_options import NO_PATH, refuse_unknown
-from lance_stream.storage.namespaces.locating import as_path
 from lance_stream.storage.options.names import as_options
 
 VersionChoice: TypeAlias = int | str | datetime | None
@@ -90,7 +90,7 @@ class ReaderOptions:
     table_id: tuple[str, ...] | None = argument(
         "The name of the table in the Lance namespace of the session's settings, as in db.events; "
         "instead of the path.",
-        Option("table", lambda _called, name: as_path(name)),
+        Option("table", table_id),
         default=None,
     )
     columns: tuple[str, ...] | None = argument(

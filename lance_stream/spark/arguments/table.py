@@ -26,7 +26,6 @@ from lance_stream.spark.arguments.option_values import (
     secret_json_object,
     trusted_locations,
 )
-from lance_stream.storage.namespaces.locating import locate
 
 Parse: TypeAlias = Callable[[str, str], Any]
 """Returns the value of an option, given what errors call it, and its text."""
@@ -223,6 +222,8 @@ def locate_named(
             "name no namespace: set spark.lance_stream.namespace.impl and the properties of the "
             "implementation, such as spark.lance_stream.namespace.root, before register(spark)"
         )
+    from lance_stream.storage.namespaces.locating import locate
+
     uri, options = locate(
         values.get("uri"),
         values.get("storage_options"),

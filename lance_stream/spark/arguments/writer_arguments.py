@@ -32,6 +32,7 @@ from lance_stream.spark.arguments.option_values import (
     location,
     lower,
     one_of,
+    table_id,
     text,
     vector_sizes,
     whole_number,
@@ -64,7 +65,6 @@ from lance_stream.spark.arguments.table import (
     rows_of,
     storage_options_argument,
 )
-from lance_stream.storage.namespaces.locating import as_path
 from lance_stream.write.row_checks import Check
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ class WriterArguments:
     table_id: tuple[str, ...] | None = argument(
         "The name of the table in the Lance namespace of the session's settings, as in db.events; "
         "instead of the path.",
-        Option("table", lambda _called, name: as_path(name)),
+        Option("table", table_id),
         default=None,
-        check=lambda _called, value: None if value is None else as_path(value),
+        check=table_id,
     )
     namespace: Mapping[str, Any] | None = argument(
         "The Lance namespace that has the table.", default=None, is_secret=True

@@ -201,10 +201,10 @@ def test_case_sensitive_sessions_distinguish_columns(exact_session: Any, tmp_pat
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("id long, valu string", r"no column 'valu' \(did you mean 'value'"),
-        ("id long, VALUE string", r"no column 'VALUE' \(did you mean 'value'"),
-        ("value long", "'value' is string, not int64"),
-        ("st struct<a: int, c: string>", r"no column 'st\.c'"),
+        ("id long, valu string", r"column 'valu' does not exist \(did you mean 'value'"),
+        ("id long, VALUE string", r"column 'VALUE' does not exist \(did you mean 'value'"),
+        ("value long", "'value' has type string, not int64"),
+        ("st struct<a: int, c: string>", r"column 'st\.c' does not exist"),
         ("id long NOT NULL", "'id' as not null"),
     ],
 )

@@ -227,7 +227,7 @@ def test_invalid_checks_and_quarantines_are_refused(spark: Any, uri: str) -> Non
     df = spark.createDataFrame([(1, 1, "a", 1, "u")], COLUMNS)
     for expect, problem in (
         ("y > 0", "no column 'y'"),
-        ("x + 1", "is int64"),
+        ("x + 1", "has the type int64"),
         ("name > 5", "check"),
     ):
         with pytest.raises(InvalidInputError, match=problem):
