@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -333,6 +334,12 @@ def test_watch_prints_each_state_as_json(
     assert after["rows_per_second"]["inserted"] > 0 == after["rows_per_second"]["updated"]
     (lag,) = after["consumers"]
     assert (lag["name"], lag["versions"], lag["rows"]) == ("totals", 2, 3)
+
+
+def test_watch_prints_rates_without_separators(run: Run, ds: Dataset) -> None:
+    """All other numbers of the view are printed without them."""
+    ds.append(rows(6)).append(rows(*range(100, 50_100)))
+    assert re.search(r"inserted \d{4,}, updated", answer(run, "watch", ds.uri, "--once", "-n", "2"))
 
 
 def test_watch_shows_the_phases_of_a_log(run: Run, ds: Dataset, tmp_path: Path) -> None:

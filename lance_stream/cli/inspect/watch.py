@@ -175,7 +175,7 @@ def _age(seconds: float | None) -> str:
 
 
 def _rate(rate: float | None) -> str:
-    return "?" if rate is None else f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+    return "?" if rate is None else f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
 @contextmanager
