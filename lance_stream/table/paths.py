@@ -198,7 +198,7 @@ def scheme_of(names: Iterable[str]) -> NamingScheme | None:
     if len(examples) > 1:
         raise CorruptDataError(
             "the table has manifests of both naming schemes, for example "
-            "{examples[NamingScheme.V1]!r} and {examples[NamingScheme.V2]!r}, so the newest "
+            f"{examples[NamingScheme.V1]!r} and {examples[NamingScheme.V2]!r}, so the newest "
             "version cannot be determined. A migration was interrupted: complete it with "
             "lance_stream.migrate_manifest_paths(uri)"
         )

@@ -68,8 +68,9 @@ def test_two_naming_schemes_are_refused() -> None:
     assert paths.scheme_of([*v1, "latest_version_hint.json"]) is NamingScheme.V1
     assert paths.scheme_of([*v2, "d9223372036854775813.manifest"]) is NamingScheme.V2
     assert paths.scheme_of([]) is None
-    with pytest.raises(CorruptDataError, match="both naming schemes"):
+    with pytest.raises(CorruptDataError, match="both naming schemes") as caught:
         paths.scheme_of([*v1, *v2])
+    assert all(repr(names[-1]) in str(caught.value) for names in (v1, v2))
 
 
 @pytest.mark.parametrize("scheme", NamingScheme)
