@@ -1,4 +1,4 @@
-"""Mutations run in memory: whatever this cannot replace must run in a new process instead."""
+"""Mutations run in memory, or in a new process if they cannot; listed equivalents exist."""
 
 import importlib
 import sys
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 SOURCE = b"""\
 LIMIT = len("ab") < 3
 
@@ -28,7 +29,7 @@ class Rows(list):
 @pytest.fixture(scope="module")
 def warm() -> Iterator[ModuleType]:
     """The module that runs mutations; its folder is no package."""
-    folder = str(Path(__file__).parents[1] / "scripts" / "mutants")
+    folder = str(ROOT / "scripts" / "mutants")
     sys.path.insert(0, folder)
     try:
         yield importlib.import_module("warm")
@@ -75,3 +76,18 @@ def test_functions_change_wherever_they_are_imported(
 def test_what_runs_at_import_takes_a_new_process(warm: ModuleType, scope: str, before: str) -> None:
     """A table, a default or a class attribute has its value before the mutation is made."""
     assert replaced(warm, scope, before) is None
+
+
+def test_every_listed_equivalent_exists(warm: ModuleType) -> None:
+    """A renamed function would silently return its equivalents to the samples, as survivors."""
+    operators = importlib.import_module("operators")
+    listed = operators.equivalents()
+    assert listed
+    paths = {name.partition(" ")[0] for name in listed}
+    modules = {path: (ROOT / path).read_bytes() for path in paths if (ROOT / path).is_file()}
+    existing = {
+        str(mutation)
+        for path, source in modules.items()
+        for mutation in operators.mutations(path, source)
+    }
+    assert listed <= existing, f"correct or delete in {operators.EQUIVALENTS}"

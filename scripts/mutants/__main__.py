@@ -27,16 +27,13 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-from operators import Mutation, mutations
+from contexts import PACKAGES
+from operators import Mutation, equivalents, mutations
 from tests_by_line import TestsByLine
 from warm import TESTS, Fate, MutationRunner, Plan, pytest_options
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lance_stream"
-PACKAGES = (
-    "commit", "table", "keys", "row_updates", "upsert", "feed", "ledger", "write", "maintenance",
-    "snapshot", "read", "derived", "quarantine", "expressions",
-)  # fmt: skip
 # What decides nothing, needs servers that no recorded test has, or runs in a process of its own.
 LEFT_OUT = (
     "*/__init__.py", "*/manifest_stores/postgresql.py", "*/manifest_stores/dynamodb.py",
@@ -87,7 +84,7 @@ def choose(packages: list[str], number: int, seed: str, only: str) -> list[Mutat
     def rank(mutation: Mutation) -> bytes:
         return hashlib.sha256(f"{seed} {mutation}".encode()).digest()
 
-    reasons = dict(equivalents())
+    omitted = equivalents()
     found: dict[str, list[Mutation]] = defaultdict(list)
     sizes: dict[str, int] = {}
     for package in packages:
@@ -96,24 +93,12 @@ def choose(packages: list[str], number: int, seed: str, only: str) -> list[Mutat
                 source = path.read_bytes()
                 found[package] += mutations(str(path.relative_to(ROOT)), source)
                 sizes[package] = sizes.get(package, 0) + source.count(b"\n")
-    unused = set(reasons) - {str(each) for some in found.values() for each in some}
-    if unused and not set(PACKAGES).difference(packages):
-        names = "\n".join(sorted(unused))
-        raise SystemExit(f"equivalents.txt has mutations that no longer exist:\n{names}")
     sample: list[Mutation] = []
     for package, several in found.items():
         share = max(5, round(number * sizes[package] / sum(sizes.values())))
-        left = [each for each in several if str(each) not in reasons and only in str(each)]
+        left = [each for each in several if str(each) not in omitted and only in str(each)]
         sample += heapq.nsmallest(share, left, key=rank)
     return sorted(sample, key=rank)
-
-
-def equivalents() -> Iterator[tuple[str, str]]:
-    """Yield the mutations that change nothing observable, and why."""
-    for line in (Path(__file__).parent / "equivalents.txt").read_text().splitlines():
-        if line and not line.startswith("#"):
-            name, _, reason = line.rpartition(" | ")
-            yield name, reason
 
 
 def run(plans: list[Plan], costs: dict[str, float], folder: Path, processes: int) -> Iterator[Fate]:

@@ -7,6 +7,7 @@ decorators, `strict=`, and numbers at module level, which are limits of memory a
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 _OTHER_OPERATOR = {
@@ -18,6 +19,7 @@ _OTHER_OPERATOR = {
     ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 _OTHER_FUNCTION = {"any": "all", "all": "any", "min": "max", "max": "min"}
+EQUIVALENTS = Path(__file__).with_name("equivalents.txt")
 _LOGGERS = {"_log", "logging", "warnings"}
 
 
@@ -72,6 +74,12 @@ def mutations(path: str, source: bytes) -> list[Mutation]:
         number = names[str(mutation)] = names.get(str(mutation), 0) + 1
         found.append(Mutation(*(*vars(mutation).values(),)[:-1], number))
     return found
+
+
+def equivalents() -> set[str]:
+    """Return the names of the mutations in equivalents.txt, which change nothing observable."""
+    lines = EQUIVALENTS.read_text().splitlines()
+    return {line.rpartition(" | ")[0] for line in lines if not line.startswith("#")}
 
 
 def _visit(node: Any, scope: str) -> Iterator[tuple[str, Any, str]]:
