@@ -17,10 +17,13 @@ _COMMANDS: Final[tuple[tuple[str, str], ...]] = (
     (r"\(tag_source=True\)", "(without --no-tag)"),
     (r"\(tag_source=False\)", "(--no-tag)"),
     (
-        r"lance_stream\.migrate_to_stable_row_ids",
+        r"lance_stream\.migrate_to_stable_row_ids\(uri\)",
         "`lance-stream migrate URI stable-row-ids`",
     ),
-    (r" \(as lance_stream\.create_dataset does\)", ""),
+    (
+        r"lance_stream\.migrate_manifest_paths\(uri\)",
+        "`lance-stream migrate URI manifest-names`",
+    ),
 )
 """Patterns in messages, and their replacements on the command line."""
 

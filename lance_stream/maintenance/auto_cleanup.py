@@ -57,7 +57,7 @@ def _log_failure(uri: str, error: Exception) -> None:
     _log.warning(
         "the automatic cleanup of %s failed, so old versions may remain: %s. The commit itself "
         "succeeded. Correct or remove the config entries lance.auto_cleanup.*, or run "
-        "ds.cleanup() to see the error. This is logged once",
+        "cleanup to see the error. This is logged once",
         *failure,
         exc_info=error,
     )

@@ -25,6 +25,6 @@ def check_is_attached(version: int) -> None:
         raise InvalidInputError(
             f"version {version} is detached: it is not part of the table's history, so it can be "
             "read and tagged, but not written to, followed, cleaned up, restored or branched from. "
-            "Check out the newest version (ds.checkout(None)) for that; to use the rows of the "
-            "detached version, read them (scan()), then append, upsert or overwrite with them"
+            "Use the newest version for that; to take over the rows of the detached version, read "
+            "them, then append, upsert or overwrite with them"
         )

@@ -56,8 +56,8 @@ def _number_of(table: TableVersion, version: VersionSpec) -> int:
         raise InvalidInputError(
             f"{version!r} is version {source.version} of {_branch_name(source.branch)}, and this "
             f"is {_branch_name(table.branch)}: a restore can only bring back a version of the same "
-            "branch. To copy the rows of another branch, use overwrite(ds.checkout(...).scan()) "
-            "or upsert"
+            "branch. To copy the rows of another branch, read them, then overwrite or upsert "
+            "with them"
         )
     return source.version
 

@@ -139,7 +139,7 @@ def test_detached_versions_are_read(table: DetachedTable, member: str) -> None:
 def test_nothing_is_written_to_detached_versions(table: DetachedTable, member: str) -> None:
     """A write would go to the newest version, which has other rows than the handle."""
     files = table.files()
-    with pytest.raises(InvalidInputError, match=r"is detached.*Check out the newest version"):
+    with pytest.raises(InvalidInputError, match=r"is detached.*Use the newest version"):
         REFUSED[member](table.detached)
     assert table.files() == files
 

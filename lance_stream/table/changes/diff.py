@@ -331,10 +331,9 @@ def _checked(hidden: Hidden, fragment: Fragment) -> Hidden:
 def _without_row_ids(manifest: Manifest) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
         f"version {manifest.version} has no stable row ids, without which rows cannot be "
-        "identified in other versions. Create the table with stable row ids (as "
-        "lance_stream.create_dataset does), or migrate it with "
-        "lance_stream.migrate_to_stable_row_ids, and read changes from the first version after "
-        "that"
+        "identified in other versions. Create the table with stable row ids, or migrate it with "
+        "lance_stream.migrate_to_stable_row_ids(uri), and read changes from the first version "
+        "after that"
     )
 
 
