@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         list_quarantine,
         replay_quarantine,
     )
+    from lance_stream.storage.namespaces.locating import drop_table
     from lance_stream.upsert.change_rules import history_schema
     from lance_stream.write.arrow_input import digest_rows
 
@@ -103,6 +104,7 @@ __all__ = [
     "create_dataset",
     "derive",
     "digest_rows",
+    "drop_table",
     "forget_versions",
     "history_schema",
     "leave_manifest_store",
@@ -140,6 +142,7 @@ if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
             "list_quarantine",
             "replay_quarantine",
         ),
+        "lance_stream.storage.namespaces.locating": ("drop_table",),
         "lance_stream.upsert.change_rules": ("history_schema",),
         "lance_stream.ledger.row_digests": ("RowsDigest",),
         "lance_stream.write.arrow_input": ("digest_rows",),

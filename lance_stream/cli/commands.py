@@ -56,6 +56,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "indices": Entry(_MAINTAIN, "show how many rows indices cover, or update them"),
     "restore": Entry(_MAINTAIN, "restore an older version as the newest"),
     "quarantine": Entry(_MAINTAIN, "list quarantined rows, or write them to the table"),
+    "drop": Entry(_MAINTAIN, "delete a table of a Lance namespace"),
     "migrate": Entry(_MAINTAIN, "enable a newer feature of the format"),
     "tags": Entry(_REFERENCES, "list, create, move and delete names for versions"),
     "branches": Entry(_REFERENCES, "list, create and delete separate histories"),

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lance_stream
@@ -58,6 +60,65 @@ def test_tasks_outlive_the_keys_of_their_stream(session: Any, issuing: IssuingNa
     ds = lance_stream.open_dataset(table_id="db.t", namespace=issuing.settings)
     assert sorted(ds.to_table()["id"].to_pylist()) == list(range(10 * batch_id + 5))
     assert ds.verify() == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.since_spark("4.0")
+@pytest.mark.server("moto")
+def test_streams_by_name_outlive_their_keys(
+    session: Any, issuing: IssuingNamespace, tmp_path: Path
+) -> None:
+    """Each task reads and writes with keys that expire before it ends."""
+    source = lance_stream.create_dataset(
+        None, pa.table({"id": range(20)}), table_id="db.t", namespace=issuing.settings
+    )
+    changes = session.readStream.format(FORMAT).option("readChangeFeed", "true")
+    changes = changes.option("table", "db.t").option("startingVersion", 1).load()
+    slow = changes.select("id").mapInArrow(_outlive_keys, "id long")
+    writer = slow.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    sink = lance_sink(table_id="db.copy", namespace=issuing.settings, app_id="copy")
+    query = writer.foreachBatch(sink).start()
+    try:
+        for number in (1, 2):
+            query.processAllAvailable()
+            source = source.append(pa.table({"id": range(20 * number, 20 * number + 20)}))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert len(issuing.used) > 4
+    copy = lance_stream.open_dataset(table_id="db.copy", namespace=issuing.settings)
+    assert sorted(copy.to_table()["id"].to_pylist()) == list(range(60))
+
+
+def _outlive_keys(batches: Any) -> Any:
+    import time
+
+    for batch in batches:
+        time.sleep(2.2)  # keys live for 2 seconds
+        yield batch
+
+
+@pytest.mark.spark
+@pytest.mark.since_spark("4.1")
+def test_streams_take_names_of_a_directory(spark: Any, tmp_path: Path) -> None:
+    """A path and a name in a directory namespace lead to the same table."""
+    for name, value in (("impl", "dir"), ("root", str(tmp_path))):
+        spark.conf.set(PREFIX + name, value)
+    try:
+        register(spark, FORMAT)
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+        writer = rows.select("value").writeStream.format(FORMAT).option("table", "events")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        names = spark.readStream.format(FORMAT).option("table", "events").load().writeStream
+        names = names.format("memory").queryName("events_by_name").trigger(availableNow=True)
+        names.start().awaitTermination()
+    finally:
+        for name in ("impl", "root"):
+            spark.conf.unset(PREFIX + name)
+    expected = lance_stream.open_dataset(tmp_path / "events.lance").count_rows()
+    assert spark.table("events_by_name").count() == expected > 0
 
 
 def test_settings_of_older_sessions_are_read() -> None:

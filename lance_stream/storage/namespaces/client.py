@@ -127,6 +127,19 @@ def declare(table: NamespaceTable) -> TableLocation:
             return describe(table)
 
 
+def drop(table: NamespaceTable) -> None:
+    """Remove a table from its namespace, with all of its files.
+
+    Raises:
+        NotFoundError: The namespace has no such table.
+        StoreError: The namespace did not answer, or refused.
+    """
+    with _explained(table.settings, f"table {table.name!r}"):
+        from lance_namespace import DropTableRequest
+
+        connect(table.settings).drop_table(DropTableRequest(id=list(table.path)))
+
+
 def list_tables(
     settings: tuple[tuple[str, str], ...], parent: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, ...]]:

@@ -20,6 +20,7 @@ from lance_stream.storage.namespaces.client import (
     as_settings,
     declare,
     describe,
+    drop,
 )
 from lance_stream.storage.options.names import (
     CREDENTIALS,
@@ -82,6 +83,26 @@ def locate(
     if is_renewed and not has_credentials:
         options[NAMESPACE_TABLE] = table.encode()
     return location.uri, {**options, **user_options}
+
+
+def drop_table(table_id: TableId, namespace: Mapping[str, Any]) -> None:
+    """Remove a table from its Lance namespace, and delete its files with all versions.
+
+    This cannot be undone. Programs that are reading or writing the table fail, and so do shallow
+    clones of it, because they read its files. Entries in an external manifest store stay: remove
+    them with `forget_versions`.
+
+    Args:
+        table_id: The table's name, ["db", "events"] or "db.events".
+        namespace: The namespace: {"impl": "dir", "root": ...}, {"impl": "rest", "uri": ...}, or
+            another implementation of Lance namespaces.
+
+    Raises:
+        NotFoundError: The namespace has no such table.
+        InvalidInputError: An argument is invalid.
+        StoreError: The namespace did not answer, or refused.
+    """
+    drop(NamespaceTable(as_settings(namespace), as_path(table_id)))
 
 
 def as_path(table_id: object) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ from lance_stream.errors import (
     StoreUnavailableError,
     UnsupportedFeatureError,
 )
+from lance_stream.spark.arguments.reader_options import parse_reader_options
+from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.storage.engine.azure_options import azure_settings
 from lance_stream.storage.engine.connection import ObstoreService
 from lance_stream.storage.engine.credentials import FixedCredentials
@@ -108,25 +110,45 @@ def test_contradictory_names_are_refused(arguments: dict[str, Any], message: str
         lance_stream.open_dataset(**arguments)
 
 
-class Managed(lance_namespace.LanceNamespace):
-    """A namespace that publishes versions itself."""
-
-    def __init__(self, **_: str) -> None:
-        pass
-
-    def namespace_id(self) -> str:
-        return "managed"
-
-    def describe_table(self, request: Any) -> Any:  # noqa: ARG002  # the library's signature
-        return lance_namespace.DescribeTableResponse(location="/t", managed_versioning=True)
+def _create(table_id: str, namespace: dict[str, str]) -> object:
+    return lance_stream.create_dataset(None, ROWS, table_id=table_id, namespace=namespace)
 
 
-def test_managed_versions_are_refused_by_name() -> None:
+def _open(table_id: str, namespace: dict[str, str]) -> object:
+    return lance_stream.open_dataset(table_id=table_id, namespace=namespace)
+
+
+def _read(table_id: str, namespace: dict[str, str]) -> object:
+    return parse_reader_options({"table": table_id}, namespace)
+
+
+def _write(table_id: str, namespace: dict[str, str]) -> object:
+    return parse_writer_options({"table": table_id}, False, namespace)
+
+
+@pytest.mark.parametrize("name_table", [_create, _open, _read, _write])
+def test_managed_versions_are_refused_by_name(
+    name_table: Callable[[str, dict[str, str]], object], directory: dict[str, str]
+) -> None:
     """Two ways to publish a version would not see each other's commits."""
-    with pytest.raises(UnsupportedFeatureError, match=r"'db\.t' itself \(managed_versioning\)"):
-        lance_stream.open_dataset(
-            table_id="db.t", namespace={"impl": f"{__name__}.{Managed.__name__}"}
-        )
+    managed = {**directory, "table_version_tracking_enabled": "true"}
+    _client(managed).declare_table(lance_namespace.DeclareTableRequest(id=["t"]))
+    with pytest.raises(UnsupportedFeatureError, match=r"'t' itself \(managed_versioning\)"):
+        name_table("t", managed)
+
+
+def test_dropped_tables_leave_no_files(directory: dict[str, str], rest: dict[str, str]) -> None:
+    """A name that is used again must not show rows of the table that had it before."""
+    _client(rest).create_namespace(lance_namespace.CreateNamespaceRequest(id=["db"]))
+    for namespace in (rest, directory):
+        lance_stream.create_dataset(None, ROWS, table_id="db.t", namespace=namespace)
+        folder = lance_stream.open_dataset(table_id="db.t", namespace=rest).uri
+        lance_stream.drop_table(["db", "t"], namespace)
+        assert not Path(folder.removeprefix("file://")).exists()
+        with pytest.raises(NotFoundError, match="db"):
+            lance_stream.drop_table("db.t", namespace)
+    again = lance_stream.create_dataset(None, ROWS, table_id="db.t", namespace=rest)
+    assert (again.version, again.count_rows()) == (1, 2)
 
 
 def test_commands_take_names(directory: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +164,11 @@ def test_commands_take_names(directory: dict[str, str], capsys: pytest.CaptureFi
     assert program.main(["query", "db.events", "--count", *settings]) == 0
     assert capsys.readouterr().out == "2\n"
     assert program.main(["show", "nobody", *settings]) == 3
+    assert program.main(["drop", "db.events", "--json", *settings]) == 0
+    assert json.loads(capsys.readouterr().out) == {"dropped": "db.events"}
+    assert program.main(["drop", "db.events", *settings]) == 3
+    assert program.main(["drop", directory["root"]]) == 2
+    assert "A table that no namespace knows is only a directory" in capsys.readouterr().err
     assert program.main(["ls"]) == 2
     assert "--namespace impl=dir --namespace root=FOLDER" in capsys.readouterr().err
     assert program.main(["ls", "--namespace", "dir"]) == 2
