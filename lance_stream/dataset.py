@@ -20,8 +20,10 @@ from lance_stream.feed import changes, row_counts
 from lance_stream.feed.following.positions import Limits
 from lance_stream.feed.rules import NO_DEDUPLICATION, FeedRules
 from lance_stream.ledger.row_digests import RowsDigest
-from lance_stream.maintenance import cleanup
 from lance_stream.maintenance.branches import Branches
+from lance_stream.maintenance.cleanup import cleanup
+from lance_stream.maintenance.cleanup.report import CleanupReport
+from lance_stream.maintenance.cleanup.rules import as_rules
 from lance_stream.maintenance.compaction import compact
 from lance_stream.maintenance.compaction.plan import TARGET_ROWS
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
@@ -985,7 +987,7 @@ class Dataset:
         dry_run: bool = False,
         delete_unverified: bool = False,
         expire_consumers: str | timedelta | None = None,
-    ) -> cleanup.CleanupReport:
+    ) -> CleanupReport:
         """Remove old versions, and files that no remaining version names.
 
         Cleanup keeps the newest version, versions with a tag, and versions that a branch starts
@@ -1011,7 +1013,7 @@ class Dataset:
             BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
             OSError: Something could not be listed or read. No file that is needed was removed.
         """
-        rules = cleanup.as_rules(
+        rules = as_rules(
             older_than,
             retain_versions,
             delete_unverified=delete_unverified,

@@ -15,7 +15,8 @@ import logging
 from typing import Final
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.maintenance.cleanup import CleanupRules, cleanup
+from lance_stream.maintenance.cleanup.cleanup import cleanup
+from lance_stream.maintenance.cleanup.rules import CleanupRules
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.auto_cleanup import due_cleanup
 

@@ -483,7 +483,7 @@ def test_cleanup_reports_what_it_removed(run: Run, ds: Dataset) -> None:
     assert "kept 1 for the tag gold" in printed
     assert len(ds.versions()) == 5
     printed = json.loads(answer(run, "cleanup", ds.uri, "--older-than", "0s", "--json"))
-    assert (printed["versions"], printed["held"], printed["is_dry_run"]) == (
+    assert (printed["versions"], printed["protected"], printed["is_dry_run"]) == (
         [1, 3, 4],
         {"gold": 1},
         False,

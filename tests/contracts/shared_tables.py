@@ -184,7 +184,9 @@ class SharedTables:
         reopened = lance_stream.open_dataset(dev.uri, storage_options=place.options)
         assert reopened.cleanup(retain_versions=1, delete_unverified=True).versions == (2, 3)
         main = place.ours().overwrite(rows(9))
-        assert main.cleanup(retain_versions=1, delete_unverified=True).holds == {"branch dev/a": 1}
+        assert main.cleanup(retain_versions=1, delete_unverified=True).protected == {
+            "branch dev/a": 1
+        }
         assert reopened.checkout(("main", None)).uri == place.uri
         for version, ids in ((None, {1, 2, 3, 4}), (4, {1, 2, 3})):
             branch = place.theirs().checkout_version(("dev/a", version))

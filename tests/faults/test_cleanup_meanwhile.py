@@ -16,7 +16,8 @@ import pytest
 import lance_stream
 from lance_stream import Dataset, NotFoundError
 from lance_stream.commit.object_store_log import ObjectStoreLog
-from lance_stream.maintenance.cleanup import CleanupRules, cleanup
+from lance_stream.maintenance.cleanup.cleanup import cleanup
+from lance_stream.maintenance.cleanup.rules import CleanupRules
 from tests.contracts.watched_stores import WatchedStore
 from tests.dataset.table_copies import copy_of
 

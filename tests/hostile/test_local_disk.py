@@ -27,7 +27,8 @@ from lance_stream.errors import (
     StoreRefusedError,
     UnsupportedFeatureError,
 )
-from lance_stream.maintenance import cleanup
+from lance_stream.maintenance.cleanup.cleanup import cleanup
+from lance_stream.maintenance.cleanup.rules import CleanupRules
 from lance_stream.maintenance.consumers import drop_consumer, record_progress
 from lance_stream.snapshot import store_clock
 from lance_stream.snapshot.files.open_files import clear_deleted_offsets
@@ -329,9 +330,9 @@ def test_fast_clocks_delete_no_unfinished_files(
     real_now = MACHINE.now_nanos
     ahead = replace(MACHINE, now_nanos=lambda: real_now() + 8 * DAY_NANOS)
     monkeypatch.setattr(store_clock, "_machine_nanos", ahead.now_nanos)
-    rules = cleanup.CleanupRules(older_than=timedelta(days=7))
+    rules = CleanupRules(older_than=timedelta(days=7))
     with caplog.at_level(logging.WARNING):
-        report = cleanup.cleanup(ds.table, rules, environment=ahead)
+        report = cleanup(ds.table, rules, environment=ahead)
     assert not report.versions
     assert (tmp_path / "t" / "data" / "unfinished.lance").exists()
     assert "691200 s ahead" in caplog.text

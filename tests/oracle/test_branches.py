@@ -178,10 +178,10 @@ def test_cleanup_keeps_what_branches_and_tags_need(uri: str) -> None:
     dev = dev.overwrite(rows(12)).append(rows(13))
     main = open_dataset(uri).overwrite(rows(7)).append(rows(8))
     report = main.cleanup(retain_versions=1, delete_unverified=True)
-    assert (report.versions, report.holds) == ((1, 3, 4), {"branch dev": 1})
+    assert (report.versions, report.protected) == ((1, 3, 4), {"branch dev": 1})
     assert "kept 1 for the branch dev" in str(report)
     report = dev.cleanup(retain_versions=1, delete_unverified=True)
-    assert (report.versions, report.holds) == ((2, 5), {"branch dev/deep": 1, "held": 1})
+    assert (report.versions, report.protected) == ((2, 5), {"branch dev/deep": 1, "held": 1})
     assert of_both(uri, None) == [7, 8]
     assert of_both(uri, "dev") == [12, 13]
     assert of_both(uri, "dev", 3) == [1, 2, 3, 10]

@@ -117,7 +117,7 @@ def test_the_tag_keeps_what_a_clone_needs(uri: str, tmp_path: Path) -> None:
     source = open_dataset(uri).overwrite(rows(6))
     source.branches.delete("dev")
     report = source.cleanup(retain_versions=1, delete_unverified=True)
-    assert report.holds == {name: 1}
+    assert report.protected == {name: 1}
     assert of_both(tmp_path / "clone") == [5]
     assert ids(bare) == [1, 2, 3]  # whose files version 1 has, too
     source.tags.delete(name)

@@ -23,7 +23,7 @@ from typing import Any, Final
 from lance_stream.cli import output
 from lance_stream.cli.inspect.description import TableContext
 from lance_stream.dataset import Dataset
-from lance_stream.maintenance.cleanup import DEFAULT_AGE
+from lance_stream.maintenance.cleanup.rules import DEFAULT_AGE
 from lance_stream.maintenance.compaction.plan import MAX_DELETED_FRACTION, CompactionRules, plan
 from lance_stream.maintenance.consumers import Consumer, is_consumers
 from lance_stream.snapshot.references import Branch

@@ -17,7 +17,7 @@ from lance_stream.cli.progress import progress
 from lance_stream.cli.questions import confirm
 
 if TYPE_CHECKING:
-    from lance_stream.maintenance.cleanup import CleanupReport
+    from lance_stream.maintenance.cleanup.report import CleanupReport
 
 
 @new_command("cleanup")
@@ -89,7 +89,7 @@ def _as_json(report: "CleanupReport") -> str:
             "versions": report.versions,
             "num_files": report.num_files,
             "size_bytes": report.size_bytes,
-            "held": report.holds,
+            "protected": report.protected,
             "expired_consumers": report.expired_consumers,
             "is_dry_run": report.is_dry_run,
         }

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.maintenance.cleanup import FileWork, delete_locally
+from lance_stream.maintenance.cleanup.file_work import FileWork, delete_locally
 from lance_stream.spark.jobs.arrow_jobs import run_in_tasks
 from lance_stream.storage.store import Store, StoredFile
 from lance_stream.table.paths import VERSIONS_DIRECTORY

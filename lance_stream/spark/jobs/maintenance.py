@@ -18,7 +18,9 @@ from pyspark.sql import SparkSession
 from lance_stream.arguments import as_number
 from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError
-from lance_stream.maintenance import cleanup
+from lance_stream.maintenance.cleanup import cleanup
+from lance_stream.maintenance.cleanup.report import CleanupReport
+from lance_stream.maintenance.cleanup.rules import as_rules
 from lance_stream.maintenance.compaction.compact import compact
 from lance_stream.maintenance.compaction.plan import TARGET_ROWS
 from lance_stream.maintenance.compaction.rewrites import RewriteTask
@@ -120,7 +122,7 @@ def cleanup_table(
     trusted_locations: Sequence[str] | None = None,
     table_id: TableId | None = None,
     namespace: Mapping[str, Any] | None = None,
-) -> cleanup.CleanupReport:
+) -> CleanupReport:
     """Remove old versions, and files that no remaining version names, by Spark's tasks.
 
     Does what `Dataset.cleanup` does, with the same rules for what is kept. The driver reads the
@@ -155,7 +157,7 @@ def cleanup_table(
         BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
         OSError: Something could not be listed or read. No file that is needed was removed.
     """
-    rules = cleanup.as_rules(
+    rules = as_rules(
         older_than,
         retain_versions,
         delete_unverified=delete_unverified,

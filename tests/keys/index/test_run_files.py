@@ -25,7 +25,8 @@ from lance_stream.keys.index.run_files import RunUnavailableError, write_run
 from lance_stream.keys.index.run_format import CoveredFile, KeyColumns, Keys, RunEncoder, RunFooter
 from lance_stream.keys.index.run_merging import RenumberedKeys, merged, planned_parts
 from lance_stream.keys.index.shared_index import index_keys, merge_runs, shared_index
-from lance_stream.maintenance.cleanup import CleanupRules, cleanup
+from lance_stream.maintenance.cleanup.cleanup import cleanup
+from lance_stream.maintenance.cleanup.rules import CleanupRules
 from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.rewrites import PreparedCompaction, prepare
 from lance_stream.snapshot.table_version import TableVersion

@@ -14,7 +14,7 @@ import lance_stream
 from lance_stream import InvalidInputError, NotFoundError, open_dataset
 from lance_stream.commit.external_log import ExternalLog
 from lance_stream.commit.opening import open_log
-from lance_stream.maintenance.cleanup import GRACE
+from lance_stream.maintenance.cleanup.rules import GRACE
 from lance_stream.table.config.manifest_store_mark import CONFIG_KEY
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("x", pa.string())])

@@ -231,10 +231,10 @@ def test_tasks_clean_up_like_one_process(
     assert driver.deleted == {"_versions", "_lance_stream"}  # the second for the store's clock
     assert driver.listed <= {"_versions", "_transactions", "_lance_stream", "_refs", "tree"}
     expected = theirs.cleanup(retain_versions=1)
-    assert (report.versions, report.num_files, report.holds) == (
+    assert (report.versions, report.num_files, report.protected) == (
         expected.versions,
         expected.num_files,
-        expected.holds,
+        expected.protected,
     )
     assert replace(planned, is_dry_run=False) == report
     assert report.num_files["data files"] >= 5

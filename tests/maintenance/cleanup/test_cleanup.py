@@ -1,0 +1,200 @@
+"""Cleanup as a whole: what it reports, and tables that survive kills and concurrent writes."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import lance_stream
+from lance_stream import Dataset, NotFoundError
+from lance_stream.maintenance.cleanup.cleanup import cleanup
+from lance_stream.maintenance.cleanup.rules import CleanupRules
+from lance_stream.maintenance.consumers import list_consumers, record_progress
+from lance_stream.table.paths import manifest_path
+from tests.contracts.watched_stores import WatchedStore
+from tests.maintenance.cleanup.tables import (
+    ALL,
+    NOBODY_WRITES,
+    at_first,
+    busy_table,
+    deletes_manifest,
+    lists_tags,
+    new_table,
+    on,
+    paths_of,
+    rows,
+    unnamed_files,
+)
+
+
+def test_cleanup_removes_versions_and_their_files() -> None:
+    """What no remaining version names must go, exactly that, and be counted in the report."""
+    ds = busy_table()
+    before, there = ds.to_table(with_row_id=True, with_row_versions=True), len(paths_of(ds))
+    report = ds.cleanup(retain_versions=1)
+    newest = ds.version
+    assert report.versions == tuple(range(1, newest))
+    assert ds.table.log.versions() == [newest]
+    assert unnamed_files(ds) == []
+    assert there - len(paths_of(ds)) == sum(report.num_files.values())
+    assert report.num_files["manifests"] == report.num_files["transactions"] == newest - 1
+    assert report.num_files["data files"] == 3
+    assert report.num_files["deletion files"] == 3
+    again = lance_stream.open_dataset(ds.uri)
+    assert again.to_table(with_row_id=True, with_row_versions=True) == before
+    assert again.verify() == []
+    with pytest.raises(NotFoundError, match="has no version 2: its only version is"):
+        again.checkout(2)
+
+
+def test_the_report_counts_the_removed_bytes() -> None:
+    """Operators judge a cleanup by the space it has freed."""
+    ds = busy_table()
+    before = sum(file.size_bytes for file in ds.table.store.list())
+    report = ds.cleanup(retain_versions=2)
+    assert report.size_bytes == before - sum(file.size_bytes for file in ds.table.store.list()) > 0
+    assert str(report).startswith(f"removed {ds.version - 2} versions")
+    assert f"\n  {ds.version - 2} manifests" in str(report)
+
+
+def test_a_dry_run_predicts_the_cleanup() -> None:
+    """It must report exactly what the cleanup would remove, and remove nothing."""
+    ds = busy_table()
+    before = paths_of(ds)
+    report = ds.cleanup(retain_versions=3, dry_run=True)
+    assert paths_of(ds) == before
+    assert report.is_dry_run
+    done = ds.cleanup(retain_versions=3)
+    assert replace(report, is_dry_run=False) == done
+    assert str(report).startswith("would remove")
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.essential
+def test_a_cleanup_killed_anywhere_can_resume() -> None:
+    """The table stays valid, and the next cleanup removes the rest."""
+    ds = busy_table()
+    num_deletes = sum(
+        call == "delete" for call, _ in cleanup_watched(ds, lambda _call, _path: None).calls
+    )
+    assert num_deletes > 15
+    for last in range(num_deletes):
+        ds = busy_table()
+        ds.tags.create("gold", 3)
+        left = [last]
+
+        def count_down(call: str, _path: str, left: list[int] = left) -> None:
+            if call == "delete":
+                left[0] -= 1
+                if left[0] < 0:
+                    raise Killed
+
+        try:
+            cleanup_watched(ds, count_down)
+        except Killed:
+            assert left[0] < 0
+        for version in ds.table.log.versions():
+            assert ds.checkout(version).to_table().num_rows >= 0
+            assert ds.checkout(version).verify() == []
+        cleanup(ds.table, NOBODY_WRITES)
+        assert ds.table.log.versions() == [3, ds.version]
+        assert unnamed_files(ds) == []
+
+
+def cleanup_watched(ds: Dataset, before: Callable[[str, str], None]) -> WatchedStore:
+    store = WatchedStore(ds.table.store, before=before)
+    cleanup(on(ds, store).table, ALL)
+    return store
+
+
+def test_concurrently_used_files_stay() -> None:
+    """A restore refers to files of old versions, and an append to files that were written long
+    ago.
+    """
+    for act in (lambda ds: ds.restore(3), lambda ds: ds.append(rows(99))):
+        ds = busy_table()
+        rules = CleanupRules(older_than=None, delete_unverified=True)
+        store = WatchedStore(ds.table.store)
+        store.before = at_first(deletes_manifest, lambda ds=ds, act=act: act(ds))
+        cleanup(on(ds, store).table, rules)
+        newest = lance_stream.open_dataset(ds.uri)
+        assert newest.version == ds.version + 1
+        assert newest.verify() == []
+        assert newest.to_table().num_rows == newest.count_rows()
+
+
+def test_concurrent_cleanups_do_one_cleanup() -> None:
+    """Schedulers start jobs twice; two cleanups must tolerate that files vanish beneath them."""
+    ds = busy_table()
+    for event in (
+        deletes_manifest,
+        lists_tags,
+        lambda call, path: call == "delete" and path.startswith("data/"),
+        lambda call, path: call == "read" and path == manifest_path(5),
+    ):
+        ds = busy_table()
+        store = WatchedStore(ds.table.store)
+        store.before = at_first(event, lambda ds=ds: cleanup(ds.table, ALL))
+        cleanup(on(ds, store).table, ALL)
+        assert ds.table.log.versions() == [ds.version]
+        assert unnamed_files(ds) == []
+        assert ds.verify() == []
+
+
+def test_writes_continue_after_a_cleanup() -> None:
+    """The next commit reads the newest version only, which a cleanup must leave intact."""
+    ds = busy_table()
+    ds.cleanup(retain_versions=1)
+    newest = ds.append(rows(70)).delete("id = 70")
+    assert newest.count_rows() == ds.count_rows()
+    assert newest.verify() == []
+
+
+@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.parametrize("seed", range(12))
+def test_any_history_stays_readable_after_cleanup(seed: int) -> None:
+    """Random histories with tags, consumers and restores: exactly the promised versions remain,
+    each with all its rows.
+    """
+    dice = random.Random(seed)
+    ds = new_table().append(rows(*range(20)))
+    for step in range(dice.randint(4, 12)):
+        ds = dice.choice(
+            [
+                lambda ds, step: ds.append(rows(*range(100 * step, 100 * step + 5))),
+                lambda ds, step: ds.delete(f"id % 11 = {step}"),
+                lambda ds, step: ds.update({"x": "x + 1"}, f"id % 5 = {step % 5}"),
+                lambda ds, step: ds.overwrite(rows(step, step + 1)),
+                lambda ds, _step: ds.restore(dice.choice(ds.table.log.versions())),
+                lambda ds, _step: ds.compact(),
+                lambda ds, step: ds.upsert(rows(1, 2, 1000 + step), "id"),
+            ]
+        )(ds, step)
+        if dice.random() < 0.2:
+            name = dice.choice(["a", "b", "c"])
+            if name not in ds.tags.list():
+                ds.tags.create(name, dice.choice(ds.table.log.versions()))
+        if dice.random() < 0.2:
+            record_progress(ds.table.refs, "reader", dice.choice(ds.table.log.versions()))
+        if dice.random() < 0.2:
+            ds.cleanup(retain_versions=dice.randint(1, 4))
+    versions = ds.table.log.versions()
+    before = {version: ds.checkout(version).to_table(with_row_id=True) for version in versions}
+    holds = {tag.version for tag in ds.tags.list().values()}
+    first_read = min(
+        (consumer.version for consumer in list_consumers(ds.table.refs)), default=1 << 60
+    )
+    retained = dice.randint(1, 5)
+    report = ds.cleanup(retain_versions=retained, delete_unverified=True)
+    remaining = ds.table.log.versions()
+    expected = [v for v in versions if v in versions[-retained:] or v in holds or v >= first_read]
+    assert remaining == expected
+    assert sorted([*remaining, *report.versions]) == versions
+    for version in remaining:
+        assert ds.checkout(version).to_table(with_row_id=True) == before[version]
+        assert ds.checkout(version).verify() == []
+    assert unnamed_files(ds) == []

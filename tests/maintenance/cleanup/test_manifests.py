@@ -1,0 +1,126 @@
+"""Manifests that remain protect their files, and stop a cleanup if they cannot be read."""
+
+import threading
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+import lance_stream
+from lance_stream import BadDataError, CorruptDataError, UnsupportedFeatureError
+from lance_stream.maintenance.cleanup.cleanup import cleanup
+from lance_stream.table.manifest import encode_manifest
+from tests.contracts.watched_stores import WatchedStore
+from tests.maintenance.cleanup.tables import (
+    ALL,
+    busy_table,
+    in_days,
+    names_of_data,
+    on,
+    paths_of,
+    rows,
+)
+
+
+def test_detached_versions_keep_their_files() -> None:
+    """Lance's detached versions are not in the sequence of versions, but people read them."""
+    ds = busy_table()
+    store = ds.table.store
+    manifest = ds.checkout(3).table.manifest
+    number = (1 << 63) + 12345
+    store.write(
+        f"_versions/d{number}.manifest",
+        encode_manifest(replace(manifest, version=number)),
+    )
+    ds.cleanup(retain_versions=1)
+    assert names_of_data(manifest) <= set(paths_of(ds))
+
+
+def test_temporary_manifests_are_not_unknown() -> None:
+    """Writers use a hidden name before they rename, and old leftovers must not stop the cleanup."""
+    ds = busy_table()
+    ds.table.store.write("_versions/.v3.manifest", b"half")
+    ds.cleanup(retain_versions=1)
+    assert "_versions/.v3.manifest" in paths_of(ds)
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "match"),
+    [
+        ("_versions/v3.manifest", b"", "looks like a manifest"),
+        (f"_versions/d{(1 << 63) + 5}.manifest", b"", "shorter than its footer"),
+        ("its newest", b"", "shorter than its footer"),
+    ],
+)
+@pytest.mark.parametrize("cleaned", [None, "dev", "other"])
+def test_unreadable_branches_stop_the_cleanup(
+    cleaned: str | None, path: str, content: bytes, match: str
+) -> None:
+    """Branches share files, so the versions of one may need files of another."""
+    ds = busy_table()
+    for name in ("dev", "other"):
+        ds.branches.create(name)
+        lance_stream.open_dataset(ds.uri, branch=name).append(rows(77))
+    opened = lance_stream.open_dataset(ds.uri, branch=cleaned)
+    bad = lance_stream.open_dataset(ds.uri, branch="dev").table.store
+    newest = min(file.path for file in bad.list("_versions"))
+    bad.write(newest if path == "its newest" else path, content)
+    before = paths_of(ds)
+    with pytest.raises(BadDataError, match=match):
+        opened.cleanup(retain_versions=1)
+    assert paths_of(ds) == before
+
+
+def test_detached_versions_of_branches_keep_their_files() -> None:
+    """A detached version of a branch needs files of the main one, which no other version names."""
+    ds = busy_table()
+    ds.checkout(3).branches.create("dev")
+    branch = lance_stream.open_dataset(ds.uri, branch="dev")
+    manifest = branch.table.manifest
+    number = (1 << 63) + 12345
+    branch.table.store.write(
+        f"_versions/d{number}.manifest", encode_manifest(replace(manifest, version=number))
+    )
+    branch.overwrite(rows(1)).cleanup(retain_versions=1)
+    needed = names_of_data(ds.checkout(3).table.manifest)
+    ds.cleanup(retain_versions=1)
+    assert needed
+    assert needed <= set(paths_of(ds))
+
+
+@pytest.mark.parametrize("version", [2, 8])
+def test_unreadable_versions_stop_the_cleanup(version: int) -> None:
+    """Nobody can tell which files such a version needs."""
+    ds = busy_table()
+    path = ds.table.log.manifest_path(version)
+    manifest = ds.table.log.read(version)
+    flagged = replace(manifest, writer_feature_flags=1 << 40)
+    sound = ds.table.store.read(path)
+    for bad, error in (
+        (encode_manifest(flagged), UnsupportedFeatureError),
+        (sound[:-5], CorruptDataError),
+    ):
+        ds.table.store.write(path, bad)
+        before = paths_of(ds)
+        with pytest.raises(error):
+            cleanup(ds.table, replace(ALL, retain_versions=2), environment=in_days(30))
+        assert paths_of(ds) == before
+
+
+class FarStore(WatchedStore):
+    """A store that many threads read at once, as an object store."""
+
+    num_readers = 64
+
+
+def test_distant_manifests_are_read_in_parallel() -> None:
+    """A stream leaves a version for each batch, and reading each manifest costs a round trip."""
+    ds, both, reads = busy_table(), threading.Barrier(2), count()
+
+    def meet(call: str, path: str) -> None:
+        if call == "read" and path.startswith("_versions/") and next(reads) in (2, 3):
+            both.wait(10)  # neither goes on before the other is there
+
+    report = on(ds, FarStore(ds.table.store, before=meet)).cleanup(retain_versions=1)
+    assert report.versions == tuple(range(1, ds.version))
+    assert next(reads) > 3

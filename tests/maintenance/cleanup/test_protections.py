@@ -1,0 +1,100 @@
+"""Tags, branches and consumers protect versions, until they expire."""
+
+import pytest
+
+from lance_stream import BadDataError
+from lance_stream.maintenance.cleanup.cleanup import cleanup
+from lance_stream.maintenance.cleanup.rules import CleanupRules
+from lance_stream.maintenance.consumers import list_consumers, record_progress
+from lance_stream.snapshot.tag_files import holding
+from tests.maintenance.cleanup.tables import ALL, DAY, busy_table, in_days, paths_of, unnamed_files
+
+
+def test_tagged_versions_stay_readable() -> None:
+    """A tag promises its version for as long as it exists, with all files."""
+    ds = busy_table()
+    ds.tags.create("gold", 4)
+    before = ds.checkout(4).to_table()
+    report = ds.cleanup(retain_versions=1)
+    assert report.protected == {"gold": 1}
+    assert "protected={'gold': 1}" in repr(report)
+    assert ds.table.log.versions() == [4, ds.version]
+    assert ds.checkout("gold").to_table() == before
+    assert ds.checkout("gold").verify() == []
+    assert unnamed_files(ds) == []
+
+
+def test_consumers_hold_later_versions() -> None:
+    """A consumer needs the version that it finished with and all later ones."""
+    ds = busy_table()
+    record_progress(ds.table.refs, "totals", 5)
+    record_progress(ds.table.refs, "faster", 7)
+    expected = ds.changes(after=5).read_all()
+    report = ds.cleanup(retain_versions=1)
+    assert report.versions == (1, 2, 3, 4)
+    assert report.protected["lance_stream.consumer.totals"] == ds.version - 5
+    assert ds.changes(after=5).read_all() == expected
+    assert unnamed_files(ds) == []
+
+
+def test_idle_consumers_can_expire() -> None:
+    """A reader that never returns would keep all versions for ever, while one that is up to date
+    is no burden.
+    """
+    ds = busy_table()
+    record_progress(ds.table.refs, "gone", 2)
+    record_progress(ds.table.refs, "done", ds.version)
+    rules = CleanupRules(older_than=None, expire_consumers=30 * DAY)
+    report = cleanup(ds.table, rules, is_dry_run=True, environment=in_days(31))
+    assert (report.expired_consumers, report.versions) == (("gone",), tuple(range(1, ds.version)))
+    assert [consumer.name for consumer in list_consumers(ds.table.refs)] == ["done", "gone"]
+    assert cleanup(ds.table, rules, environment=in_days(29)).versions == (1,)
+    assert cleanup(ds.table, rules, environment=in_days(31)).versions == tuple(range(2, ds.version))
+    assert [consumer.name for consumer in list_consumers(ds.table.refs)] == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "match"),
+    [
+        ("_refs/branches/dev/x.json", b"{}", "looks like a branch"),
+        ("_refs/branches/x.json", b'{"parentVersion": 1}', "should have the versions of a branch"),
+        ("_refs/tags/a b.json", b'{"version": 1}', "looks like a tag"),
+        ("_refs/tags/gold.json", b"", "looks like a tag"),
+        ("_refs/tags/below/gold.json", b'{"version": 1}', "looks like a tag"),
+        ("_refs/bookmarks/gold.json", b"{}", "neither a tag nor a branch"),
+        ("_versions/v3.manifest", b"", "looks like a manifest"),
+        ("tree/dev/_versions/1.manifest", b"", "manifest"),
+        ("tree/d v/_versions/1.manifest", b"", "not valid for a branch"),
+    ],
+)
+def test_unreadable_references_stop_the_cleanup(path: str, content: bytes, match: str) -> None:
+    """An unreadable reference may protect a version."""
+    ds = busy_table()
+    ds.table.store.write(path, content)
+    before = paths_of(ds)
+    with pytest.raises(BadDataError, match=match):
+        ds.cleanup(retain_versions=1)
+    assert paths_of(ds) == before
+
+
+def test_holds_of_killed_verbs_expire() -> None:
+    """A verb protects its version by a tag, which a kill would leave for ever."""
+    ds = busy_table()
+    with holding(ds.table.refs, 3):
+        name = next(iter(ds.tags.list()))
+        remaining = ds.table.store.read(f"_refs/tags/{name}.json")
+    assert ds.tags.list() == {}
+    ds.table.store.write(f"_refs/tags/{name}.json", remaining)
+    assert cleanup(ds.table, ALL, environment=in_days(6.9)).protected == {name: 1}
+    assert cleanup(ds.table, ALL, environment=in_days(7.1)).versions == (3,)
+    assert ds.tags.list() == {}
+
+
+def test_damaged_tags_stop_the_cleanup() -> None:
+    """It may name a version that somebody relies on."""
+    ds = busy_table()
+    ds.table.store.write("_refs/tags/gold.json", b"?")
+    before = paths_of(ds)
+    with pytest.raises(BadDataError, match="'gold'"):
+        ds.cleanup(retain_versions=1)
+    assert paths_of(ds) == before
