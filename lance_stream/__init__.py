@@ -7,10 +7,10 @@
     ds.changes(after=1).read_all()
 
 This package opens and creates tables; the integration with Spark is `lance_stream.spark`. Read
-`dataset` first, the object that users hold; docs/architecture.md says what each folder holds.
+`dataset` first, the object that users work with; docs/architecture.md describes all folders.
 
-Its names are imported when they are first used: so the command line shows its help, and completes
-words, without loading Arrow.
+Names are imported on first use, so that the command line shows its help and completes words without
+loading Arrow.
 """
 
 from importlib import import_module
@@ -116,7 +116,7 @@ __all__ = [
     "replay_quarantine",
 ]
 
-if not TYPE_CHECKING:  # a type checker takes the imports above as they stand
+if not TYPE_CHECKING:  # type checkers use the imports above
     _MODULES = {
         "lance_stream.change_streams.change_stream": ("ChangeBatch", "ChangeStream"),
         "lance_stream.dataset": (

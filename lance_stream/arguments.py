@@ -20,21 +20,21 @@ def as_count(value: object, what: str) -> int:
 
     Args:
         value: The user's argument.
-        what: What has this many rows, with its verb: "a batch has".
+        what: Subject and verb of the message: "a batch has".
 
     Raises:
-        InvalidInputError: It is not a whole number from 1.
+        InvalidInputError: It is not a whole number of at least 1.
     """
     number = as_number(value)
     if number is None or number < 1:
         raise InvalidInputError(
-            f"{what} at least 1 row; give a whole number from 1, not {value!r:.200}"
+            f"{what} at least 1 row: set a whole number of at least 1, not {value!r:.200}"
         )
     return number
 
 
 def as_names(value: object, argument: str) -> tuple[str, ...]:
-    """Return names that may be given as one string, as several, or not at all.
+    """Return names from one string, several strings, or None.
 
     Raises:
         InvalidInputError: They are not names.
@@ -54,7 +54,7 @@ def as_names(value: object, argument: str) -> tuple[str, ...]:
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return a suggestion for a misspelled column name; empty if there is none."""
-    from difflib import get_close_matches  # tasks of Spark import this module, and never need it
+    from difflib import get_close_matches  # not needed by Spark tasks, which import this module
 
     by_lower = {choice.lower(): choice for choice in choices}
     near = get_close_matches(name.lower(), by_lower, n=1)
@@ -71,10 +71,11 @@ def as_mapping(value: object, what: str) -> Mapping[str, Any]:
 
     Args:
         value: The user's argument.
-        what: What it is, with an example: "new values are a mapping, {'price': 'price * 2'}".
+        what: The start of the message, with an example: "new values are a mapping, {'price':
+            'price * 2'}".
 
     Raises:
-        InvalidInputError: It is not such a mapping.
+        InvalidInputError: It is not a mapping, or a key is not a string.
     """
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInputError(f"{what}, not {value!r:.200}")

@@ -1,7 +1,7 @@
-"""Types of numpy arrays, one definition each; and what old versions of numpy lack.
+"""The types of numpy arrays, each defined once; and a function that old versions of numpy lack.
 
 Rows are identified in three ways: a *row offset* is a position in a fragment, a *row address* is
-the fragment's id and the offset, and a *row id* stays with a row when it moves.
+the fragment's id and the offset, and a *row id* stays the same when a row moves.
 """
 
 from typing import Any, TypeAlias
@@ -12,7 +12,7 @@ import numpy.typing as npt
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-"""Which of some values, rows or files are meant."""
+"""True for selected values, rows or files."""
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 
@@ -40,12 +40,12 @@ _BITS_OF_BYTES: Bytes = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], a
 
 
 def count_bits(values: npt.NDArray[Any]) -> Bytes:
-    """Return how many bits of each value are set.
+    """Return the number of set bits of each value.
 
     NumPy 2 has the function `bitwise_count`; platforms of PySpark 3.5 have NumPy 1.
 
     Args:
-        values: Integers, none of them negative.
+        values: Integers of at least 0.
     """
     if hasattr(np, "bitwise_count"):
         counts: Bytes = np.bitwise_count(values)

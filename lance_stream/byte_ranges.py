@@ -2,16 +2,16 @@
 
 A decoder that needs bytes is a generator: it yields a list of byte ranges (one *round* of
 requests) and is sent a list of buffers of the same length and order. It touches no file. One
-small driver, `answer`, feeds it from whatever holds the bytes: a file, an object store, or a
-literal in a test.
+small driver, `answer`, serves it from any source of bytes: a file, an object store, or a literal
+in a test.
 
-    def decode_header(size_bytes: int) -> Asking[Header]:
+    def decode_header(size_bytes: int) -> ByteRequests[Header]:
         (tail,) = yield [ByteRange(size_bytes - 16, size_bytes)]
         return parse_header(tail)
 
-Several such generators run in step with `read_together`: the ranges of all of them go out in one
-round, so that reading a hundred columns costs as many rounds as reading one. The number of
-rounds is deterministic, and therefore a plain assertion in tests.
+`read_together` runs several such generators in step: one round contains the ranges of all of them,
+so reading a hundred columns takes as many rounds as reading one. The number of rounds is
+deterministic, so tests can assert it.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -35,82 +35,79 @@ class ByteRange(NamedTuple):
 
 
 Buffer: TypeAlias = memoryview
-Asking: TypeAlias = Generator[list[ByteRange], list[Buffer], T]
+ByteRequests: TypeAlias = Generator[list[ByteRange], list[Buffer], T]
 ReadRanges: TypeAlias = Callable[[Sequence[ByteRange]], Sequence[Any]]
 
 
-def answer(asking: Asking[T], read_ranges: ReadRanges) -> T:
-    """Run a generator that asks for byte ranges to its end.
+def answer(requests: ByteRequests[T], read_ranges: ReadRanges) -> T:
+    """Run a generator that requests bytes, and return its result.
 
     Args:
-        asking: The generator.
-        read_ranges: Gives one bytes-like object for each range, in order. A range that ends
-            past the end of the file may be answered short.
-
-    Returns:
-        What the generator returns.
+        requests: The generator.
+        read_ranges: Returns one bytes-like object for each range, in order. It may be shorter if
+            the range ends beyond the end of the file.
 
     Raises:
-        CorruptDataError: An answer is shorter than its range: the file is cut short, or an offset
-            stored in it is wrong.
+        CorruptDataError: A range ends beyond the end of the file: the file is truncated, or an
+            offset stored in it is wrong.
     """
     try:
-        ranges = next(asking)
+        ranges = next(requests)
         while True:
             buffers = [_as_bytes_view(span) for span in read_ranges(ranges)] if ranges else []
             for target, buffer in zip(ranges, buffers, strict=True):
                 if len(buffer) != target.size_bytes:
                     raise CorruptDataError(
-                        f"bytes {target.start} to {target.stop} were asked for, but only "
-                        f"{len(buffer)} are there: the file is cut short or damaged"
+                        f"bytes {target.start} to {target.stop} were requested, but there are only "
+                        f"{len(buffer)}: the file is truncated or damaged"
                     )
-            ranges = asking.send(buffers)
+            ranges = requests.send(buffers)
     except StopIteration as stop:
         result: T = stop.value
         return result
     finally:
-        asking.close()
+        requests.close()
 
 
-def read_together(askings: Sequence[Asking[T]]) -> Asking[list[T]]:
-    """Run several generators in step: each round asks for the ranges of all of them.
+def read_together(readers: Sequence[ByteRequests[T]]) -> ByteRequests[list[T]]:
+    """Run several generators in step: each round requests the ranges of all of them.
 
     Returns:
-        Their results, in the order of `askings`.
+        Their results, in the order of `readers`.
     """
-    if len(askings) == 1:
-        return [(yield from askings[0])]
+    if len(readers) == 1:
+        return [(yield from readers[0])]
     results: dict[int, T] = {}
-    requests: dict[int, list[ByteRange]] = {}
+    pending: dict[int, list[ByteRange]] = {}
 
     def advance(index: int, buffers: list[Buffer] | None) -> None:
         try:
             if buffers is None:
-                requests[index] = next(askings[index])
+                pending[index] = next(readers[index])
             else:
-                requests[index] = askings[index].send(buffers)
+                pending[index] = readers[index].send(buffers)
         except StopIteration as stop:
-            requests.pop(index, None)
+            pending.pop(index, None)
             results[index] = stop.value
 
     try:
-        for index in range(len(askings)):
+        for index in range(len(readers)):
             advance(index, None)
-        while requests:
-            running = list(requests.items())
+        while pending:
+            running = list(pending.items())
             buffers = yield [span for _, ranges in running for span in ranges]
             num_sent = 0
             for index, ranges in running:
                 advance(index, buffers[num_sent : num_sent + len(ranges)])
                 num_sent += len(ranges)
     finally:
-        for asking in askings:
-            asking.close()
-    return [results[index] for index in range(len(askings))]
+        for reader in readers:
+            reader.close()
+    return [results[index] for index in range(len(readers))]
 
 
 def read_from(data: bytes | memoryview) -> ReadRanges:
-    """Return a reader of ranges over bytes in memory, for tests and for cached file ends."""
+    """Return a function that reads ranges of bytes in memory: in tests, or of a cached file end."""
     view = memoryview(data)
     return lambda ranges: [view[span.start : span.stop] for span in ranges]
 

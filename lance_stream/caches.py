@@ -13,26 +13,26 @@ V = TypeVar("V")
 
 
 class Cache(Generic[K, V]):
-    """The values used last, as many as fit; safe for several threads.
+    """The most recently used values, up to a total size; safe for several threads.
 
     Args:
-        room: How many values fit; with `size_of`, the sum of their sizes.
-        size_of: Returns the size of a value. One that is larger than the room is not kept.
+        capacity: Maximum number of values; with `size_of`, the maximum sum of their sizes.
+        size_of: Returns the size of a value. A value larger than the capacity is not cached.
     """
 
-    def __init__(self, room: int, size_of: Callable[[V], float] | None = None) -> None:
-        self._values: LRUCache[K, V] = LRUCache(room, getsizeof=size_of)
+    def __init__(self, capacity: int, size_of: Callable[[V], float] | None = None) -> None:
+        self._values: LRUCache[K, V] = LRUCache(capacity, getsizeof=size_of)
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """Return a value; None if it is not there."""
+        """Return a cached value, or None."""
         with self._lock:
             return self._values.get(key)
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
-        """Return a value, which is made if it is not there.
+        """Return a cached value; compute and cache it if it is missing.
 
-        Threads that ask for it meanwhile may make it, too; all get the one that was there first.
+        Several threads may compute it concurrently; all of them get the first result.
         """
         cached = self.get(key)
         if cached is not None:
@@ -41,51 +41,51 @@ class Cache(Generic[K, V]):
         with self._lock:
             cached = self._values.get(key)
             if cached is None:
-                self._keep(key, value)
+                self._store(key, value)
             return value if cached is None else cached
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value, in place of an older one."""
+        """Cache a value, replacing an older one."""
         with self._lock:
-            self._keep(key, value)
+            self._store(key, value)
 
     def change(self, key: K, change: Callable[[V | None], V]) -> V:
-        """Put another value in place of the one that is there, while no other thread does.
+        """Replace a value atomically, and return the new one.
 
         Args:
             key: Its key.
-            change: Returns the new value, given the old one; None if there is none.
+            change: Returns the new value for the cached one, which is None if it is missing.
         """
         with self._lock:
             value = change(self._values.get(key))
-            self._keep(key, value)
+            self._store(key, value)
             return value
 
     def items(self) -> list[tuple[K, V]]:
-        """Return all keys and values."""
+        """Return all cached keys and values."""
         with self._lock:
             return list(self._values.items())
 
     def clear(self) -> None:
-        """Forget all values."""
+        """Remove all values."""
         with self._lock:
             self._values.clear()
 
-    def _keep(self, key: K, value: V) -> None:
+    def _store(self, key: K, value: V) -> None:
         self._values.pop(key, None)
         if self._values.getsizeof(value) <= self._values.maxsize:
             self._values[key] = value
 
 
-class ByIdentity(Generic[V]):
-    """What was made of objects that never change: found by the objects, not by what they equal.
+class IdentityCache(Generic[V]):
+    """Values computed from immutable objects, looked up by identity instead of equality.
 
-    A table's schema is the same object from version to version, and comparing two of 1,000 columns
-    takes as long as what is to be saved. A value is forgotten with its object, to which it must not
-    refer. Safe for several threads; two may make the same value.
+    A table's schema is the same object from version to version, and comparing two schemas of 1,000
+    columns takes as long as computing the value. A value is dropped together with its object, so it
+    must not refer to the object. Safe for several threads; two may compute the same value.
 
     Args:
-        make: Makes a value of an object.
+        make: Computes the value of an object.
     """
 
     def __init__(self, make: Callable[[Any], V]) -> None:
@@ -93,7 +93,7 @@ class ByIdentity(Generic[V]):
         self._cached: dict[int, tuple[weakref.ref[Any], V]] = {}
 
     def of(self, owner: object) -> V:
-        """Return the value of an object."""
+        """Return the value of an object; compute it on first use."""
         key = id(owner)
         cached = self._cached.get(key)
         if cached is not None and cached[0]() is owner:
@@ -108,5 +108,5 @@ class ByIdentity(Generic[V]):
             self._cached.pop(key, None)
 
     def __len__(self) -> int:
-        """Return how many values are kept."""
+        """Return the number of cached values."""
         return len(self._cached)

@@ -74,7 +74,7 @@ from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.row_checks import as_checks
 
 Expectations: TypeAlias = str | Iterable[str] | Mapping[str, str] | None
-"""Conditions that rows have to meet: one, several, or a mapping from a name to each."""
+"""Conditions that rows must meet: one, several, or a mapping from names to conditions."""
 
 
 class Dataset:
@@ -94,25 +94,25 @@ class Dataset:
         return f"<Dataset {self.uri!r} at version {self.version}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: where the table is, its size and its columns."""
+        """Return the HTML for notebooks: the table's location, size and columns."""
         return as_html(self.table, self.schema)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows as a stream of Arrow's C data interface.
 
-        So programs that know this interface read a table without knowing this package:
-        `pa.table(ds)`, data frame libraries and query engines, and `append` of another table here.
+        Programs that support this interface can read a table without depending on this package:
+        `pa.table(ds)`, data frame libraries, query engines, and `append` to another table.
 
         Args:
             requested_schema: As the interface defines it.
         """
         return self.scan().__arrow_c_stream__(requested_schema)
 
-    # --- what it is
+    # --- the version and its history
 
     @property
     def uri(self) -> str:
-        """The table's directory, as it was opened."""
+        """The table's location, in the form in which it was opened."""
         return self.table.uri
 
     @property
@@ -137,35 +137,37 @@ class Dataset:
 
     @property
     def has_stable_row_ids(self) -> bool:
-        """Whether rows keep their ids when they are updated or moved; the change feed needs it."""
+        """Whether rows keep their ids when updated or moved, which the change feed requires."""
         return self.table.has_stable_row_ids
 
     @property
     def config(self) -> Mapping[str, str]:
-        """The table's configuration. Keys that start with `lance_stream.` are ours."""
+        """The table's configuration. Keys with the prefix `lance_stream.` are reserved."""
         return dict(self.table.manifest.config)
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """The table's own metadata; those of its schema and columns are part of `schema`."""
+        """The table's metadata; the metadata of its schema and columns is part of `schema`."""
         return dict(self.table.manifest.table_metadata)
 
     def versions(
         self, limit: int | None = None, *, count_rows: bool = False
     ) -> list[history.VersionInfo]:
-        """Return the existing versions, the newest last, with the rows that each changed.
+        """Return the existing versions, the newest last, with their numbers of changed rows.
 
         Args:
-            limit: How many of the newest; None for all.
-            count_rows: Whether deletion files are read for versions of which the manifests do not
-                tell how many rows they inserted, updated and deleted, such as a restore. By default
-                these numbers are None.
+            limit: The number of versions, the newest ones; None for all.
+            count_rows: Whether to read deletion files if the manifests do not state how many rows a
+                version inserted, updated and deleted, as after a restore. By default these numbers
+                are None.
 
         Raises:
-            InvalidInputError: The limit is not a whole number from 1.
+            InvalidInputError: The limit is not a whole number of at least 1.
         """
         if limit is not None and ((as_number(limit) or 0) < 1):
-            raise InvalidInputError(f"limit is a whole number from 1, not {limit!r:.200}")
+            raise InvalidInputError(
+                f"limit must be a whole number of at least 1, not {limit!r:.200}"
+            )
         list_versions = row_counts.list_counted_versions if count_rows else history.list_versions
         return list_versions(self.table, limit)
 
@@ -174,13 +176,13 @@ class Dataset:
     ) -> Report:
         """Return a page about the table's history, size and readers.
 
-        A notebook shows it; `.save("report.html")` writes one file that needs no network. Manifests
-        are read, and no data. Needs the extra `report`.
+        Notebooks display it; `.save("report.html")` writes one file that needs no network. Only
+        manifests are read, no data. Requires the extra `report`.
 
         Args:
-            versions: How many of the newest versions; None for all.
-            commits: Reports of batches, as `on_commit` of `lance_sink` gets them, whose durations
-                are shown.
+            versions: The number of versions, the newest ones; None for all.
+            commits: Reports of batches, as `lance_sink` passes them to `on_commit`, to show their
+                durations.
 
         Raises:
             InvalidInputError: An argument is invalid.
@@ -188,9 +190,9 @@ class Dataset:
         return make_report(self.table, versions, commits)
 
     def index_coverage(self) -> list[IndexCoverage]:
-        """Return the indices of the version, and how many of its rows each covers, by name.
+        """Return the indices of the version by name, with the number of rows that they cover.
 
-        Appended and changed rows are in no index until it is brought up to date: a query scans
+        Appended and changed rows are not in an index until it is brought up to date; queries scan
         them. Only the manifest is read.
 
         Raises:
@@ -205,7 +207,7 @@ class Dataset:
 
     @property
     def branch(self) -> str | None:
-        """The branch that the version belongs to; None for the main one."""
+        """The branch of the version; None for the main branch."""
         return self.table.branch
 
     @property
@@ -228,11 +230,11 @@ class Dataset:
         return Dataset(resolving.checkout(self.table, version))
 
     def verify(self, *, deep: bool = False) -> list[verify.Finding]:
-        """Return every rule of the format that this version violates; none for a valid table.
+        """Return the rules of the format that this version violates; none for a valid table.
 
         Args:
-            deep: Whether every value of every column is read and decoded, too, blobs included. By
-                default only the metadata of data files is read.
+            deep: Whether to read and decode every value of every column, including blobs. By
+                default, only the metadata of data files is read.
         """
         return verify.verify(self.table, deep=deep)
 
@@ -252,7 +254,7 @@ class Dataset:
 
         Args:
             columns: Names, or paths into structs; None for all columns.
-            filter: A SQL expression; only rows for which it is true count.
+            filter: A SQL expression; only rows for which it is true are included.
         """
         return digest_batches(self.scan(columns, filter))
 
@@ -278,13 +280,13 @@ class Dataset:
         Args:
             columns: Names, or paths into structs ("address.city"); None for all columns.
             filter: A SQL expression; only rows for which it is true are returned.
-            with_row_id: Add `_rowid`: the stable row id, or else the row address.
+            with_row_id: Add `_rowid`: the stable row id, or the row address if there is none.
             with_row_address: Add `_rowaddr`: fragment id << 32 | row offset.
             with_row_versions: Add `_row_created_at_version` and `_row_last_updated_at_version`.
             batch_size: Maximum rows per batch; None for batches of about 32 MB.
-            blob_handling: How blob columns are returned: as their "bytes", in batches of about
-                32 MB; or as "descriptors", structs of where the bytes are stored (see
-                `take_blobs` for blobs as files).
+            blob_handling: How blob columns are returned: "bytes", in batches of about 32 MB; or
+                "descriptors", structs that state where the bytes are stored (see `take_blobs` for
+                blobs as files).
 
         Raises:
             NotFoundError: A column does not exist.
@@ -337,13 +339,13 @@ class Dataset:
 
         Args:
             row_offsets: Positions of rows, counted from 0 over the live rows in scan order.
-            row_ids: Or their row ids: stable ones, or addresses in a table without them.
+            row_ids: Instead of positions, stable row ids; addresses in a table without them.
             columns: As in `scan`.
             blob_handling: As in `scan`.
 
         Raises:
             NotFoundError: There is no such row or column.
-            InvalidInputError: Neither or both are given, or they are not whole numbers.
+            InvalidInputError: Not exactly one of them is passed, or a value is not a whole number.
         """
         return table_with_extensions(
             take.take(
@@ -361,17 +363,17 @@ class Dataset:
         row_offsets: Numbers | None = None,
         row_ids: Numbers | None = None,
     ) -> list[blobs.BlobFile | None]:
-        """Return the blobs of some rows as files that load nothing, in the requested order.
+        """Return the blobs of some rows as lazily read files, in the requested order.
 
         Args:
-            column: A blob column: one with the metadata `lance-encoding:blob`; or a path to one in
-                structs.
+            column: A blob column, which has the metadata `lance-encoding:blob`; or the path of one
+                in structs.
             row_offsets: As in `take`.
             row_ids: As in `take`.
 
         Returns:
-            For each row a readable, seekable file with a `size`. Each read is one request for
-            exactly its bytes. None for a null.
+            For each row, a readable and seekable file with a `size`, or None for a null. A read is
+            one request for exactly the bytes that it returns.
 
         Raises:
             NotFoundError: There is no such row or column.
@@ -402,11 +404,13 @@ class Dataset:
             after: The interval starts after this version; 0 is before the first.
             through: Its last version; None for this dataset's version.
             columns: As in `scan`, of the last version.
-            deduplication_mode: "none"; or "netChanges", to compare only the two ends.
+            deduplication_mode: "none"; or "netChanges", to compare only the first and the last
+                version.
             pre_images: Whether updates include the row's pre-image.
-            compute_updates: Whether an update is returned as such; otherwise it is a delete of the
+            compute_updates: Whether to return updates; otherwise, an update is a delete of the
                 pre-image and an insert of the post-image.
-            column_backfills: Whether rows that only got values in a new column count as updated.
+            column_backfills: Whether rows that only received values in a new column count as
+                updated.
 
         Raises:
             InvalidInputError: The interval ends before it starts, or after the newest version.
@@ -449,32 +453,32 @@ class Dataset:
 
         The stream is an iterator and an asynchronous iterator. Each batch has its `rows`, with the
         columns of `changes`, and the `position` after them. The rows, their order and the limits
-        are those of Spark's stream, and a batch may end inside a version.
+        are the same as for Spark's stream, and a batch may end inside a version.
 
-        A consumer's position is stored with the table when the next batch is requested (with the
-        first request, where it begins), so a batch is repeated if the program dies while processing
-        it. For results exactly once, store
-        `batch.position` together with the results, and pass it as `after`.
+        A consumer's position is stored in the table when the next batch is requested, and its start
+        with the first request. So a batch is repeated if the program dies while processing it. For
+        exactly-once results, store `batch.position` together with the results, and pass it as
+        `after`.
 
         Args:
-            consumer: A name. The table stores the position under it, and keeps the versions that
-                have yet to be read. The stream continues from there.
-            after: A batch's position; or a version, whose changes have been processed. It takes
-                precedence over the consumer's position.
-            snapshot: Without a position: whether to begin with the rows of this version, as
-                inserts; otherwise with the changes after it.
-            wait: Whether to wait for new versions; otherwise the stream ends at the newest one.
-            poll_seconds: How often to look for a new version.
+            consumer: A name under which the table stores the position. The stream continues from
+                there, and cleanup keeps the versions that have not been read yet.
+            after: The position of a batch; or the last version whose changes have been processed.
+                It takes precedence over the consumer's position.
+            snapshot: If there is no position, whether to begin with the rows of this version, as
+                inserts; otherwise, the stream begins with the changes after it.
+            wait: Whether to wait for new versions; otherwise, the stream ends at the newest one.
+            poll_seconds: The interval between checks for a new version.
             columns: As in `scan`, of this version; the columns of all batches.
-            filter: A condition in SQL on the table's columns and the change columns.
+            filter: A SQL condition on the table's columns and the change columns.
             max_rows: The maximum number of rows of a batch.
-            max_bytes: The approximate maximum of a batch, as its share of data files.
+            max_bytes: The approximate maximum size of a batch, measured in bytes of data files.
             max_versions: The maximum number of versions of a batch.
             pre_images: As in `changes`.
             compute_updates: As in `changes`.
             column_backfills: As in `changes`.
-            fail_on_data_loss: Whether it is an error if versions have been cleaned up before they
-                were read; otherwise a warning is logged.
+            fail_on_data_loss: Whether versions that were cleaned up before they were read are an
+                error; otherwise, a warning is logged.
 
         Raises:
             InvalidInputError: An argument is invalid. While iterating: a later version lacks one of
@@ -508,26 +512,27 @@ class Dataset:
         null. Values are cast between equivalent types; see `casting` for the list.
 
         Args:
-            data: A Table, RecordBatches, a RecordBatchReader (a scan is one), a pandas or polars
-                frame, or any object with `__arrow_c_stream__`. An index of a pandas frame is a
-                column if it has a name.
-            expect: Conditions that each row has to meet, in SQL: one, several, or a mapping from a
-                name to each, `{"price": "price >= 0"}`. A condition that is null is not met.
+            data: A Table, RecordBatches, a RecordBatchReader (such as a scan), a pandas or polars
+                frame, or any object with `__arrow_c_stream__`. The index of a pandas frame becomes
+                a column if it has a name.
+            expect: SQL conditions that every row must meet: one, several, or a mapping from names
+                to conditions, `{"price": "price >= 0"}`. A condition that is null is not met.
 
         Raises:
             InvalidInputError: A column is unknown, a type would be narrowed, a value does not fit,
-                a required column has a null, or a condition is not met; then the message counts
-                the rows of each problem and shows one. No version is committed and no file is left.
-            CommitError: The rows did not become a version.
+                a required column has a null, or a condition is not met; the message states the
+                number of rows with each problem, and shows one. No version is committed, and no
+                file remains.
+            CommitError: The rows were not committed.
         """
         return Dataset(append.append(self.table, data, checks=as_checks(expect)).table)
 
     def overwrite(self, data: ArrowInput, *, expect: Expectations = None) -> "Dataset":
         """Replace all rows and columns of the table.
 
-        Columns of the same names and types keep their ids and all that the new rows do not declare,
-        such as the primary key. What the new rows declare is stored: metadata, extension types,
-        blobs, and that a column has no nulls.
+        Columns with the same name and type keep their ids, and properties that the new rows do not
+        declare, such as the primary key. Properties that the new rows declare are stored: metadata,
+        extension types, blobs and nullability.
 
         Args:
             data: As in `append`.
@@ -535,17 +540,17 @@ class Dataset:
 
         Raises:
             InvalidInputError: A type cannot be stored, or rows do not meet a condition.
-            ColumnsChangedError: Another writer has meanwhile changed what the table declares about
-                columns that are kept.
-            CommitError: The rows did not become a version.
+            ColumnsChangedError: Another writer has concurrently changed the properties of columns
+                that remain.
+            CommitError: The rows were not committed.
         """
         return Dataset(overwrite.overwrite(self.table, data, checks=as_checks(expect)).table)
 
     def delete(self, predicate: str) -> "Dataset":
         """Delete the rows of the newest version for which a SQL expression is true.
 
-        If there are none, no version is committed. Rows that other writers add until the commit are
-        not deleted, although the version with them may come before.
+        If there are none, no version is committed. Rows that other writers add before the commit
+        are not deleted, even if their version precedes it.
 
         Raises:
             NotFoundError: The expression names a column that does not exist.
@@ -583,22 +588,22 @@ class Dataset:
                 wins, and a row older than the stored one changes nothing. Values are ordered as in
                 Spark: NaN after all numbers, structs by their first different field. Two different
                 rows of a key with equal values are an error. A row with the stored row's value
-                replaces it; it is ignored only after a remembered delete of that value. None: each
-                key occurs once.
+                replaces it; it is ignored only after a remembered delete of that value. By default,
+                each key must occur once.
             delete_when: A SQL expression over the data: if true, the row deletes its key.
             except_columns: Columns of the data that are not stored.
             skip_unchanged: Do not rewrite rows whose values stay the same.
             tombstones: How long deletes are remembered ("7 days"), so that a late row that is not
-                newer than the delete of its key does not bring it back. Tombstones apply to every
+                newer than the delete of its key does not insert it again. Tombstones apply to every
                 upsert with the same `on` and `sequence_by`.
-            expect: As in `append`, over all columns of the data, those of `except_columns`
-                included. A row that deletes is only checked for its key.
-            when_matched: What a row does if the table has its key: "update"; "ignore", so that
+            expect: As in `append`, over all columns of the data, including `except_columns`. If a
+                row deletes, only its key is checked.
+            when_matched: The effect of a row whose key the table has: "update"; "ignore", so that
                 only new keys are inserted; or a SQL condition over the row, `source.<column>`, and
                 the stored one, `target.<column>`, which is updated if the condition is true:
-                "source.price > target.price". Of several rows of a key, the newest one counts. Rows
-                that delete do so in any case.
-            when_not_matched: What a row does if the table lacks its key: "insert"; "ignore", so
+                "source.price > target.price". It is evaluated for the newest row of each key. Rows
+                that delete are not affected.
+            when_not_matched: The effect of a row whose key the table lacks: "insert"; "ignore", so
                 that only existing rows are updated; or a condition over `source.<column>`.
 
         Raises:
@@ -633,20 +638,20 @@ class Dataset:
         """Apply changes as a slowly changing dimension of type 1: the current row of each key.
 
         Names and meanings are those of Spark's AUTO CDC, `stored_as_scd_type=1`. It is an `upsert`
-        whose deletes are remembered: in whatever order the changes of a key arrive, in one call or
-        in several, the one with the largest sequence counts.
+        that remembers deletes: in whatever order the changes of a key arrive, in one call or in
+        several, the one with the largest sequence wins.
 
         Args:
             data: As in `append`; collected in memory.
             keys: The key column, or columns; as `on` of `upsert`.
             sequence_by: The column that orders the changes of a key, or several, compared one after
-                the other. Of equal sequences a delete counts; two different rows that do not delete
-                are an error within one call, and in several the later one counts. If it is not
-                stored as one column, the table needs a column `__SEQUENCE` of its type, or of
-                structs of the columns.
+                the other. Among equal sequences, a delete wins. Two different rows with equal
+                sequences that do not delete are an error within one call; of two calls, the later
+                one wins. If the sequence is not stored as one column, the table needs a column
+                `__SEQUENCE` of its type, or of structs of the columns.
             apply_as_deletes: A SQL expression over the data: if true, the row deletes its key.
             column_list: The columns that are stored; by default all.
-            except_column_list: The columns that are not stored, instead.
+            except_column_list: Instead, the columns that are not stored.
             tombstones: How long deletes are remembered ("7 days"); by default forever.
 
         Raises:
@@ -681,28 +686,28 @@ class Dataset:
         """Apply changes as a slowly changing dimension of type 2: the history of each key.
 
         Names and meanings are those of Spark's AUTO CDC, `stored_as_scd_type=2`. A row is valid
-        from the sequence `__START_AT` until before `__END_AT`, which is null for the current one.
-        Changes that arrive late are put into their place: in whatever order changes arrive, in one
-        call or in several, the table has the history of all of them. A change that repeats the
-        tracked values of the one before it begins no row.
+        from the sequence `__START_AT` until before `__END_AT`, which is null for the current row.
+        Late changes are inserted at their position in the history: in whatever order changes
+        arrive, in one call or in several, the table has the same history. A change that repeats
+        the tracked values of the previous one does not begin a row.
 
         Args:
             data: As in `append`; collected in memory.
             keys: The key column, or columns; as `on` of `upsert`.
             sequence_by: The column that orders the changes of a key, or several, compared one after
-                the other; stored as `__START_AT` and `__END_AT`, of several as structs. Of equal
-                sequences a delete counts; two different rows that do not delete are an error within
-                one call, and in several the later one counts.
+                the other; stored as `__START_AT` and `__END_AT`, as structs if there are several.
+                Among equal sequences, a delete wins. Two different rows with equal sequences that
+                do not delete are an error within one call; of two calls, the later one wins.
             apply_as_deletes: A SQL expression over the data: if true, the row ends the current row.
             column_list: The columns that are stored; by default all.
-            except_column_list: The columns that are not stored, instead. A sequence that is stored
-                is tracked, too, so that each change begins a row; mostly it is left out.
-            track_history_column_list: The columns of which each change begins a row; by default all
-                that are stored. Changes of other columns replace the value in the row.
-            track_history_except_column_list: These other columns, instead.
-            tombstones: How long changes that show in no row are remembered ("30 days"), such as
-                deletes that came before what they delete; by default forever. Changes that arrive
-                later than that may be misplaced.
+            except_column_list: Instead, the columns that are not stored. It usually contains the
+                sequence: a stored sequence is tracked, too, so that each change begins a row.
+            track_history_column_list: The columns whose changes begin a row; by default all that
+                are stored. Changes of other columns replace the value in the row.
+            track_history_except_column_list: Instead, the columns whose changes do not begin a row.
+            tombstones: How long to remember changes that no row shows ("30 days"), such as deletes
+                that arrived before the rows that they delete; by default forever. Changes that
+                arrive later than that may be misplaced.
 
         Raises:
             InvalidInputError: A key or a sequence is null; a column does not exist; a value does
@@ -744,9 +749,8 @@ class Dataset:
 
         For each key the last change wins, in any input order: by `_commit_version`, and within a
         version by `_change_type`. A delete or an `update_preimage` removes the key, an insert or an
-        `update_postimage` stores it. So updates that change a key are followed, and so are rows
-        that enter or leave a filtered feed; both need pre-images. The feed's own columns are not
-        stored.
+        `update_postimage` stores it. This covers updates that change a key, and rows that enter or
+        leave a filtered feed; both need pre-images. The change columns are not stored.
 
         Applying changes again is safe if all later changes are applied again, too: stored rows are
         not compared with the versions of the changes, so the later of two calls wins. Two changes
@@ -754,7 +758,7 @@ class Dataset:
         feed lacks keep their values, as in `upsert`.
 
         Args:
-            data: What `changes` returns, or the change feed of another program with these columns;
+            data: The result of `changes`, or the change feed of another program with these columns;
                 collected in memory.
             on: The key column, or columns, of the source table.
             except_columns: Other columns of the data that are not stored.
@@ -762,7 +766,8 @@ class Dataset:
 
         Raises:
             InvalidInputError: A change column is missing, or has an unknown type of change; a
-                version has two rows of a key; and as in `upsert`. Nothing is changed.
+                version has two changes of the same type for a key; or as in `upsert`. Nothing is
+                changed.
             CommitError: Every attempt met a conflict.
         """
         rows = read_input(data).read_all()
@@ -793,18 +798,18 @@ class Dataset:
         return Dataset(update.update(self.table, values, where))
 
     def add_columns(self, columns: pa.Field | Iterable[pa.Field] | Mapping[str, str]) -> "Dataset":
-        """Add nullable columns: without values, or with those of SQL expressions.
+        """Add nullable columns, without values or with the values of SQL expressions.
 
-        With fields, the new columns of existing rows are null, and no data file is touched. Columns
-        that the table already has with the same type are skipped; if it has all of them, no version
-        is committed.
+        Columns from fields are null in existing rows, and no data file is touched. Columns that the
+        table already has with the same type are skipped; if it has all of them, no version is
+        committed.
 
-        With expressions, each is computed from the other columns of every row, which counts as
+        Columns from expressions are computed from the other columns of every row, which counts as
         an update of the row; only the new columns are written.
 
-        A name can be a path to a new part of a struct: `pa.field("place.city", pa.string())`, or
-        `{"place.code": "CAST(id AS string)"}`; without values also in lists of structs. The new
-        part is null where its struct is.
+        A name can be the path of a new field of a struct: `pa.field("address.city", pa.string())`,
+        or `{"address.code": "CAST(id AS string)"}`; without values, also in lists of structs. The
+        new field is null where its struct is null.
 
         Args:
             columns: A field, fields, or a schema; or an expression for each name:
@@ -813,7 +818,7 @@ class Dataset:
         Raises:
             NotFoundError: An expression names a column that does not exist.
             InvalidInputError: A column is not nullable, exists with another type, or has an
-                unsupported name or type; an expression is invalid, or its name exists already.
+                unsupported name or type; an expression is invalid, or its column already exists.
                 Nothing is changed.
             CommitError: Every attempt met a conflict.
         """
@@ -822,7 +827,7 @@ class Dataset:
         return Dataset(add_columns.add_columns(self.table, add_columns.as_schema(columns)))
 
     def drop_columns(self, columns: str | Sequence[str]) -> "Dataset":
-        """Drop columns, or fields of structs, also of those in lists.
+        """Drop columns, or fields of structs, including structs in lists.
 
         No data file is touched: the values are removed when a compaction rewrites the rows and the
         old versions are cleaned up. The change feed shows nothing.
@@ -833,7 +838,7 @@ class Dataset:
         Raises:
             NotFoundError: A column does not exist.
             InvalidInputError: A column is used by the primary key, an index or tombstones; or no
-                column would be left.
+                column would remain.
             CommitError: Every attempt met a conflict.
         """
         return Dataset(drop_columns.drop_columns(self.table, as_names(columns, "columns")))
@@ -842,13 +847,12 @@ class Dataset:
         """Rename columns. No data file is touched, and the change feed shows nothing.
 
         Args:
-            names: For each column, or path into a struct, its new name: `{"address.city": "town"}`.
-                All are renamed at once.
+            names: The new names, by column or path into a struct: `{"address.city": "town"}`. All
+                are renamed at once.
 
         Raises:
             NotFoundError: A column does not exist.
-            InvalidInputError: A new name is invalid, or another column has it; or tombstones use a
-                column.
+            InvalidInputError: A new name is invalid or taken, or tombstones use a column.
             CommitError: Every attempt met a conflict.
         """
         return Dataset(rename_columns.rename_columns(self.table, names))
@@ -856,19 +860,19 @@ class Dataset:
     def alter_columns(self, *alterations: Mapping[str, Any]) -> "Dataset":
         """Alter columns: their types, which can only become wider, their names and nullability.
 
-        A wider type holds each value of the old one unchanged: a longer integer, float or decimal,
-        a float or decimal for an integer that it holds exactly, a timestamp for a date, a finer
-        unit, a large string, binary or list. The cast values are written into new files beside the
-        existing ones, and each row counts as updated. The feed shows older versions in the type of
-        the version whose columns it has. Rows in the narrower type can still be written.
+        A wider type represents every value of the old one exactly: a longer integer, float or
+        decimal, a float or decimal for integers that fit, a timestamp for a date, a finer unit, a
+        large string, binary or list. The cast values are written to additional files, and every row
+        counts as updated. The change feed converts older rows to the types of its last version.
+        Rows in the narrower type can still be written.
 
-        Names and nullability change no data file and no row. A column can become non-nullable if it
-        has no null.
+        Changes of names and nullability affect no data file and no row. A column can become
+        non-nullable if it has no null.
 
         Args:
-            alterations: Mappings, each with the path of a column and what to alter of it:
-                `{"path": "place.zip", "data_type": pa.int64()}`, or `"name"`, or `"nullable"`. All
-                columns are altered at once.
+            alterations: Mappings with the path of a column and its new properties:
+                `{"path": "address.zip", "data_type": pa.int64()}`, or `"name"`, or `"nullable"`.
+                All columns are altered at once.
 
         Raises:
             NotFoundError: A column does not exist.
@@ -883,7 +887,7 @@ class Dataset:
         """Restore the content of an older version as a new version: rows, columns and config.
 
         Row ids and fragment ids that were assigned since are not reused, and the ledger keeps all
-        committed micro-batches. The change feed shows what differs from the version before.
+        committed micro-batches. The change feed shows the differences from the previous version.
 
         Args:
             version: A version number, a tag, or a timestamp, as in `checkout`.
@@ -905,31 +909,32 @@ class Dataset:
     ) -> "Dataset":
         """Create another table with the rows of a version, without copying them.
 
-        The clone names the files of this table; what is written to it is stored in its own
-        directory. Both can then be written, followed and cleaned up independently: a cleanup of the
-        clone deletes only its own files. The versions before the cloned one are not part of it.
+        The clone refers to the files of this table; new rows are stored in its own directory. Both
+        tables can then be written, followed and cleaned up independently: a cleanup of the clone
+        deletes only files in the clone's directory. The clone's history begins with the cloned
+        version.
 
-        This table keeps the version's files as long as a tag protects them, which this method
-        creates: `lance_stream.clone.` and 16 digits, with the clone's location in its metadata.
-        Delete it (`ds.tags.delete(name)`) when the clone is gone. If this table is a clone with
-        files in other tables, the new clone gets a tag in each of them, too.
+        A tag in this table protects the version's files. This method creates it:
+        `lance_stream.clone.` and 16 digits, with the clone's location in its metadata. Delete it
+        (`ds.tags.delete(name)`) after the clone has been deleted. If this table is a clone with
+        files in other tables, each of them gets a tag for the new clone, too.
 
         Args:
             target_uri: The location of the new table.
             version: As in `checkout`; None for this dataset's version.
-            storage_options: Options of the store for the clone, which must be valid for this
-                table's files, too; None for those of this dataset. A clone on another service, or
+            storage_options: Options of the clone's store, which must also be valid for this
+                table's files; None for the options of this dataset. A clone on another service, or
                 in another account, needs `trusted_locations`, also to be read.
-            tag_source: Whether to tag the version in this table. Without the tag, a cleanup here
-                deletes files that the clone needs; for a table that you cannot write to.
+            tag_source: Whether to tag the version in this table. Pass False for a table that you
+                cannot write to; then a cleanup there deletes files that the clone needs.
 
         Raises:
-            InvalidInputError: There is a table already; with these options the clone would not
-                find the files; or this table is a clone, and it is unknown which version of
-                another table has its files.
+            InvalidInputError: There is a table already; these options do not reach the files of
+                this table; or this table is a clone, and it is unknown which version of another
+                table has its files.
             NotFoundError: The version does not exist.
             UntrustedLocationError: The clone's readers would not open the files.
-            UnsupportedFeatureError: The version has a feature that we may not write.
+            UnsupportedFeatureError: The version has a feature that lance-stream cannot write.
         """
         return Dataset(
             shallow_clone.shallow_clone(
@@ -938,14 +943,14 @@ class Dataset:
         )
 
     def compact(self, target_rows: int = TARGET_ROWS) -> "Dataset":
-        """Rewrite small fragments, and those with many deleted rows.
+        """Rewrite small fragments, and fragments with many deleted rows.
 
         Row ids and row versions stay the same, and the change feed shows nothing. If there is
         nothing to do, no version is committed. Other writers may delete and update rows
         concurrently: their changes are merged, and the rewritten files are still used.
 
         Args:
-            target_rows: Number of rows per fragment to aim for.
+            target_rows: The target number of rows per fragment.
 
         Raises:
             CommitError: Every attempt met a conflict.
@@ -957,24 +962,24 @@ class Dataset:
     ) -> "Dataset":
         """Bring indices up to date: they cover all rows of the newest version again.
 
-        pylance makes the files, so the extra `index` is needed; the commit is ours, and merges
-        concurrent writes. All kinds of indices that pylance makes are supported. What an index
-        consists of is merged into one part. If there is nothing to do, no version is committed. The
+        pylance, which the extra `index` installs, builds the files; lance-stream commits them, and
+        merges concurrent writes. All kinds of indices that pylance builds are supported. The parts
+        of an index are merged into one. If there is nothing to do, no version is committed. The
         change feed shows nothing.
 
         Args:
-            names: Names of indices; None for all that need it.
-            retrain: Train vector indices anew from all rows, whether they need it or not: worth
-                while if the vectors have changed a lot. Takes as long as creating them.
+            names: Names of indices; None for all that are not up to date.
+            retrain: Train vector indices again from all rows, even if they are up to date: worth
+                the time of creating them again if the vectors have changed a lot.
 
         Raises:
-            NotFoundError: There is no index of a name; the message lists those that exist.
+            NotFoundError: There is no index of this name; the message lists those that exist.
             InvalidInputError: pylance is missing: pip install 'lance-stream[index]'. Or a storage
                 option has no counterpart in it.
-            UnsupportedFeatureError: The table is where pylance cannot read: in memory, or on a
+            UnsupportedFeatureError: pylance cannot read the table, which is in memory or on a
                 filesystem of fsspec.
-            IndexBuildError: pylance could not build some indices; the message has its reasons. The
-                others are up to date.
+            IndexBuildError: pylance could not build some indices, for the reasons in the message.
+                The others are up to date.
             CommitError: Every attempt met a conflict.
         """
         return Dataset(update_indices(self.table, names, retrain=retrain).table)
@@ -991,10 +996,10 @@ class Dataset:
         """Remove old versions, and files that no remaining version names.
 
         Cleanup keeps the newest version, versions with a tag, and versions that a branch starts
-        from. For each consumer of the feed, it keeps the last version it has finished and all later
-        ones. Files that no version ever named may belong to a commit under way: they are kept until
-        they are 7 days old. In a table with branches, only this branch's versions and files are
-        removed, except those that other branches need.
+        from. For each consumer of the feed, it keeps the last version that the consumer has
+        finished, and all later ones. Files that no version ever named may belong to a commit in
+        progress: they are kept until they are 7 days old. In a table with branches, only this
+        branch's versions and files are removed, except those that other branches need.
 
         Args:
             older_than: Minimum age of the versions to remove ("7 days").
@@ -1003,15 +1008,15 @@ class Dataset:
             dry_run: Only report; remove nothing.
             delete_unverified: Remove files that no version ever named, whatever their age. Use it
                 only if no one else is writing to the table: it would delete their files.
-            expire_consumers: Drop consumers that leave versions unread for this long; None for
-                never.
+            expire_consumers: Drop consumers that have not read an available version for this long;
+                by default, none are dropped.
 
         Raises:
             InvalidInputError: An age or number is invalid.
             UnsupportedFeatureError: The table or a branch has an unknown feature. Nothing was
                 removed.
             BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
-            OSError: Something could not be listed or read. No file that is needed was removed.
+            OSError: A file could not be read, or a folder not listed. No needed file was removed.
         """
         rules = as_rules(
             older_than,
@@ -1042,19 +1047,19 @@ class Dataset:
     ) -> "Dataset":
         """Set entries of the metadata of the table, its schema and its columns; None removes one.
 
-        All of it is one version, which changes no row; the change feed shows nothing. If nothing
-        would change, no version is committed. What is set is read from `metadata`,
+        All entries are set in one version. No row changes, and the change feed shows nothing. If
+        nothing would change, no version is committed. The entries can be read from `metadata`,
         `schema.metadata` and `schema.field(...).metadata`.
 
         Args:
-            entries: Of the table.
-            schema: Of its schema.
-            fields: Of columns, or parts of them, by name or path:
+            entries: Entries of the table.
+            schema: Entries of its schema.
+            fields: Entries of columns or their fields, by name or path:
                 `{"price": {"unit": "EUR"}, "address.city": {"pii": "true"}}`. Entries
-                `lance-encoding:*` apply to data files that are written from then on. Those that
-                tell how values are stored, such as the mark of a blob or an extension type, cannot
+                `lance-encoding:*` apply to data files that are written from then on. Entries that
+                define how values are stored, such as those of blobs and extension types, cannot
                 change.
-            replace: Whether the entries replace all others of the maps that are given.
+            replace: Whether to remove all other entries of the maps that are passed.
 
         Raises:
             NotFoundError: A column does not exist.
@@ -1085,24 +1090,23 @@ def create_dataset(
     """Create a table and return it.
 
     Args:
-        uri: Its location: a path, or a URI (file://, memory://). There must be no table yet.
+        uri: The table's location, as in `open_dataset`. There must be no table yet.
         schema: Its columns, for an empty table; or the rows of its first version: a pyarrow Table,
-            a RecordBatchReader, a pandas or polars frame, or what else `Dataset.append` accepts.
-        file_version: Of its data files: "2.0", "2.1" or "2.2", which is the default.
-        stable_row_ids: Whether rows keep their ids when they are updated or moved. The change feed
-            needs it; `migrate_to_stable_row_ids` enables it later.
+            a RecordBatchReader, a pandas or polars frame, or any other input of `Dataset.append`.
+        file_version: The version of its data files: "2.0", "2.1" or "2.2" (the default).
+        stable_row_ids: Whether rows keep their ids when updated or moved, which the change feed
+            requires; `migrate_to_stable_row_ids` enables it later.
         primary_key: The columns that identify a row; they become not null. The key is declared,
             not enforced.
         config: Entries of the table's configuration.
         storage_options: Options of the store.
-        expect: Conditions that each of the first rows has to meet, as in `Dataset.append`. They are
-            not part of the table.
-        table_id: The table's name in a Lance namespace, which declares it, with `uri` None; see
-            `open_dataset`.
-        namespace: The namespace.
+        expect: Conditions that the first rows must meet, as in `Dataset.append`. They do not apply
+            to later rows.
+        table_id: The table's name in a Lance namespace, in which it is declared; instead of `uri`.
+        namespace: The namespace, as in `open_dataset`.
 
     Raises:
-        InvalidInputError: There is a table already, or the schema, the rows or an argument are
+        InvalidInputError: There is a table already, or the schema, the rows or an argument is
             invalid.
         UnsupportedFeatureError: A type, the file version or the location's protocol is not
             supported.
@@ -1159,11 +1163,11 @@ def open_dataset(
             versions, `("dev", 3)`, or `("dev", None)` for its newest.
         storage_options: Options of the store.
         branch: The branch to open, with a version that is a number, a timestamp or None; "main"
-            for the main one.
+            for the main branch.
         trusted_locations: URIs, or absolute paths, below which the table may name files on other
             services, in other accounts, or, as values of its rows, on this machine. By default a
-            table that names any is not read (SECURITY.md lists what is opened without asking). Can
-            also be given as a storage option.
+            table that names such files is not read (SECURITY.md lists the locations that need no
+            trust). Can also be set as a storage option.
         table_id: The table's name in a Lance namespace, ["db", "events"] or "db.events", instead of
             `uri`.
         namespace: The namespace: {"impl": "dir", "root": ...}, {"impl": "rest", "uri": ...}, or
@@ -1193,34 +1197,34 @@ def open_together(
     *,
     trusted_locations: Sequence[str] | None = None,
 ) -> list[Dataset]:
-    """Open several tables at the versions that were their newest ones at one moment.
+    """Open several tables at versions that were the newest ones at the same moment.
 
-    For tables that are written together (`lance_sinks(..., atomic=True)`): of each micro-batch, the
-    versions have the rows of all tables, or of none. Opened one after the other, a batch may come
-    between them.
+    For tables that are written together (`lance_sinks(..., atomic=True)`): either all versions
+    contain a micro-batch, or none. If the tables were opened one after the other, a batch could be
+    committed in between.
 
     Args:
-        uris: The tables' locations, each one once. Their versions are published in one manifest
-            store.
+        uris: The tables' locations, without duplicates. One manifest store has the versions of all
+            of them.
         storage_options: Options of the store, with `manifest_store` unless the locations name it.
-        trusted_locations: See `open_dataset`.
+        trusted_locations: As in `open_dataset`.
 
     Returns:
-        The tables, in the order given.
+        The tables, in the order of `uris`.
 
     Raises:
         NotFoundError: One of the tables does not exist.
-        InvalidInputError: They are not in the same manifest store, one is given twice, or they are
-            more than the store reads in one transaction (DynamoDB: 50).
+        InvalidInputError: They are not in the same manifest store, a location occurs twice, or
+            there are more than the store reads in one transaction (DynamoDB: 50).
     """
     if isinstance(uris, str | os.PathLike):
         raise InvalidInputError(
-            f"open_together opens several tables: give a list of locations, not {uris!r:.200}"
+            f"open_together opens several tables: pass a list of locations, not {uris!r:.200}"
         )
     options = with_trusted(storage_options, trusted_locations)
     names = [text_of(uri) for uri in uris]
     if len(set(names)) < len(names):
-        raise InvalidInputError(f"a table is given twice: {', '.join(sorted(names)):.500}")
+        raise InvalidInputError(f"a table occurs twice: {', '.join(sorted(names)):.500}")
     return [Dataset(table) for table in opening.open_tables_together(names, options)]
 
 
@@ -1230,22 +1234,22 @@ def migrate_to_stable_row_ids(
 ) -> Dataset:
     """Assign stable row ids to all rows of a table, in one transaction.
 
-    The change feed is available from that version on. The rows' real history is unknown, so their
-    row versions are 1. No data file is touched. If the table has stable row ids already, no version
-    is committed.
+    The change feed is available from that version on. The rows' previous history is unknown, so
+    their row versions are 1. No data file is touched. If the table already has stable row ids, no
+    version is committed.
 
     Args:
-        uri: The table's directory: a path, or a URI (file://, memory://).
+        uri: The table's location, as in `open_dataset`.
         storage_options: Options of the store.
 
     Returns:
-        The dataset at the new version; the newest one if it had stable row ids.
+        The dataset at the new version; at the newest one if it already had stable row ids.
 
     Raises:
         InvalidInputError: There are indices, which reference rows by address; the message names
             them. Drop them first, and create them again afterwards.
         NotFoundError: There is no table.
-        UnsupportedFeatureError: The table has a feature that we may not write.
+        UnsupportedFeatureError: The table has a feature that lance-stream cannot write.
         CommitError: Every attempt met a conflict.
     """
     table = opening.open_newest(uri, storage_options)

@@ -19,10 +19,10 @@ _FORM: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII)
 
 
 def seconds_in(text: str) -> tuple[float, bool] | None:
-    """Return how many seconds a text states, and whether it names a unit; None if it states none.
+    """Parse a duration: return its seconds, and whether it has a unit; None if it is not valid.
 
     Args:
-        text: A number and a unit, from milliseconds to weeks; seconds if it names none.
+        text: A number and a unit, from milliseconds to weeks; without a unit, seconds.
     """
     match = _FORM.fullmatch(text.strip().lower())
     if match is None or (match[2] and match[2] not in _SECONDS):
@@ -30,15 +30,15 @@ def seconds_in(text: str) -> tuple[float, bool] | None:
     return float(match[1]) * _SECONDS.get(match[2], 1.0), bool(match[2])
 
 
-def parse_age(age: str | timedelta, *, may_be_nothing: bool = False) -> timedelta:
-    """Return an age.
+def parse_age(age: str | timedelta, *, may_be_zero: bool = False) -> timedelta:
+    """Return an age as a timedelta.
 
     Args:
         age: A number and a unit, such as "7 days", "1.5 hours" or "12h"; or a timedelta.
-        may_be_nothing: Whether an age may be 0.
+        may_be_zero: Whether an age of 0 is valid.
 
     Raises:
-        InvalidInputError: It is neither, or not positive.
+        InvalidInputError: It is not an age, or not positive.
     """
     if isinstance(age, timedelta):
         parsed = age
@@ -50,6 +50,6 @@ def parse_age(age: str | timedelta, *, may_be_nothing: bool = False) -> timedelt
                 "'30 minutes', or a timedelta"
             )
         parsed = timedelta(seconds=min(seconds[0], timedelta.max // timedelta(seconds=1)))
-    if parsed < timedelta(0) or (parsed == timedelta(0) and not may_be_nothing):
+    if parsed < timedelta(0) or (parsed == timedelta(0) and not may_be_zero):
         raise InvalidInputError(f"the age {age!r} is not positive")
     return parsed

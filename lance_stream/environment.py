@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 
 async def _sleep_async(seconds: float) -> None:
-    import asyncio  # its caller has a loop, and most processes have none
+    import asyncio  # most processes have no event loop and do not need it
 
     await asyncio.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What code takes from the machine that it runs on, so that tests can replace it.
+    """The machine's clock, sleep and randomness, which tests replace.
 
     Attributes:
         now_nanos: Returns nanoseconds since 1970-01-01 UTC.
         sleep: Waits for some seconds.
         chance: Returns a number from 0 up to but not including 1.
         random_id: Returns a random u64.
-        monotonic: Returns seconds since an arbitrary moment; never goes back.
+        monotonic: Returns seconds since an arbitrary moment; never decreases.
         sleep_async: Waits for some seconds while other coroutines run.
     """
 

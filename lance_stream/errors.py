@@ -1,10 +1,10 @@
-"""Every error that lance-stream raises on purpose.
+"""The errors of lance-stream.
 
     LanceStreamError
         BadDataError                     the bytes are not what the format promises
-            CorruptDataError             a value is wrong: damaged or cut short
-            UnsupportedFeatureError      a value is right, but we do not know it
-                UntrustedLocationError       it refers to a location that the reader does not trust
+            CorruptDataError             a value is wrong: damaged or truncated
+            UnsupportedFeatureError      a value is valid, but not supported
+                UntrustedLocationError       a location is not trusted by the reader
         CommitError                      a transaction did not become a version
             CommitConflictError          another writer's version conflicts with it
                 RetryableConflictError       plan the operation again on that version
@@ -13,7 +13,7 @@
             CommitAbortedError           another table of the same commit failed
             CommitUncertainError         it is unknown whether the store published it
         StoreError (OSError)             a request to the store failed
-            StoreUnavailableError        it did not answer, or was too busy, on every attempt
+            StoreUnavailableError        every attempt got no response, or a temporary error
             StoreRefusedError            it refused: credentials, permissions, no such bucket
         IndexBuildError                  pylance could not bring indices up to date
         DerivedFunctionError             a user's function failed for too many rows
@@ -23,7 +23,7 @@
             ColumnsChangedError              rows were written for columns that others have changed
 
 There is one class for each case that callers handle differently. A message states the problem, its
-cause and the way out, with the numbers. Pure code says *what* is wrong; the code that read the
+cause and the remedy, with the numbers. Pure code states *what* is wrong; the code that read the
 bytes adds *where* with `add_note`.
 
 Every field goes to `super().__init__` in order: Spark pickles errors from worker to driver, and
@@ -32,7 +32,7 @@ keyword-only fields would be lost.
 
 
 class LanceStreamError(Exception):
-    """The root of all errors that lance-stream raises on purpose."""
+    """The base class of all errors of lance-stream."""
 
 
 class BadDataError(LanceStreamError):
@@ -40,15 +40,15 @@ class BadDataError(LanceStreamError):
 
 
 class CorruptDataError(BadDataError):
-    """A value is wrong: damaged or cut short."""
+    """A value is wrong: damaged or truncated."""
 
 
 class UnsupportedFeatureError(BadDataError):
-    """A value is right, but this version of lance-stream does not know it."""
+    """A value is valid, but this version of lance-stream does not support it."""
 
 
 class UntrustedLocationError(UnsupportedFeatureError):
-    """A table refers to a location that is opened only if its reader trusts it."""
+    """A table refers to a location that its reader does not trust; it was not opened."""
 
 
 class CommitError(LanceStreamError):
@@ -59,7 +59,7 @@ class CommitConflictError(CommitError):
     """Another writer's version conflicts with the transaction.
 
     Args:
-        message: Problem, cause and way out.
+        message: Problem, cause and remedy.
         version: The conflicting version, if it is a single one.
     """
 
@@ -73,7 +73,7 @@ class CommitConflictError(CommitError):
 
 
 class RetryableConflictError(CommitConflictError):
-    """The operation is still valid, but has to be planned again on the newer version."""
+    """The operation is still valid, but must be planned again on the newer version."""
 
 
 class IncompatibleConflictError(CommitConflictError):
@@ -100,19 +100,19 @@ class StoreError(LanceStreamError, OSError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store did not answer, or only asked to retry later, on every attempt."""
+    """Every attempt got no response, or a temporary error."""
 
 
 class StoreRefusedError(StoreError):
-    """The store refused, and a retry would not help: credentials, permissions, no such bucket."""
+    """The store refused, and would refuse again: credentials, permissions, no such bucket."""
 
 
 class IndexBuildError(LanceStreamError):
-    """pylance could not bring some indices up to date; they are as they were."""
+    """pylance could not bring some indices up to date; they are unchanged."""
 
 
 class DerivedFunctionError(LanceStreamError):
-    """The function of a derived column, or its setup, failed; its piece was not committed."""
+    """The function of a derived column, or its setup, failed; its rows were not committed."""
 
 
 class NotFoundError(LanceStreamError):
@@ -128,7 +128,7 @@ class OtherBatchError(InvalidInputError):
 
 
 class ColumnsChangedError(InvalidInputError):
-    """Rows were written for columns that others have changed; nothing was committed.
+    """Rows were written for columns that another writer has changed; nothing was committed.
 
-    The rows have to be written again, for the columns that the table has now.
+    The rows must be written again, for the table's current columns.
     """

@@ -1,9 +1,9 @@
 """Retries: how often an operation is tried, how long to wait in between, and when to give up.
 
-Operations are nested: a commit publishes a version, which sends requests, each with retries of its
-own. The time limit of the outermost one applies to all of them: an inner operation gives up once
-the time of an outer one is used up. So an operation takes at most its `total_seconds` and the time
-of one attempt, however many loops there are in it.
+Operations are nested: a commit publishes a version, which sends requests, and each of them has
+retries. The time limit of an outer operation applies to all inner ones: they give up once it is
+exhausted. So an operation takes at most its `total_seconds` plus the time of one attempt, however
+many retry loops it contains.
 """
 
 import math
@@ -87,20 +87,20 @@ class Retrying:
 
     @property
     def seconds_spent(self) -> float:
-        """How long the operation has taken so far."""
+        """The time since the operation began."""
         return self._environment.monotonic() - self._begin
 
     @property
     def seconds_remaining(self) -> float:
-        """For how long attempts may still start, here and in each operation around this one."""
+        """The time during which another attempt may start, also according to outer operations."""
         remaining = self._policy.total_seconds - self.seconds_spent
         return remaining if self._outer is None else min(remaining, self._outer.seconds_remaining)
 
     def next_delay(self, least_seconds: float = 0.0) -> float | None:
-        """Count another attempt, and return how long to wait before it; None if none is left.
+        """Count another attempt, and return the delay before it; None if there are no more.
 
         Args:
-            least_seconds: How long the other side wants us to wait.
+            least_seconds: The delay that the service requests.
         """
         policy = self._policy
         delay = max(
@@ -127,14 +127,14 @@ class Retrying:
         if math.isfinite(policy.total_seconds):
             limits += f" and {policy.total_seconds:g} s"
         if self._outer is not None and self._outer.seconds_remaining < policy.total_seconds:
-            limits += f", within the {self._outer.longest_seconds:g} s of the whole operation"
+            limits += f", within the {self._outer.limit_seconds:g} s of the whole operation"
         return f"{times} in {self.seconds_spent:.1f} s (limits: {limits})"
 
     @property
-    def longest_seconds(self) -> float:
-        """The shortest time limit of this operation and those around it."""
-        longest = self._policy.total_seconds
-        return longest if self._outer is None else min(longest, self._outer.longest_seconds)
+    def limit_seconds(self) -> float:
+        """The time limit of this operation, or that of an outer one if it is shorter."""
+        limit = self._policy.total_seconds
+        return limit if self._outer is None else min(limit, self._outer.limit_seconds)
 
 
 _operation: ContextVar[Retrying | None] = ContextVar("operation", default=None)

@@ -1,4 +1,4 @@
-"""Sizes as text for people."""
+"""Sizes as human-readable text."""
 
 from typing import Final
 

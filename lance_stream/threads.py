@@ -1,4 +1,4 @@
-"""Threads that work ahead of the consumer of their results."""
+"""Threads that compute results ahead of their consumer."""
 
 import threading
 from collections import deque
@@ -11,18 +11,18 @@ U = TypeVar("U")
 
 
 def map_ahead(function: Callable[[T], U], items: Sequence[T], num_threads: int) -> Iterator[U]:
-    """Yield what a function gives for each item, in order; threads are a little ahead."""
+    """Yield a function's results in the order of the items; threads compute the next ones ahead."""
     with ThreadPoolExecutor(num_threads, thread_name_prefix="lance-stream-ahead") as threads:
-        ahead: deque[Future[U]] = deque()
+        pending: deque[Future[U]] = deque()
         try:
             for item in items:
-                ahead.append(threads.submit(function, item))
-                if len(ahead) > num_threads:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+                pending.append(threads.submit(function, item))
+                if len(pending) > num_threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
-            for future in ahead:
+            for future in pending:
                 future.cancel()
 
 
@@ -30,10 +30,10 @@ _STATE: Final = threading.local()
 
 
 def mark_as_reader() -> None:
-    """Note that the calling thread is one of as many as there are cores, each reading rows."""
+    """Record that the calling thread reads rows, as one of a pool with a thread per core."""
     _STATE.is_reader = True
 
 
 def is_reader() -> bool:
-    """Return whether the calling thread is such a thread, and starts no more threads itself."""
+    """Return whether the calling thread is in such a pool, so that it need not start threads."""
     return getattr(_STATE, "is_reader", False)

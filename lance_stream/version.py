@@ -1,7 +1,7 @@
 """This package's version.
 
-It is not looked up in the metadata of an installation: a zip that Spark ships to its workers, or a
-checkout on the import path, has none.
+It is not read from the metadata of an installation, because a zip that Spark ships to its workers
+and a checkout on the import path have no metadata.
 """
 
 from typing import Final

@@ -1,19 +1,19 @@
 import pytest
 
-from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, read_together
+from lance_stream.byte_ranges import ByteRange, ByteRequests, answer, read_from, read_together
 from lance_stream.errors import CorruptDataError
 
 DATA = bytes(range(100))
 
 
-def follow_pointer(start: int) -> Asking[int]:
+def follow_pointer(start: int) -> ByteRequests[int]:
     """Read a byte, then the byte that it points to."""
     (first,) = yield [ByteRange(start, start + 1)]
     (second,) = yield [ByteRange(first[0], first[0] + 1)]
     return second[0]
 
 
-def read_nothing() -> Asking[str]:
+def read_nothing() -> ByteRequests[str]:
     return "nothing asked"
     yield []
 
@@ -47,7 +47,9 @@ def test_parallel_generators_share_their_rounds() -> None:
 
 def test_too_short_answers_are_corrupt_data() -> None:
     """A truncated file must not reach a decoder as a short buffer."""
-    with pytest.raises(CorruptDataError, match="bytes 100 to 101 were asked for, but only 0"):
+    with pytest.raises(
+        CorruptDataError, match="bytes 100 to 101 were requested, but there are only 0"
+    ):
         answer(follow_pointer(100), read_from(DATA))
 
 
@@ -55,14 +57,14 @@ def test_errors_in_one_generator_close_others() -> None:
     """Generators may hold files or threads, which an abandoned one would keep."""
     closed = []
 
-    def waits() -> Asking[None]:
+    def waits() -> ByteRequests[None]:
         try:
             yield [ByteRange(0, 1)]
             yield [ByteRange(0, 1)]
         finally:
             closed.append(True)
 
-    def fails() -> Asking[None]:
+    def fails() -> ByteRequests[None]:
         yield [ByteRange(0, 1)]
         raise CorruptDataError("bad")
 
@@ -74,7 +76,7 @@ def test_errors_in_one_generator_close_others() -> None:
 def test_any_buffer_is_passed_as_bytes() -> None:
     """Lengths are counted in bytes, and a buffer of wider items would count otherwise."""
 
-    def asks() -> Asking[int]:
+    def asks() -> ByteRequests[int]:
         (buffer,) = yield [ByteRange(0, 8)]
         return len(buffer)
 

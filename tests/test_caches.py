@@ -3,7 +3,7 @@ import threading
 
 import pyarrow as pa
 
-from lance_stream.caches import ByIdentity, Cache
+from lance_stream.caches import Cache, IdentityCache
 from lance_stream.schema import arrow_schemas
 
 
@@ -76,22 +76,22 @@ class Thing:
 def test_values_belong_to_one_object() -> None:
     """Equal objects are cheap to confuse and expensive to compare, so identity is the key."""
     result: list[int] = []
-    known: ByIdentity[int] = ByIdentity(lambda _: result.append(1) or len(result))
+    cache: IdentityCache[int] = IdentityCache(lambda _: result.append(1) or len(result))
     one, other = Thing(), Thing()
     assert one == other
-    assert [known.of(one), known.of(other), known.of(one)] == [1, 2, 1]
+    assert [cache.of(one), cache.of(other), cache.of(one)] == [1, 2, 1]
 
 
 def test_a_value_is_forgotten_with_its_object() -> None:
     """Readers that follow a table decode a schema per version."""
-    known: ByIdentity[str] = ByIdentity(lambda _: "made")
+    cache: IdentityCache[str] = IdentityCache(lambda _: "made")
     kept = Thing()
     for value in [kept, *(Thing() for _ in range(100))]:
-        known.of(value)
+        cache.of(value)
     del value
     gc.collect()
-    assert len(known) == 1
-    assert known.of(kept) == "made"
+    assert len(cache) == 1
+    assert cache.of(kept) == "made"
 
 
 def test_schemas_are_freed_with_derived_objects() -> None:

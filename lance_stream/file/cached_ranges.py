@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TypeVar
 
-from lance_stream.byte_ranges import Asking, Buffer, ByteRange
+from lance_stream.byte_ranges import Buffer, ByteRange, ByteRequests
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class CachedRanges:
         self._cached = sorted(zip(ranges, buffers, strict=True), key=lambda pair: pair[0].start)
         self._starts = [span.start for span, _ in self._cached]
 
-    def and_also(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> "CachedRanges":
+    def extended(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> "CachedRanges":
         """Return these ranges with more ranges added."""
         more = [
             (span, data)
@@ -33,22 +33,22 @@ class CachedRanges:
         pairs = [*self._cached, *more]
         return CachedRanges([span for span, _ in pairs], [data for _, data in pairs])
 
-    def answering(self, asking: Asking[T]) -> Asking[T]:
+    def serve(self, requests: ByteRequests[T]) -> ByteRequests[T]:
         """Run a generator that requests bytes, and pass on only requests for other ranges."""
         if not self._cached:
-            return (yield from asking)
+            return (yield from requests)
         try:
-            requests = next(asking)
+            ranges = next(requests)
             while True:
-                answers = [self._find(span) for span in requests]
-                missing = [span for span, one in zip(requests, answers, strict=True) if one is None]
+                cached = [self._find(span) for span in ranges]
+                missing = [span for span, hit in zip(ranges, cached, strict=True) if hit is None]
                 fetched = iter((yield missing) if missing else ())
-                requests = asking.send([next(fetched) if one is None else one for one in answers])
+                ranges = requests.send([next(fetched) if hit is None else hit for hit in cached])
         except StopIteration as stop:
             result: T = stop.value
             return result
         finally:
-            asking.close()
+            requests.close()
 
     def _find(self, target: ByteRange) -> Buffer | None:
         if target.size_bytes == 0:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.byte_ranges import Asking, read_together
+from lance_stream.byte_ranges import ByteRequests, read_together
 from lance_stream.errors import (
     BadDataError,
     InvalidInputError,
@@ -39,11 +39,11 @@ class FieldReader(Protocol):
 
     def load_ahead(
         self, fields: Sequence[Field], columns: Sequence[Mapping[int, int]]
-    ) -> Asking[None]:
+    ) -> ByteRequests[None]:
         """Load the data that reading needs beyond the fields' own columns, in joint rounds."""
         ...
 
-    def read(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
+    def read(self, field: Field, columns: Mapping[int, int], rows: Rows) -> ByteRequests[pa.Array]:
         """Return rows of a field whose columns are loaded."""
         ...
 
@@ -63,7 +63,7 @@ class PagedFile:
 
     def read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
-    ) -> Asking[list[pa.Array]]:
+    ) -> ByteRequests[list[pa.Array]]:
         """Return rows of some fields; see `FileReader.read`."""
         columns = [self._columns_below(field, column_of) for field in fields]
         yield from self._columns.load([index for column in columns for index in column.values()])
@@ -71,7 +71,7 @@ class PagedFile:
         return (
             yield from read_together(
                 [
-                    _noting(field, self._read_field(field, below, rows))
+                    _with_column_name(field, self._read_field(field, below, rows))
                     for field, below in zip(fields, columns, strict=True)
                 ]
             )
@@ -79,7 +79,7 @@ class PagedFile:
 
     def page_starts(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
-    ) -> Asking[npt.NDArray[np.int64]]:
+    ) -> ByteRequests[npt.NDArray[np.int64]]:
         """Return the page starts of the column with the most pages."""
         stored = [
             descendant
@@ -95,7 +95,7 @@ class PagedFile:
 
     def stored_pages(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
-    ) -> Asking[list[list[StoredPage]]]:
+    ) -> ByteRequests[list[list[StoredPage]]]:
         """Return the locations of the pages of some columns, column by column."""
         stored = [
             descendant
@@ -106,12 +106,14 @@ class PagedFile:
         columns = yield from self._columns.load([column_of[descendant.id] for descendant in stored])
         return pages_of(columns, self._metadata.num_rows)
 
-    def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:  # noqa: ARG002  # none are stored
+    def page_bounds(self, fields: Sequence[Field]) -> ByteRequests[PageBounds | None]:  # noqa: ARG002  # none are stored
         """Return None: files from 2.0 on have no bounds of pages."""
         yield from ()
         return None
 
-    def _read_field(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
+    def _read_field(
+        self, field: Field, columns: Mapping[int, int], rows: Rows
+    ) -> ByteRequests[pa.Array]:
         foreign = foreign_type(field, self._metadata.version)
         if foreign is not None:
             raise UnsupportedFeatureError(
@@ -151,10 +153,10 @@ def _field_reader(metadata: FileMetadata, columns: ColumnTable) -> FieldReader:
     return v2_1.FieldReader(metadata, columns)
 
 
-def _noting(field: Field, asking: Asking[Any]) -> Asking[Any]:
-    """Add the column's name to its errors."""
+def _with_column_name(field: Field, requests: ByteRequests[Any]) -> ByteRequests[Any]:
+    """Run a generator that reads a column, and add the column's name to its errors."""
     try:
-        return (yield from asking)
+        return (yield from requests)
     except (BadDataError, InvalidInputError) as error:
         error.add_note(f"column: {field.name!r}")
         raise

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.byte_ranges import ByteRange, ByteRequests
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.cached_ranges import CachedRanges
 from lance_stream.file.metadata.file_metadata import FileMetadata
@@ -51,23 +51,23 @@ class FileContent(Protocol):
 
     def read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
-    ) -> Asking[list[pa.Array]]:
+    ) -> ByteRequests[list[pa.Array]]:
         """Return rows of some fields."""
         ...
 
     def page_starts(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
-    ) -> Asking[npt.NDArray[np.int64]]:
+    ) -> ByteRequests[npt.NDArray[np.int64]]:
         """Return the page starts of the column with the most pages."""
         ...
 
     def stored_pages(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
-    ) -> Asking[list[list[StoredPage]]]:
+    ) -> ByteRequests[list[list[StoredPage]]]:
         """Return the locations of the pages of some columns, column by column."""
         ...
 
-    def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
+    def page_bounds(self, fields: Sequence[Field]) -> ByteRequests[PageBounds | None]:
         """Return the bounds of the values of each page."""
         ...
 
@@ -85,7 +85,7 @@ class FileReader:
 
     def read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], start: int, stop: int
-    ) -> Asking[list[pa.Array]]:
+    ) -> ByteRequests[list[pa.Array]]:
         """Return the rows from `start` up to but not including `stop`.
 
         Args:
@@ -107,14 +107,14 @@ class FileReader:
                 f"rows {start} to {stop} were requested, but the file has the rows 0 to "
                 f"{self.metadata.num_rows}"
             )
-        return self._cached.answering(self._content.read(fields, column_of, Rows(start, stop)))
+        return self._cached.serve(self._content.read(fields, column_of, Rows(start, stop)))
 
     def take(
         self,
         fields: Sequence[Field],
         column_of: Mapping[int, int],
         offsets: npt.NDArray[np.uint64],
-    ) -> Asking[list[pa.Array]]:
+    ) -> ByteRequests[list[pa.Array]]:
         """Return the rows at some offsets, reading little more than their bytes.
 
         Args:
@@ -140,11 +140,11 @@ class FileReader:
             int(positions[0]) < 0 or not bool((positions[1:] > positions[:-1]).all())
         ):
             raise InvalidInputError("row offsets must be ascending, each once")
-        return self._cached.answering(self._content.read(fields, column_of, Rows.of(positions)))
+        return self._cached.serve(self._content.read(fields, column_of, Rows.of(positions)))
 
     def page_starts(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
-    ) -> Asking[npt.NDArray[np.int64]]:
+    ) -> ByteRequests[npt.NDArray[np.int64]]:
         """Return the page starts of the column with the most pages.
 
         Reads that end there do not join pages of that column.
@@ -159,11 +159,11 @@ class FileReader:
         Raises:
             BadDataError: The file is damaged.
         """
-        return self._cached.answering(self._content.page_starts(fields, column_of))
+        return self._cached.serve(self._content.page_starts(fields, column_of))
 
     def stored_pages(
         self, fields: Sequence[Field], column_of: Mapping[int, int]
-    ) -> Asking[list[list[StoredPage]]]:
+    ) -> ByteRequests[list[list[StoredPage]]]:
         """Return the locations of the pages of some columns.
 
         Args:
@@ -176,9 +176,9 @@ class FileReader:
         Raises:
             BadDataError: The file is damaged.
         """
-        return self._cached.answering(self._content.stored_pages(fields, column_of))
+        return self._cached.serve(self._content.stored_pages(fields, column_of))
 
-    def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
+    def page_bounds(self, fields: Sequence[Field]) -> ByteRequests[PageBounds | None]:
         """Return the bounds of the values of each page; None if they are unknown.
 
         Args:
@@ -187,10 +187,10 @@ class FileReader:
         Raises:
             BadDataError: The file is damaged.
         """
-        return self._cached.answering(self._content.page_bounds(fields))
+        return self._cached.serve(self._content.page_bounds(fields))
 
 
-def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
+def open_file(size_bytes: int, whole_below: int = 0) -> ByteRequests[FileReader]:
     """Return a reader of a file: one request for its end, and at most two more if that is large.
 
     Args:
@@ -207,13 +207,13 @@ def open_file(size_bytes: int, whole_below: int = 0) -> Asking[FileReader]:
     if decode_footer_version(tail[-FOOTER_BYTES:], size_bytes) is FileVersion.V0_1:
         from lance_stream.file.v0_1.reader import open_v01_file  # few files need it
 
-        first = yield from cached.answering(open_v01_file(tail[-FIRST_FOOTER_BYTES:], size_bytes))
+        first = yield from cached.serve(open_v01_file(tail[-FIRST_FOOTER_BYTES:], size_bytes))
         return FileReader(_metadata_of(first.tail, size_bytes), first, cached)
     footer = decode_footer(tail[-FOOTER_BYTES:], size_bytes)
-    return (yield from cached.answering(_open(size_bytes, footer, cached)))
+    return (yield from cached.serve(_open(size_bytes, footer, cached)))
 
 
-def _open(size_bytes: int, footer: Footer, cached: CachedRanges) -> Asking[FileReader]:
+def _open(size_bytes: int, footer: Footer, cached: CachedRanges) -> ByteRequests[FileReader]:
     column_table, global_table = yield [footer.column_table, footer.global_table]
     column_ranges = decode_position_table(column_table, size_bytes)
     buffer_ranges = decode_position_table(global_table, size_bytes)
@@ -224,7 +224,7 @@ def _open(size_bytes: int, footer: Footer, cached: CachedRanges) -> Asking[FileR
         footer.version, num_rows, schema, column_ranges, buffer_ranges, size_bytes
     )
     if eager:
-        cached = cached.and_also(column_ranges, columns)
+        cached = cached.extended(column_ranges, columns)
     return FileReader(metadata, PagedFile(metadata, footer.metadata_start), cached)
 
 

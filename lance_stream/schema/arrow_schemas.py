@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from lance_stream.arguments import repeated_names
-from lance_stream.caches import ByIdentity
+from lance_stream.caches import IdentityCache
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema.blobs import surface_field
 from lance_stream.schema.fields import (
@@ -152,7 +152,7 @@ def _to_arrow(schema: Schema) -> pa.Schema:
     )
 
 
-_ARROW_SCHEMAS: Final = ByIdentity(_to_arrow)
+_ARROW_SCHEMAS: Final = IdentityCache(_to_arrow)
 
 
 def field_to_arrow(field: Field) -> pa.Field:
@@ -183,7 +183,7 @@ def _field_to_arrow(field: Field) -> pa.Field:
     return pa.field(field.name, arrow, nullable, metadata=_metadata_to_arrow(metadata))
 
 
-_ARROW_FIELDS: Final = ByIdentity(_field_to_arrow)
+_ARROW_FIELDS: Final = IdentityCache(_field_to_arrow)
 
 
 def has_narrow_indices(field: Field) -> bool:

@@ -32,7 +32,7 @@ import pyarrow as pa
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from lance_stream._proto import outlines_pb2, table_pb2
-from lance_stream.caches import ByIdentity
+from lance_stream.caches import IdentityCache
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.schema.fields import Schema, fields_from_proto, fields_to_proto
 from lance_stream.schema.types.dictionaries import decode_dictionary, encode_dictionary
@@ -338,7 +338,7 @@ def _encode_fields(
     return wire.serialize(message)
 
 
-_FIELDS: Final = ByIdentity(_encode_fields)
+_FIELDS: Final = IdentityCache(_encode_fields)
 
 
 def _message(

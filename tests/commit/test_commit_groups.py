@@ -478,7 +478,7 @@ def test_open_together_refuses_invalid_lists(place: GroupPlace) -> None:
     uri = place.uris["orders"]
     with pytest.raises(InvalidInputError, match="a list of locations"):
         lance_stream.open_together(uri, place.options)
-    with pytest.raises(InvalidInputError, match="given twice"):
+    with pytest.raises(InvalidInputError, match="occurs twice"):
         lance_stream.open_together([uri, uri], place.options)
     with pytest.raises(InvalidInputError, match="None is not the path"):
         lance_stream.open_together([uri, None], place.options)  # type: ignore[list-item]  # the mistake

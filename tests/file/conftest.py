@@ -50,8 +50,8 @@ class OpenedFile:
 
     def read(self, start: int, stop: int, columns: Sequence[str] | None = None) -> list[pa.Array]:
         fields = project(self.schema, columns).fields
-        asking = self.reader.read(fields, self.column_of(), start, stop)
-        return answer(asking, self.read_ranges)
+        requests = self.reader.read(fields, self.column_of(), start, stop)
+        return answer(requests, self.read_ranges)
 
     def take(self, offsets: Iterable[int], columns: Sequence[str] | None = None) -> list[pa.Array]:
         fields = project(self.schema, columns).fields

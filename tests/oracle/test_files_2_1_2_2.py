@@ -255,8 +255,8 @@ class Reading:
         self.num_rows = self.reader.metadata.num_rows
 
     def read(self, start: int, stop: int) -> list[pa.Array]:
-        asking = self.reader.read(self.fields, self._column_of, start, stop)
-        return answer(asking, self._ranges)
+        requests = self.reader.read(self.fields, self._column_of, start, stop)
+        return answer(requests, self._ranges)
 
     def take(self, offsets: Iterable[int]) -> list[pa.Array]:
         wanted = np.array(list(offsets), np.uint64)

@@ -113,7 +113,9 @@ def test_limits_keep_the_oldest_versions_counts(ds: Dataset) -> None:
     everything = ds.versions()
     for limit in (1, 2, len(everything), 99):
         assert ds.versions(limit) == everything[-limit:]
-    with pytest.raises(InvalidInputError, match="limit is a whole number from 1, not 0"):
+    with pytest.raises(
+        InvalidInputError, match="limit must be a whole number of at least 1, not 0"
+    ):
         ds.versions(0)
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arrays import Bytes, Positions
-from lance_stream.byte_ranges import Asking, Buffer, ByteRange
+from lance_stream.byte_ranges import Buffer, ByteRange, ByteRequests
 from lance_stream.file.blocks.data_blocks import INT32, INT64, Offsets
 
 MAX_GAP_BYTES: Final = 32 << 10
@@ -30,7 +30,7 @@ copying several ranges together."""
 _MAX_INT32: Final = 2**31 - 1
 
 
-def read_slices(starts: Positions, stops: Positions) -> Asking[Bytes]:
+def read_slices(starts: Positions, stops: Positions) -> ByteRequests[Bytes]:
     """Return pieces of a file, concatenated: one round.
 
     Args:
@@ -57,7 +57,7 @@ def read_slices(starts: Positions, stops: Positions) -> Asking[Bytes]:
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-def read_joined(starts: Positions, stops: Positions) -> Asking[tuple[Bytes, Positions]]:
+def read_joined(starts: Positions, stops: Positions) -> ByteRequests[tuple[Bytes, Positions]]:
     """Return pieces of a file with the bytes between near ones: one round.
 
     Nothing is copied if all are near, or if they are most of what they span. This is for large

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.byte_ranges import ByteRange, ByteRequests
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.metadata.columns import ColumnMetadata, decode_column_metadata, holds_blobs
 
@@ -24,7 +24,7 @@ class ColumnTable:
         """Return a loaded column."""
         return self._columns[index]
 
-    def load(self, indices: Sequence[int]) -> Asking[list[ColumnMetadata]]:
+    def load(self, indices: Sequence[int]) -> ByteRequests[list[ColumnMetadata]]:
         """Return some columns: one request, none if they are known.
 
         Raises:

@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 
 from lance_stream._proto import file_pb2
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.caches import ByIdentity
+from lance_stream.caches import IdentityCache
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import (
@@ -179,7 +179,7 @@ def _encode_schema(schema: Schema) -> bytes:
     return file_pb2.FileDescriptor(schema=message).SerializeToString()
 
 
-_STORED_SCHEMAS: Final = ByIdentity(_encode_schema)
+_STORED_SCHEMAS: Final = IdentityCache(_encode_schema)
 
 
 def padding_to_alignment(position: int) -> int:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from lance_stream._proto import file_pb2, table_pb2
-from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.byte_ranges import ByteRange, ByteRequests
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field, Schema, fields_from_proto, fields_to_proto
@@ -94,7 +94,7 @@ class FileTail:
         return len(self.batch_offsets) - 1
 
 
-def read_tail(footer: bytes | memoryview, size_bytes: int) -> Asking[FileTail]:
+def read_tail(footer: bytes | memoryview, size_bytes: int) -> ByteRequests[FileTail]:
     """Return the contents of a file's end: up to four rounds, none if its last bytes are known.
 
     Args:
@@ -180,7 +180,7 @@ def encode_tail(tail: FileTail, start: int) -> bytes:
     return schema_bytes + _framed(metadata.SerializeToString()) + footer
 
 
-def _read_message(start: int, limit: int) -> Asking[bytes]:
+def _read_message(start: int, limit: int) -> ByteRequests[bytes]:
     body = start + _LENGTH.size
     if body > limit:
         raise CorruptDataError(f"a message starts at byte {start}, after the end at {limit}")

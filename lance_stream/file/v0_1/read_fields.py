@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.arrays import Positions
-from lance_stream.byte_ranges import Asking, Buffer, ByteRange, read_together
+from lance_stream.byte_ranges import Buffer, ByteRange, ByteRequests, read_together
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.v0_1.page_table import FieldPages
 from lance_stream.file.v0_1.runs import Runs, ranges_from
@@ -48,7 +48,7 @@ class Columns:
     limit: int
 
 
-def read_field(field: Field, columns: Columns, runs: Runs) -> Asking[pa.Array]:
+def read_field(field: Field, columns: Columns, runs: Runs) -> ByteRequests[pa.Array]:
     """Return some rows of a field, of exactly the field's Arrow type.
 
     Parts of structs that are not in the file are null.
@@ -63,7 +63,7 @@ def read_field(field: Field, columns: Columns, runs: Runs) -> Asking[pa.Array]:
 
 def read_values(
     arrow: pa.DataType, pages: FieldPages, runs: Runs, limit: int, *, empty_is_null: bool
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return plain values or byte strings.
 
     Args:
@@ -93,7 +93,7 @@ def bits_per_value(arrow: pa.DataType) -> int | None:
         return None
 
 
-def _read(field: Field, arrow: pa.DataType, columns: Columns, runs: Runs) -> Asking[pa.Array]:
+def _read(field: Field, arrow: pa.DataType, columns: Columns, runs: Runs) -> ByteRequests[pa.Array]:
     if isinstance(arrow, pa.BaseExtensionType):
         storage = yield from _read(field, arrow.storage_type, columns, runs)
         return pa.ExtensionArray.from_storage(arrow, storage)
@@ -117,7 +117,7 @@ def _read(field: Field, arrow: pa.DataType, columns: Columns, runs: Runs) -> Ask
 
 def _read_struct(
     field: Field, arrow: pa.DataType, columns: Columns, runs: Runs
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     parts = yield from read_together(
         [
             _read(child, arrow.field(index).type, columns, runs)
@@ -127,7 +127,9 @@ def _read_struct(
     return pa.Array.from_buffers(arrow, len(runs), [None], children=parts)
 
 
-def _read_list(field: Field, arrow: pa.DataType, columns: Columns, runs: Runs) -> Asking[pa.Array]:
+def _read_list(
+    field: Field, arrow: pa.DataType, columns: Columns, runs: Runs
+) -> ByteRequests[pa.Array]:
     offset_type = "<i4" if pa.types.is_list(arrow) else "<i8"
     pages = columns.pages[field.id]
     # a page of lists counts its ends, a page of byte strings its values
@@ -143,7 +145,7 @@ def _read_list(field: Field, arrow: pa.DataType, columns: Columns, runs: Runs) -
 
 def _read_binary(
     arrow: pa.DataType, pages: FieldPages, runs: Runs, limit: int, empty_is_null: bool
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     _check_within(pages, runs, 0)
     ends = yield from _read_ends(pages, runs, limit, "<i8")
     if len(ends.lasts) and int(ends.lasts.max()) > limit:
@@ -171,7 +173,9 @@ def _read_binary(
     return array
 
 
-def _read_plain(arrow: pa.DataType, pages: FieldPages, runs: Runs, limit: int) -> Asking[pa.Array]:
+def _read_plain(
+    arrow: pa.DataType, pages: FieldPages, runs: Runs, limit: int
+) -> ByteRequests[pa.Array]:
     bits = bits_per_value(arrow)
     if bits is None:
         raise UnsupportedFeatureError(f"files of version 0.1 do not support plain {arrow}")
@@ -226,7 +230,7 @@ class _Ends:
     lengths: Positions
 
 
-def _read_ends(pages: FieldPages, runs: Runs, limit: int, offset_type: str) -> Asking[_Ends]:
+def _read_ends(pages: FieldPages, runs: Runs, limit: int, offset_type: str) -> ByteRequests[_Ends]:
     width = int(offset_type[-1])
     base = pages.position[runs.batch]
     data = yield from _read_bytes(base + runs.start * width, base + (runs.stop + 1) * width, limit)
@@ -243,7 +247,7 @@ def _read_ends(pages: FieldPages, runs: Runs, limit: int, offset_type: str) -> A
     return _Ends(firsts, lasts, lengths)
 
 
-def _read_bytes(starts: Positions, stops: Positions, limit: int) -> Asking[Buffer]:
+def _read_bytes(starts: Positions, stops: Positions, limit: int) -> ByteRequests[Buffer]:
     """Return some ranges of the file, one after the other."""
     total = int((stops - starts).sum())
     if len(stops) and (int(stops.max()) > limit or total > limit):

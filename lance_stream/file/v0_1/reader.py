@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.byte_ranges import Asking, read_together
+from lance_stream.byte_ranges import ByteRequests, read_together
 from lance_stream.errors import (
     BadDataError,
     CorruptDataError,
@@ -53,7 +53,7 @@ class V01File:
 
     def read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], rows: Rows
-    ) -> Asking[list[pa.Array]]:
+    ) -> ByteRequests[list[pa.Array]]:
         """Return rows of some fields; see `FileReader.read`."""
         batches = self.tail.batch_offsets
         if rows.offsets is None:
@@ -64,7 +64,7 @@ class V01File:
         self,
         fields: Sequence[Field],  # noqa: ARG002  # all columns have the same batches
         column_of: Mapping[int, int],  # noqa: ARG002  # all columns have the same batches
-    ) -> Asking[npt.NDArray[np.int64]]:
+    ) -> ByteRequests[npt.NDArray[np.int64]]:
         """Return the starts of the file's batches."""
         yield from ()
         return self.tail.batch_offsets
@@ -73,7 +73,7 @@ class V01File:
         self,
         fields: Sequence[Field],  # noqa: ARG002  # see below
         column_of: Mapping[int, int],  # noqa: ARG002  # see below
-    ) -> Asking[list[list[StoredPage]]]:
+    ) -> ByteRequests[list[list[StoredPage]]]:
         """Return no pages: the page table does not state the size of a page of text.
 
         Pages are small, and those of a batch are neighbours.
@@ -81,7 +81,7 @@ class V01File:
         yield from ()
         return []
 
-    def page_bounds(self, fields: Sequence[Field]) -> Asking[PageBounds | None]:
+    def page_bounds(self, fields: Sequence[Field]) -> ByteRequests[PageBounds | None]:
         """Return the bounds of the pages of leaves outside of lists; None if there are none.
 
         Raises:
@@ -110,7 +110,7 @@ class V01File:
 
     def _read(
         self, fields: Sequence[Field], column_of: Mapping[int, int], runs: Runs
-    ) -> Asking[list[pa.Array]]:
+    ) -> ByteRequests[list[pa.Array]]:
         column_of_field: dict[int, int] = {}
         dictionaries: list[Field] = []
         for field in fields:
@@ -137,9 +137,9 @@ class V01File:
             self._dictionaries,
             self.tail.data_stop,
         )
-        return (yield from read_together([_noting(field, columns, runs) for field in fields]))
+        return (yield from read_together([_read_column(field, columns, runs) for field in fields]))
 
-    def _load_pages(self, column_of_field: Mapping[int, int]) -> Asking[None]:
+    def _load_pages(self, column_of_field: Mapping[int, int]) -> ByteRequests[None]:
         missing = [
             column
             for column in dict.fromkeys(column_of_field.values())
@@ -156,7 +156,7 @@ class V01File:
             for column, buffer in zip(missing, buffers, strict=True):
                 self._pages[column] = decode_pages(buffer, self.tail.data_stop)
 
-    def _load_dictionary(self, field: Field) -> Asking[None]:
+    def _load_dictionary(self, field: Field) -> ByteRequests[None]:
         if field.id in self._dictionaries:
             return
         location = self.tail.dictionaries.get(field.id)
@@ -169,7 +169,9 @@ class V01File:
             raise
         self._dictionaries[field.id] = values
 
-    def _read_dictionary(self, location: DictionaryLocation, field: Field) -> Asking[pa.Array]:
+    def _read_dictionary(
+        self, location: DictionaryLocation, field: Field
+    ) -> ByteRequests[pa.Array]:
         limit = self.tail.data_stop
         # each value takes at least a bit
         if not (0 <= location.start <= limit and 0 <= location.length <= 8 * limit):
@@ -181,7 +183,7 @@ class V01File:
         # an empty value of a dictionary is null, even if the column is not nullable
         return read_values(arrow, pages, _all_of(location.length), limit, empty_is_null=True)
 
-    def _bounds_of(self, field: Field, stored: Field) -> Asking[Bounds | None]:
+    def _bounds_of(self, field: Field, stored: Field) -> ByteRequests[Bounds | None]:
         parts = {child.name: child for child in stored.children}
         if not {NULL_COUNT, MIN_VALUE, MAX_VALUE} <= parts.keys():
             return None
@@ -192,7 +194,7 @@ class V01File:
         )
         return valid_bounds(field, *arrays)
 
-    def _statistic(self, field: Field) -> Asking[pa.Array]:
+    def _statistic(self, field: Field) -> ByteRequests[pa.Array]:
         assert self.tail.statistics is not None
         limit = self.tail.data_stop
         if field.id not in self._statistics_pages:
@@ -206,7 +208,7 @@ class V01File:
         )
 
 
-def open_v01_file(footer: bytes | memoryview, size_bytes: int) -> Asking[V01File]:
+def open_v01_file(footer: bytes | memoryview, size_bytes: int) -> ByteRequests[V01File]:
     """Return a reader of a 0.1 file.
 
     Args:
@@ -223,8 +225,8 @@ def _all_of(num_values: int) -> Runs:
     return runs_of_range(np.array([0, num_values]), 0, num_values)
 
 
-def _noting(field: Field, columns: Columns, runs: Runs) -> Asking[pa.Array]:
-    """Add the column's name to its errors."""
+def _read_column(field: Field, columns: Columns, runs: Runs) -> ByteRequests[pa.Array]:
+    """Read a column, and add its name to errors."""
     try:
         return (yield from read_field(field, columns, runs))
     except (BadDataError, InvalidInputError) as error:

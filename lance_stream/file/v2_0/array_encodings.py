@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.encodings.binary import decode_binary, encode_binary, is_binary_like
@@ -36,7 +36,7 @@ from lance_stream.file.v2_0.encodings.packed_structs import (
 )
 from lance_stream.file.v2_0.pages import NewPage, PageBuffers
 
-DECODERS: Final[dict[str, Callable[..., Asking[pa.Array]]]] = {
+DECODERS: Final[dict[str, Callable[..., ByteRequests[pa.Array]]]] = {
     "flat": decode_flat,
     "nullable": decode_nullable,
     "fixed_size_list": decode_fixed_size_list,
@@ -67,7 +67,7 @@ REFUSED: Final[dict[str, str]] = {
 
 def decode_array(
     encoding: pb.ArrayEncoding, arrow: pa.DataType, page: PageBuffers, rows: Rows
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return the values at `rows` of a page, or of a part of it with its own encoding.
 
     Args:
@@ -90,7 +90,7 @@ def decode_array(
             f"the array encoding {kind!r} is not supported here: {REFUSED[kind]}"
         )
     inner: Any = getattr(encoding, kind)
-    return (yield from page.cached.answering(decode(inner, arrow, page, rows, decode_array)))
+    return (yield from page.cached.serve(decode(inner, arrow, page, rows, decode_array)))
 
 
 def encode_array(chunks: Sequence[pa.Array], arrow: pa.DataType, page: NewPage) -> pb.ArrayEncoding:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.metadata.column_table import ColumnTable
 from lance_stream.file.metadata.columns import ColumnMetadata, holds_blobs
@@ -40,7 +40,7 @@ class FieldReader:
 
     def load_ahead(
         self, fields: Sequence[Field], columns: Sequence[Mapping[int, int]]
-    ) -> Asking[None]:
+    ) -> ByteRequests[None]:
         """Load the columns after those whose strings an early writer stored as lists of bytes."""
         leaves = {
             below[leaf.id]: self._paged_column(below[leaf.id], leaf.id)
@@ -57,7 +57,7 @@ class FieldReader:
         for leaf, behind in zip(as_lists.values(), loaded, strict=True):
             leaf.bytes_of_strings = PagedColumn(behind, self._metadata.buffer_ranges)
 
-    def read(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
+    def read(self, field: Field, columns: Mapping[int, int], rows: Rows) -> ByteRequests[pa.Array]:
         """Return rows of a field.
 
         Args:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, Buffer, ByteRange
+from lance_stream.byte_ranges import Buffer, ByteRange, ByteRequests
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.encodings.binary import is_binary_like
 from lance_stream.file.v2_0.encodings.end_offsets import offsets_of
@@ -69,7 +69,7 @@ def indices_ahead(
     return merged
 
 
-def read_all(ranges: list[ByteRange]) -> Asking[list[Buffer]]:
+def read_all(ranges: list[ByteRange]) -> ByteRequests[list[Buffer]]:
     """Read ranges in one round."""
     return (yield ranges)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.byte_ranges import ByteRange, ByteRequests
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.cached_ranges import NO_CACHED_RANGES, CachedRanges
 from lance_stream.file.rows import Rows
@@ -60,7 +60,7 @@ class Decode(Protocol):
 
     def __call__(
         self, encoding: pb.ArrayEncoding, arrow: pa.DataType, page: PageBuffers, rows: Rows
-    ) -> Asking[pa.Array]:
+    ) -> ByteRequests[pa.Array]:
         """Return the values at `rows` as an array of type `arrow`."""
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.byte_ranges import Asking, read_together
+from lance_stream.byte_ranges import ByteRequests, read_together
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.cached_ranges import NO_CACHED_RANGES, CachedRanges
 from lance_stream.file.rows import Rows
@@ -42,7 +42,7 @@ def read_field(
     num_rows: int,
     rows: Rows,
     cached: CachedRanges = NO_CACHED_RANGES,
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return rows of a field as an array of its Arrow type.
 
     Args:
@@ -73,7 +73,7 @@ def read_field(
 
 def _read_leaf(
     arrow: pa.DataType, column: PagedColumn, rows: Rows, cached: CachedRanges = NO_CACHED_RANGES
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     if column.bytes_of_strings is not None:
         return (
             yield from _read_strings_in_lists(arrow, column, column.bytes_of_strings, rows, cached)
@@ -94,7 +94,7 @@ def _read_struct(
     num_rows: int,
     rows: Rows,
     cached: CachedRanges,
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     children = yield from read_together(
         [
             read_field(child, columns, num_rows, rows, cached)
@@ -106,7 +106,7 @@ def _read_struct(
     return pa.Array.from_buffers(arrow, len(rows), [None], children=children)
 
 
-def _read_packed(field: Field, column: PagedColumn, rows: Rows) -> Asking[pa.Array]:
+def _read_packed(field: Field, column: PagedColumn, rows: Rows) -> ByteRequests[pa.Array]:
     """Read all parts of a packed struct, and return those of the field."""
     stored = column.stored or field
     array = yield from _read_leaf(field_to_arrow(stored).type, column, rows)
@@ -130,7 +130,7 @@ def _read_packed(field: Field, column: PagedColumn, rows: Rows) -> Asking[pa.Arr
     )
 
 
-def _read_nothing(field: Field, rows: Rows) -> Asking[pa.Array]:
+def _read_nothing(field: Field, rows: Rows) -> ByteRequests[pa.Array]:
     yield from ()
     return pa.nulls(len(rows), field_to_arrow(field).type)
 
@@ -141,18 +141,18 @@ def _read_lists(
     columns: Mapping[int, PagedColumn],
     rows: Rows,
     cached: CachedRanges,
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     column = columns[field.id]
     (item,) = field.children
     prefetched = indices_ahead(item, columns, column, rows)
-    both: list[Asking[Any]] = [
+    both: list[ByteRequests[Any]] = [
         _read_spans(column, rows, cached),
-        cached.answering(read_all(prefetched)),
+        cached.serve(read_all(prefetched)),
     ]
     spans, values = yield from read_together(both)
     num_items = int(column.item_starts[-1])
     items = yield from read_field(
-        item, columns, num_items, spans.items(), cached.and_also(prefetched, values)
+        item, columns, num_items, spans.items(), cached.extended(prefetched, values)
     )
     offsets = spans.arrow_offsets(arrow, "items of lists")
     return pa.Array.from_buffers(arrow, len(rows), [spans.validity(), offsets], children=[items])
@@ -164,7 +164,7 @@ def _read_strings_in_lists(
     bytes_column: PagedColumn,
     rows: Rows,
     cached: CachedRanges,
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     if not is_binary_like(arrow):
         raise CorruptDataError(f"lists of bytes are stored for a column of type {arrow}")
     spans = yield from _read_spans(column, rows, cached)
@@ -181,7 +181,7 @@ def _read_strings_in_lists(
     return array
 
 
-def _read_spans(column: PagedColumn, rows: Rows, cached: CachedRanges) -> Asking[Spans]:
+def _read_spans(column: PagedColumn, rows: Rows, cached: CachedRanges) -> ByteRequests[Spans]:
     """Read the positions of the items of some lists, counted from the file's first one."""
     parts = column.split(rows)
     spans_of_pages = yield from read_together(

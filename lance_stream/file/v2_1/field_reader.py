@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.file.metadata.column_table import ColumnTable
 from lance_stream.file.metadata.columns import fields_with_column
 from lance_stream.file.metadata.file_metadata import FileMetadata
@@ -36,11 +36,11 @@ class FieldReader:
         self,
         fields: Sequence[Field],  # noqa: ARG002  # 2.0 needs them
         columns: Sequence[Mapping[int, int]],  # noqa: ARG002  # 2.0 needs them
-    ) -> Asking[None]:
+    ) -> ByteRequests[None]:
         """Load nothing: the fields' own columns are sufficient."""
         yield from ()
 
-    def read(self, field: Field, columns: Mapping[int, int], rows: Rows) -> Asking[pa.Array]:
+    def read(self, field: Field, columns: Mapping[int, int], rows: Rows) -> ByteRequests[pa.Array]:
         """Return rows of a field.
 
         Args:

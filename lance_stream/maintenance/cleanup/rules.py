@@ -57,7 +57,7 @@ def as_rules(
     """
     age = DEFAULT_AGE if retain_versions is None else None
     return CleanupRules(
-        age if older_than is None else parse_age(older_than, may_be_nothing=True),
+        age if older_than is None else parse_age(older_than, may_be_zero=True),
         1 if retain_versions is None else retain_versions,
         delete_unverified,
         None if expire_consumers is None else parse_age(expire_consumers),

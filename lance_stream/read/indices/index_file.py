@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.arrays import Positions
-from lance_stream.byte_ranges import Asking, ReadRanges, answer
+from lance_stream.byte_ranges import ByteRequests, ReadRanges, answer
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.reader import TAIL_BYTES, FileReader, open_file
 from lance_stream.file.versions import FileVersion
@@ -126,10 +126,10 @@ class IndexFile:
         if stop - start == len(rows):
             return self.read(read_ranges, start, stop, *names)
         fields = [self.fields[name] for name in names]
-        asking: Asking[list[pa.Array]] = self._reader.take(
+        requests: ByteRequests[list[pa.Array]] = self._reader.take(
             fields, self._column_by_field_id, rows.astype(np.uint64)
         )
-        return answer(asking, read_ranges)
+        return answer(requests, read_ranges)
 
 
 @dataclass(frozen=True)

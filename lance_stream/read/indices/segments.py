@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arrays import Mask, RowIds
-from lance_stream.caches import ByIdentity, Cache
+from lance_stream.caches import Cache, IdentityCache
 from lance_stream.errors import CorruptDataError, LanceStreamError
 from lance_stream.read.indices.bitmap import Bitmap, open_bitmap
 from lance_stream.read.indices.btree import BTree, open_btree
@@ -154,7 +154,7 @@ def _listed(section: bytes) -> tuple[IndexMetadata, ...]:
     return decode_index_section(section)
 
 
-_COVERED: Final = ByIdentity[dict[bytes, Mask]](lambda _: {})
+_COVERED: Final = IdentityCache[dict[bytes, Mask]](lambda _: {})
 """For the fragment list of a version: its covered fragments, by fragment bitmap."""
 
 

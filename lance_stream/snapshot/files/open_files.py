@@ -112,8 +112,8 @@ class OpenFiles:
             stop: One past the last.
             read_ranges: Reads bytes of the file; None for `ranges_of`.
         """
-        asking = self.reader(file).read(fields, file.column_of(), start, stop)
-        return answer(asking, read_ranges or self.ranges_of(file))
+        requests = self.reader(file).read(fields, file.column_of(), start, stop)
+        return answer(requests, read_ranges or self.ranges_of(file))
 
     def take(
         self,
@@ -123,18 +123,18 @@ class OpenFiles:
         read_ranges: ReadRanges | None = None,
     ) -> list[pa.Array]:
         """Return the rows at ascending offsets of columns of a data file."""
-        asking = self.reader(file).take(fields, file.column_of(), offsets)
-        return answer(asking, read_ranges or self.ranges_of(file))
+        requests = self.reader(file).take(fields, file.column_of(), offsets)
+        return answer(requests, read_ranges or self.ranges_of(file))
 
     def stored_pages(self, file: DataFile, fields: Sequence[Field]) -> list[list[StoredPage]]:
         """Return the locations of the pages of columns; see `FileReader.stored_pages`."""
-        asking = self.reader(file).stored_pages(fields, file.column_of())
-        return answer(asking, self.ranges_of(file))
+        requests = self.reader(file).stored_pages(fields, file.column_of())
+        return answer(requests, self.ranges_of(file))
 
     def page_starts(self, file: DataFile, fields: Sequence[Field]) -> npt.NDArray[np.int64]:
         """Return the page starts, as row offsets, of the column with the most pages."""
-        asking = self.reader(file).page_starts(fields, file.column_of())
-        return answer(asking, self.ranges_of(file))
+        requests = self.reader(file).page_starts(fields, file.column_of())
+        return answer(requests, self.ranges_of(file))
 
     def page_bounds(self, file: DataFile, fields: Sequence[Field]) -> PageBounds | None:
         """Return the bounds of the values of leaf fields per page; None if they are unknown.
@@ -299,8 +299,8 @@ class OpenFiles:
     def _open(self, file: DataFile) -> FileReader:
         try:
             max_whole_size = self._store_of(file.base_id)[0].bytes_per_request
-            asking = open_file(self._size_bytes_of(file), max_whole_size)
-            return answer(asking, self.ranges_of(file))
+            requests = open_file(self._size_bytes_of(file), max_whole_size)
+            return answer(requests, self.ranges_of(file))
         except BadDataError as error:
             error.add_note(f"data file {file.path!r}")
             raise

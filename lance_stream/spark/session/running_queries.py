@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from lance_stream.caches import ByIdentity, Cache
+from lance_stream.caches import Cache, IdentityCache
 
 _QUERIES: Final[Cache[tuple[int, str], Any]] = Cache(100)
 """The newest run of each query, by Spark's gateway and the query's id."""
@@ -68,5 +68,5 @@ def output_mode_of(query: Any) -> str:
     return _OUTPUT_MODES.of(query)
 
 
-_RUN_IDS: Final = ByIdentity[str](lambda query: str(query.runId().toString()))
-_OUTPUT_MODES: Final = ByIdentity[str](lambda query: str(query.outputMode().toString()).lower())
+_RUN_IDS: Final = IdentityCache[str](lambda query: str(query.runId().toString()))
+_OUTPUT_MODES: Final = IdentityCache[str](lambda query: str(query.outputMode().toString()).lower())

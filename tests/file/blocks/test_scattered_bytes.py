@@ -60,10 +60,10 @@ def test_nearby_chunks_include_the_gap_between() -> None:
     """The positions must account for the gap, or each later chunk is shifted."""
     far = 70 + MAX_GAP_BYTES + 1
     starts, stops = np.array([10, 50, far]), np.array([20, 70, far + 5])
-    asking = read_joined(starts, stops)
-    assert next(asking) == [ByteRange(10, 70), ByteRange(far, far + 5)]
+    requests = read_joined(starts, stops)
+    assert next(requests) == [ByteRange(10, 70), ByteRange(far, far + 5)]
     with pytest.raises(StopIteration) as done:
-        asking.send([FILE.data[10:70], FILE.data[far : far + 5]])
+        requests.send([FILE.data[10:70], FILE.data[far : far + 5]])
     data, places = done.value.value
     assert places.tolist() == [0, 40, 60]
     for start, stop, place in zip(starts, stops, places, strict=True):

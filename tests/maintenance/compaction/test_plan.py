@@ -104,7 +104,7 @@ def test_rounds_are_limited_in_bytes() -> None:
 
 def test_invalid_target_sizes_are_refused() -> None:
     """A target of zero rows would put every row in no fragment."""
-    with pytest.raises(InvalidInputError, match="at least 1 row; give a whole number from 1"):
+    with pytest.raises(InvalidInputError, match="at least 1 row: set a whole number of at least 1"):
         CompactionRules(0)
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from, read_together
+from lance_stream.byte_ranges import ByteRange, ByteRequests, answer, read_from, read_together
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.rows import MAX_POSITION, Rows
 from lance_stream.file.v2_0.encodings.compressed_buffers import compress, decompress
@@ -41,7 +41,7 @@ SMALL_BYTES: Final = 32 << 10
 
 def decode_binary(
     encoding: pb.Binary, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return the values at `rows`: first their offsets are read, then their bytes.
 
     Raises:
@@ -61,7 +61,7 @@ def decode_binary(
         or buffer.size_bytes <= SMALL_BYTES
         or _is_whole_page(encoding, page, rows)
     ):
-        both: list[Asking[Any]] = [reading_spans, _read_everything(buffer)]
+        both: list[ByteRequests[Any]] = [reading_spans, _read_everything(buffer)]
         spans, everything = yield from read_together(both)
         if is_compressed(flat):
             everything = _decompressed(everything, flat, spans)
@@ -169,12 +169,12 @@ def check_text(array: pa.Array) -> None:
             raise CorruptDataError(f"text is not UTF-8: {error}") from None
 
 
-def _read_everything(buffer: ByteRange) -> Asking[memoryview]:
+def _read_everything(buffer: ByteRange) -> ByteRequests[memoryview]:
     (data,) = yield [buffer]
     return data
 
 
-def _read_bytes(buffer: ByteRange, spans: Spans) -> Asking[memoryview]:
+def _read_bytes(buffer: ByteRange, spans: Spans) -> ByteRequests[memoryview]:
     if spans.starts is None:
         return (
             yield from _read_everything(
@@ -195,7 +195,7 @@ def _to_array(arrow: pa.DataType, spans: Spans, data: memoryview) -> pa.Array:
 
 def _read_spans(
     encoding: pb.Binary, page: PageBuffers, rows: Rows, decode: Decode, limit: int
-) -> Asking[Spans]:
+) -> ByteRequests[Spans]:
     return read_spans(
         lambda rows_needed: decode(encoding.indices, pa.uint64(), page, rows_needed),
         rows,
@@ -206,7 +206,7 @@ def _read_spans(
 
 def _decode_packed(
     encoding: pb.Binary, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return values with encoded bytes, as early writers stored ASCII."""
     spans = yield from _read_spans(encoding, page, rows, decode, MAX_POSITION)
     array = yield from decode(encoding.bytes, pa.uint8(), page, spans.items())

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.byte_ranges import ByteRange, ByteRequests
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.data_blocks import WORDS
 from lance_stream.file.compression import fastlanes
@@ -41,7 +41,7 @@ _BYTES_PER_BLOCK_AND_BIT = fastlanes.VALUES // 8
 
 def decode_bitpacked(
     encoding: pb.Bitpacked, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return the values at `rows`.
 
     Raises:
@@ -68,7 +68,7 @@ def decode_bitpacked_for_non_neg(
     page: PageBuffers,
     rows: Rows,
     decode: Decode,
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return the values at `rows`.
 
     Raises:
@@ -112,7 +112,7 @@ def _groups_of(rows: Rows, num_values: int) -> tuple[Rows, slice | npt.NDArray[n
 
 def _read_groups(
     buffer: ByteRange, groups: Rows, width: int
-) -> Asking[np.ndarray[Any, np.dtype[np.uint8]]]:
+) -> ByteRequests[np.ndarray[Any, np.dtype[np.uint8]]]:
     """Read groups of 8 values, which are `width` bytes, followed by 8 arbitrary bytes.
 
     The last group of a buffer can be truncated.

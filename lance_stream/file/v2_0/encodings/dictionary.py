@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, read_together
+from lance_stream.byte_ranges import ByteRequests, read_together
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.encodings.binary import is_binary_like
@@ -39,7 +39,7 @@ _INDEX_TYPES = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()
 
 def decode_dictionary(
     encoding: pb.Dictionary, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return the values at `rows`; all items are read for them.
 
     Raises:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.rows import Rows
 
@@ -104,8 +104,11 @@ NO_SPANS = Spans(0, np.zeros(0, np.int64))
 
 
 def read_spans(
-    read_stored: Callable[[Rows], Asking[pa.Array]], rows: Rows, null_adjustment: int, limit: int
-) -> Asking[Spans]:
+    read_stored: Callable[[Rows], ByteRequests[pa.Array]],
+    rows: Rows,
+    null_adjustment: int,
+    limit: int,
+) -> ByteRequests[Spans]:
     """Read the starts and ends of the values at `rows`.
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.rows import MAX_POSITION, Rows
 from lance_stream.file.v2_0.encodings.binary import check_text, is_binary_like
@@ -23,7 +23,7 @@ from lance_stream.file.v2_0.pages import Decode, PageBuffers
 
 def decode_fixed_size_binary(
     encoding: pb.FixedSizeBinary, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return the values at `rows`.
 
     Raises:

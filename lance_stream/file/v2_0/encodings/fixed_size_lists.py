@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.encodings.flat import (
@@ -28,7 +28,7 @@ from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
 
 def decode_fixed_size_list(
     encoding: pb.FixedSizeList, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return the lists at `rows`.
 
     Raises:
@@ -65,7 +65,7 @@ def encode_fixed_size_list(
 
 def _read_wide_values(
     flat: pb.Flat, item_type: pa.DataType, dimension: int, page: PageBuffers, rows: Rows
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Read each list as one wide value: scattered lists need no positions of their items."""
     if flat.bits_per_value != item_type.bit_width:
         raise CorruptDataError(

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, ByteRange, answer, read_from
+from lance_stream.byte_ranges import ByteRange, ByteRequests, answer, read_from
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks import scattered_bytes
 from lance_stream.file.rows import Rows
@@ -39,7 +39,7 @@ _WORDS: Final[dict[int, np.dtype[Any]]] = {
 
 def decode_flat(
     encoding: pb.Flat, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return the values at `rows`.
 
     Raises:
@@ -86,8 +86,8 @@ def flat_encoding(bits_per_value: int, buffer: pb.Buffer) -> pb.ArrayEncoding:
 
 
 def read_flat(
-    encoding: pb.Flat, page: PageBuffers, read: Callable[[ByteRange], Asking[T]]
-) -> Asking[T]:
+    encoding: pb.Flat, page: PageBuffers, read: Callable[[ByteRange], ByteRequests[T]]
+) -> ByteRequests[T]:
     """Read from the buffer of values; a compressed one is read as a whole, in one round.
 
     Args:
@@ -130,7 +130,7 @@ def has_fixed_width(arrow: pa.DataType) -> bool:
     )
 
 
-def read_values(buffer: ByteRange, width_bytes: int, rows: Rows) -> Asking[memoryview]:
+def read_values(buffer: ByteRange, width_bytes: int, rows: Rows) -> ByteRequests[memoryview]:
     """Read the values at `rows` from a buffer of values of whole bytes.
 
     Returns:
@@ -151,7 +151,7 @@ def read_values(buffer: ByteRange, width_bytes: int, rows: Rows) -> Asking[memor
     return as_bytes((yield from scattered_bytes.read_slices(starts, starts + width_bytes)))
 
 
-def read_bits(buffer: ByteRange, rows: Rows) -> Asking[memoryview]:
+def read_bits(buffer: ByteRange, rows: Rows) -> ByteRequests[memoryview]:
     """Read the bits at `rows` from a bitmap.
 
     Returns:
@@ -175,7 +175,7 @@ def read_bits(buffer: ByteRange, rows: Rows) -> Asking[memoryview]:
 
 def read_slices(
     buffer: ByteRange, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
-) -> Asking[memoryview]:
+) -> ByteRequests[memoryview]:
     """Read scattered slices of a buffer and concatenate them.
 
     Args:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.data_blocks import VariableWidthBlock
 from lance_stream.file.compression import fsst
@@ -34,7 +34,7 @@ from lance_stream.file.v2_0.pages import Decode, NewPage, PageBuffers
 
 def decode_fsst(
     encoding: pb.Fsst, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return the values at `rows`.
 
     Raises:

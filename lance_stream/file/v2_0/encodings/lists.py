@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.encodings.end_offsets import (
@@ -61,7 +61,9 @@ def list_encoding(encoding: pb.ArrayEncoding) -> pb.List:
     return encoding.list
 
 
-def read_lists(encoding: pb.List, page: PageBuffers, rows: Rows, decode: Decode) -> Asking[Spans]:
+def read_lists(
+    encoding: pb.List, page: PageBuffers, rows: Rows, decode: Decode
+) -> ByteRequests[Spans]:
     """Return the positions of the items of the lists at `rows`, counted from the page's first item.
 
     Raises:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking, read_together
+from lance_stream.byte_ranges import ByteRequests, read_together
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.arrow_blocks import nulls
 from lance_stream.file.rows import Rows
@@ -22,7 +22,7 @@ from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
 
 def decode_nullable(
     encoding: pb.Nullable, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return the values at `rows`, null according to the bitmap.
 
     Raises:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_0_pb2 as pb
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.rows import Rows
 from lance_stream.file.v2_0.encodings.flat import (
@@ -31,7 +31,7 @@ from lance_stream.file.v2_0.pages import Decode, Encode, NewPage, PageBuffers
 
 def decode_packed_struct(
     encoding: pb.PackedStruct, arrow: pa.DataType, page: PageBuffers, rows: Rows, decode: Decode
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Return the structs at `rows`.
 
     Raises:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.metadata.columns import pack_encoding, unpack_encoding
 from lance_stream.file.v2_1.layouts.leaf_rows import LeafColumn, LeafRows, RowSelection
@@ -40,7 +40,7 @@ NULL_POSITION = 1 << 16
 class InnerPage(Protocol):
     """A page, read by its inner layout."""
 
-    def read(self, rows: RowSelection) -> Asking[LeafRows | ReadChunks]:
+    def read(self, rows: RowSelection) -> ByteRequests[LeafRows | ReadChunks]:
         """Read some rows, counted in the page; at least one."""
         ...
 
@@ -62,7 +62,7 @@ class BlobPage:
         self._layers = layers_of(tuple(message.layers))
         check_layers(self._layers, leaf.is_list)
 
-    def read(self, rows: RowSelection) -> Asking[LeafRows]:
+    def read(self, rows: RowSelection) -> ByteRequests[LeafRows]:
         """Read some rows, like the inner layout."""
         read = yield from self._inner.read(rows)
         if isinstance(read, ReadChunks):

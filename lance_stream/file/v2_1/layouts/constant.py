@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.arrays import Bytes
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.blocks.arrow_blocks import nulls, repeated, scalar_from_bytes
 from lance_stream.file.blocks.data_blocks import DataBlock, FixedWidthBlock, VariableWidthBlock
@@ -91,7 +91,7 @@ class ConstantPage:
         self._levels: Levels | None = None
         self._scalar: pa.Array | None = None
 
-    def read(self, rows: RowSelection) -> Asking[LeafRows]:
+    def read(self, rows: RowSelection) -> ByteRequests[LeafRows]:
         """Read some rows; the page's buffers are requested once."""
         if not self._has_levels:
             return (yield from self._read_flat(rows))
@@ -103,7 +103,7 @@ class ConstantPage:
         levels = pick_levels(self._levels, entries)
         return LeafRows(levels, self._values(levels.num_visible()))
 
-    def _read_flat(self, rows: RowSelection) -> Asking[LeafRows]:
+    def _read_flat(self, rows: RowSelection) -> ByteRequests[LeafRows]:
         if self._scalar is None and (self._is_inline or self._has_value_buffer):
             self._scalar = self._load_scalar((yield list(self._page.buffers)))
         definition = None if self._scalar is not None else np.ones(len(rows), np.uint16)

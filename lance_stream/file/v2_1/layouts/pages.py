@@ -20,7 +20,7 @@ import numpy as np
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.arrays import Positions
-from lance_stream.byte_ranges import Asking, read_together
+from lance_stream.byte_ranges import ByteRequests, read_together
 from lance_stream.errors import BadDataError, CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.metadata.columns import Page, unpack_encoding
 from lance_stream.file.v2_1.layouts.blob import (
@@ -50,7 +50,7 @@ MAX_ROWS = 2**62
 class OpenPage(Protocol):
     """A page with a known layout; caches what it has read of its tables."""
 
-    def read(self, rows: RowSelection) -> Asking[LeafRows | ReadChunks]:
+    def read(self, rows: RowSelection) -> ByteRequests[LeafRows | ReadChunks]:
         """Read some of its rows, counted in the page; at least one."""
         ...
 
@@ -119,7 +119,7 @@ class PagesOfColumn:
         self.row_starts: Positions = np.fromiter(accumulate(lengths, initial=0), np.int64)
         self._open: dict[LeafColumn, dict[int, OpenPage]] = {}
 
-    def read(self, leaf: LeafColumn, rows: RowSelection) -> Asking[LeafRows]:
+    def read(self, leaf: LeafColumn, rows: RowSelection) -> ByteRequests[LeafRows]:
         """Read some rows, counted in the file; at least one.
 
         Raises:
@@ -134,14 +134,14 @@ class PagesOfColumn:
         # Another field may name the same column, in a manifest that is forged or damaged.
         opened = self._open.setdefault(leaf, {})
         first, last = self.row_starts.searchsorted((first_of(rows), last_of(rows)), side="right")
-        positions, askings = [], []
+        positions, readers = [], []
         for index in range(int(first) - 1, int(last)):
             start = int(self.row_starts[index])
             inside = within(rows, start, int(self.row_starts[index + 1]))
             if len(inside):
                 positions.append(index)
-                askings.append(self._read_page(index, leaf, opened, inside))
-        parts = yield from read_together(askings)
+                readers.append(self._read_page(index, leaf, opened, inside))
+        parts = yield from read_together(readers)
         return join_leaf_rows(self._decoded(positions, parts))
 
     def _decoded(
@@ -168,7 +168,7 @@ class PagesOfColumn:
         except BadDataError as error:
             # One of them is damaged; decoding them separately shows which.
             for index, page in zip(positions, run, strict=True):
-                with self._noting(index):
+                with self._name_page_in_errors(index):
                     decode_pages([page])
             raise error from None
 
@@ -196,14 +196,14 @@ class PagesOfColumn:
 
     def _read_page(
         self, index: int, leaf: LeafColumn, opened: dict[int, OpenPage], rows: RowSelection
-    ) -> Asking[LeafRows | ReadChunks]:
-        with self._noting(index):
+    ) -> ByteRequests[LeafRows | ReadChunks]:
+        with self._name_page_in_errors(index):
             if index not in opened:
                 opened[index] = open_page(self.pages[index], leaf)
             return (yield from opened[index].read(rows))
 
     @contextmanager
-    def _noting(self, index: int) -> Iterator[None]:
+    def _name_page_in_errors(self, index: int) -> Iterator[None]:
         """Add the page's position to its errors."""
         try:
             yield

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arrays import Mask
-from lance_stream.byte_ranges import Asking, read_together
+from lance_stream.byte_ranges import ByteRequests, read_together
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.blocks.arrow_blocks import (
     fixed_size_list_array,
@@ -46,7 +46,7 @@ from lance_stream.schema.types.logical_types import (
 
 def read_field(
     field: Field, pages_of_leaf: Mapping[int, PagesOfColumn], start: int, stop: int
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Read the rows [start, stop) of a field.
 
     Args:
@@ -69,7 +69,7 @@ def read_field(
 
 def take_field(
     field: Field, pages_of_leaf: Mapping[int, PagesOfColumn], offsets: npt.NDArray[np.uint64]
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     """Read scattered rows of a field.
 
     Args:
@@ -117,7 +117,7 @@ def _is_without_fields(field: Field) -> bool:
 
 def _read(
     field: Field, pages_of_leaf: Mapping[int, PagesOfColumn], rows: RowSelection
-) -> Asking[pa.Array]:
+) -> ByteRequests[pa.Array]:
     arrow_type = field_to_arrow(field).type
     if mixes_fixed_size_lists(field):
         raise UnsupportedFeatureError(

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.arrays import Bytes, Positions
-from lance_stream.byte_ranges import Asking
+from lance_stream.byte_ranges import ByteRequests
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.arrow_blocks import array_from_block, nulls
 from lance_stream.file.blocks.data_blocks import DataBlock, FixedWidthBlock, VariableWidthBlock
@@ -113,7 +113,7 @@ class FullZipPage:
             max_visible=self._layers.max_visible,
         )
 
-    def read(self, rows: RowSelection) -> Asking[LeafRows]:
+    def read(self, rows: RowSelection) -> ByteRequests[LeafRows]:
         """Read some rows: one round, or two if the row index must be read first."""
         index = self._index
         if index is None:
@@ -132,7 +132,7 @@ class FullZipPage:
         ends = np.cumsum(stops - starts)
         return self._decode(data, ends - (stops - starts), ends)
 
-    def _read_even(self, rows: RowSelection) -> Asking[LeafRows]:
+    def _read_even(self, rows: RowSelection) -> ByteRequests[LeafRows]:
         """Read rows that all have the same number of bytes."""
         base, stride = self._page.buffers[0].start, self._item_bytes
         firsts, stops = runs_of(rows)

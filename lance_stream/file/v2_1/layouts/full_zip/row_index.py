@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lance_stream.arrays import Positions
-from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.byte_ranges import ByteRange, ByteRequests
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.scattered_bytes import read_slices
 from lance_stream.file.v2_1.layouts.leaf_rows import RowSelection, as_bytes, runs_of
@@ -40,7 +40,7 @@ class RowIndex:
         self._width = self._width_of()
         self.starts: Positions | None = None
 
-    def find(self, rows: RowSelection) -> Asking[tuple[Positions, Positions]]:
+    def find(self, rows: RowSelection) -> ByteRequests[tuple[Positions, Positions]]:
         """Return the starts and stops of rows in the page's items."""
         index = self._buffer
         if self.starts is None and index.size_bytes <= MAX_INDEX_BYTES:

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from lance_stream._proto import encodings_v2_1_pb2 as pb
 from lance_stream.arrays import Bytes, Positions
-from lance_stream.byte_ranges import Asking, ByteRange
+from lance_stream.byte_ranges import ByteRange, ByteRequests
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.arrow_blocks import array_from_block, look_up
 from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, starts_of
@@ -132,7 +132,7 @@ class MiniBlockPage:
         """The number of rows of the page."""
         return self._page.length
 
-    def read(self, rows: RowSelection) -> Asking["ReadChunks"]:
+    def read(self, rows: RowSelection) -> ByteRequests["ReadChunks"]:
         """Read some rows: first one round for all or many rows, or two for a few; later one.
 
         The chunks are decoded later, by `decode_pages`.
