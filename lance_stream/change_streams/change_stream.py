@@ -141,10 +141,12 @@ _Read: TypeAlias = tuple[Position, pa.Table]
 """The end of a batch, and its rows."""
 
 
-async def _finished(future: "Future[Any]") -> None:
-    """Wait for a future and raise its error; canceling the wait does not cancel the future."""
-    await asyncio.wait([asyncio.wrap_future(future)])
-    future.result()
+async def _wait_for(future: "Future[Any]") -> None:
+    """Wait until a future has finished; canceling the wait does not cancel the future."""
+    waiting = asyncio.wrap_future(future)
+    await asyncio.wait([waiting])
+    if not waiting.cancelled():
+        waiting.exception()  # the caller raises it, so asyncio must not report it as lost
 
 
 class ChangeStream:
@@ -224,9 +226,11 @@ class ChangeStream:
         while not self._closed.is_set():
             was_ahead = self._next is not None
             try:
-                await _finished(self._submit(self._record))
+                recording = self._submit(self._record)
+                await _wait_for(recording)
+                recording.result()
                 request = self._request()
-                await _finished(request)
+                await _wait_for(request)
                 batch = self._accept(request)
             except CancelledError:
                 break
@@ -317,10 +321,9 @@ class ChangeStream:
     def _run(self, function: Callable[[], T]) -> T:
         """Call a function on the reader's thread, or directly if the stream is closed."""
         try:
-            future = self._submit(function)
+            return self._submit(function).result()
         except CancelledError:
             return function()
-        return future.result()
 
     def _start_position(self, table: TableVersion) -> Position:
         rules, after = self._rules, self._rules.after

@@ -440,7 +440,13 @@ class Derivation:
         )
 
     def _check_output_names(self, table: TableVersion, stored: Progress) -> None:
-        """Raise if outputs have swapped their names, so that each has the values of another."""
+        """Raise if outputs have swapped their names, so that each has the values of another.
+
+        If the declaration has changed, possibly in the order of outputs, all rows are computed
+        again.
+        """
+        if stored.function != self.declaration.fingerprint:
+            return
         now = same_table.output_ids(table.schema, self.declaration)
         if now != stored.outputs and sorted(now) == sorted(stored.outputs):
             raise InvalidInputError(

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lance_stream.arrow_streams import decode_batches, encode_batches
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
     CommitConflictError,
@@ -37,7 +38,6 @@ from lance_stream.quarantine.table import (
     open_quarantine,
     published_key,
 )
-from lance_stream.row_updates.staged_files import decode_rows, encode_rows
 from lance_stream.schema.system_columns import ROW_CREATED_AT_VERSION
 from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
@@ -113,7 +113,8 @@ class QuarantineBatch:
         if bad:
             name = secrets.token_hex(16)
             rows = _quarantine_rows(bad.rows, self.batch, rules, environment)
-            target.store.write(quarantined_rows_path(name), encode_rows(one_batch(rows)))
+            encoded = encode_batches(rows.schema, [one_batch(rows)])
+            target.store.write(quarantined_rows_path(name), encoded)
             self.file, self.counts = name, bad.counts()
 
     def publish(self, target: TableVersion) -> None:
@@ -172,7 +173,7 @@ def staged_rows(target: TableVersion, name: str) -> pa.Table | None:
         data = target.store.read(quarantined_rows_path(name))
     except NotFoundError:
         return None
-    return pa.Table.from_batches(decode_rows(data))
+    return pa.Table.from_batches(decode_batches(data))
 
 
 def _staged(target: TableVersion, app_id: str) -> str:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arrays import U64s
+from lance_stream.arrow_streams import decode_batches, encode_batches
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.errors import LanceStreamError
 from lance_stream.storage.store import Store
@@ -110,7 +111,7 @@ class SortedRows:
         else:
             streams = [self.data[span.start : span.stop] for span in ranges]
         for stream in streams:
-            for batch in decode_rows(stream):
+            for batch in decode_batches(stream):
                 words = batch.column(batch.num_columns - 1).to_numpy()
                 start = int(np.searchsorted(words, first, "left"))
                 stop = int(np.searchsorted(words, last, "right"))
@@ -192,7 +193,12 @@ def _bundles(
         for start in range(0, rows.num_rows, size):
             slice_ = whole.slice(start, size)
             stop = start + slice_.num_rows
-            yield encode_rows(slice_), slice_.num_rows, int(words[start]), int(words[stop - 1])
+            yield (
+                encode_batches(slice_.schema, [slice_]),
+                slice_.num_rows,
+                int(words[start]),
+                int(words[stop - 1]),
+            )
 
 
 def cut_ranges(
@@ -228,18 +234,3 @@ def cut_ranges(
         num_rows += bundle_rows
         num_bytes += bundle_bytes
     return [*ranges, WordRange(start)]
-
-
-def encode_rows(rows: pa.RecordBatch) -> bytes:
-    """Return rows as one Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
-
-
-def decode_rows(data: bytes | Buffer) -> list[pa.RecordBatch]:
-    """Return the rows of an Arrow stream."""
-    with pa.ipc.open_stream(data) as reader:
-        return list(reader)

@@ -29,6 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arrays import Positions
+from lance_stream.arrow_streams import encode_batches
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.keys.batch_keys import KeyLookup, hash_keys
@@ -162,11 +163,7 @@ def _are_in(
 
 def encode_deletes(deletes: Deletes) -> bytes:
     """Return the bytes of a tombstone file."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, deletes.rows.schema) as writer:
-        writer.write_batch(deletes.rows)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return encode_batches(deletes.rows.schema, [deletes.rows], pa.ipc.new_file)
 
 
 def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.RecordBatch:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arrays import Mask
+from lance_stream.arrow_streams import decode_batches, encode_batches
 from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.expressions.predicates import (
     bind,
@@ -587,18 +588,12 @@ class BadRows:
 
     def encode(self) -> bytes:
         """Return the rows as an Arrow stream, for another process."""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, BAD_ROWS_SCHEMA) as writer:
-            for batch in self.batches:
-                writer.write_batch(batch)
-        data: bytes = sink.getvalue().to_pybytes()
-        return data
+        return encode_batches(BAD_ROWS_SCHEMA, self.batches)
 
     def add_encoded(self, data: bytes) -> None:
         """Add the rows that another process has encoded."""
-        with pa.ipc.open_stream(data) as reader:
-            for batch in reader:
-                self.add(batch)
+        for batch in decode_batches(data):
+            self.add(batch)
 
     def __bool__(self) -> bool:
         return any(batch.num_rows for batch in self.batches)

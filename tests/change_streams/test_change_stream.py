@@ -1,6 +1,7 @@
 """Following a table without Spark: batches, positions, consumers."""
 
 import asyncio
+import gc
 import shutil
 import subprocess
 import sys
@@ -13,12 +14,13 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.change_streams.change_stream import ChangeStream
+from lance_stream.change_streams.change_stream import ChangeBatch, ChangeStream
 from lance_stream.errors import (
     CorruptDataError,
     InvalidInputError,
     LanceStreamError,
     NotFoundError,
+    StoreUnavailableError,
 )
 from lance_stream.maintenance.consumers import list_consumers
 
@@ -324,6 +326,34 @@ def test_a_canceled_wait_still_records_the_batch(ds: Dataset) -> None:
 
     asyncio.run(read_three())
     assert len(read(ds.follow("trainer", wait=False))) == ds.count_rows() - 6
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_failed_read_is_repeated(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_async: bool
+) -> None:
+    """A store may be unavailable for a moment, and the caller asks for the same batch again."""
+    stream = ds.follow(wait=False, max_rows=2)
+
+    def unavailable(*_: object) -> None:
+        monkeypatch.undo()
+        raise StoreUnavailableError("no connection")
+
+    def read_next() -> ChangeBatch:
+        async def read_once() -> ChangeBatch:
+            try:
+                return await anext(stream)
+            finally:
+                gc.collect()
+
+        return asyncio.run(read_once()) if is_async else next(stream)
+
+    monkeypatch.setattr(stream, "_read_after", unavailable)
+    with pytest.raises(StoreUnavailableError):
+        read_next()
+    assert read_next().num_rows == 2
+    stream.close()
+    assert caplog.messages == []
 
 
 def test_closing_ends_an_asynchronous_wait(ds: Dataset) -> None:

@@ -309,6 +309,24 @@ def test_outputs_that_swap_names_are_refused(tmp_path: Path) -> None:
     assert set(lance_stream.open_dataset(uri).to_table()["twice"].to_pylist()) == {2}
 
 
+def test_outputs_may_change_their_order(tmp_path: Path) -> None:
+    """Another order is another declaration, and does not mean that columns were renamed."""
+    uri = new_table(tmp_path)
+    for names in (["length", "twice"], ["twice", "length"]):
+        sizes = derive(
+            uri,
+            dict.fromkeys(names, pa.int64()),
+            lambda batch: {"length": [1] * batch.num_rows, "twice": [2] * batch.num_rows},
+            "text",
+            function_version="1",
+            name="sizes",
+        )
+        assert sizes.run().num_written == 20
+        assert sizes.run().version is None
+    stored = lance_stream.open_dataset(uri).to_table(["length", "twice"]).to_pylist()
+    assert stored == [{"length": 1, "twice": 2}] * 20
+
+
 def test_branches_and_clones_resume(tmp_path: Path) -> None:
     """A copy has the same columns and states, and must not compute everything again."""
     uri = new_table(tmp_path)

@@ -202,6 +202,46 @@ def is_view(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_string_view(arrow) or pa.types.is_binary_view(arrow))
 
 
+def has_shifted_offsets(array: pa.Array) -> bool:
+    """Return whether some offsets of an array that is no slice do not start at 0.
+
+    Before version 21, pyarrow writes such arrays wrongly as Arrow streams, and so hands them to
+    Spark with other values.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        return has_shifted_offsets(array.storage)
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return any(has_shifted_offsets(array.field(index)) for index in range(kind.num_fields))
+    if pa.types.is_fixed_size_list(kind):
+        return has_shifted_offsets(array.values)
+    if not len(array) or not has_offsets(kind):
+        return False
+    is_large = (
+        pa.types.is_large_list(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_large_string(kind)
+    )
+    first = np.frombuffer(array.buffers()[1], np.int64 if is_large else np.int32)[0]
+    is_nested = pa.types.is_nested(kind)
+    return (array.offset == 0 and first != 0) or (is_nested and has_shifted_offsets(array.values))
+
+
+def has_offsets(kind: pa.DataType) -> bool:
+    """Return whether values of a type are ranges of other values."""
+    types = pa.types
+    checks = (
+        types.is_string,
+        types.is_binary,
+        types.is_large_string,
+        types.is_large_binary,
+        types.is_list,
+        types.is_large_list,
+        types.is_map,
+    )
+    return any(check(kind) for check in checks)
+
+
 def has_variable_width(arrow: pa.DataType) -> bool:
     """Say whether a type is byte strings of any length."""
     return is_view(arrow) or arrow in {

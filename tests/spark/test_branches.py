@@ -58,6 +58,7 @@ def test_a_batch_writes_and_reads_a_branch(session: Any, uri: str) -> None:
     assert changes == [5, 6, 7]
 
 
+@pytest.mark.since_spark("4.1")
 def test_a_stream_runs_from_branch_to_branch(session: Any, uri: str, tmp_path: Path) -> None:
     """The change feed of one branch is written to another branch, both by the sink and by the
     format.

@@ -497,10 +497,9 @@ def _from_zero(array: pa.Array) -> pa.Array:
         size = block.items_per_value
         items = array.values.slice(offset * size, count * size)
         return pa.Array.from_buffers(arrow_type, count, [None], 0, children=[items])
-    data = array.buffers()
     if isinstance(block, VariableWidthBlock):
         return pa.Array.from_buffers(
-            arrow_type, count, [None, pa.py_buffer(_offsets_of(array)), data[2]], 0
+            arrow_type, count, [None, pa.py_buffer(block.offsets), pa.py_buffer(block.data)], 0
         )
     return _array_from_words(block, arrow_type)  # type: ignore[arg-type]  # fixed width is what is left
 

@@ -18,6 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lance_stream.arrow_streams import encode_batches
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError, NotFoundError
 from lance_stream.keys.bounds.key_bounds import (
@@ -137,10 +138,7 @@ def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) ->
         ],
         schema=_SCHEMA.with_metadata(_metadata(column.field)),
     )
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    data = sink.getvalue().to_pybytes()
+    data = encode_batches(table.schema, table.to_batches())
     column.note_saved()
     try:
         store.write(bounds_path(column.field), data + _digest(data))

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from lance_stream.arrow_streams import encode_batches
 from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.jobs.task_input import EagerInput, TaskInput, TaskReader
 from lance_stream.spark.session.user_errors import without_traceback
@@ -111,10 +112,4 @@ def rows_of(inputs: Sequence[TaskInput[Any]], most_bytes: int) -> list[pa.Record
 
 
 def _as_stream(batches: Sequence[pa.RecordBatch]) -> bytes:
-    if not batches:
-        return b""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
-        for batch in batches:
-            stream.write_batch(batch)
-    return bytes(sink.getvalue())
+    return encode_batches(batches[0].schema, batches) if batches else b""

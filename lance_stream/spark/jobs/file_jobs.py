@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lance_stream.arrow_streams import decode_batches, encode_batches
 from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.cleanup.file_work import FileWork, delete_locally
 from lance_stream.spark.jobs.arrow_jobs import run_in_tasks
@@ -53,17 +54,16 @@ def _list_folders(
 def _list_folder(store: Store, folder: str) -> bytes:
     """Return a listing in Arrow's stream format; runs on workers."""
     _check_is_seen(store)
+    batches = (
+        pa.record_batch(list(zip(*files, strict=True))[:3], schema=_SCHEMA)
+        for files in _cut(store.list(folder), _FILES_IN_A_BATCH)
+    )
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _SCHEMA, options=options) as writer:
-        for files in _cut(store.list(folder), _FILES_IN_A_BATCH):
-            paths, sizes, times, _ = zip(*files, strict=True)
-            writer.write_batch(pa.record_batch([paths, sizes, times], schema=_SCHEMA))
-    return bytes(sink.getvalue())
+    return encode_batches(_SCHEMA, batches, options=options)
 
 
 def _files_in(listing: bytes) -> Iterator[StoredFile]:
-    for batch in pa.ipc.open_stream(listing):
+    for batch in decode_batches(listing):
         yield from map(StoredFile, *(column.to_pylist() for column in batch.columns))
 
 

@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
+from lance_stream.arrow_streams import writable
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema.system_columns import SYSTEM_COLUMNS
 from lance_stream.schema.types.json_columns import text_schema, with_text
@@ -147,7 +148,7 @@ def to_spark(batch: pa.RecordBatch, carried: pa.Schema) -> pa.RecordBatch:
             columns.append(_carry(batch.column(matches[0]), field.type, field.name))
         else:
             columns.append(pa.nulls(batch.num_rows, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=carried)
+    return writable(pa.RecordBatch.from_arrays(columns, schema=carried))
 
 
 def stored_schema(schema: spark.StructType) -> pa.Schema:

@@ -32,6 +32,7 @@ import pyarrow as pa
 from pyroaring import BitMap
 
 from lance_stream.arrays import RowOffsets
+from lance_stream.arrow_streams import encode_batches
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.fragments.fragment import DeletionFileType
 from lance_stream.table.lineage.ascending import are_among, distinct
@@ -73,10 +74,8 @@ def encode_deletion_vector(offsets: npt.ArrayLike) -> tuple[DeletionFileType, by
     if len(deleted) >= BITMAP_THRESHOLD:
         # pyroaring reads the bytes of an `array`, but any other sequence number by number.
         return DeletionFileType.BITMAP, bytes(BitMap(array("I", deleted.tobytes())).serialize())
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, _SCHEMA) as writer:
-        writer.write_batch(pa.record_batch([pa.array(deleted, pa.uint32())], schema=_SCHEMA))
-    return DeletionFileType.ARROW_ARRAY, sink.getvalue().to_pybytes()
+    batch = pa.record_batch([pa.array(deleted, pa.uint32())], schema=_SCHEMA)
+    return DeletionFileType.ARROW_ARRAY, encode_batches(_SCHEMA, [batch], pa.ipc.new_file)
 
 
 def decode_deletion_vector(

@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.arrays import U64s
+from lance_stream.arrow_streams import decode_batches, encode_batches
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.batch_keys import without_dictionary
@@ -40,9 +41,7 @@ from lance_stream.row_updates.staged_files import (
     SortedRows,
     WordRange,
     cut_ranges,
-    decode_rows,
     discard_files,
-    encode_rows,
     sort_rows,
     write_sorted,
 )
@@ -138,7 +137,7 @@ def stage_rows(
         return StagedRows()
     rows = one_batch(pa.Table.from_batches(first))
     key_rows(rows, table, rules)  # report invalid keys in the task
-    encoded = encode_rows(rows)
+    encoded = encode_batches(rows.schema, [rows])
     return StagedRows(rows.num_rows, len(encoded), encoded, SortedRows(), keys, seed)
 
 
@@ -356,7 +355,7 @@ def _staged_parts(
 
 def _all_rows(store: Store, staged: Iterable[StagedRows]) -> Iterator[pa.RecordBatch]:
     for task_rows in staged:
-        yield from decode_rows(task_rows.encoded) if task_rows.encoded else ()
+        yield from decode_batches(task_rows.encoded) if task_rows.encoded else ()
         yield from task_rows.sorted_rows.read(store)
 
 
@@ -366,7 +365,7 @@ def _by_words(staged: Sequence[StagedRows], rules: UpsertRules) -> list[SortedRo
     for task_rows in staged:
         if task_rows.encoded:
             batches = _with_words(
-                decode_rows(task_rows.encoded), task_rows.keys, rules, task_rows.seed
+                decode_batches(task_rows.encoded), task_rows.keys, rules, task_rows.seed
             )
             result.append(sort_rows(batches))
         result.append(task_rows.sorted_rows)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
@@ -262,7 +263,7 @@ ITEMS: dict[str, tuple[pa.DataType, Any]] = {
     "int": (pa.int32(), 1),
     "long": (pa.int64(), 1),
     "unsigned": (pa.uint64(), 1),
-    "half": (pa.float16(), 1.0),
+    "half": (pa.float16(), np.float16(1.0)),
     "float": (pa.float32(), 1.0),
     "double": (pa.float64(), 1.0),
     "decimal": (pa.decimal128(10, 2), Decimal("1.00")),
@@ -318,6 +319,7 @@ def test_nested_nulls_arrive_on_every_path(session: Any, tmp_path: Path, rows: l
                 assert row[f"{name}_list"] == value_at_row, name
 
 
+@pytest.mark.since_spark("4.1")  # where the type TIME begins
 def test_streams_of_time_need_a_setting(session: Any, tmp_path: Path) -> None:
     """Spark itself refuses TIME when a query starts, while batches accept it."""
     setting, uri = "spark.sql.timeType.enabled", str(tmp_path / "times")

@@ -106,6 +106,8 @@ def test_missing_types_are_carried_by_others(
 @pytest.mark.parametrize("sliced", [False, True], ids=["whole", "sliced"])
 def test_values_are_carried_unchanged(case: tuple[pa.Array, list[object]], sliced: bool) -> None:
     """A slice of an array has an offset that a conversion of raw buffers could ignore."""
+    if pa.types.is_time(case[0].type) and TIME_TYPE is None:
+        pytest.skip("requires PySpark 4.1")
     array, expected = case
     expected = array.to_pylist() if expected is None else expected
     if sliced:

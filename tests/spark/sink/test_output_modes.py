@@ -169,6 +169,7 @@ def test_any_output_mode_can_be_allowed(file_stream: Any, tmp_path: Path) -> Non
     assert sorted(tuple(row.values()) for row in rows) == [(1, 1), (1, 2), (2, 1)]
 
 
+@pytest.mark.since_spark("4.1")
 def test_the_format_refuses_update_mode(file_stream: Any, tmp_path: Path) -> None:
     """Spark would append updated groups as new rows."""
     file_stream.add(pa.table({"k": pa.array([1], pa.int64())}))

@@ -246,6 +246,7 @@ def test_conditions_select_updates_and_inserts(spark: Any, uri: str) -> None:
     assert (commit.rows_updated, commit.rows_inserted, commit.rows_ignored) == (1, 1, 2)
 
 
+@pytest.mark.skipif(not hasattr(pa, "json_"), reason="requires pyarrow 19")
 def test_strings_become_json_and_come_back(spark: Any, uri: str) -> None:
     """Spark has no JSON type, so the table's schema decides which columns are JSON."""
     schema = pa.schema([("id", pa.int64()), pa.field("j", pa.json_())])
@@ -299,6 +300,7 @@ def test_keys_may_combine_many_types(spark: Any, uri: str) -> None:
     assert (sink.last_commit.rows_updated, sink.last_commit.rows_inserted) == (2, 1)
 
 
+@pytest.mark.since_spark("4.1")  # where the type TIME begins
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
 def test_times_and_empty_arrays_are_upserted(spark: Any, uri: str) -> None:

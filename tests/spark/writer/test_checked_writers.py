@@ -199,6 +199,7 @@ def test_a_killed_writer_quarantines_each_row_once(
     assert {value.state for value in lance_stream.list_quarantine(uri)} <= {"ready"}
 
 
+@pytest.mark.since_spark("4.1")
 @pytest.mark.spark
 def test_batches_inserts_and_streams_check_rows(spark: Any, file_stream: Any, uri: str) -> None:
     """Batch writes, INSERT and streams reach the writer on different paths of Spark, and each has

@@ -421,6 +421,7 @@ def run(file_stream: Any, uri: str, mode: str = "append", df: Any = None, **opti
     return str(query.id)
 
 
+@pytest.mark.since_spark("4.1")
 def test_each_micro_batch_becomes_a_version(session: Any, file_stream: Any, uri: str) -> None:
     """The ledger entry of the newest batch must name its query, version, row count and digest, by
     which a replay is recognized.
@@ -440,6 +441,7 @@ def test_each_micro_batch_becomes_a_version(session: Any, file_stream: Any, uri:
     assert files_of(uri) == files_named(uri)
 
 
+@pytest.mark.since_spark("4.1")
 @pytest.mark.floors
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("options", [{}, {"appId": "mine"}])
@@ -463,6 +465,7 @@ def test_replayed_micro_batches_write_nothing(
     assert ids_of(uri) == [0, 1, 2, 3]
 
 
+@pytest.mark.since_spark("4.1")
 def test_the_sink_continues_the_formats_stream(session: Any, file_stream: Any, uri: str) -> None:
     """Sink and format share one ledger, so a user may switch from one to the other without
     duplicates.
@@ -476,6 +479,7 @@ def test_the_sink_continues_the_formats_stream(session: Any, file_stream: Any, u
     assert ids_of(uri) == [0, 1, 2]
 
 
+@pytest.mark.since_spark("4.1")
 def test_new_checkpoints_need_a_new_app_id(
     session: Any, file_stream: Any, uri: str, tmp_path: Path
 ) -> None:
@@ -489,6 +493,7 @@ def test_new_checkpoints_need_a_new_app_id(
     assert files_of(uri) == files_named(uri)
 
 
+@pytest.mark.since_spark("4.1")
 def test_failed_micro_batches_are_repeated_cleanly(
     session: Any, file_stream: Any, uri: str
 ) -> None:
@@ -508,6 +513,7 @@ def test_failed_micro_batches_are_repeated_cleanly(
     assert ids_of(uri) == [0, 1, 2, 3]
 
 
+@pytest.mark.since_spark("4.1")
 def test_complete_output_overwrites_the_table(session: Any, file_stream: Any, uri: str) -> None:
     """Each result of the output mode complete replaces the previous one, and a replay must not
     create a further version.

@@ -192,6 +192,7 @@ def run(
     return str(query.id)
 
 
+@pytest.mark.since_spark("4.1")
 @pytest.mark.spark
 @pytest.mark.floors
 @pytest.mark.slow
@@ -216,6 +217,7 @@ def test_format_and_sink_take_turns(session: Any, file_stream: Any, uri: str) ->
     assert (entry.batch_id, entry.query_id, entry.num_rows) == (2, query_id, 2)
 
 
+@pytest.mark.since_spark("4.1")
 @pytest.mark.spark
 def test_the_format_applies_a_change_feed(session: Any, uri: str, tmp_path: Path) -> None:
     """A replica without any Python function needs the format as both source and sink, across
@@ -240,6 +242,7 @@ def test_the_format_applies_a_change_feed(session: Any, uri: str, tmp_path: Path
     assert lance_stream.open_dataset(uri).schema.names == ["id"]
 
 
+@pytest.mark.since_spark("4.1")
 @pytest.mark.spark
 def test_modes_must_fit_the_output_mode(session: Any, file_stream: Any, uri: str) -> None:
     """A mode that does not fit the output mode would lose batches or retain removed groups, so the
