@@ -17,11 +17,11 @@ from lance_stream.errors import CorruptDataError, NotFoundError
 from lance_stream.feed.following.offsets import parse_offset, to_offset
 from lance_stream.feed.following.positions import Position
 from lance_stream.maintenance.consumers import (
-    hold_beginning,
+    protect_start,
     read_position,
     read_progress,
     record_progress,
-    release_beginning,
+    release_start,
 )
 from lance_stream.snapshot.references import Refs
 
@@ -82,7 +82,7 @@ class ConsumerProgress:
             return
         if position.is_snapshot:
             if text is not None:
-                hold_beginning(refs, self._consumer, position.version, position=text)
+                protect_start(refs, self._consumer, position.version, position=text)
                 self._protected_version = position.version
             return
         try:
@@ -91,7 +91,7 @@ class ConsumerProgress:
             # No data is lost: the reader only needs later versions.
             _log.warning("could not store the progress of consumer %r: %s", self._consumer, error)
         if self._protected_version or not self._recorded[0]:
-            release_beginning(refs, self._consumer)
+            release_start(refs, self._consumer)
         self._recorded, self._protected_version = progress, 0
 
     def protect_versions(self, refs: Refs, start: Position, end: Position) -> None:
@@ -109,5 +109,5 @@ class ConsumerProgress:
         is_resumed = self._keeps_positions and start.is_snapshot and start.num_delivered
         text = position_text(start) if is_resumed else None
         with suppress(NotFoundError):
-            hold_beginning(refs, self._consumer, version, position=text)
+            protect_start(refs, self._consumer, version, position=text)
             self._protected_version = version

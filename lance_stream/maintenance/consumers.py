@@ -52,7 +52,7 @@ class Consumer:
     """A reader of the change feed.
 
     Attributes:
-        name: Its name.
+        name: The name.
         version: The last version that it has finished, or its start version if it has finished
             none.
         created_at: When it was created, in UTC.
@@ -68,12 +68,12 @@ class Consumer:
 
     @property
     def tag(self) -> str:
-        """The tag that holds it."""
+        """The tag that stores it."""
         return (SNAPSHOT_PREFIX if self.is_beginning else CONSUMER_PREFIX) + self.name
 
 
-def is_consumers(tag: str) -> bool:
-    """Return whether a tag is a consumer's, which needs its version and all later ones."""
+def is_consumer_tag(tag: str) -> bool:
+    """Return whether a tag stores a consumer, which protects its version and all later ones."""
     return tag.startswith((CONSUMER_PREFIX, SNAPSHOT_PREFIX))
 
 
@@ -154,7 +154,7 @@ def record_progress(
     _record(refs, name, version, CONSUMER_PREFIX, environment, position)
 
 
-def hold_beginning(
+def protect_start(
     refs: Refs,
     name: str,
     version: int,
@@ -169,8 +169,8 @@ def hold_beginning(
     _record(refs, name, version, SNAPSHOT_PREFIX, environment, position)
 
 
-def release_beginning(refs: Refs, name: str) -> None:
-    """Undo `hold_beginning`; does nothing if the start is not protected."""
+def release_start(refs: Refs, name: str) -> None:
+    """Undo `protect_start`; does nothing if the start is not protected."""
     with suppress(NotFoundError, InvalidInputError):  # missing, or of another branch
         if _find(refs, name, SNAPSHOT_PREFIX):
             tag_files.delete_tag(refs, consumer_tag(name, SNAPSHOT_PREFIX))
@@ -187,7 +187,7 @@ def _record(
     if version < 1:
         raise InvalidInputError(f"the progress of a consumer is a version from 1 on, not {version}")
     tag = consumer_tag(name, prefix)
-    refs = _home(refs, tag)
+    refs = _refs_with_tag(refs, tag)
     existing = _find(refs, name, prefix)
     metadata = {} if position is None else {_POSITION: position}
     if existing is None:
@@ -202,7 +202,7 @@ def _find(refs: Refs, name: str, prefix: str) -> Tag | None:
     Raises:
         InvalidInputError: It is a consumer of another branch.
     """
-    refs = _home(refs, consumer_tag(name, prefix))
+    refs = _refs_with_tag(refs, consumer_tag(name, prefix))
     tag = tag_files.find_tag(refs, consumer_tag(name, prefix))
     if tag is not None and tag.branch != refs.branch:
         raise InvalidInputError(
@@ -213,7 +213,7 @@ def _find(refs: Refs, name: str, prefix: str) -> Tag | None:
     return tag
 
 
-def _home(refs: Refs, tag: str) -> Refs:
+def _refs_with_tag(refs: Refs, tag: str) -> Refs:
     """Return the references that contain a consumer's tag.
 
     Early releases treated a branch as an independent table: their tags are still kept there.
@@ -262,13 +262,13 @@ def drop_consumer(refs: Refs, name: str) -> None:
         raise NotFoundError(f"there is no consumer {name!r}; {hint}")
     for prefix in prefixes:
         tag = consumer_tag(name, prefix)
-        tag_files.delete_tag(_home(refs, tag), tag)
+        tag_files.delete_tag(_refs_with_tag(refs, tag), tag)
 
 
-def forget(refs: Refs, consumer: Consumer) -> None:
+def delete_consumer_tag(refs: Refs, consumer: Consumer) -> None:
     """Delete the tag of a consumer, if it still exists."""
     with suppress(NotFoundError):
-        tag_files.delete_tag(_home(refs, consumer.tag), consumer.tag)
+        tag_files.delete_tag(_refs_with_tag(refs, consumer.tag), consumer.tag)
 
 
 def abandoned_consumers(

@@ -8,7 +8,7 @@ from lance_stream.storage.store import Store, is_reached_through_link
 from lance_stream.table.paths import REFS_DIRECTORY, VERSIONS_DIRECTORY, branch_directory
 
 
-def check_is_at_home(refs: Refs) -> None:
+def check_has_no_links(refs: Refs) -> None:
     """Check that the versions and references of a table or branch are in the table's directory.
 
     Raises:

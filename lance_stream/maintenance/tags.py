@@ -49,7 +49,7 @@ class Tags:
             NotFoundError: The version does not exist.
         """
         refs, number = self._resolve(version)
-        return tag_files.create_tag(refs, _of_user(name), number)
+        return tag_files.create_tag(refs, _checked_name(name), number)
 
     def update(self, name: str, version: TaggedVersion = None) -> Tag:
         """Move a tag to another version; the arguments are those of `create`.
@@ -60,7 +60,7 @@ class Tags:
             CorruptDataError: The tag's file is damaged.
         """
         refs, number = self._resolve(version)
-        return tag_files.move_tag(refs, _of_user(name), number)
+        return tag_files.move_tag(refs, _checked_name(name), number)
 
     def delete(self, name: str) -> None:
         """Delete a tag; its version stays until a cleanup.
@@ -91,7 +91,8 @@ class Tags:
         return refs, number
 
 
-def _of_user(name: str) -> str:
+def _checked_name(name: str) -> str:
+    """Return a name; raise if a user cannot give it to a tag."""
     tag_path(name)
     if name.startswith(RESERVED_PREFIX):
         raise InvalidInputError(

@@ -13,11 +13,11 @@ from lance_stream.maintenance.consumers import (
     Consumer,
     abandoned_consumers,
     drop_consumer,
-    hold_beginning,
     list_consumers,
+    protect_start,
     read_progress,
     record_progress,
-    release_beginning,
+    release_start,
 )
 from tests.commit.tables import make_environment
 
@@ -98,7 +98,7 @@ def test_initial_holds_do_not_clash_with_consumers(ds: Dataset) -> None:
     """The hold of a first snapshot has a suffix that a consumer's own name may also have."""
     refs = ds.table.refs
     record_progress(refs, "x.snapshot", 3)
-    hold_beginning(refs, "x", 2)
+    protect_start(refs, "x", 2)
     assert [
         (consumer.name, consumer.version, consumer.is_beginning)
         for consumer in list_consumers(refs)
@@ -108,9 +108,9 @@ def test_initial_holds_do_not_clash_with_consumers(ds: Dataset) -> None:
     ]
     newest = ds.append(pa.table({"a": [9]}))
     assert newest.cleanup(retain_versions=1).versions == (1,)
-    release_beginning(refs, "x")
+    release_start(refs, "x")
     assert read_progress(refs, "x.snapshot") == 3
-    hold_beginning(refs, "x", 4)
+    protect_start(refs, "x", 4)
     drop_consumer(refs, "x")
     assert [consumer.name for consumer in list_consumers(refs)] == ["x.snapshot"]
 

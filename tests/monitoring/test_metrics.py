@@ -20,7 +20,7 @@ from prometheus_client.exposition import generate_latest
 import lance_stream
 from lance_stream import Dataset, InvalidInputError
 from lance_stream.environment import MACHINE
-from lance_stream.maintenance.consumers import hold_beginning, record_progress
+from lance_stream.maintenance.consumers import protect_start, record_progress
 from lance_stream.monitoring import (
     OpenTelemetryMetrics,
     PrometheusMetrics,
@@ -237,7 +237,7 @@ def test_consumer_lag_counts_unread_changes(ds: Dataset) -> None:
     refs = ds.table.refs
     record_progress(refs, "behind", 2)
     record_progress(refs, "current", 4)
-    hold_beginning(refs, "starting", 2)
+    protect_start(refs, "starting", 2)
     lags = {consumer.name: consumer for consumer in watch.measure().consumers}
     assert lags["current"] == ConsumerLag("current", 0, 0, 0.0)
     assert (lags["behind"].versions, lags["behind"].rows) == (2, 3)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lance_stream.dataset import Dataset
-from lance_stream.maintenance.consumers import Consumer, consumers_among, is_consumers
+from lance_stream.maintenance.consumers import Consumer, consumers_among, is_consumer_tag
 from lance_stream.maintenance.indices.coverage import index_coverage
 from lance_stream.schema.projections import ids_by_path
 from lance_stream.snapshot.references import Branch, read_branches
@@ -87,7 +87,7 @@ def describe(ds: Dataset, context: TableContext) -> dict[str, Any]:
         "tags": {
             tag.name: _version_of(tag.branch, tag.version)
             for tag in sorted(tags.tags, key=lambda tag: tag.name)
-            if not is_consumers(tag.name)
+            if not is_consumer_tag(tag.name)
         },
         "unreadable": {
             **{path: str(error) for path, error in tags.unreadable.items()},

@@ -25,7 +25,7 @@ from lance_stream.cli.inspect.description import TableContext
 from lance_stream.dataset import Dataset
 from lance_stream.maintenance.cleanup.rules import DEFAULT_AGE
 from lance_stream.maintenance.compaction.plan import MAX_DELETED_FRACTION, CompactionRules, plan
-from lance_stream.maintenance.consumers import Consumer, is_consumers
+from lance_stream.maintenance.consumers import Consumer, is_consumer_tag
 from lance_stream.snapshot.references import Branch
 from lance_stream.snapshot.timestamps import moment_at
 from lance_stream.table.config.ledger_entries import PREFIX
@@ -156,7 +156,7 @@ def _old_versions(ds: Dataset, context: TableContext, now: datetime) -> Iterator
 def _protection_test(context: TableContext, branch: str | None) -> Callable[[int], bool]:
     """Return a test for versions that a tag, a branch or a consumer needs."""
     tags = [tag for tag in context.tags.tags if tag.branch == branch]
-    referenced = {tag.version for tag in tags if not is_consumers(tag.name)} | {
+    referenced = {tag.version for tag in tags if not is_consumer_tag(tag.name)} | {
         child.parent_version
         for child in context.branches.values()
         if isinstance(child, Branch) and child.parent == branch

@@ -62,7 +62,7 @@ from lance_stream.maintenance.cleanup.unreferenced_files import (
     latest_abandoned,
     list_nameable_files,
 )
-from lance_stream.maintenance.links import check_is_at_home
+from lance_stream.maintenance.links import check_has_no_links
 from lance_stream.snapshot.references import branch_by_its_file
 from lance_stream.snapshot.store_clock import with_store_clock
 from lance_stream.snapshot.table_version import TableVersion
@@ -103,7 +103,7 @@ def cleanup(
     check_is_attached(table.version)
     check_references(table.refs)
     table.log.check_may_follow(table.manifest)
-    check_is_at_home(table.refs)
+    check_has_no_links(table.refs)
     if not is_dry_run:
         environment = with_store_clock(table.store, environment)
     expired = expired_consumers(table, rules, environment)

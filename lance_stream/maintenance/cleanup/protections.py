@@ -15,7 +15,7 @@ from lance_stream.environment import Environment
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.maintenance.cleanup.report import BRANCH
 from lance_stream.maintenance.cleanup.rules import GRACE, CleanupRules
-from lance_stream.maintenance.consumers import Consumer, abandoned_consumers, is_consumers
+from lance_stream.maintenance.consumers import Consumer, abandoned_consumers, is_consumer_tag
 from lance_stream.snapshot.references import Refs, read_branches
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import HOLD_PREFIX, Tag, read_tags
@@ -43,7 +43,7 @@ class Protections:
         for tag in _tags_of(refs):
             if tag.name in ignored:
                 continue
-            if is_consumers(tag.name):
+            if is_consumer_tag(tag.name):
                 first = min(tag.version, self._consumers.get(tag.name, tag.version))
                 self._consumers[tag.name] = first
             else:

@@ -14,7 +14,7 @@ from lance_stream.maintenance.cleanup.commits_in_progress import CommitsInProgre
 from lance_stream.maintenance.cleanup.manifests import read_ahead
 from lance_stream.maintenance.cleanup.protections import Protections, branches_by_origin
 from lance_stream.maintenance.cleanup.selection import Selection
-from lance_stream.maintenance.consumers import Consumer, forget, is_consumers
+from lance_stream.maintenance.consumers import Consumer, delete_consumer_tag, is_consumer_tag
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import delete_tag
@@ -32,10 +32,10 @@ def delete_expired_tags(refs: Refs, expired: Iterable[Consumer], tags: Iterable[
         tags: All expired tags.
     """
     for consumer in expired:
-        forget(refs, consumer)
+        delete_consumer_tag(refs, consumer)
     for tag in tags:
         with suppress(NotFoundError):
-            if not is_consumers(tag):
+            if not is_consumer_tag(tag):
                 delete_tag(refs, tag)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lance_stream.maintenance.consumers import consumer_of, is_consumers
+from lance_stream.maintenance.consumers import consumer_of, is_consumer_tag
 from lance_stream.sizes import size_text
 
 BRANCH: Final = "branch "
@@ -51,6 +51,6 @@ class CleanupReport:
 def _described(protector: str) -> str:
     if protector.startswith(BRANCH):
         return f"the {protector}"
-    if is_consumers(protector):
+    if is_consumer_tag(protector):
         return f"the consumer {consumer_of(protector)}"
     return protector if protector == COMMIT_IN_PROGRESS else f"the tag {protector}"

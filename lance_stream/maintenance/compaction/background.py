@@ -159,7 +159,7 @@ def check_every(every: int | str) -> None:
 
 
 class BackgroundCompaction:
-    """Compacts a table while batches are written to it. A pickled copy starts anew.
+    """Compacts a table while batches are written to it. A pickled copy starts without state.
 
     Args:
         every: A round starts after this many batches that committed a version; `AUTO` to start one

@@ -75,7 +75,7 @@ class PreparedGroup:
         rows: The number of rows of each, and the deleted ones.
         new: The new fragments, with the row ids and row versions of their rows, but without
             fragment ids.
-        order: The order in which the live rows were written; None as they stood.
+        order: The order in which the live rows were written; None for their previous order.
     """
 
     old: tuple[Fragment, ...]
@@ -85,7 +85,7 @@ class PreparedGroup:
 
     @property
     def rewritten_files(self) -> RewrittenFiles:
-        """Which rows are now where, for the key index."""
+        """The new locations of the rows, for the key index."""
         return RewrittenFiles(self.old, self.rows, self.new, self.order)
 
 
@@ -173,15 +173,15 @@ def prepare(
     ]
     groups: list[PreparedGroup] = []
     written: list[Fragment] = []
-    num_carried = 0
+    num_remapped = 0
     try:
         for positions, task, new in zip(planned, tasks, write(tasks) if tasks else (), strict=True):
             written += new
             groups.append(_group(table, positions, task, new))
-            if _num_written(groups[num_carried:]) >= MOST_SAVED_ROWS:
-                remap_keys(table, [group.rewritten_files for group in groups[num_carried:]])
-                num_carried = len(groups)
-        remap_keys(table, [group.rewritten_files for group in groups[num_carried:]])
+            if _num_written(groups[num_remapped:]) >= MOST_SAVED_ROWS:
+                remap_keys(table, [group.rewritten_files for group in groups[num_remapped:]])
+                num_remapped = len(groups)
+        remap_keys(table, [group.rewritten_files for group in groups[num_remapped:]])
     except BaseException:
         delete_files(
             table.store, [*written, *(fragment for group in groups for fragment in group.new)]
@@ -210,8 +210,8 @@ def _group(
     order = order_of(task.units, lambda: lineage)
     if order is not None:
         lineage = lineage.take(order)
-    placed = with_lineage_files(table, _with_lineage(new, lineage))
-    return PreparedGroup(old, rows, tuple(placed), order)
+    fragments = with_lineage_files(table, _with_lineage(new, lineage))
+    return PreparedGroup(old, rows, tuple(fragments), order)
 
 
 def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:

@@ -9,9 +9,9 @@ they were found, so neighbors differ.
     8 2   9 1   5    2 8   1 9   5                           row id
     3 3   4 4   5    3 3   4 4   5                           last updated at
 
-Versions of the last update ascend in most tables as they stand, because an upsert writes the rows
+Versions of the last update already ascend in most tables, because an upsert writes the rows
 that it changes into new fragments at the end. So the new order moves rows only among those that
-one version changed, and a table of appends stays as it is. Sorted by row id alone, the ids would
+one version changed, and a table of appends is not reordered. Sorted by row id alone, the ids would
 form one range, but the versions one run per row, which takes eight times as many bytes as an id.
 
 Rows are only moved if the sequences then have less than half as many parts, and if the rows that

@@ -6,14 +6,14 @@
                       └─ build, in a child ─ ─ ─ ─ ─ commit, between two batches
 
 After each batch that committed a version, the thread checks the coverage of the indices and starts
-a round if one lacks too many rows. A batch waits for at most one commit, as with compactions, which
-share the turns and never run on a table at the same time. After a round the thread pauses for three
-times its duration, so that rounds take at most a quarter of the time. It also wakes when an index
-becomes due by its age.
+a round if one lacks too many rows. Batches, index commits and compaction commits take turns, so a
+batch waits for at most one commit. Indices are never built during a compaction of the same table.
+After a round the thread pauses for three times its duration, so that rounds take at most a quarter
+of the time. It also wakes when an index becomes due by its age.
 
-A round never fails a stream: errors are logged and reported. A failing index does not hold up the
+A round never fails a stream: errors are logged and reported. A failing index does not delay the
 others: the thread tries it again after 30 seconds, and doubles the delay after every failure, up to
-an hour, or until someone rebuilds it. A killed process leaves files that no version names.
+an hour, or until someone rebuilds it. A killed process leaves unreferenced files.
 """
 
 import logging
@@ -51,12 +51,14 @@ from lance_stream.snapshot.timestamps import moment_at
 _log = logging.getLogger("lance_stream.indices")
 
 PAUSE: Final = 3.0
-"""How many times as long as a round took no other one begins."""
+"""The length of the pause after a round, as a multiple of the duration of the round."""
 
 _ATTEMPTS: Final = 3
-_COMMIT: Final = RetryPolicy(max_attempts=3, first_delay_seconds=0.01, max_delay_seconds=0.1)
-_SECONDS_BETWEEN_LOOKS: Final = 0.05
-_LONGEST_WAIT: Final = 60.0
+_COMMIT_RETRIES: Final = RetryPolicy(
+    max_attempts=3, first_delay_seconds=0.01, max_delay_seconds=0.1
+)
+_POLL_SECONDS: Final = 0.05
+_MAX_WAIT_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ FRESH: Final = "fresh"
 
 
 class BackgroundIndexing:
-    """Keeps indices up to date while batches are written. Pickles as if it were new.
+    """Keeps indices up to date while batches are written. A pickled copy starts without state.
 
     Args:
         policy: When an index is due.
@@ -119,13 +121,13 @@ class BackgroundIndexing:
         self._not_before = 0.0
         self._news = threading.Event()
         self._stop = threading.Event()
-        self._hurry = threading.Event()
+        self._skip_pauses = threading.Event()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.policy,)
 
     def batch(self) -> AbstractContextManager[None]:
-        """Hold off commits of indices while a batch is written and committed."""
+        """Block commits of indices while a batch is written and committed."""
         return self._turns.of_batch()
 
     def after_batch(self, open_newest: Callable[[], TableVersion]) -> None:
@@ -149,7 +151,7 @@ class BackgroundIndexing:
             STOPPED_AT_EXIT.add(self)
             try:
                 self._thread.start()
-            except RuntimeError:  # the batch is committed, whatever happens now
+            except RuntimeError:  # the batch is committed, and must not fail
                 self._thread, self._is_running = None, False
                 _log.warning("cannot start the thread that updates indices; the stream continues")
 
@@ -162,25 +164,25 @@ class BackgroundIndexing:
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Wait until nothing is due, without pauses between rounds; return whether nothing is.
 
-        Further batches may create new work all the time. It does not wait for indices that become
+        Further batches may create new work at any time. It does not wait for indices that become
         due by their age later, or whose next attempt is delayed after a failure.
         """
         thread = self._thread
         if thread is None:
             return True
-        self._hurry.set()
+        self._skip_pauses.set()
         self._news.set()
         try:
             thread.join(timeout_seconds)
         finally:
-            self._hurry.clear()
+            self._skip_pauses.clear()
         return not thread.is_alive()
 
     def stop(self, timeout_seconds: float | None = None) -> bool:
         """Stop the current round; return whether it has ended.
 
-        A round that has not begun to commit leaves nothing that a version names; one that has runs
-        to its end.
+        A round that has begun to commit runs to its end; another one leaves at most unreferenced
+        files.
         """
         self._stop.set()
         self._turns.wake()
@@ -189,7 +191,7 @@ class BackgroundIndexing:
     def _has_ended(self, stop: threading.Event, seconds: float | None) -> bool:
         """Return whether the thread has nothing to do, neither now nor after some seconds."""
         with self._lock:
-            is_idle = seconds is None or self._hurry.is_set()
+            is_idle = seconds is None or self._skip_pauses.is_set()
             if stop.is_set() or (is_idle and not self._news.is_set()):
                 self._is_running = False
             return not self._is_running
@@ -209,7 +211,7 @@ class BackgroundIndexing:
                 return self._seconds_until_due(indices)
             self._pause(stop)
             start = time.monotonic()
-            done = self._round(open_newest, stop)
+            outcome = self._round(open_newest, stop)
         except (StoppedError, StoppedChildError):
             _log.info("the update of indices was stopped")
             return None
@@ -223,20 +225,20 @@ class BackgroundIndexing:
                 exc_info=True,
             )
             self._not_before = time.monotonic() + self._backoff_list.seconds_after_error()
-            done = IndexRound(reasons=reasons, error=error)
+            outcome = IndexRound(reasons=reasons, error=error)
         else:
             self._backoff_list.forget_error()
         now = time.monotonic()
         self._not_before = max(self._not_before, now + PAUSE * (now - start))
-        self._report(done)
+        self._report(outcome)
         return self._not_before - now
 
-    def _report(self, done: IndexRound) -> None:
-        if done.reasons:
-            self.last_round = done
+    def _report(self, outcome: IndexRound) -> None:
+        if outcome.reasons:
+            self.last_round = outcome
             with self._lock:
-                self._outcomes |= done.outcomes
-        for name, problem in done.problems.items():
+                self._outcomes |= outcome.outcomes
+        for name, problem in outcome.problems.items():
             _log.warning(
                 "%s: the index %s was not updated; the stream continues: %s. If the index is "
                 "damaged, create it again with pylance",
@@ -244,8 +246,8 @@ class BackgroundIndexing:
                 name,
                 problem,
             )
-        if done.error is None:
-            _log.info("%s: %s", self._uri, done)
+        if outcome.error is None:
+            _log.info("%s: %s", self._uri, outcome)
 
     def _seconds_until_due(self, indices: Sequence[IndexCoverage]) -> float | None:
         now = moment_at(self._environment.now_nanos() // 1000)
@@ -265,14 +267,15 @@ class BackgroundIndexing:
         )
 
     def _pause(self, stop: threading.Event) -> None:
-        while time.monotonic() < self._not_before and not self._hurry.is_set():
-            if stop.wait(_SECONDS_BETWEEN_LOOKS):
+        while time.monotonic() < self._not_before and not self._skip_pauses.is_set():
+            if stop.wait(_POLL_SECONDS):
                 raise StoppedError
 
     def _round(self, open_newest: Callable[[], TableVersion], stop: threading.Event) -> IndexRound:
         uri = open_newest().store.uri
-        while not begin_work(uri):  # a compaction moves rows, and the index would be in vain
-            if stop.wait(_SECONDS_BETWEEN_LOOKS):
+        # A compaction moves rows, which makes a concurrent build useless.
+        while not begin_work(uri):
+            if stop.wait(_POLL_SECONDS):
                 raise StoppedError
         try:
             for _ in range(_ATTEMPTS - 1):
@@ -298,7 +301,7 @@ class BackgroundIndexing:
         if built.transaction is not None:
             try:
                 with self._turns.of_commit(stop):
-                    version = commit_built(table, built, _COMMIT, self._environment)
+                    version = commit_built(table, built, _COMMIT_RETRIES, self._environment)
             except StoppedError:
                 delete_files(built, table.store)
                 raise
@@ -317,14 +320,14 @@ class BackgroundIndexing:
         except ChildDiedError as error:
             if len(names) == 1:
                 return Built(problems={names[0]: str(error)})
-            done = Built()
+            built = Built()
             try:
                 for name in names:
-                    done = done.and_also(self._build(table, (name,), stop))
+                    built = built.merged_with(self._build(table, (name,), stop))
             except BaseException:
-                delete_files(done, table.store)
+                delete_files(built, table.store)
                 raise
-            return done
+            return built
 
     def _without_effect(
         self,
@@ -334,15 +337,15 @@ class BackgroundIndexing:
         version: TableVersion,
     ) -> dict[str, str]:
         """Return the indices that were committed but lack as many rows as before."""
-        if version.version != table.version + 1:  # what was written meanwhile is missed, too
+        if version.version != table.version + 1:  # rows of other versions are missing, too
             return {}
-        missed = {coverage.name: coverage.rows_unindexed for coverage in before}
+        rows_before = {coverage.name: coverage.rows_unindexed for coverage in before}
         return {
             coverage.name: f"it still lacks {coverage.rows_unindexed} rows"
             for coverage in index_coverage(version)
             if coverage.name in built.names
             and coverage.rows_unindexed
-            and coverage.rows_unindexed >= (missed.get(coverage.name) or 0)
+            and coverage.rows_unindexed >= (rows_before.get(coverage.name) or 0)
         }
 
 
@@ -359,8 +362,8 @@ def _run(
         if seconds is not None and seconds > 0:
             reference = weakref.ref(indexing)
             del indexing
-            is_over = news.wait(min(seconds, _LONGEST_WAIT)) or seconds <= _LONGEST_WAIT
-            seconds -= _LONGEST_WAIT
+            is_over = news.wait(min(seconds, _MAX_WAIT_SECONDS)) or seconds <= _MAX_WAIT_SECONDS
+            seconds -= _MAX_WAIT_SECONDS
             indexing = reference()
             if indexing is None or not is_over:
                 continue

@@ -7,7 +7,7 @@ from typing import Final
 from lance_stream.maintenance.indices.coverage import IndexCoverage
 
 FIRST_SECONDS: Final = 30.0
-MOST_SECONDS: Final = 3600.0
+MAX_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class BackoffList:
 
 
 def _doubled(seconds: float) -> float:
-    return min(max(2 * seconds, FIRST_SECONDS), MOST_SECONDS)
+    return min(max(2 * seconds, FIRST_SECONDS), MAX_SECONDS)
 
 
 def _state(index: IndexCoverage) -> tuple[object, ...]:

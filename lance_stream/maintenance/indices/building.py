@@ -5,7 +5,7 @@ before it publishes a version. By then the index files and the transaction file 
 transaction and refuse the lock: pylance deletes its transaction file and commits nothing, and our
 committer publishes the operation.
 
-    pylance    write _indices/{uuid}/*   write _transactions/{version}-{uuid}.txn   ask for the lock
+    pylance    write _indices/{uuid}/*   write _transactions/{version}-{uuid}.txn   acquire the lock
     here                                                                            read it, refuse
 
 All segments of an index are merged into one. If pylance adds a segment to a BITMAP, LABEL_LIST or
@@ -36,7 +36,7 @@ from lance_stream.table.paths import (
 )
 from lance_stream.write.planning import StagedFiles
 
-_ALL_PARTS: Final = 1 << 20
+_ALL_SEGMENTS: Final = 1 << 20
 UNCHANGED: Final = (
     "pylance left it unchanged: it cannot read its files (see its log on stderr), or there are too "
     "few rows to train it"
@@ -66,7 +66,7 @@ class BuildRequest:
 
 
 def check_pylance() -> None:
-    """Raise unless pylance is installed; does not import it.
+    """Check that pylance is installed, without importing it.
 
     Raises:
         InvalidInputError: It is missing; the message says how to install it.
@@ -101,8 +101,8 @@ class Built:
         assert isinstance(operation, CreateIndex)
         return operation
 
-    def and_also(self, other: "Built") -> "Built":
-        """Return what both have built, as one transaction."""
+    def merged_with(self, other: "Built") -> "Built":
+        """Return the indices of both, as one transaction."""
         if self.transaction is None or other.transaction is None:
             transaction = self.transaction or other.transaction
         else:
@@ -126,7 +126,7 @@ def build(request: BuildRequest, store: Store) -> Built:
 
     Raises:
         RetryableConflictError: Other writers moved rows since the version, or update indices at
-            the same time. No files are left.
+            the same time. No files remain.
         IndexBuildError: pylance cannot open the table.
         InvalidInputError: It is not installed.
     """
@@ -145,21 +145,21 @@ def build(request: BuildRequest, store: Store) -> Built:
             f"pylance could not open version {request.version} of {request.uri}: {error}. Its "
             "indices are unchanged"
         ) from error
-    how = {"retrain": True} if request.retrain else {"num_indices_to_merge": _ALL_PARTS}
-    done = Built()
+    options = {"retrain": True} if request.retrain else {"num_indices_to_merge": _ALL_SEGMENTS}
+    built = Built()
     try:
         for name in request.names:
-            with commit_lock.one_index(name) as indices:
-                dataset.optimize.optimize_indices(index_names=[name], **how)
-            done = done.and_also(Built(*indices))
+            with commit_lock.capture(name) as results:
+                dataset.optimize.optimize_indices(index_names=[name], **options)
+            built = built.merged_with(*results)
     except BaseException:
-        delete_files(done, store)
+        delete_files(built, store)
         raise
-    return done
+    return built
 
 
 def delete_files(built: Built, store: Store) -> None:
-    """Delete the files of indices, which no version will name. Best effort."""
+    """Delete the files of indices that are not committed. Best effort."""
     StagedFiles(others=file_paths(built)).delete(store)
 
 
@@ -188,42 +188,45 @@ class _CommitLock:
 
     def lock(self, _version: int) -> NoReturn:
         try:
-            self._transaction = _newest(self._store, self._version, self._old_names)
-        except BaseException as error:  # pylance would hide it, a KeyboardInterrupt too
+            self._transaction = _read_transaction(self._store, self._version, self._old_names)
+        except BaseException as error:  # pylance would hide it, even a KeyboardInterrupt
             self._problem = error
         raise _RefusedError
 
     @contextmanager
-    def one_index(self, name: str) -> Iterator[list[Any]]:
-        """Fill the list with the transaction and problems of what pylance does in the block."""
-        indices: list[Any] = []
-        self._old_names = _names(self._store, self._version)
+    def capture(self, name: str) -> Iterator[list[Built]]:
+        """Append to the list what pylance builds, or why it fails, in the block.
+
+        Args:
+            name: The index that pylance updates in the block.
+        """
+        results: list[Built] = []
+        self._old_names = _transaction_names(self._store, self._version)
         self._transaction = self._problem = None
+        cause = UNCHANGED
         try:
-            yield indices
+            yield results
         except BaseException as error:
             if self._problem is not None:
                 raise self._problem from error
             if self._transaction is None:
-                indices += [None, {name: _explained(error, self._version)}]
-        if not indices:
-            indices += (
-                [None, {name: UNCHANGED}] if self._transaction is None else [self._transaction]
-            )
+                cause = _cause_of(error, self._version)
+        problems = {name: cause} if self._transaction is None else {}
+        results.append(Built(self._transaction, problems))
 
 
 class _RefusedError(Exception):
     """The lock is refused."""
 
 
-def _explained(error: BaseException, version: int) -> str:
+def _cause_of(error: BaseException, version: int) -> str:
     """Return why an index cannot be built.
 
     Raises:
         RetryableConflictError: Other writers moved its rows.
         BaseException: The error is not pylance's.
     """
-    # A panic of its library is no Exception.
+    # A panic in Rust is not an Exception.
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
     if any(conflict in str(error) for conflict in _CONFLICTS):
@@ -235,7 +238,7 @@ def _explained(error: BaseException, version: int) -> str:
     return f"{error}"
 
 
-def _names(store: Store, version: int) -> set[str]:
+def _transaction_names(store: Store, version: int) -> set[str]:
     """Return the names of the transactions that were planned on a version."""
     names = set()
     for name in store.list_names(TRANSACTIONS_DIRECTORY):
@@ -245,14 +248,14 @@ def _names(store: Store, version: int) -> set[str]:
     return names
 
 
-def _newest(store: Store, version: int, names: set[str]) -> Transaction:
-    """Return pylance's transaction, whose file it has written since some names were known."""
+def _read_transaction(store: Store, version: int, old_names: set[str]) -> Transaction:
+    """Return pylance's transaction: the only one of an index whose file name is new."""
     transactions = []
-    for name in sorted(_names(store, version) - names):
+    for name in sorted(_transaction_names(store, version) - old_names):
         try:
             transaction = decode_transaction(store.read(transaction_path(name)))
         except (NotFoundError, BadDataError):
-            continue  # another writer's: half written, or deleted again
+            continue  # of another writer: half written, or already deleted
         if isinstance(transaction.operation, CreateIndex):
             transactions.append(transaction)
     if len(transactions) == 1:

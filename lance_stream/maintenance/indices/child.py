@@ -26,14 +26,14 @@ from lance_stream.table.operations.transaction import decode_transaction, encode
 
 _log = logging.getLogger("lance_stream.indices")
 
-_SECONDS_BETWEEN_LOOKS: Final = 0.1
-_SECONDS_BETWEEN_LOOKS_AT_PARENT: Final = 1.0
-_MAX_QUOTED: Final = 1000
+_POLL_SECONDS: Final = 0.1
+_PARENT_POLL_SECONDS: Final = 1.0
+_MAX_OUTPUT_BYTES: Final = 1000
 _PROGRAM: Final = "from lance_stream.maintenance.indices.child import main; main()"
 
 
 class StoppedChildError(Exception):
-    """The child was stopped before its end."""
+    """The child was stopped before it answered."""
 
 
 class ChildDiedError(IndexBuildError):
@@ -50,13 +50,13 @@ def build_in_child(
 
     Args:
         request: What to build.
-        store_uri: The table's directory, as we have it.
-        storage_options: Our settings of its store.
-        stop: Once it is set, the child is killed.
+        store_uri: The table's directory, in the form of this library.
+        storage_options: This library's settings of the store.
+        stop: The child is killed once it is set.
 
     Raises:
         StoppedChildError: The event was set.
-        ChildDiedError: It was killed, or crashed.
+        ChildDiedError: The child was killed, or crashed.
         LanceStreamError: As `build`; or the child cannot be started.
     """
     request_bytes = pickle.dumps((os.getpid(), request, store_uri, dict(storage_options)))
@@ -82,12 +82,15 @@ def build_in_child(
     except (EOFError, pickle.UnpicklingError):
         raise ChildDiedError(
             f"the process that builds indices ended with code {child.returncode}. The table is "
-            f"unchanged. Its last output:{output[-_MAX_QUOTED:].decode(errors='replace')}"
+            f"unchanged. Its last output:{output[-_MAX_OUTPUT_BYTES:].decode(errors='replace')}"
         ) from None
     if failure is not None:
         raise failure
     if problems:
-        _log.warning("pylance said: %s", output[-_MAX_QUOTED:].decode(errors="replace"))
+        _log.warning(
+            "pylance could not build some indices. Its last output: %s",
+            output[-_MAX_OUTPUT_BYTES:].decode(errors="replace"),
+        )
     return Built(None if transaction is None else decode_transaction(transaction), problems)
 
 
@@ -97,7 +100,7 @@ def _communicate(
     unsent: bytes | None = request_bytes
     while not stop.is_set():
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return child.communicate(unsent, timeout=_SECONDS_BETWEEN_LOOKS)
+            return child.communicate(unsent, timeout=_POLL_SECONDS)
         unsent = None
     raise StoppedChildError
 
@@ -105,8 +108,8 @@ def _communicate(
 def main() -> None:
     """Answer the request on the standard input."""
     os.nice(19)
-    out = os.dup(1)
-    os.dup2(2, 1)  # what libraries print is no answer
+    stdout = os.dup(1)
+    os.dup2(2, 1)  # libraries may print to the standard output
     parent, request, store_uri, storage_options = pickle.loads(sys.stdin.buffer.read())
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with contextlib.suppress(OSError):  # not on every system
@@ -119,13 +122,13 @@ def main() -> None:
         answer = encoded, built.problems, None
     except LanceStreamError as error:
         answer = None, {}, error
-    with os.fdopen(out, "wb") as stream:
+    with os.fdopen(stdout, "wb") as stream:
         stream.write(pickle.dumps(answer))
-    os._exit(0)  # pylance's threads need not end first
+    os._exit(0)  # without waiting for pylance's threads
 
 
 def _end_with(parent: int) -> None:
     """End this process soon after its parent."""
     while os.getppid() == parent:
-        time.sleep(_SECONDS_BETWEEN_LOOKS_AT_PARENT)
+        time.sleep(_PARENT_POLL_SECONDS)
     os._exit(1)

@@ -28,17 +28,17 @@ class IndexCoverage:
     """One index, and how many of the table's rows it covers.
 
     Attributes:
-        name: Its name.
-        kind: What it is: "BTREE", "BITMAP", "INVERTED", "IVF_PQ" and so on; "VECTOR" or "UNKNOWN"
+        name: The name.
+        kind: The type: "BTREE", "BITMAP", "INVERTED", "IVF_PQ" and so on; "VECTOR" or "UNKNOWN"
             if its writer did not state it.
-        columns: Its columns, as paths ("address.city").
-        rows_indexed: Live rows of the fragments that it covers; None if its writer did not state
-            which they are.
-        rows_unindexed: The other live rows, which every query scans; None likewise.
+        columns: The columns, as paths ("address.city").
+        rows_indexed: The number of live rows in the fragments that it covers; None if its writer
+            did not state the fragments.
+        rows_unindexed: The number of other live rows, which every query scans; None if unknown.
         num_segments: The number of its segments.
         built_at: When its newest segment was written, in UTC; None if its writer did not record it.
-        built_from_version: The newest version that one of its parts was first built from. Bringing
-            an index up to date does not raise it.
+        built_from_version: The newest version from which a segment was first built. An update of
+            the index does not change it.
         size_bytes: The size of its files; None if its writer did not list them.
     """
 
@@ -61,7 +61,7 @@ class IndexCoverage:
         return self.rows_indexed / rows if rows else 1.0
 
     def age(self, now: datetime) -> timedelta | None:
-        """Return how long ago its newest part was written; None if its writer did not record it."""
+        """Return how long ago its newest segment was written; None if unknown."""
         return None if self.built_at is None else max(now - self.built_at, timedelta(0))
 
 
@@ -96,8 +96,8 @@ def _described(
     rows: int | None = None
     if all(segment.fragment_bitmap for segment in segments):
         ids = table.manifest.fragments.numbers.ids
-        here = BitMap(ids[ids <= _MAX_ID])
-        covered = BitMap().union(*(coverage(segment) & here for segment in segments))
+        existing = BitMap(ids[ids <= _MAX_ID])
+        covered = BitMap().union(*(coverage(segment) & existing for segment in segments))
         rows = int(live[np.isin(ids, np.fromiter(covered, ids.dtype, len(covered)))].sum())
     has_sizes = all(segment.files for segment in segments)
     return IndexCoverage(

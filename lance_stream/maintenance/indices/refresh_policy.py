@@ -11,8 +11,8 @@ from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.indices.coverage import IndexCoverage
 
-FEW_ROWS: Final = 1000
-"""With fewer unindexed rows no fraction counts: scanning them takes no time."""
+MIN_ROWS_FOR_FRACTION: Final = 1000
+"""The limit `fraction` does not apply to fewer unindexed rows: scanning them takes no time."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class RefreshPolicy:
 
     Attributes:
         fraction: The fraction of rows that the index lacks, above 0 and at most 1. It applies from
-            `FEW_ROWS` unindexed rows on.
+            `MIN_ROWS_FOR_FRACTION` unindexed rows on.
         rows: The number of rows that the index lacks.
         age: The time since the last update, if the index lacks any row. An index without a recorded
             time counts as old.
@@ -36,14 +36,18 @@ class RefreshPolicy:
         missing = index.rows_unindexed
         if not missing:  # none, or unknown
             return None
-        share = missing / ((index.rows_indexed or 0) + missing)
-        is_large = self.fraction is not None and share >= self.fraction and missing >= FEW_ROWS
-        is_many = self.rows is not None and missing >= self.rows
+        fraction = missing / ((index.rows_indexed or 0) + missing)
+        exceeds_fraction = (
+            self.fraction is not None
+            and fraction >= self.fraction
+            and missing >= MIN_ROWS_FOR_FRACTION
+        )
+        exceeds_rows = self.rows is not None and missing >= self.rows
         age = index.age(now)
         is_old = self.age is not None and (age is None or age >= self.age)
-        if not (is_large or is_many or is_old):
+        if not (exceeds_fraction or exceeds_rows or is_old):
             return None
-        return f"{index.name} lacks {missing} rows ({share:.1%})"
+        return f"{index.name} lacks {missing} rows ({fraction:.1%})"
 
     def due(self, indices: Sequence[IndexCoverage], now: datetime) -> dict[str, str]:
         """Return the names of the indices that are due, with the reasons."""
@@ -67,7 +71,7 @@ class RefreshPolicy:
         return max(0.0, min(seconds)) if seconds else None
 
 
-USUAL: Final = RefreshPolicy(fraction=0.01)
+DEFAULT: Final = RefreshPolicy(fraction=0.01)
 """The policy of `keep_indices_fresh=True`."""
 
 _LIMITS: Final = ("fraction", "rows", "age")
@@ -85,7 +89,7 @@ def as_refresh_policy(value: object) -> RefreshPolicy | None:
     if value is None or value is False:
         return None
     if value is True:
-        return USUAL
+        return DEFAULT
     if isinstance(value, RefreshPolicy):
         return value
     if not isinstance(value, Mapping) or not value:
@@ -104,8 +108,8 @@ def as_refresh_policy(value: object) -> RefreshPolicy | None:
             f"keep_indices_fresh has no limit: {dict(value)!r:.200}. Set one, such as "
             "{'fraction': 0.05}, or pass False to leave indices as they are"
         )
-    is_share = isinstance(fraction, Real) and not isinstance(fraction, bool)
-    if fraction is not None and not (is_share and 0 < fraction <= 1):
+    is_number = isinstance(fraction, Real) and not isinstance(fraction, bool)
+    if fraction is not None and not (is_number and 0 < fraction <= 1):
         raise InvalidInputError(
             "the limit 'fraction' of keep_indices_fresh must be above 0 and at most 1, such as "
             f"0.05, not {fraction!r:.200}"

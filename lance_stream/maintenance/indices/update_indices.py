@@ -1,4 +1,4 @@
-"""Updates indices: pylance builds their files, and one CreateIndex of ours commits them.
+"""Updates indices: pylance builds their files, and our committer commits them in one CreateIndex.
 
 Other writers continue, and the built files remain useful:
 
@@ -39,7 +39,7 @@ from lance_stream.storage.lance_options import lance_location
 from lance_stream.table.apply import check_may_write
 from lance_stream.write.planning import StagedFiles, commit_planned, planning_again
 
-_OF_VECTORS = ("IVF", "VECTOR")
+_VECTOR_KINDS = ("IVF", "VECTOR")
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ def update_indices(
 
     Args:
         table: Any version; the indices of the newest one are brought up to date.
-        names: Which; None for all that need it.
+        names: The indices to update; None for all that need it.
         retrain: Whether to train vector indices again, even if they are up to date.
         environment: The clock and randomness.
 
     Raises:
         NotFoundError: There is no index of a name.
-        InvalidInputError: pylance is not installed, or a setting of the store has no counterpart
-            there.
+        InvalidInputError: pylance is not installed, or has no counterpart for a setting of the
+            store.
         UnsupportedFeatureError: pylance does not support the store, or the table has a feature that
             we may not write.
         IndexBuildError: pylance could not build some indices; the others are committed.
@@ -87,13 +87,15 @@ def update_indices(
     def attempt() -> UpdatedIndices:
         newest = newest_version_of(table)
         indices = index_coverage(newest)
-        chosen = names_to_build(indices, requested, retrain=retrain)
-        if not chosen:
+        to_build = names_to_build(indices, requested, retrain=retrain)
+        if not to_build:
             return UpdatedIndices(newest)
-        built = build(request_of(newest, chosen, retrain=retrain), newest.store)
+        built = build(request_of(newest, to_build, retrain=retrain), newest.store)
         if built.transaction is not None:
             newest = commit_built(newest, built, environment=environment)
-        untrained = {index.name for index in indices if _is_of_vectors(index) and _is_empty(index)}
+        untrained = {
+            index.name for index in indices if _is_vector_index(index) and not index.rows_indexed
+        }
         problems = {
             name: problem
             for name, problem in built.problems.items()
@@ -126,15 +128,11 @@ def needs_work(index: IndexCoverage) -> bool:
 
     Vector indices may have several segments; for the others see `building`.
     """
-    return index.rows_unindexed != 0 or (index.num_segments > 1 and not _is_of_vectors(index))
+    return index.rows_unindexed != 0 or (index.num_segments > 1 and not _is_vector_index(index))
 
 
-def _is_empty(index: IndexCoverage) -> bool:
-    return not index.rows_indexed
-
-
-def _is_of_vectors(index: IndexCoverage) -> bool:
-    return index.kind.startswith(_OF_VECTORS)
+def _is_vector_index(index: IndexCoverage) -> bool:
+    return index.kind.startswith(_VECTOR_KINDS)
 
 
 def names_to_build(
@@ -153,22 +151,22 @@ def names_to_build(
     existing = [index.name for index in indices]
     for name in requested or ():
         if name not in existing:
-            there = ", ".join(map(repr, existing)) if existing else "none"
-            raise NotFoundError(f"there is no index {name!r}; the table's indices are: {there}")
+            names = ", ".join(map(repr, existing)) or "none"
+            raise NotFoundError(f"there is no index {name!r}; the table's indices are: {names}")
     return tuple(
         index.name
         for index in indices
         if (requested is None or index.name in requested)
-        and (needs_work(index) or (retrain and _is_of_vectors(index)))
+        and (needs_work(index) or (retrain and _is_vector_index(index)))
     )
 
 
 def request_of(table: TableVersion, names: Sequence[str], *, retrain: bool = False) -> BuildRequest:
-    """Return what pylance is asked to build.
+    """Return the request to pylance to update some indices.
 
     Raises:
-        UnsupportedFeatureError: It does not know the store.
-        InvalidInputError: A setting of the store has no counterpart there.
+        UnsupportedFeatureError: pylance does not support the store.
+        InvalidInputError: pylance has no counterpart for a setting of the store.
     """
     location = lance_location(table.store)
     return BuildRequest(
@@ -185,16 +183,16 @@ def commit_built(
     """Commit the files of indices, and return the version.
 
     Args:
-        table: The version that they were built from.
-        built: What was built, which is something. The files are deleted if it is known that no
-            version names them.
-        retries: The limits of the commit, which tries again after losing to another writer.
+        table: The version from which they were built.
+        built: At least one index. Its files are deleted if they are certainly not committed.
+        retries: The limits of the commit.
         environment: The clock and randomness.
 
     Raises:
-        RetryableConflictError: Other writers moved the rows; or were faster each time.
+        RetryableConflictError: Other writers moved the rows, or were faster in every attempt.
         TableReplacedError: The table was replaced.
-        CommitUncertainError: It is unknown whether it was committed; the files stay.
+        CommitUncertainError: The store did not report whether the version was published; the files
+            are not deleted.
     """
     try:
         return commit_planned(

@@ -5,10 +5,10 @@
 
 V2 names sort the newest version first, so that opening a table costs one short listing however long
 its history. The newest version is renamed first. Each one is copied under its new name, which is
-created once, and only then loses the old one. So there is a name for every version at any moment.
+created once, and only then loses the old one. So every version has a name at any moment.
 
-Between the first and the last, there are names of both schemes, and programs refuse to open the
-table; those that list only the first few names of a bucket see the newest version, as it should be.
+During the migration there are names of both schemes, and programs refuse to open the table; those
+that list only the first few names of a bucket correctly open the newest version.
 
 Source:  the table format's "Manifest Naming Schemes"; the reference's `migrate_manifest_paths_v2`.
 """
@@ -38,14 +38,14 @@ def migrate_manifest_paths(
 ) -> int:
     """Rename the manifests of a table so that its newest version is found by one short listing.
 
-    Tables of old writers need it; those created here, and branches and clones, have these names
-    already. No version is committed, and none changes.
+    Tables of old writers need it; tables that this library creates, branches and clones already
+    have these names. No version is committed or changed.
 
     Stop all writers and cleanups first, as for the reference's migration: until it has finished,
     readers report names of both schemes, and a writer that opened the table before could commit a
     version under an old name. Such a version is renamed, too, unless another writer has committed
-    the same version under a new name meanwhile: then both are kept, and the error names them. If
-    the migration is killed, call it again; two at a time do no harm.
+    the same version under a new name: then both are kept, and the error names them. If the
+    migration is killed, call it again. Concurrent migrations are safe.
 
     Args:
         uri: The table's directory: a path, or a URI; or a branch's.
@@ -57,9 +57,10 @@ def migrate_manifest_paths(
     Raises:
         NotFoundError: There is no table.
         InvalidInputError: Its versions are published in an external manifest store, whose items
-            contain the names: leave it first, with `leave_manifest_store`.
+            contain the names: call `leave_manifest_store` first.
         CorruptDataError: There are two different manifests of one version; neither was deleted.
-        UnsupportedFeatureError: They are behind a link, and may be another table's.
+        UnsupportedFeatureError: The manifests are reached through a link, and may belong to another
+            table.
     """
     log = open_log(uri, storage_options)
     if log.external is not None:
@@ -71,7 +72,7 @@ def migrate_manifest_paths(
     check_no_links(log.store, (VERSIONS_DIRECTORY,))
     renamed: set[int] = set()
     for _ in range(_ROUNDS):
-        versions = _versions(log, is_first=not renamed)
+        versions = _versions_to_rename(log, is_first=not renamed)
         if not versions:
             break
         for version in versions:
@@ -80,7 +81,7 @@ def migrate_manifest_paths(
     return len(renamed)
 
 
-def _versions(log: VersionLog, *, is_first: bool) -> list[int]:
+def _versions_to_rename(log: VersionLog, *, is_first: bool) -> list[int]:
     """Return the versions with a V1 name, newest first.
 
     Raises:

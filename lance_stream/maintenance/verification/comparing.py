@@ -1,7 +1,7 @@
-"""Compares tables, and other rows, by one number: the digest of their rows.
+"""Compares the rows of tables or parquet files by one number, their digest.
 
-If two digests differ, a second pass finds the columns whose values differ, as far as a column alone
-shows it: the values may also be the same, but belong to other rows.
+If two digests differ, a second pass compares each column by itself. It finds no column if all have
+the same values, but in other combinations of rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -47,16 +47,16 @@ def digest_batches(batches: Iterable[pa.RecordBatch]) -> RowsDigest:
 
 def compare(ours: Rows, theirs: Rows) -> Comparison:
     """Compare the rows of two sides, each of which is read once, or twice if they differ."""
-    one, other = digest_batches(ours()), digest_batches(theirs())
-    if one == other:
-        return Comparison(one, other)
-    columns, others = _digests_of_columns(ours()), _digests_of_columns(theirs())
+    our_digest, their_digest = digest_batches(ours()), digest_batches(theirs())
+    if our_digest == their_digest:
+        return Comparison(our_digest, their_digest)
+    our_columns, their_columns = _digests_of_columns(ours()), _digests_of_columns(theirs())
     differing = [
         name
-        for name in {**columns, **others}
-        if columns.get(name, NO_ROWS).lanes != others.get(name, NO_ROWS).lanes
+        for name in {**our_columns, **their_columns}
+        if our_columns.get(name, NO_ROWS).lanes != their_columns.get(name, NO_ROWS).lanes
     ]
-    return Comparison(one, other, tuple(differing))
+    return Comparison(our_digest, their_digest, tuple(differing))
 
 
 def read_parquet(path: str, columns: list[str] | None = None) -> Iterable[pa.RecordBatch]:
@@ -73,9 +73,7 @@ def read_parquet(path: str, columns: list[str] | None = None) -> Iterable[pa.Rec
         NotFoundError: There is no such file.
         InvalidInputError: It is not a parquet file, or no file has a column.
     """
-    from pyarrow.dataset import (
-        dataset,
-    )  # it loads pandas, which takes as long as everything else here
+    from pyarrow.dataset import dataset  # loads pandas, which is slow
 
     try:
         partitioning = "hive" if Path(path).is_dir() else None
@@ -100,7 +98,7 @@ class _ParquetFile:
     """A parquet file of a folder.
 
     Args:
-        file: What pyarrow has found.
+        file: The fragment of pyarrow's dataset.
 
     Attributes:
         names: Its columns, and those from the names of its folders.

@@ -19,7 +19,7 @@ import numpy as np
 
 from lance_stream.errors import BadDataError, CorruptDataError, NotFoundError
 from lance_stream.file.versions import FileVersion
-from lance_stream.maintenance.verification.verify_values import broken_values
+from lance_stream.maintenance.verification.verify_values import invalid_values
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.snapshot.files.hidden_columns import clear_hidden_columns
@@ -74,10 +74,10 @@ def verify(
         deep: Whether all values are read and decoded, too, as the rule `VALUES`.
         watch: Called with the share of the values that have been read, from 0 to 1.
     """
-    clear_hidden_columns()  # what is in the files counts
+    clear_hidden_columns()  # the files are verified, not caches of their contents
     clear_deleted_offsets()
     findings: list[Finding] = []
-    deep_rules: Rules = {VALUES: partial(broken_values, watch=watch)}
+    deep_rules: Rules = {VALUES: partial(invalid_values, watch=watch)}
     rules = {**RULES, **deep_rules} if deep else RULES
     for rule, check in rules.items():
         try:
@@ -87,8 +87,8 @@ def verify(
     return findings
 
 
-Broken = Iterator[tuple[str, str]]
-Rules = Mapping[str, Callable[[TableVersion], Broken]]
+Violations = Iterator[tuple[str, str]]
+Rules = Mapping[str, Callable[[TableVersion], Violations]]
 
 
 def _where(table: TableVersion, error: Exception) -> str:
@@ -103,7 +103,7 @@ def _fragments(table: TableVersion) -> Iterator[tuple[str, Fragment]]:
 # --- the manifest
 
 
-def _features(table: TableVersion) -> Broken:
+def _features(table: TableVersion) -> Violations:
     check_readable(table.manifest)
     reader, writer = flags_for(table.manifest)
     missing = reader & ~table.manifest.reader_feature_flags
@@ -115,14 +115,14 @@ def _features(table: TableVersion) -> Broken:
         yield "manifest", f"the writer flags lack {missing}, which its contents require"
 
 
-def _data_format(table: TableVersion) -> Broken:
+def _data_format(table: TableVersion) -> Violations:
     stated = table.manifest.data_format
     if stated.file_format != "lance":
         yield "manifest", f"the file format is {stated.file_format!r} instead of 'lance'"
     FileVersion.from_manifest_name(stated.version)
 
 
-def _schema(table: TableVersion) -> Broken:
+def _schema(table: TableVersion) -> Violations:
     names = Counter(table.schema.names)
     for name in sorted(name for name, count in names.items() if count > 1):
         yield "schema", f"{names[name]} columns are named {name!r}"
@@ -133,7 +133,7 @@ def _schema(table: TableVersion) -> Broken:
             yield "schema", f"the field {field.name!r} has the id {field.id}"
 
 
-def _timestamp(table: TableVersion) -> Broken:
+def _timestamp(table: TableVersion) -> Violations:
     if table.manifest.timestamp_nanos is None:
         yield "manifest", "the version has no commit time"
 
@@ -143,7 +143,7 @@ def _last_number(table: TableVersion) -> int:
     return paths.MAX_U64 if paths.is_detached(table.version) else table.version
 
 
-def _manifest_names(table: TableVersion) -> Broken:
+def _manifest_names(table: TableVersion) -> Violations:
     names = table.store.list_names(paths.VERSIONS_DIRECTORY)
     paths.scheme_of(names)
     versions = {parsed.version for name in names if (parsed := paths.parse_manifest_name(name))}
@@ -152,7 +152,7 @@ def _manifest_names(table: TableVersion) -> Broken:
         yield "manifest", f"no manifest file is named after version {table.version}"
 
 
-def _transaction(table: TableVersion) -> Broken:
+def _transaction(table: TableVersion) -> Violations:
     manifest = table.manifest
     inline = manifest.inline_transaction
     transaction = None if inline is None else decode_transaction(inline)
@@ -179,14 +179,14 @@ def _transaction(table: TableVersion) -> Broken:
         if parsed is not None and (
             parsed[0] != stored.read_version or not parsed[1].startswith(stored.uuid)
         ):
-            yield where, f"the file holds transaction {stored.read_version}-{stored.uuid}"
+            yield where, f"the file contains transaction {stored.read_version}-{stored.uuid}"
         if transaction is not None and transaction != stored:
             yield where, "the file differs from the copy in the manifest"
     elif transaction is None:
         yield where, "the file is missing or empty, and the manifest has no copy of the transaction"
 
 
-def _indices(table: TableVersion) -> Broken:
+def _indices(table: TableVersion) -> Violations:
     if table.manifest.index_section is None:
         return
     field_ids = {field.id for field in table.schema.walk()}
@@ -199,7 +199,7 @@ def _indices(table: TableVersion) -> Broken:
             yield where, f"it covers the fields {unknown}, which the table does not have"
 
 
-def _ledger(table: TableVersion) -> Broken:
+def _ledger(table: TableVersion) -> Violations:
     for app_id, entry in read_entries(table.manifest.config).items():
         if entry.version is not None and entry.version > _last_number(table):
             yield (
@@ -209,7 +209,7 @@ def _ledger(table: TableVersion) -> Broken:
             )
 
 
-def _tombstones(table: TableVersion) -> Broken:
+def _tombstones(table: TableVersion) -> Violations:
     tombstones = read_tombstones(table.manifest.config)
     if tombstones is None:
         return
@@ -221,7 +221,7 @@ def _tombstones(table: TableVersion) -> Broken:
             yield paths.tombstone_path(file.name), str(error)
 
 
-def _write_ahead_log(table: TableVersion) -> Broken:
+def _write_ahead_log(table: TableVersion) -> Violations:
     files = unmerged_files(table)
     if files is not None and files.num_files:
         yield (
@@ -234,7 +234,7 @@ def _write_ahead_log(table: TableVersion) -> Broken:
 # --- fragments
 
 
-def _fragment_ids(table: TableVersion) -> Broken:
+def _fragment_ids(table: TableVersion) -> Violations:
     ids = table.manifest.fragments.ids
     for fragment_id, count in Counter(ids).items():
         if count > 1:
@@ -247,7 +247,7 @@ def _fragment_ids(table: TableVersion) -> Broken:
         )
 
 
-def _fields_of_files(table: TableVersion) -> Broken:
+def _fields_of_files(table: TableVersion) -> Violations:
     flags = table.manifest.reader_feature_flags
     expected = table.manifest.data_format.version
     # the parts of a struct may be in several files, and in 2.0 each of them lists the struct, too
@@ -279,7 +279,7 @@ def _fields_of_files(table: TableVersion) -> Broken:
                 )
 
 
-def _stored_paths(table: TableVersion) -> Broken:
+def _stored_paths(table: TableVersion) -> Violations:
     declared = {base_path.id for base_path in table.manifest.base_paths}
     for base in table.manifest.base_paths:
         if is_relative(base.path):
@@ -301,7 +301,7 @@ def _stored_paths(table: TableVersion) -> Broken:
                 yield where, f"it refers to the base path {base_id}, which is not declared"
 
 
-def _data_files(table: TableVersion) -> Broken:
+def _data_files(table: TableVersion) -> Violations:
     """Open every data file, several in parallel."""
     jobs = [
         (f"{where}, {file.path}", fragment, file)
@@ -309,8 +309,8 @@ def _data_files(table: TableVersion) -> Broken:
         for file in fragment.files
     ]
     with ThreadPoolExecutor(table.store.num_readers) as threads:
-        answers = threads.map(lambda job: (job[0], _problems_of(table, job[1], job[2])), jobs)
-        for where, problems in answers:
+        results = threads.map(lambda job: (job[0], _problems_of(table, job[1], job[2])), jobs)
+        for where, problems in results:
             for problem in problems:
                 yield where, problem
 
@@ -349,7 +349,7 @@ def _problems_of(table: TableVersion, fragment: Fragment, file: DataFile) -> lis
     return problems
 
 
-def _deletion_files(table: TableVersion) -> Broken:
+def _deletion_files(table: TableVersion) -> Violations:
     for where, fragment in _fragments(table):
         if fragment.deletion_file is None:
             continue
@@ -372,7 +372,7 @@ def _deletion_files(table: TableVersion) -> Broken:
 # --- rows
 
 
-def _row_ids(table: TableVersion) -> Broken:
+def _row_ids(table: TableVersion) -> Violations:
     fragments = table.manifest.fragments
     if not table.has_stable_row_ids:
         for where, fragment in _fragments(table):
@@ -399,7 +399,7 @@ def _row_ids(table: TableVersion) -> Broken:
         )
 
 
-def _row_ids_across_fragments(table: TableVersion) -> Broken:
+def _row_ids_across_fragments(table: TableVersion) -> Violations:
     """Index the rows of fragments that may share ids, which finds two live rows with one id."""
     if table.has_stable_row_ids:
         fragments = table.manifest.fragments
@@ -414,7 +414,7 @@ def _row_ids_across_fragments(table: TableVersion) -> Broken:
     yield from ()
 
 
-def _row_versions(table: TableVersion) -> Broken:
+def _row_versions(table: TableVersion) -> Violations:
     for where, fragment in _fragments(table):
         sequences = {}
         try:
@@ -445,7 +445,7 @@ def _row_versions(table: TableVersion) -> Broken:
                 yield where, "a row was updated in a version before the one that created it"
 
 
-def _row_counts(table: TableVersion) -> Broken:
+def _row_counts(table: TableVersion) -> Violations:
     yield from _wrong_counts(table)
     for where, fragment in _fragments(table):
         if not fragment.files:
@@ -460,7 +460,7 @@ def _row_counts(table: TableVersion) -> Broken:
             )
 
 
-def _wrong_counts(table: TableVersion) -> Broken:
+def _wrong_counts(table: TableVersion) -> Violations:
     """Compare the row counts that Lance 0.8 stated, which readers ignore, with the files."""
     for stated in table.manifest.distrusted_fragments or ():
         fragment = table.manifest.fragments.by_id(stated.id)
@@ -479,7 +479,7 @@ def _wrong_counts(table: TableVersion) -> Broken:
 VALUES: Final = "values"
 """The rule that reads everything: every value can be decoded."""
 
-RULES: Mapping[str, Callable[[TableVersion], Broken]] = {
+RULES: Mapping[str, Callable[[TableVersion], Violations]] = {
     "features": _features,
     "data format": _data_format,
     "schema": _schema,

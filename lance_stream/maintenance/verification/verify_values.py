@@ -1,8 +1,8 @@
 """Verifies the values of a version: every page of every column is decoded.
 
 `verify` reads the metadata of data files only; this reads all their bytes, as a scan would, but
-column by column, so that a finding names the column and the fragment, and the others are checked
-all the same.
+column by column, so that a finding names the column and the fragment, and does not hide findings in
+others.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import decode_fragment
 
 
-def broken_values(
+def invalid_values(
     table: TableVersion, watch: Callable[[float], object] = lambda _share: None
 ) -> Iterator[tuple[str, str]]:
     """Yield where values of a version cannot be decoded, or are not what its schema allows.
@@ -34,19 +34,19 @@ def broken_values(
     live = {fragment.id: table.num_live_rows(fragment) for fragment in table.manifest.fragments}
     num_fields = len(table.schema.fields)
     for number, field in enumerate(table.schema.fields):
-        num_broken = dict.fromkeys(live, 0)
+        num_read = dict.fromkeys(live, 0)
         units = list(plan_scan(table, [field.name]))
         for index, unit in enumerate(units):
             watch((number + index / len(units)) / num_fields)
             fragment = decode_fragment(unit.fragment).id
             where = f"fragment {fragment}, column {field.name!r}"
             try:
-                num_broken[fragment] += _num_rows(unit, nullable=field.nullable)
+                num_read[fragment] += _num_rows(unit, nullable=field.nullable)
             except (BadDataError, NotFoundError, pa.ArrowInvalid) as error:
                 notes = getattr(error, "__notes__", [])
                 yield ", ".join([where, *notes]), str(error)
-                num_broken[fragment] = live[fragment]
-        for fragment, num_rows in num_broken.items():
+                num_read[fragment] = live[fragment]
+        for fragment, num_rows in num_read.items():
             if num_rows != live[fragment]:
                 yield (
                     f"fragment {fragment}, column {field.name!r}",

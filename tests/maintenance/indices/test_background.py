@@ -386,7 +386,7 @@ def test_unused_sinks_end_their_thread(
     uri: str, newest: Callable[[], TableVersion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver that opens many sinks must not collect threads."""
-    monkeypatch.setattr(background, "_LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(background, "_MAX_WAIT_SECONDS", 0.1)
     indexing = BackgroundIndexing(RefreshPolicy(age=timedelta(days=1)))
     lance_stream.open_dataset(uri).append(rows(60, 90))
     indexing.after_batch(newest)

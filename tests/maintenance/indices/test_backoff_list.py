@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from lance_stream import IndexCoverage
-from lance_stream.maintenance.indices.backoff_list import FIRST_SECONDS, MOST_SECONDS, BackoffList
+from lance_stream.maintenance.indices.backoff_list import FIRST_SECONDS, MAX_SECONDS, BackoffList
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 INDEX = IndexCoverage("i", "BTREE", ("id",), 10, 5, 1, NOW, 1, 0)
@@ -34,7 +34,7 @@ def test_failures_double_the_wait() -> None:
     backoffs = BackoffList(clock)
     times = [seconds_held(backoffs, clock) for _ in range(9)]
     assert times[:3] == [FIRST_SECONDS, 2 * FIRST_SECONDS, 4 * FIRST_SECONDS]
-    assert times[-1] == MOST_SECONDS
+    assert times[-1] == MAX_SECONDS
     backoffs.record_round(["i"], {}, [INDEX])
     assert seconds_held(backoffs, clock) == FIRST_SECONDS
 

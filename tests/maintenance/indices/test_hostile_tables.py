@@ -246,6 +246,6 @@ def test_interrupt_inside_pylance_is_raised(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(building, "_newest", interrupted)
+    monkeypatch.setattr(building, "_read_transaction", interrupted)
     with pytest.raises(KeyboardInterrupt):
         lance_stream.open_dataset(uri).optimize_indices()

@@ -10,8 +10,8 @@ from lance_stream import IndexCoverage, InvalidInputError
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.indices.background import BackgroundIndexing
 from lance_stream.maintenance.indices.refresh_policy import (
-    FEW_ROWS,
-    USUAL,
+    DEFAULT,
+    MIN_ROWS_FOR_FRACTION,
     RefreshPolicy,
     as_refresh_policy,
 )
@@ -27,13 +27,13 @@ def index(indexed: int | None, missing: int | None, minutes: float | None = 0) -
 @pytest.mark.parametrize(
     ("policy", "state", "is_due"),
     [
-        (USUAL, index(99_000, 1000), True),
-        (USUAL, index(99_001, 999), False),
-        (USUAL, index(200_000, 1999), False),
-        (USUAL, index(0, FEW_ROWS), True),
-        (USUAL, index(0, FEW_ROWS - 1), False),
-        (USUAL, index(10, 0, 999), False),
-        (USUAL, index(None, None), False),
+        (DEFAULT, index(99_000, 1000), True),
+        (DEFAULT, index(99_001, 999), False),
+        (DEFAULT, index(200_000, 1999), False),
+        (DEFAULT, index(0, MIN_ROWS_FOR_FRACTION), True),
+        (DEFAULT, index(0, MIN_ROWS_FOR_FRACTION - 1), False),
+        (DEFAULT, index(10, 0, 999), False),
+        (DEFAULT, index(None, None), False),
         (RefreshPolicy(rows=5), index(100, 5), True),
         (RefreshPolicy(rows=5), index(100, 4, 999), False),
         (RefreshPolicy(age=timedelta(minutes=10)), index(100, 1, 10), True),
@@ -88,7 +88,7 @@ def test_threads_look_again_when_due() -> None:
 
 def test_the_reason_names_the_index_and_its_rows() -> None:
     """Operators see in the log why a build has started."""
-    assert USUAL.due([index(97_500, 2500)], NOW) == {"i": "i lacks 2500 rows (2.5%)"}
+    assert DEFAULT.due([index(97_500, 2500)], NOW) == {"i": "i lacks 2500 rows (2.5%)"}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_the_reason_names_the_index_and_its_rows() -> None:
     [
         (None, None),
         (False, None),
-        (True, USUAL),
+        (True, DEFAULT),
         ({"fraction": 1}, RefreshPolicy(fraction=1.0)),
         ({"rows": 7, "age": "2 hours"}, RefreshPolicy(rows=7, age=timedelta(hours=2))),
         (RefreshPolicy(rows=3), RefreshPolicy(rows=3)),
