@@ -42,6 +42,7 @@ class DerivedQuery:
         self._interval_seconds = interval_seconds
         self._stop = threading.Event()
         self._idle = threading.Event()
+        self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lance-stream-derive", daemon=True)
         self._thread.start()
 
@@ -69,11 +70,13 @@ class DerivedQuery:
     def wait_until_idle(self, timeout_seconds: float | None = None) -> bool:
         """Wait until a check of the source finds nothing to do; return whether it did.
 
+        An ended query checks nothing, so it returns False at once.
+
         Raises:
             Exception: The error that ended the query.
         """
         self._idle.clear()
-        is_idle = self._idle.wait(timeout_seconds)
+        is_idle = not self._has_ended.is_set() and self._idle.wait(timeout_seconds)
         if self.exception is not None:
             raise self.exception
         return is_idle
@@ -106,4 +109,5 @@ class DerivedQuery:
             self.exception = error
             _log.exception("%s has ended", self._name)
         finally:
+            self._has_ended.set()  # before it wakes: a later wait finds it
             self._idle.set()
