@@ -141,6 +141,15 @@ def _without_views(arrow: pa.DataType) -> pa.DataType:
         return pa.list_(arrow.value_field.with_type(_without_views(arrow.value_type)))
     if pa.types.is_large_list(arrow):
         return pa.large_list(arrow.value_field.with_type(_without_views(arrow.value_type)))
+    if pa.types.is_fixed_size_list(arrow):
+        item = arrow.value_field.with_type(_without_views(arrow.value_type))
+        return pa.list_(item, arrow.list_size)
+    if pa.types.is_map(arrow):
+        key, item = (
+            part.with_type(_without_views(part.type))
+            for part in (arrow.key_field, arrow.item_field)
+        )
+        return pa.map_(key, item, arrow.keys_sorted)
     return arrow
 
 

@@ -1,5 +1,6 @@
 """The input that verbs take."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -7,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.write.arrow_input import read_input
+from lance_stream.write.arrow_input import one_batch, read_input, without_views
 
 TABLE = pa.table({"a": [1, 2], "b": ["x", None]})
 
@@ -100,3 +101,52 @@ def test_batches_of_different_schemas_are_refused() -> None:
     batches = [*TABLE.to_batches(), pa.RecordBatch.from_pydict({"a": [1]})]
     with pytest.raises(InvalidInputError, match="same schema"):
         read_input(batches).read_all()
+
+
+NESTINGS: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], Any]]] = {
+    "column": (lambda part: part, lambda value: value),
+    "struct": (lambda part: pa.struct([("a", part)]), lambda value: {"a": value}),
+    "list": (pa.list_, lambda value: [value]),
+    "large list": (pa.large_list, lambda value: [value]),
+    "map": (lambda part: pa.map_(pa.string(), part), lambda value: [("k", value)]),
+}
+
+
+@pytest.mark.parametrize("inner", NESTINGS)
+@pytest.mark.parametrize("outer", NESTINGS)
+@pytest.mark.parametrize(
+    ("view", "plain", "value"),
+    [
+        (pa.string_view(), pa.large_string(), "x"),
+        (pa.binary_view(), pa.large_binary(), b"\xff"),
+    ],
+    ids=["string", "binary"],
+)
+def test_no_view_remains_at_any_depth(
+    outer: str, inner: str, view: pa.DataType, plain: pa.DataType, value: str | bytes
+) -> None:
+    """Arrow has no kernels for views, so one that remains fails in the middle of an upsert."""
+    (outer_type, outer_value), (inner_type, inner_value) = NESTINGS[outer], NESTINGS[inner]
+    expected = outer_type(inner_type(plain))
+    values = [outer_value(inner_value(value)), None]
+    rows = pa.table({"v": pa.array(values, outer_type(inner_type(view)))})
+    batch = one_batch(rows)
+    assert batch.schema.field("v").type == expected
+    assert batch.column("v").to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("views", "plain"),
+    [
+        (pa.map_(pa.string_view(), pa.int32()), pa.map_(pa.large_string(), pa.int32())),
+        (pa.list_(pa.binary_view(), 2), pa.list_(pa.large_binary(), 2)),
+        (
+            pa.struct([pa.field("a", pa.string_view(), nullable=False, metadata={"k": "v"})]),
+            pa.struct([pa.field("a", pa.large_string(), nullable=False, metadata={"k": "v"})]),
+        ),
+    ],
+)
+def test_only_the_views_of_a_type_change(views: pa.DataType, plain: pa.DataType) -> None:
+    """Keys, lengths and the metadata of fields belong to the column's declaration."""
+    actual = without_views(pa.schema([("v", views)]))
+    assert actual.equals(pa.schema([("v", plain)]), check_metadata=True)
