@@ -607,6 +607,16 @@ def test_separate_targets_follow_the_source(tmp_path: Path) -> None:
     assert lengths.status().is_current
 
 
+def test_status_needs_no_target_table(tmp_path: Path) -> None:
+    """Before the first run all rows are pending, and the table with the values does not exist."""
+    beside = str(tmp_path / "lengths.lance")
+    uri = new_table(tmp_path, (0, 50))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", target=beside)
+    status = lengths.status()
+    assert (status.num_rows, status.num_pending, status.is_current) == (50, 50, False)
+    assert not (tmp_path / "lengths.lance").exists()
+
+
 def test_recreated_sources_are_computed_again(tmp_path: Path) -> None:
     """A new table reuses row ids, so results of the old one must not be kept."""
     import shutil

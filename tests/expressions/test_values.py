@@ -236,6 +236,28 @@ def test_values_are_those_of_spark(text: str) -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize(
+    ("text", "arrow"),
+    [
+        ("coalesce(i, i)", pa.int32()),
+        ("coalesce(i, NULL)", pa.int32()),
+        ("coalesce(big, i)", pa.int64()),
+        ("coalesce(u, u)", pa.uint64()),
+        ("coalesce(u, i)", pa.decimal128(20, 0)),
+        ("coalesce(f, NULL)", pa.float32()),
+        ("coalesce(f, i)", pa.float64()),
+        ("coalesce(p, p)", pa.decimal128(10, 2)),
+        ("coalesce(p, i)", pa.decimal128(12, 2)),
+        ("nullif(i, 8)", pa.int32()),
+        ("coalesce(day, NULL)", pa.date32()),
+    ],
+)
+def test_one_of_several_values_has_their_type(text: str, arrow: pa.DataType) -> None:
+    """A column that is added by an expression has the expression's type."""
+    assert evaluate(parse_value(text, SCHEMA), BATCH).type == arrow
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize(
     ("text", "why"),
     [
         ("1 / (i - 7)", "division by zero"),
@@ -295,6 +317,8 @@ def test_operands_that_do_not_matter_do_not_fail(text: str) -> None:
         ("s RLIKE 'a$b'", r"a '\$' within"),
         ("trim(s, 'x')", "write TRIM"),
         ("coalesce(i, s)", "combines values of int32, string"),
+        ("array_contains(l, NULL)", "searches a list for NULL"),
+        ("array_contains(NULL, 1)", "searches a list for NULL"),
         ("CAST(at AS bigint)", "casts timestamp"),
         ("CAST(i AS char(3))", "CHAR"),
         ("date_trunc('eon', at)", "truncates to 'eon'"),

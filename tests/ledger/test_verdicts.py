@@ -102,3 +102,13 @@ def test_a_forgotten_batch_is_compared_by_rules_only() -> None:
     verdicts = VERDICTS[Standing.ALIAS_FORGOTTEN]
     assert verdicts[Contents.UNRECORDED] is Verdict.ELSEWHERE
     assert verdicts[Contents.OTHER_RULES] is Verdict.NEW
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"), [(None, "its rows are no longer known"), (ENTRY, "it had other rows")]
+)
+def test_refused_aliases_state_what_is_known(entry: LedgerEntry | None, reason: str) -> None:
+    """Whether the rows differ or are unknown decides which of the remedies applies."""
+    standing = Standing.ALIAS_FORGOTTEN if entry is None else Standing.ALIAS_EARLIER
+    match = Match(standing, "alias", replace(ENTRY, batch_id=5), entry, ())
+    assert reason in str(refusal(Verdict.ELSEWHERE, match, BATCH, OTHERS, "uri"))

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -236,7 +237,24 @@ def test_a_section_outside_the_file_is_refused(message: table_pb2.Manifest, what
         decode_manifest(file_of(message, b"\xff\xff\xff\xff"))
 
 
-@pytest.mark.parametrize(("seconds", "nanos"), [(0, -1), (0, 10**9), (1 << 62, 0)])
+FIRST_SECOND = int(datetime(1, 1, 1, tzinfo=UTC).timestamp())
+LAST_SECOND = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos"), [(FIRST_SECOND, 0), (-1, 10**9 - 1), (LAST_SECOND, 10**9 - 1)]
+)
+def test_every_moment_of_the_calendar_is_read(seconds: int, nanos: int) -> None:
+    """Writers with a wrong clock exist, and their tables are intact."""
+    message = table_pb2.Manifest()
+    message.timestamp.seconds, message.timestamp.nanos = seconds, nanos
+    assert decode_manifest(file_of(message)).timestamp_nanos == seconds * 10**9 + nanos
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos"),
+    [(0, -1), (0, 10**9), (1 << 62, 0), (FIRST_SECOND - 1, 0), (LAST_SECOND + 1, 0)],
+)
 def test_a_timestamp_out_of_range_is_refused(seconds: int, nanos: int) -> None:
     """Time travel converts timestamps, which would otherwise fail far from the damage."""
     message = table_pb2.Manifest()

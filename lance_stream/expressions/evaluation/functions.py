@@ -384,7 +384,7 @@ def converted(value: Datum, arrow: pa.DataType) -> Datum:
     """Convert a value to a common type."""
     if value.type == arrow:
         return value
-    if is_float(arrow) and not pa.types.is_null(value.type):
+    if is_float(arrow):
         return to_float(value, arrow)
     if pa.types.is_decimal(arrow) and not pa.types.is_null(value.type):
         return rescaled(to_decimal(value), arrow)

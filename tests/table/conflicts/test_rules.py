@@ -221,6 +221,9 @@ def test_the_rules_equal_those_of_pylance(
     assert verdict_on(ours, theirs) is verdict
 
 
+# Its new fragments contain inserted rows: an update in place moves none.
+WITH_NEW_ROWS = replace(update_columns(0, fields=(0,)), new_fragments=(fragment(9),))
+
 FINER = [
     # a whole fragment that others changed, or whose rows others moved
     (delete(whole=(0,)), delete(0), RETRY),
@@ -272,6 +275,7 @@ FINER = [
     (replace_data(0, 1), upsert(1), YES),
     (replace_data(0, 1), update_columns(0, fields=(1,)), RETRY),
     (replace_data(0, 1), update_columns(0, fields=(0,)), YES),
+    (replace_data(0, 1), WITH_NEW_ROWS, YES),
     (replace_data(0, 1), index(field_id=1), RETRY),
     (replace_data(0, 1), index(field_id=0), YES),
     (index(field_id=1), replace_data(0, 1), RETRY),
@@ -307,6 +311,7 @@ FINER = [
     (OVERLAY, upsert(0), RETRY),
     (OVERLAY, upsert(1), YES),
     (OVERLAY, update_columns(0), YES),
+    (OVERLAY, WITH_NEW_ROWS, YES),
     # nullability, both ways round
     (project(0, keeps_nullability=False), APPEND, RETRY),
     (APPEND, project(0, keeps_nullability=False), RETRY),

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
+from lance_stream.table.lineage import row_addresses
 from lance_stream.table.lineage.row_addresses import (
     NO_ADDRESS,
     FragmentRows,
@@ -88,6 +89,14 @@ def test_unindexable_row_counts_are_refused_early() -> None:
     """The error comes before memory is allocated for them."""
     with pytest.raises(UnsupportedFeatureError, match="would not fit"):
         RowIdIndex([FragmentRows(0, RowIdSequence.from_range(0, 1 << 32))])
+
+
+def test_as_many_rows_as_the_limit_are_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is the sum of all fragments; one row less must not be refused."""
+    monkeypatch.setattr(row_addresses, "MAX_MATERIALIZED", 3)
+    assert len(index_of((1, [5, 6], []), (2, [7], []))) == 3
+    with pytest.raises(UnsupportedFeatureError, match="4 row ids would not fit in memory"):
+        index_of((1, [5, 6], []), (2, [7, 8], []))
 
 
 @pytest.mark.nightly
