@@ -16,7 +16,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.expressions import nodes
 from lance_stream.expressions.evaluation.rules import evaluate_node
 from lance_stream.expressions.nodes import Node, refuse, source_of
-from lance_stream.schema.column_paths import spelled_name
+from lance_stream.schema.column_paths import resolve_name
 from lance_stream.schema.types.json_columns import has_json, is_json
 
 EXTRACTS: Final = "get_json_object"
@@ -87,7 +87,7 @@ def _part_of(arrow: pa.DataType, name: str) -> pa.Field | None:
     """Return the field of a struct with a name; case does not matter if only one field matches."""
     parts = list(arrow) if pa.types.is_struct(arrow) else []
     by_name = {part.name: part for part in parts}
-    spelled = spelled_name(name, by_name)
+    spelled = resolve_name(name, by_name)
     return None if spelled is None else by_name[spelled]
 
 

@@ -30,7 +30,7 @@ from typing import Any
 import pyarrow as pa
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.schema.column_paths import quote_path, spelled_name
+from lance_stream.schema.column_paths import quote_path, resolve_name
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _spelled(path: tuple[str, ...], schema: pa.Schema) -> tuple[str, ...]:
     spelled: list[str] = []
     for name in path:
         by_name = {field.name: field for field in fields}
-        column = spelled_name(name, by_name)
+        column = resolve_name(name, by_name)
         if column is None:
             break
         spelled.append(column)

@@ -111,8 +111,8 @@ class Ancestry:
             older = self.at(restored or version - 1)
         except NotFoundError:
             return self._find_origin_over_gap(version)
-        ids_hold = kind is not None and kind is not Overwrite
-        same = same_fields(older.schema.fields, newer.schema.fields, ids_hold=ids_hold)
+        ids_match = kind is not None and kind is not Overwrite
+        same = same_fields(older.schema.fields, newer.schema.fields, ids_match=ids_match)
         return Origin(restored or version - 1, same)
 
     def _find_origin_over_gap(self, version: int) -> Origin | None:
@@ -135,7 +135,7 @@ class Ancestry:
         before, after = self.at(older), self.at(newer)
         fields = before.schema.fields, after.schema.fields
         if not _share_rows(before, after):
-            return same_fields(*fields, ids_hold=False)
+            return same_fields(*fields, ids_match=False)
         # `same_fields` also matches columns by position, which is valid for a single step only.
         # Over many steps, the column at a position may be a new one: ids or names must agree.
         names = [
@@ -143,7 +143,7 @@ class Ancestry:
         ]
         return {
             there: here
-            for there, here in same_fields(*fields, ids_hold=True).items()
+            for there, here in same_fields(*fields, ids_match=True).items()
             if there == here or names[0][here] == names[1][there]
         }
 

@@ -62,7 +62,7 @@ def from_arrow(schema: pa.Schema) -> Schema:
 def field_from_arrow(arrow: pa.Field) -> Field:
     """Return the tree of one Arrow field, without field ids."""
     arrow = storage_field(arrow)
-    metadata = _with_one_spelling(metadata_from_arrow(arrow.metadata))
+    metadata = _with_canonical_flags(metadata_from_arrow(arrow.metadata))
     if metadata.get(names.EXTENSION_NAME) == TEXT_NAME.encode() and _is_text(arrow.type):
         arrow = arrow.with_type(pa.large_binary())
         metadata[names.EXTENSION_NAME] = STORED_NAME.encode()
@@ -120,14 +120,14 @@ def _check_nesting(top: Field) -> None:
         top.children
     ):
         raise InvalidInputError(
-            f"column {top.name!r}: a struct without fields must be a top-level column; give "
-            "it a field, or leave it out"
+            f"column {top.name!r}: a struct without fields must be a top-level column; add "
+            "a field to it, or omit it"
         )
     _items_per_value(top)
 
 
 def _items_per_value(field: Field) -> int:
-    """Return how many values of each leaf one value of a field has."""
+    """Return the number of values of each leaf in one value of a field."""
     counts = {_items_per_value(child) for child in field.children} or {1}
     if len(counts) > 1:
         raise InvalidInputError(
@@ -276,15 +276,15 @@ def _primary_key_position(name: str, metadata: Mapping[str, bytes]) -> int | Non
         if not position.isdigit():
             raise InvalidInputError(
                 f"column {name!r}: the metadata {PRIMARY_KEY_POSITION_METADATA!r} must be a "
-                f"whole number from 1, not {position!r}"
+                f"whole number of at least 1, not {position!r}"
             )
         return int(position)
     declared = metadata.get(PRIMARY_KEY_METADATA, b"false").lower()
     return 0 if declared in {b"true", b"1", b"yes"} else None
 
 
-def _with_one_spelling(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return metadata that state whether a struct is packed in a spelling that all readers accept.
+def _with_canonical_flags(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return metadata in which the flags of packed structs have values that all readers accept.
 
     Releases of the reference interpret `false` and `1` differently, and write files that they
     cannot read themselves.
@@ -309,8 +309,7 @@ def metadata_from_arrow(metadata: Mapping[bytes, bytes] | None) -> dict[str, byt
         return {key.decode(): bytes(value) for key, value in (metadata or {}).items()}
     except UnicodeDecodeError as error:
         raise InvalidInputError(
-            f"a key of metadata is not text in UTF-8: {error.object[:100]!r}; encode it, for "
-            "example by base64"
+            f"a metadata key is not UTF-8: {error.object[:100]!r}; encode it, for example in base64"
         ) from error
 
 

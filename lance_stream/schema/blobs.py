@@ -121,7 +121,7 @@ def with_descriptions(schema: Schema) -> Schema:
 def described(field: Field) -> Field:
     """Return a column with descriptions in place of its blobs, at any depth.
 
-    A column without blobs is returned as it is, with what it has computed of itself.
+    A column without blobs is returned itself, because values are cached by its identity.
     """
     if field.is_blob:
         return field if is_description(field) else description_of(field)
@@ -130,9 +130,9 @@ def described(field: Field) -> Field:
 
 
 def as_v2(field: Field) -> Field:
-    """Return a blob column of an older table as in tables from 2.2 on; other fields unchanged.
+    """Return a blob column in the form of tables from 2.2 on; other fields unchanged.
 
-    The fields below it have no ids.
+    The new fields below it have no ids.
     """
     if not field.is_blob or field.is_blob_v2:
         return field
@@ -147,7 +147,7 @@ def as_v2(field: Field) -> Field:
 
 
 def as_v1(field: Field) -> Field:
-    """Return a blob column as in tables up to 2.1; other fields unchanged."""
+    """Return a blob column in the form of tables up to 2.1; other fields unchanged."""
     if not field.is_blob:
         return field
     if not field.is_blob_v2:
@@ -163,7 +163,7 @@ def check_blobs(schema: Schema) -> None:
     """Raise unless all blobs are top-level columns of bytes.
 
     Raises:
-        InvalidInputError: They are not; the message names the column.
+        InvalidInputError: One is not; the message names the column.
     """
     for top in schema.fields:
         for field in top.walk():
@@ -172,7 +172,7 @@ def check_blobs(schema: Schema) -> None:
             if field is not top:
                 raise InvalidInputError(
                     f"column {top.name!r}: blobs inside of structs and lists are not supported; "
-                    f"make {field.name!r} a top-level column, or leave {BLOB_KEY!r} out"
+                    f"make {field.name!r} a top-level column, or omit {BLOB_KEY!r}"
                 )
             if not field.is_blob_v2 and field.logical_type not in ("large_binary", "binary"):
                 raise InvalidInputError(
@@ -194,7 +194,7 @@ def threshold(metadata: Mapping[str, bytes], key: str, name: str) -> int:
     least = 0 if key == INLINE_THRESHOLD_KEY else 1
     if not (text.isascii() and text.isdigit()) or not least <= int(text) < 1 << 63:
         raise InvalidInputError(
-            f"column {name!r}: the metadata {key!r} is {text!r}; it has to be a number of bytes "
-            f"from {least}"
+            f"column {name!r}: the metadata {key!r} must be a number of bytes of at least {least}, "
+            f"not {text!r}"
         )
     return int(text)

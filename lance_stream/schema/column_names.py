@@ -1,7 +1,7 @@
 """Rules for the names of new columns.
 
-    top level    not empty, no dot, none of `SYSTEM_COLUMNS`
-    parts        different from one another within their struct
+    top level    not empty, without a dot, and not in `SYSTEM_COLUMNS`
+    parts        unique within their struct
 
 A dot separates the parts of a struct in a path, so other readers cannot name a column with a dot in
 its name. Tables that already have such a column keep it.

@@ -1,4 +1,4 @@
-"""Columns as text: paths of names, quoted by backticks, and names in another case.
+"""Columns as text: paths of names, quoted by backticks, and names that differ in case.
 
     name   `a name`   struct.part   `a.b`.`part``s`
 
@@ -43,28 +43,26 @@ def split_path(column: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def spelled_name(name: str, names: Collection[str]) -> str | None:
-    """Return which of some names a name means: itself, or the one that differs in case only.
-
-    Returns:
-        The name; None if no name matches.
+def resolve_name(name: str, names: Collection[str]) -> str | None:
+    """Return the name that is equal, or else the one that differs only in case; None if none does.
 
     Raises:
-        InvalidInputError: Several names differ in case only.
+        InvalidInputError: Several names differ only in case.
     """
     if name in names:
         return name
-    alike = [other for other in names if other.lower() == name.lower()]
-    if len(alike) > 1:
+    matches = [candidate for candidate in names if candidate.lower() == name.lower()]
+    if len(matches) > 1:
         raise InvalidInputError(
-            f"the column {name!r} could be {' or '.join(map(repr, alike))}; spell it as one of them"
+            f"the column {name!r} could be {' or '.join(map(repr, matches))}; spell it as one of "
+            "them"
         )
-    return alike[0] if alike else None
+    return matches[0] if matches else None
 
 
-def named_twice(name: str) -> str:
-    """Return the message for a name that two columns have, and what to do."""
+def duplicate_name_problem(name: str) -> str:
+    """Return the message, with the remedy, for a name that two columns share."""
     return (
-        f"there are two columns with the name {name!r}, so a single one of them cannot be named; "
-        "rename_columns renames the first of them"
+        f"there are two columns with the name {name!r}, so the name is ambiguous; rename_columns "
+        "renames the first of them"
     )

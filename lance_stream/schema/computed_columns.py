@@ -1,4 +1,4 @@
-"""Columns that LanceDB computes, and what its refresh needs from other writers.
+"""Columns that LanceDB computes, and the requirements of its refresh on other writers.
 
 The declaration is in the metadata of a top-level column, and names other columns by path:
 
@@ -7,14 +7,14 @@ The declaration is in the metadata of a top-level column, and names other column
     computed_column.expression     of the kind sql: "price * 2"
     computed_column.inputs         JSON list of paths: ["price"]
 
-A refresh fills rows that have no value or whose inputs changed, and trusts the values of all
-others. It fails if an input is missing. So other writers leave such a column without values, and
-its inputs in place, as LanceDB itself does.
+A refresh computes rows that have no value or whose inputs changed, and trusts the values of all
+others. It fails if an input is missing. So other writers must not write values of such a column,
+nor drop its inputs; LanceDB itself does neither.
 
 Source:  lancedb, rust/lancedb/src/table/computed_columns.rs; experiments with lancedb 0.40.
-Differs: LanceDB finds the inputs in the expression; we trust the list that it has stored. It
+Differs: LanceDB parses the inputs from the expression; we trust the list that it has stored. It
          refuses upserts and updates of tables with registered functions, which only its service
-         refreshes; here, their columns are stale until it does.
+         refreshes; we accept them, and their columns are stale until the next refresh.
 """
 
 import json
@@ -30,7 +30,7 @@ from lance_stream.schema.fields import Field, Schema
 DECLARED: Final = "computed_column"
 INPUTS: Final = "computed_column.inputs"
 _PREFIXES: Final = ("computed_column.", "computed_refresh.")
-"""Of the keys of a declaration, and of what a refresh remembers."""
+"""The prefixes of the keys of a declaration, and of the state of a refresh."""
 
 
 def check_not_computed(names: Iterable[str], table: pa.Schema) -> None:
@@ -41,28 +41,29 @@ def check_not_computed(names: Iterable[str], table: pa.Schema) -> None:
         table: The table's columns.
 
     Raises:
-        InvalidInputError: They have; the message names the column.
+        InvalidInputError: The rows have such a column; the message names it.
     """
     computed = {field.name for field in table if _is_declared(field.metadata or {})}
     for name in names:
         if name in computed:
             raise InvalidInputError(
-                f"the column {name!r} is computed by LanceDB, whose refresh would take a stored "
-                "value for its own. Leave the column out of the rows and run "
+                f"the column {name!r} is computed by LanceDB, whose refresh would treat a stored "
+                "value as computed. Omit the column from the rows and run "
                 f"table.refresh_column({name!r}) in LanceDB afterwards; or drop it first"
             )
 
 
 def check_declarations_hold(before: Schema | None, after: Schema) -> None:
-    """Raise unless LanceDB can refresh the computed columns of a version after a change of columns.
+    """Raise unless LanceDB can still refresh computed columns after a change of columns.
 
     Args:
-        before: The columns of the version; None for a new table.
-        after: Those of the next one.
+        before: The columns of a version; None for a new table.
+        after: The columns of the next version.
 
     Raises:
-        InvalidInputError: A column that stays would lose its declaration, its type or one of its
-            inputs; or one would be declared, which is up to LanceDB. The message names the column.
+        InvalidInputError: The declaration, the type or an input of a computed column would change;
+            or a column would be declared as computed, which only LanceDB can do. The message names
+            the column.
     """
     if before is not None and before.fields == after.fields:
         return
@@ -70,17 +71,16 @@ def check_declarations_hold(before: Schema | None, after: Schema) -> None:
     remaining = {field.id: field for field in after.fields}
     for field in _declared(after):
         if field.id not in declared:
-            raise InvalidInputError(_reason_against_declaring(field, declared.values()))
+            raise InvalidInputError(_new_declaration_problem(field, declared.values()))
     for field in declared.values():
         new = remaining.get(field.id)
         if new is None:
             continue
-        if _declaration(new.metadata) != _declaration(field.metadata) or _parts(new) != _parts(
-            field
-        ):
+        same_declaration = _declaration(new.metadata) == _declaration(field.metadata)
+        if not same_declaration or _type_signature(new) != _type_signature(field):
             raise InvalidInputError(
                 f"the column {field.name!r} is computed by LanceDB: neither its type nor its "
-                f"metadata {DECLARED}* can change. Drop it, and declare it again there"
+                f"metadata {DECLARED}* can change. Drop the column, and declare it again in LanceDB"
             )
         _check_inputs(field, before, remaining)
 
@@ -89,24 +89,28 @@ def _check_inputs(computed: Field, before: Schema | None, remaining: Mapping[int
     inputs = _inputs(computed)
     for old in () if before is None else before.fields:
         new = remaining.get(old.id)
-        same = new is not None and new.name == old.name and {*_parts(old)} <= {*_parts(new)}
-        if not same and old.id != computed.id and (inputs is None or old.name in inputs):
+        is_unchanged = (
+            new is not None
+            and new.name == old.name
+            and {*_type_signature(old)} <= {*_type_signature(new)}
+        )
+        if not is_unchanged and old.id != computed.id and (inputs is None or old.name in inputs):
             raise InvalidInputError(
                 f"the column {old.name!r} cannot be dropped, renamed or cast: LanceDB computes the "
                 f"column {computed.name!r} from it. Drop {computed.name!r} first, and declare it "
-                "again there afterwards"
+                "again in LanceDB afterwards"
             )
 
 
-def _reason_against_declaring(field: Field, declared: Iterable[Field]) -> str:
+def _new_declaration_problem(field: Field, declared: Iterable[Field]) -> str:
     if any(field.name == other.name for other in declared):
         return (
-            f"the column {field.name!r} is computed by LanceDB: its type cannot change. Drop it, "
-            "and declare it again there"
+            f"the column {field.name!r} is computed by LanceDB: its type cannot change. Drop the "
+            "column, and declare it again in LanceDB"
         )
     return (
         f"the column {field.name!r} is declared as computed, by metadata {DECLARED}*: only LanceDB "
-        "can declare it, because its refresh would take stored values for its own. Remove these "
+        "can declare it, because its refresh would treat stored values as computed. Remove these "
         "entries (pyarrow: field.remove_metadata()) to store the values as they are"
     )
 
@@ -127,8 +131,8 @@ def _declaration(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
     }
 
 
-def _parts(field: Field) -> list[tuple[int, str, str]]:
-    """Return what distinguishes the type of a column, and the names in it, from others."""
+def _type_signature(field: Field) -> list[tuple[int, str, str]]:
+    """Return the id and type of a column, and the id, type and name of each part of it."""
     column, *parts = field.walk()
     names = ((part.id, part.logical_type, part.name) for part in parts)
     return [(column.id, column.logical_type, ""), *names]

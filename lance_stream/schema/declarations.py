@@ -1,16 +1,17 @@
-"""What new rows declare about columns that a table already has.
+"""Merges the properties that new rows declare into the columns that a table already has.
 
-Rows that replace a table's rows may have the same columns, and declare more about them. What they
-declare is stored; what they do not mention is kept:
+Rows that replace all rows of a table may have the same columns, and declare other properties of
+them. Declared properties are stored; all others stay as they are:
 
     metadata of the schema and of fields    key by key
     an extension type                       replaces another one, with its parameters
-    a blob column                           large_binary columns become one; one stays one
-    a column without nulls                  becomes one; one stays one, since a nullable column is
-                                            what Arrow has when nothing is declared
+    a blob column                           a large_binary column becomes one; a blob column stays
+                                            one
+    a non-nullable column                   a nullable column becomes one; a non-nullable column
+                                            stays one, because nullable is Arrow's default
     a primary key                           replaces the table's
 
-Source: observed in the reference.
+Source:  observed in the reference.
 Differs: The reference replaces all declarations, so rows without any drop the table's primary key.
 """
 
@@ -30,7 +31,7 @@ _PRIMARY_KEY = (PRIMARY_KEY_METADATA, PRIMARY_KEY_POSITION_METADATA)
 
 
 def with_declarations(table: Schema, incoming: Schema) -> Schema | None:
-    """Return a table's columns with what new rows declare about them.
+    """Return a table's columns with the properties that new rows declare.
 
     Args:
         table: The table's columns.
@@ -38,7 +39,7 @@ def with_declarations(table: Schema, incoming: Schema) -> Schema | None:
 
     Returns:
         The columns with the table's ids; columns that become blobs are as in tables up to 2.1. None
-        if the rows have other columns: other names, another order or other types.
+        if the columns of the rows differ in their names, order or types.
     """
     if table.names != incoming.names:
         return None
@@ -50,11 +51,11 @@ def with_declarations(table: Schema, incoming: Schema) -> Schema | None:
     )
     if None in fields:
         return None
-    return Schema(fields, {**table.metadata, **incoming.metadata})  # type: ignore[arg-type]  # has no None
+    return Schema(fields, {**table.metadata, **incoming.metadata})  # type: ignore[arg-type]  # None was excluded
 
 
 def _declared(column: Field, incoming: Field) -> Field | None:
-    """Return a column with what a field of the same type declares; None if the types differ."""
+    """Return a column with the properties of a field; None if their names or types differ."""
     old, new = as_v1(column), as_v1(incoming)
     if old.name != new.name or len(old.children) != len(new.children):
         return None
@@ -81,7 +82,7 @@ def _declared(column: Field, incoming: Field) -> Field | None:
         old,
         logical_type=new.logical_type if new.extension_name else old.logical_type,
         nullable=old.nullable and new.nullable,
-        children=children,  # type: ignore[arg-type]  # has no None
+        children=children,  # type: ignore[arg-type]  # None was excluded
         metadata=metadata,
         extension_name=new.extension_name or old.extension_name,
         primary_key_position=(

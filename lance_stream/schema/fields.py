@@ -9,12 +9,13 @@ Source: file.proto, messages Field and Schema.
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from operator import is_
 
 from lance_stream._proto import file_pb2
 from lance_stream.errors import CorruptDataError
 
 UNASSIGNED_ID = -1
-"""The id of a field without an id yet; also the parent id of top-level columns."""
+"""The id of a field before an id is assigned; also the parent id of top-level columns."""
 
 TOMBSTONED_ID = -2
 """In a data file's list of fields: a column whose data in that file is no longer used."""
@@ -23,16 +24,16 @@ LINEAGE_IDS = frozenset({-3, -4, -5})
 """In a data file's list of fields: row ids and row versions, which are in no schema."""
 
 PACKED_KEYS = ("lance-encoding:packed", "packed")
-"""Metadata that make a struct one column; the second is by the first writers."""
+"""Metadata keys that make a struct one column; early writers used the second one."""
 
 TRUE_SPELLINGS = frozenset({"true", "1", "on", "yes", "y"})
-"""What means true in the metadata of a field, in any case. Source: files of pylance."""
+"""Values in the metadata of a field that mean true, in any case. Source: files of pylance."""
 
 FALSE_SPELLINGS = frozenset({"false", "0", "off", "no", "n", ""})
-"""What means no there."""
+"""Values in the metadata of a field that mean false, in any case."""
 
 BLOB_KEY = "lance-encoding:blob"
-"""Metadata that make a column of bytes a blob column, whatever their value."""
+"""The metadata key that makes a column of bytes a blob column, whatever its value."""
 
 EXTENSION_NAME_KEY = "ARROW:extension:name"
 BLOB_V2_NAME = "lance.blob.v2"
@@ -48,20 +49,20 @@ class Field:
     """One column, or one part of a nested column.
 
     Attributes:
-        name: The column's own name, without its parents'.
+        name: The field's name, without the names of its parents.
         logical_type: The format's name of the type, for example `"int32"`; see `logical_types`.
         id: The number by which data files refer to the column; unique within a version, though a
             later one may assign it to another column.
         nullable: Whether the column may hold nulls.
         children: The parts of a struct, the item of a list, in order.
-        metadata: The field's own key-value metadata, as in Arrow.
+        metadata: The field's key-value metadata, as in Arrow.
         extension_name: The name of an Arrow extension type, in files of old writers; new writers
-            keep it in `metadata`.
+            store it in `metadata`.
         primary_key_position: 1-based position in the unenforced primary key; 0 for a member without
-            a place (a key of one column); None for a column outside the key.
+            a position (a key of one column); None for a column outside the key.
         clustering_key_position: The same for the unenforced clustering key.
-        packed_in_file: Whether a data file being read has this struct as one column; None if only
-            the metadata tell. A property of the file, not of the schema.
+        packed_in_file: Whether the data file that is read stores this struct as one column; None to
+            decide by the metadata. A property of the file, not of the schema.
     """
 
     name: str
@@ -128,14 +129,14 @@ class Schema:
 
     Attributes:
         fields: The top-level columns, in order.
-        metadata: The schema's own key-value metadata.
+        metadata: The schema's key-value metadata.
     """
 
     fields: tuple[Field, ...] = ()
     metadata: Mapping[str, bytes] = field(default_factory=dict)
 
     def ids_in_files(self) -> set[int]:
-        """Return the ids under which data files hold columns in use, hidden lineage included."""
+        """Return the ids of columns that data files can store, including hidden lineage."""
         return {*LINEAGE_IDS, *(field.id for field in self.walk())}
 
     def walk(self) -> Iterator[Field]:
@@ -233,7 +234,7 @@ def fields_from_proto(messages: Sequence[file_pb2.Field]) -> tuple[Field, ...]:
 
 
 def as_in_file(field: Field, whole: Field, ids_in_file: Container[int]) -> Field:
-    """Return a field in which each struct is packed exactly if it is in a data file.
+    """Return a field whose structs are packed if and only if they are packed in a data file.
 
     Args:
         field: The field; parts of structs may be projected away.
@@ -243,10 +244,10 @@ def as_in_file(field: Field, whole: Field, ids_in_file: Container[int]) -> Field
     """
     if not field.children or field.is_blob:
         return field
-    below = {part.id: part for part in whole.children}
-    children = tuple(as_in_file(part, below[part.id], ids_in_file) for part in field.children)
-    same = all(one is other for one, other in zip(children, field.children, strict=True))
-    projected = field if same else replace(field, children=children)
+    whole_parts = {part.id: part for part in whole.children}
+    children = tuple(as_in_file(part, whole_parts[part.id], ids_in_file) for part in field.children)
+    is_unchanged = all(map(is_, children, field.children))
+    projected = field if is_unchanged else replace(field, children=children)
     if field.logical_type != "struct" or not any(part.id in ids_in_file for part in whole.walk()):
         return projected
     is_packed = field.id in ids_in_file and not any(
@@ -260,7 +261,7 @@ def as_in_file(field: Field, whole: Field, ids_in_file: Container[int]) -> Field
 
 
 def assign_ids(schema: Schema, first_id: int = 0) -> Schema:
-    """Return the schema with all fields without ids numbered, depth first, from `first_id` on.
+    """Return the schema with ids assigned to all fields without one, depth first, from `first_id`.
 
     Ids are never reused within a table, so a data file of an old version can never be mistaken for
     a new column.

@@ -1,18 +1,18 @@
 """Column identity: which fields of two schemas are the same column, at every level of nesting.
 
-A field's id identifies it only between a version and the one created from it, and an overwrite
-assigns new ids. For the parts of a struct, or the columns of a table, in two such versions:
+A field's id identifies it only between a version and the version created from it, and an overwrite
+assigns new ids. In two such versions, these rules apply to the columns of a table, and to the parts
+of each struct:
 
-    the same id                              the same column, whatever its name
-    a new id, and its name had another id    a column that was cast: the reference writes it under
-    that is gone                             another id
-    one new field and one gone, in the       a column that was cast and renamed at once
-    same place, and all others unchanged
-    the same name, if ids do not hold        the same column
-    anything else                            a new column
+    the same id                                the same column, whatever its name
+    a new id, but the name of a removed id     a column that was cast: the reference writes it
+                                               under another id
+    one field added and one removed, at the    a column that was cast and renamed at once
+    same position, all others unchanged
+    the same name, if ids are not comparable   the same column
+    anything else                              a new column
 
-Items of a list, and keys and values of a map, have no identity of their own: they belong to their
-list or map.
+The items of a list, and the keys and values of a map, are identified by their list or map.
 
 Source: the ids that the reference assigns for each verb, read from its manifests.
 """
@@ -29,19 +29,19 @@ from lance_stream.schema.types.logical_types import (
 )
 
 Ids: TypeAlias = Mapping[int, int]
-"""For the ids of fields in one schema those of the same columns in another."""
+"""From the ids of fields in one schema to the ids of the same columns in another schema."""
 
 
-def same_fields(before: Sequence[Field], after: Sequence[Field], *, ids_hold: bool) -> Ids:
-    """Return the older schema's id of each column of the newer schema that both have.
+def same_fields(before: Sequence[Field], after: Sequence[Field], *, ids_match: bool) -> Ids:
+    """Return the ids of the columns that two versions share, from the newer to the older schema.
 
     Args:
         before: Top-level columns.
         after: Top-level columns of the version created from it.
-        ids_hold: Whether an id means the same column in both; otherwise names decide.
+        ids_match: Whether an id identifies the same column in both; otherwise, names do.
     """
     old_ids: dict[int, int] = {}
-    _pair_siblings(before, after, old_ids, ids_hold=ids_hold)
+    _pair_siblings(before, after, old_ids, ids_match=ids_match)
     return old_ids
 
 
@@ -52,7 +52,7 @@ def composed(first: Ids, then: Ids) -> Ids:
 
 def inverted(ids: Ids) -> Ids:
     """Return the inverse mapping."""
-    return {there: here for here, there in ids.items()}
+    return {value: key for key, value in ids.items()}
 
 
 def is_list(field: Field) -> bool:
@@ -62,18 +62,18 @@ def is_list(field: Field) -> bool:
 
 
 def _pair_siblings(
-    before: Sequence[Field], after: Sequence[Field], old_ids: dict[int, int], *, ids_hold: bool
+    before: Sequence[Field], after: Sequence[Field], old_ids: dict[int, int], *, ids_match: bool
 ) -> None:
-    pairs = _by_id(before, after) if ids_hold else {}
+    pairs = _by_id(before, after) if ids_match else {}
     _add_by_name(before, after, pairs)
-    if ids_hold:
+    if ids_match:
         _add_by_position(before, after, pairs)
     for index, older in pairs.items():
-        _pair(older, after[index], old_ids, ids_hold=ids_hold)
+        _pair(older, after[index], old_ids, ids_match=ids_match)
 
 
 def _by_id(before: Sequence[Field], after: Sequence[Field]) -> dict[int, Field]:
-    """Return the older fields by the positions of the newer ones that have their ids."""
+    """Return the older fields by the positions of the newer fields with the same ids."""
     by_id = {field.id: field for field in before}
     return {
         index: older
@@ -100,23 +100,25 @@ def _add_by_position(
             pairs[index] = before[index]
 
 
-def _pair(older: Field, newer: Field, old_ids: dict[int, int], *, ids_hold: bool) -> None:
+def _pair(older: Field, newer: Field, old_ids: dict[int, int], *, ids_match: bool) -> None:
     old_ids[newer.id] = older.id
     if older.logical_type == newer.logical_type == STRUCT:
-        _pair_siblings(older.children, newer.children, old_ids, ids_hold=ids_hold)
+        _pair_siblings(older.children, newer.children, old_ids, ids_match=ids_match)
     elif is_list(older) and is_list(newer):
-        _pair_by_position(older.children, newer.children, old_ids, ids_hold=ids_hold)
+        _pair_by_position(older.children, newer.children, old_ids, ids_match=ids_match)
     elif older.logical_type == newer.logical_type == MAP:
-        for entries, others in zip(older.children, newer.children, strict=False):
-            old_ids[others.id] = entries.id
-            _pair_by_position(entries.children, others.children, old_ids, ids_hold=ids_hold)
+        for old_entries, new_entries in zip(older.children, newer.children, strict=False):
+            old_ids[new_entries.id] = old_entries.id
+            _pair_by_position(
+                old_entries.children, new_entries.children, old_ids, ids_match=ids_match
+            )
 
 
 def _pair_by_position(
-    before: Sequence[Field], after: Sequence[Field], old_ids: dict[int, int], *, ids_hold: bool
+    before: Sequence[Field], after: Sequence[Field], old_ids: dict[int, int], *, ids_match: bool
 ) -> None:
     for older, newer in zip(before, after, strict=False):
-        _pair(older, newer, old_ids, ids_hold=ids_hold)
+        _pair(older, newer, old_ids, ids_match=ids_match)
 
 
 def _are_of_one_kind(one: Field, other: Field) -> bool:

@@ -19,14 +19,14 @@ from lance_stream.schema.identity import is_list
 from lance_stream.schema.types.logical_types import MAP
 
 Path: TypeAlias = tuple[str, ...]
-"""The names of a column and of the part of it, from the top; items of lists included."""
+"""The names of the fields from a column down to a part of it, including the items of lists."""
 
 
 def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
     """Return the schema of the selected columns, in the order of the selection.
 
-    Several paths into one struct give one column, at the place of the first of them, with its
-    parts in the schema's own order.
+    Several paths into one struct select one column, at the position of the first path; its parts
+    have the schema's order.
 
     Args:
         schema: The whole schema.
@@ -51,12 +51,12 @@ def project(schema: Schema, columns: Sequence[str] | None) -> Schema:
         for name, paths in paths_by_column.items()
     )
     if len(fields) == len(schema.fields) and all(map(is_, fields, schema.fields)):
-        return schema  # for which more is known already, such as its Arrow form
+        return schema  # its Arrow schema may be cached
     return replace(schema, fields=fields)
 
 
 def find(schema: Schema, column: str) -> tuple[Field, ...]:
-    """Return the field of a name or path, after the fields that it is part of.
+    """Return the field of a name or path, preceded by the fields that contain it.
 
     These include lists that a path passes through, although the path does not name their items.
 
@@ -76,19 +76,19 @@ def find(schema: Schema, column: str) -> tuple[Field, ...]:
 
 
 def narrowed(path: Sequence[Field]) -> Field:
-    """Return a column without the parts that are not on a path, which `find` returned."""
+    """Return a column with only the parts that are on a path from `find`."""
     field = path[-1]
     for parent in reversed(path[:-1]):
         field = replace(parent, children=(field,))
     return field
 
 
-def ids_by_path(fields: Sequence[Field], above: Path = ()) -> dict[Path, int]:
+def ids_by_path(fields: Sequence[Field], parents: Path = ()) -> dict[Path, int]:
     """Return the ids of fields and all their descendants, by path."""
     ids: dict[Path, int] = {}
     for field in fields:
-        ids[*above, field.name] = field.id
-        ids |= ids_by_path(field.children, (*above, field.name))
+        ids[*parents, field.name] = field.id
+        ids |= ids_by_path(field.children, (*parents, field.name))
     return ids
 
 
@@ -125,12 +125,14 @@ def _part(field: Field, paths: Sequence[tuple[str, ...]]) -> Field:
         return field
     if _is_list(field):
         return replace(field, children=(_part(field.children[0], paths),))
-    below: dict[str, list[tuple[str, ...]]] = {}
+    paths_by_child: dict[str, list[tuple[str, ...]]] = {}
     for path in paths:
-        below.setdefault(path[0], []).append(path[1:])
+        paths_by_child.setdefault(path[0], []).append(path[1:])
     return replace(
         field,
         children=tuple(
-            _part(child, below[child.name]) for child in field.children if child.name in below
+            _part(child, paths_by_child[child.name])
+            for child in field.children
+            if child.name in paths_by_child
         ),
     )

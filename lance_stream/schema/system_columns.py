@@ -1,6 +1,6 @@
-"""Columns that are in no data file: a row's address, its id, and its row versions.
+"""Columns that no data file stores: a row's address, its id, its row versions, and its change.
 
-Source: the row id and lineage document; the names are the reference's own.
+Source: the row id and lineage document; the names are those of the reference.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ SYSTEM_COLUMNS: Final = frozenset(
         COMMIT_TIMESTAMP,
     }
 )
-"""Names that a table's own columns must not have."""
+"""Names that the columns of a table must not have."""
 
 CHANGE_COLUMNS: Final = pa.schema(
     [
@@ -42,4 +42,4 @@ CHANGE_COLUMNS: Final = pa.schema(
         pa.field(ROW_LAST_UPDATED_AT_VERSION, pa.uint64(), nullable=False),
     ]
 )
-"""What the change feed adds after the table's own columns, in this order."""
+"""The columns that the change feed appends to the table's columns."""

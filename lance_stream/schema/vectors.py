@@ -1,7 +1,7 @@
 """Vectors: lists of numbers that all have one length, stored as fixed-size lists.
 
 Readers of vectors need the fixed size: pylance and LanceDB index no other lists. Spark has no such
-type, so a writer says which columns are vectors.
+type, so writers declare which columns are vectors.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lance_stream.errors import InvalidInputError, NotFoundError
 
 SHORTEST_VECTOR: Final = 16
-"""Lists of one length are probably vectors from this length on."""
+"""If all lists have the same length, and it is at least this, they are probably vectors."""
 
 
 def with_vectors(schema: pa.Schema, sizes: Mapping[str, int]) -> pa.Schema:
@@ -49,7 +49,7 @@ def with_vectors(schema: pa.Schema, sizes: Mapping[str, int]) -> pa.Schema:
 
 
 def undeclared_vectors(schema: pa.Schema) -> list[str]:
-    """Return the columns that may have been meant as vectors: lists of floats of any length."""
+    """Return the columns that could be vectors: lists of floats of any length."""
     return [
         field.name
         for field in schema
@@ -58,8 +58,8 @@ def undeclared_vectors(schema: pa.Schema) -> list[str]:
     ]
 
 
-def size_of_all(lists: pa.ChunkedArray) -> int | None:
-    """Return the length that all lists have, if vectors have such a length; None otherwise."""
+def common_vector_length(lists: pa.ChunkedArray) -> int | None:
+    """Return the length of all lists; None if it differs, or is too short for vectors."""
     lengths = pc.unique(pc.list_value_length(lists.drop_null())).to_pylist()
     return lengths[0] if len(lengths) == 1 and lengths[0] >= SHORTEST_VECTOR else None
 

@@ -40,7 +40,7 @@ from lance_stream.keys.batch_keys import (
 )
 from lance_stream.keys.comparing import check_can_order
 from lance_stream.row_updates.partial_structs import arriving_parts, partial_columns
-from lance_stream.schema.column_paths import named_twice
+from lance_stream.schema.column_paths import duplicate_name_problem
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.upsert.change_feeds import last_changes
 from lance_stream.write.casting import cast_batch, check_columns
@@ -335,7 +335,7 @@ def check_names(batch: pa.Schema, table: pa.Schema, rules: UpsertRules) -> None:
     _check_there("the key column", rules.on, batch, "the data")
     twice = repeated_names(table.names)
     if twice:
-        raise InvalidInputError(named_twice(twice[0]))
+        raise InvalidInputError(duplicate_name_problem(twice[0]))
     for name in rules.on:
         check_key_type(name, table.field(name).type)
     if rules.sequence_by is not None:

@@ -38,7 +38,7 @@ from lance_stream.expressions.predicates import (
     with_fixed_time,
 )
 from lance_stream.ledger.row_digests import NO_ROWS, digest_of
-from lance_stream.schema.column_paths import spelled_name
+from lance_stream.schema.column_paths import resolve_name
 from lance_stream.write.arrow_input import without_views
 from lance_stream.write.casting import ForbiddenNullError, cast_column, check_castable
 from lance_stream.write.rows_as_json import rows_to_json
@@ -466,7 +466,7 @@ def resolve_columns(schema: pa.Schema, checks: Iterable[Check]) -> tuple[Check, 
     """Return the checks for rows whose columns may differ in case."""
     names = schema.names
     return tuple(
-        check.with_columns(lambda name: spelled_name(name, names) or name) for check in checks
+        check.with_columns(lambda name: resolve_name(name, names) or name) for check in checks
     )
 
 

@@ -46,7 +46,7 @@ def test_matching_columns_by_name_fails(monkeypatch: pytest.MonkeyPatch) -> None
     """The law proves something only if it notices the mistake that it excludes."""
 
     def by_names(before: Sequence[Field], after: Sequence[Field], **_: bool) -> identity.Ids:
-        return identity.same_fields(before, after, ids_hold=False)
+        return identity.same_fields(before, after, ids_match=False)
 
     monkeypatch.setattr("lance_stream.feed.ancestry.same_fields", by_names)
     assert is_noticed(range(20, 26))

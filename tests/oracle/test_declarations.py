@@ -189,7 +189,7 @@ def test_extension_items_of_fixed_size_lists_are_refused(tmp_path: Path) -> None
 def test_keys_of_metadata_have_to_be_text(tmp_path: Path) -> None:
     """The format stores text; Arrow has bytes."""
     rows = pa.table({"id": [1]}).replace_schema_metadata({b"\xff": b"x"})
-    with pytest.raises(InvalidInputError, match="a key of metadata is not text"):
+    with pytest.raises(InvalidInputError, match="a metadata key is not UTF-8"):
         lance_stream.create_dataset(str(tmp_path / "t"), rows)
 
 

@@ -35,7 +35,7 @@ from lance_stream.expressions.evaluation.numbers import (
 )
 from lance_stream.expressions.evaluation.patterns import WILDCARDS, parts_of_like
 from lance_stream.expressions.nodes import Datum, Node, is_path, operands_of, path_of, refuse
-from lance_stream.schema.column_paths import named_twice
+from lance_stream.schema.column_paths import duplicate_name_problem
 
 Rule: TypeAlias = Callable[[Any, pa.RecordBatch], Datum]
 """Evaluates one kind of node."""
@@ -49,7 +49,7 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
         InvalidInputError: Two columns have the name.
     """
     if schema.names.count(path[0]) > 1:
-        raise InvalidInputError(named_twice(path[0]))
+        raise InvalidInputError(duplicate_name_problem(path[0]))
     fields = {field.name: field for field in schema}
     for depth, name in enumerate(path):
         if name not in fields:

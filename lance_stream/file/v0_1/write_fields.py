@@ -21,7 +21,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.file.v0_1.read_fields import bits_per_value
 from lance_stream.file.v0_1.statistics import BatchStatistics, gather, has_bounds
 from lance_stream.schema.fields import Field
-from lance_stream.schema.types.dictionaries import is_byte_string, take_apart
+from lance_stream.schema.types.dictionaries import bytes_and_offsets, is_byte_string
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ def append_field(
 def append_values(field_id: int, array: pa.Array, appended: AppendedPages) -> None:
     """Append a page of plain values, or of byte strings whose nulls are empty."""
     if is_byte_string(array.type):
-        data, ends = take_apart(array)
+        data, ends = bytes_and_offsets(array)
         start = appended.add(data)
         page = appended.add((ends + start).tobytes())
     else:

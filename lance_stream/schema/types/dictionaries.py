@@ -36,7 +36,7 @@ def encode_dictionary(values: pa.Array, start: int) -> tuple[bytes, int]:
             f"files of version 0.1 cannot store a dictionary of {values.type}; use plain values, "
             "or version 2.0"
         )
-    data, ends = take_apart(values)
+    data, ends = bytes_and_offsets(values)
     return data + (ends + start).tobytes(), start + len(data)
 
 
@@ -47,10 +47,10 @@ def decode_dictionary(arrow: pa.DataType, data: bytes, start: int, length: int) 
         arrow: Their type.
         data: The whole file.
         start: The dictionary's position.
-        length: How many values it has.
+        length: The number of values.
 
     Raises:
-        CorruptDataError: They are not within the file.
+        CorruptDataError: The values extend past the file, or a text is not UTF-8.
     """
     if length == 0:
         return pa.array([], arrow)
@@ -81,8 +81,8 @@ def decode_dictionary(arrow: pa.DataType, data: bytes, start: int, length: int) 
     return array
 
 
-def take_apart(array: pa.Array) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """Return the bytes of an array of byte strings, and (n + 1,) where each begins in them.
+def bytes_and_offsets(array: pa.Array) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Return the bytes of an array of byte strings, and the (n + 1,) offsets of its values.
 
     A null has no bytes.
     """

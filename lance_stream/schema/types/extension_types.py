@@ -58,42 +58,42 @@ def has_extensions(schema: pa.Schema) -> bool:
 
 
 def with_extensions(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with those extension types that are registered with pyarrow.
+    """Return a schema with the extension types that are registered with pyarrow.
 
     Raises:
-        CorruptDataError: One does not fit its storage or its parameters.
+        CorruptDataError: A type does not fit its storage type, or its parameters are invalid.
     """
     schema = text_schema(schema)
-    # Through the C data interface: that is where pyarrow looks names up.
+    # `pa.schema` imports through the C data interface, where pyarrow looks up extension names.
     try:
         return pa.schema(schema)
-    except Exception as error:  # from any type: some are registered in Python
+    except Exception as error:  # types registered in Python can raise any error
         raise CorruptDataError(
-            f"the metadata of {_culprits(schema)} names an extension type that does not fit its "
-            f"storage, or parameters that are not the type's: {str(error)[:_MAX_QUOTED]!r}. Read "
-            "other columns"
+            f"the metadata of {_damaged_column(schema)} names an extension type that does not fit "
+            f"its storage, or has invalid parameters: {str(error)[:_MAX_QUOTED]!r}. Read other "
+            "columns"
         ) from error
 
 
-def _culprits(schema: pa.Schema) -> str:
+def _damaged_column(schema: pa.Schema) -> str:
     names = [
         f"{field.name[:_MAX_QUOTED]!r} ({str(field.type)[:_MAX_QUOTED]!r})"
         for field in schema
-        if not _is_sound(field)
+        if not _is_valid(field)
     ]
     return f"the column {names[0]}" if names else "a column"
 
 
-def _is_sound(field: pa.Field) -> bool:
+def _is_valid(field: pa.Field) -> bool:
     try:
         pa.schema(pa.schema([field]))
-    except Exception:  # from any type
+    except Exception:  # types registered in Python can raise any error
         return False
     return True
 
 
 def reader_with_extensions(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Return a stream of batches with those extension types that are registered; no copy."""
+    """Return a stream of batches with the registered extension types, without a copy."""
     if not has_extensions(reader.schema):
         return reader
     return pa.RecordBatchReader.from_batches(
@@ -102,12 +102,12 @@ def reader_with_extensions(reader: pa.RecordBatchReader) -> pa.RecordBatchReader
 
 
 def table_with_extensions(table: pa.Table) -> pa.Table:
-    """Return a table with those extension types that are registered with pyarrow; no copy."""
+    """Return a table with the registered extension types, without a copy."""
     return reader_with_extensions(table.to_reader()).read_all()
 
 
 def batch_with_extensions(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with those extension types that are registered; only JSON is converted."""
+    """Return a batch with the registered extension types; only JSON is converted."""
     return pa.record_batch(with_text(batch))
 
 

@@ -4,8 +4,8 @@
     stored, inside    large_binary, and in the field's metadata the extension name lance.json:
                       `jsonb`
 
-They may be parts of structs, lists and maps. What moves rows (a compaction, an update of other
-columns) moves the bytes, which may have values that JSON text cannot express.
+They may be parts of structs, lists and maps. Operations that move rows (a compaction, an update of
+other columns) copy the bytes, which may contain values that JSON text cannot express.
 
 Source:  lance-arrow's json.rs; files of pylance 14.
 """
@@ -84,7 +84,7 @@ def _check_headers(array: pa.Array) -> None:
     """Raise if bytes do not begin with the header of JSONB, as no text does.
 
     Raises:
-        InvalidInputError: Some do not.
+        InvalidInputError: A value does not.
     """
     valid = array.drop_null() if array.null_count else array
     if not len(valid):

@@ -73,7 +73,7 @@ def encode_jsonb(text: str) -> bytes:
     """Return the JSONB of a JSON text.
 
     Raises:
-        InvalidInputError: It is not JSON, an object has a key twice, a number is not a finite
+        InvalidInputError: It is not JSON, an object has duplicate keys, a number is not a finite
             double, or a string is not Unicode.
     """
     try:
@@ -94,21 +94,21 @@ def _parse(text: str) -> Any:
     return _DECODER.decode(text)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"an object has the key {twice[:_MAX_QUOTED]!r} twice")
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"an object has the key {duplicate[:_MAX_QUOTED]!r} twice")
     return value
 
 
-def _no_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"JSON has no {name}")
 
 
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_no_constant, strict=False
+    object_pairs_hook=_object_without_duplicates, parse_constant=_refuse_constant, strict=False
 )
 
 
@@ -179,11 +179,11 @@ def decode_jsonb(data: bytes) -> str:
 def are_headers(
     headers: npt.NDArray[np.uint32], sizes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Return (n,) whether numbers can be the headers of JSONB of some sizes.
+    """Return (n,) whether each number can be the header of a JSONB value of its size.
 
     Args:
         headers: (n,) the first four bytes of each value.
-        sizes: (n,) their number of bytes.
+        sizes: (n,) the number of bytes of each value.
     """
     kinds, counts = headers & _KINDS, (headers & _COUNT).astype(np.int64)
     is_scalar, is_array, is_object = (kinds == kind for kind in (SCALAR, ARRAY, OBJECT))
@@ -194,7 +194,7 @@ def are_headers(
 
 
 def _text(data: bytes, start: int, stop: int, depth: int) -> str:
-    """Return the text of a value, from its header on."""
+    """Return the JSON text of a value, which begins with a header."""
     (header,) = _U32.unpack_from(data, start)
     kind, count = header & _KINDS, header & _COUNT
     num_entries = {SCALAR: 1, ARRAY: count, OBJECT: 2 * count}.get(kind)
@@ -207,11 +207,11 @@ def _text(data: bytes, start: int, stop: int, depth: int) -> str:
     position += 4 * num_entries
     ends = list(_ends(entries, position))
     if (ends[-1] if ends else position) != stop:
-        raise _corrupt(f"its parts end elsewhere than its {stop - start} bytes")
+        raise _corrupt(f"the sizes of its parts do not add up to its {stop - start} bytes")
     starts = [position, *ends]
     parts: list[str] = []
     for entry, begin, end in zip(entries, starts, ends, strict=False):
-        if entry & _TYPES == _CONTAINER:  # here, so that each level takes one frame
+        if entry & _TYPES == _CONTAINER:  # not in a helper: one stack frame per level
             parts.append(_text(data, begin, end, depth + 1))
         else:
             parts.append(_leaf_text(entry & _TYPES, data[begin:end]))
@@ -238,11 +238,11 @@ def _leaf_text(kind: int, data: bytes) -> str:
         return _number_text(data)
     if kind not in (_NULL, _TRUE, _FALSE):
         raise UnsupportedFeatureError(
-            f"a value of JSONB has the type {kind:#010x}, which JSON does not have: a date, a "
-            "decimal or bytes, say. Read other columns, or write the value as a string"
+            f"a JSONB value has the type {kind:#010x}, which JSON does not have, such as a date, a "
+            "decimal or bytes. Read other columns, or write the value as a string"
         )
     if data:
-        raise _corrupt("a null or a truth value has bytes")
+        raise _corrupt("a null or a boolean has bytes")
     return {_NULL: "null", _TRUE: "true", _FALSE: "false"}[kind]
 
 
@@ -260,8 +260,8 @@ def _number_text(data: bytes) -> str:
         return _double_text(_F64.unpack(value)[0])
     if tag > _DOUBLE:
         raise UnsupportedFeatureError(
-            f"a number of JSONB has the tag {tag:#04x}, a decimal, say. Read other columns, or "
-            "write the number as a double or a string"
+            f"a JSONB number has the tag {tag:#04x}, which is not supported, such as a decimal. "
+            "Read other columns, or write the number as a double or a string"
         )
     raise _corrupt(f"a number has the tag {tag:#04x} and {len(value)} bytes")
 

@@ -5,14 +5,14 @@ after a colon (`"decimal:128:10:2"`, `"timestamp:us:UTC"`, `"fixed_size_list:flo
 types (`"struct"`, `"list"`, `"list.struct"`, `"map"`) only name their kind: their parts are fields
 below. A fixed-size list of structs has both: `"fixed_size_list:struct:4"`, and a field below.
 
-Extension types are stored as their storage types; their names are in the field's metadata. Two have
-names of their own here: `"json"`, and `"fixed_size_list:lance.bfloat16:4"`.
+Extension types are stored as their storage types; their names are in the field's metadata. Two also
+have logical types: `"json"`, and `"fixed_size_list:lance.bfloat16:4"`.
 
 Source:  file.proto, Field.logical_type; the names were taken from files that the reference wrote.
 Differs: A fixed-size list of plain values has no field for its items, so the items' name and
          nullability are not stored: they are read as `item`, nullable. A dictionary is read as
          unordered, views as the plain type. The reference does not read dictionaries of values
-         whose own name has a colon (dates, decimals); we read them, but do not write them either.
+         whose type name has a colon (dates, decimals); we read, but do not write them.
 """
 
 from collections.abc import Callable
@@ -105,11 +105,11 @@ def leaf_to_logical(arrow: pa.DataType) -> str:
 
 
 def logical_to_leaf(logical_type: str) -> pa.DataType:
-    """Return the Arrow type that a name without fields below it stands for.
+    """Return the Arrow type of a logical type that has no fields below it.
 
     Raises:
-        UnsupportedFeatureError: The name is not known.
-        CorruptDataError: The name's parameters make no sense.
+        UnsupportedFeatureError: The name is unknown.
+        CorruptDataError: The parameters are invalid.
     """
     if logical_type in _PLAIN_TYPES:
         return _PLAIN_TYPES[logical_type]
@@ -118,7 +118,7 @@ def logical_to_leaf(logical_type: str) -> pa.DataType:
     kind, _, rest = logical_type.partition(":")
     parse = _PARSERS.get(kind)
     if parse is None:
-        raise UnsupportedFeatureError(f"the logical type {logical_type!r} is not known")
+        raise UnsupportedFeatureError(f"the logical type {logical_type!r} is unknown")
     try:
         return parse(rest)
     except (ValueError, pa.ArrowInvalid) as error:
@@ -162,7 +162,7 @@ def _dictionary_name(arrow: pa.DataType) -> str:
     if value not in _NAMES_OF_PLAIN_TYPES or ":" in _NAMES_OF_PLAIN_TYPES[value]:
         raise InvalidInputError(
             f"Lance has no dictionary of {value} (only of strings, binary, numbers and booleans); "
-            "pass the values themselves (`column.dictionary_decode()`)"
+            "decode the column (`column.dictionary_decode()`)"
         )
     return f"dict:{_NAMES_OF_PLAIN_TYPES[value]}:{leaf_to_logical(arrow.index_type)}:false"
 

@@ -1,4 +1,4 @@
-"""Which types can become which others without changing a value.
+"""Decides which types a type can be widened to without changing a value.
 
     from                                        to
     int8 … int64, uint8 … uint64                a wider integer of the same sign; unsigned ones also
@@ -14,7 +14,7 @@
     list, fixed-size list, large list           the same with wider items; list to large list
     map, struct                                 the same with wider keys, values, parts
 
-A date or a time in a finer unit may exceed the 64 bits that count it: that is checked by value.
+A date or a time in a finer unit may exceed 64 bits, which the cast of each value checks.
 
 Source: what Delta ("type widening") and Iceberg ("schema evolution") promote, extended by the
         types that only Arrow has.
@@ -26,10 +26,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 _DIGITS_OF: Final = {8: 3, 16: 5, 32: 10, 64: 20}
-"""How many decimal digits an integer of some bits has, with or without a sign."""
+"""The maximum number of decimal digits of an integer, signed or not, by its number of bits."""
 
 _EXACT_BITS: Final = {16: 11, 32: 24, 64: 53}
-"""The number of bits of the integers that a float of some bits holds exactly."""
+"""The number of bits of the integers that a float represents exactly, by the float's bits."""
 
 _MAX_DIGITS: Final = 38
 
@@ -49,9 +49,9 @@ def is_wider(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def wider_of(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the narrowest type that holds each value of two others; None if there is no such type.
+    """Return the narrowest type that represents all values of two types; None if there is none.
 
-    Decimals do not get more than 38 digits, which Spark and many others could not read.
+    Decimals have at most 38 digits, because Spark and many other engines do not read more.
     """
     if is_wider(one, other):
         return other

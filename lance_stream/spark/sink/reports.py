@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from lance_stream.read.take import take
-from lance_stream.schema.vectors import size_of_all
+from lance_stream.schema.vectors import common_vector_length
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
 
@@ -91,7 +91,7 @@ def hint_at_vectors(table: TableVersion, columns: Sequence[str]) -> None:
     """Log a warning if list columns probably contain vectors, but are not stored as such."""
     num_rows = min(int(table.row_counts.live.sum()), _SAMPLED_ROWS)
     rows = take(table, row_offsets=range(num_rows), columns=columns)
-    sizes = {name: size_of_all(rows.column(name)) for name in columns}
+    sizes = {name: common_vector_length(rows.column(name)) for name in columns}
     vectors = {name: size for name, size in sizes.items() if size is not None}
     if vectors:
         _log.warning(

@@ -201,7 +201,7 @@ class AlteredColumns:
         for change in by_id.values():
             removed = {field.id for field in find(table.schema, change.path)[0].walk()} - field_ids
             check_no_index(table, change.path, removed, "cast")
-        old_ids = same_fields(table.schema.fields, cast, ids_hold=True)
+        old_ids = same_fields(table.schema.fields, cast, ids_match=True)
         new_ids = {old: new for new, old in old_ids.items()}
         names = {
             new_ids[old]: change.name for old, change in by_id.items() if change.name is not None
@@ -369,7 +369,7 @@ def _check_identified(
     before: Sequence[Field], after: Sequence[Field], expected: Mapping[int, int]
 ) -> None:
     """Raise if readers of the table's history could not match old and new columns."""
-    new_ids = same_fields(before, after, ids_hold=True)
+    new_ids = same_fields(before, after, ids_match=True)
     names = [
         field.name
         for top in after
@@ -391,7 +391,7 @@ def _merged(altered: AlteredColumns, files: ColumnFiles) -> tuple[Fragment, ...]
     table = altered.table
     field_ids = {field.id for field in table.schema.walk()}
     added = tuple(field for field in map(partial(_only_new, field_ids), altered.cast) if field)
-    same = same_fields(table.schema.fields, altered.cast, ids_hold=True)
+    same = same_fields(table.schema.fields, altered.cast, ids_match=True)
     source = tuple(
         part for field in table.schema.fields if (part := _only_sources(field, added, same))
     )
