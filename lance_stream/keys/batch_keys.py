@@ -1,4 +1,4 @@
-"""The keys of a batch, as a lookup for the rows of a table.
+"""The keys of a batch, as a lookup: which rows of a table have one of them. Defines equal keys.
 
 A key is one or more columns. A `KeyLookup` is built from the keys of a batch, and finds the key of
 the batch that each row of the table has. Each key column is replaced by codes (indices into the
@@ -10,14 +10,13 @@ pair by pair. No value becomes a Python object.
     key       0       1       2               key    none    2       none
 
 Most rows of a table have no key of the batch. They are excluded first, by a word computed from
-their key (`key_filter`). The remaining rows are looked up by their words, and matches are compared
-exactly; if two keys of the batch share a word, the rows are looked up by code instead.
+their key (`key_words`, `key_filter`). The remaining rows are looked up by their words, and matches
+are compared exactly; if two keys of the batch share a word, the rows are looked up by code instead.
 
 Keys of different types are not compared: the caller casts the batch to the table's types.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -28,14 +27,15 @@ import pyarrow.compute as pc
 
 from lance_stream.arrays import Positions, U64s
 from lance_stream.errors import InvalidInputError
-from lance_stream.keys.comparing import dense_ranks, same_rows, show_value
-from lance_stream.keys.key_filter import MAX_KEYS, KeyFilter, are_exact, bytes_of, key_words
+from lance_stream.keys.comparing import show_value
+from lance_stream.keys.key_filter import MAX_KEYS, KeyFilter
+from lance_stream.keys.key_words import are_exact, hash_keys, key_words, without_dictionary
 
 NO_MATCH = -1
 """Index of a missing value."""
 
-# Above this number of candidate rows per key, a hash table of the keys pays off.
-_SEARCHED_FOR_A_KEY = 4
+_MAX_SEARCHES_PER_KEY = 4
+"""Above this number of candidate rows per key, a hash table of the keys pays off."""
 
 
 def check_key_type(name: str, arrow_type: pa.DataType) -> None:
@@ -156,7 +156,7 @@ class KeyLookup:
         rows, words = search.filter.candidates(columns)
         if not len(rows):
             return rows, rows
-        if search.words is None or len(rows) > _SEARCHED_FOR_A_KEY * self.num_keys:
+        if search.words is None or len(rows) > _MAX_SEARCHES_PER_KEY * self.num_keys:
             candidates = [column.take(pa.array(rows)) for column in columns]
             numbers = self._numbers(candidates)
             hits = numbers >= 0
@@ -181,8 +181,8 @@ class KeyLookup:
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers rebuild these faster than they could receive them.
-        lazy = ("_search", "key_columns")
-        return {name: value for name, value in self.__dict__.items() if name not in lazy}
+        cached = ("_search", "key_columns")
+        return {name: value for name, value in self.__dict__.items() if name not in cached}
 
     def _numbers(self, keys: Sequence[pa.Array]) -> Positions:
         numbers = _index_in(keys[0], self.distinct[0])
@@ -190,8 +190,8 @@ class KeyLookup:
             keys[1:], self.distinct[1:], self._pairs, strict=True
         ):
             indices = _index_in(values, distinct)
-            is_there = (numbers >= 0) & (indices >= 0)
-            pairs = np.where(is_there, numbers * factor + indices, NO_MATCH)
+            has_both = (numbers >= 0) & (indices >= 0)
+            pairs = np.where(has_both, numbers * factor + indices, NO_MATCH)
             numbers = _index_in(pa.array(pairs), code_pairs)
         return numbers
 
@@ -234,8 +234,11 @@ def _are_same(
     if is_exact and not columns[0].null_count:
         return same
     for values, stored in zip(columns, keys, strict=True):
-        there = values.take(pa.array(rows))
-        equal = pc.is_valid(there) if is_exact else pc.equal(there, stored.take(pa.array(numbers)))
+        row_values = values.take(pa.array(rows))
+        if is_exact:
+            equal = pc.is_valid(row_values)
+        else:
+            equal = pc.equal(row_values, stored.take(pa.array(numbers)))
         same &= pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
     return same
 
@@ -254,217 +257,6 @@ class _Search(NamedTuple):
     filter: KeyFilter
     words: U64s | None
     numbers: Positions
-
-
-def hash_keys(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]:
-    """Return a hash of each key, the same in every process and on every machine.
-
-    Args:
-        keys: (num_rows,) values of each key column, none of them null.
-        seed: A number of 64 bits; hashes with different seeds are independent. Transactions store
-            hashes with seed 0, which may collide for keys that differ in trailing zero bytes.
-
-    Returns:
-        (num_rows,) u64.
-    """
-    hashes = np.full(len(keys[0]), len(keys), np.uint64)
-    for values in map(without_dictionary, keys):
-        hashes = _mixed(hashes ^ _hash_column(values, np.uint64(seed)))
-    return hashes
-
-
-def _hash_column(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
-    """Hash the bytes of each value, eight at a time, and their number of bytes."""
-    if pa.types.is_boolean(values.type):
-        values = values.cast(pa.uint8())
-    if any(accepts(values.type) for accepts in _FIXED_WIDTH):
-        return _hash_fixed_width(values, seed)
-    data, starts, sizes = bytes_of(values)
-    if not len(sizes):
-        return np.empty(0, np.uint64)
-    first, stop = int(starts[0]), int(starts[-1] + sizes[-1])
-    padded = np.concatenate([data[first:stop], np.zeros(8, np.uint8)])
-    eights = np.ndarray((stop - first + 1,), "<u8", padded, strides=(1,))  # from each byte on
-    key_starts = starts - first
-    hashes = sizes.astype(np.uint64)
-    if seed:  # with seed 0, different sizes and first words may cancel each other out
-        hashes = _mixed(hashes + seed)
-    shortest = int(sizes.min())
-    for position in range(0, int(sizes.max()), 8):
-        if position + 8 <= shortest:  # every value has eight more bytes
-            hashes = _mixed(hashes ^ (eights[key_starts + position] + seed))
-            continue
-        active = np.flatnonzero(sizes > position)
-        num_remaining = np.minimum(sizes[active] - position, 8)
-        words = eights[key_starts[active] + position] & _FIRST_BYTES[num_remaining]
-        hashes[active] = _mixed(hashes[active] ^ (words + seed))
-    return hashes
-
-
-_FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
-"""By n: a mask for the first n of eight little-endian bytes."""
-
-
-_FIXED_WIDTH = (pa.types.is_primitive, pa.types.is_fixed_size_binary, pa.types.is_decimal)
-
-
-def _hash_fixed_width(values: pa.Array, seed: np.uint64) -> npt.NDArray[np.uint64]:
-    width, count = values.type.bit_width // 8, len(values)
-    data = values.buffers()[-1]
-    raw = np.frombuffer(b"" if data is None else data, np.uint8)
-    words = raw[values.offset * width : (values.offset + count) * width].reshape(count, width)
-    if width % 8:
-        words = np.pad(words, ((0, 0), (0, -width % 8)))
-    hashes = np.full(count, width, np.uint64)
-    for column in words.view("<u8").T:
-        hashes = _mixed(hashes ^ (column + seed))
-    return hashes
-
-
-def _mixed(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return words in which each bit depends on all bits of the input (splitmix64)."""
-    mixed = words + np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return mixed
-
-
-@dataclass(frozen=True)
-class Winners:
-    """The winning row of each key.
-
-    Attributes:
-        rows: (num_keys,) i64, the winning row of each key in the batch.
-        num_late: The number of rows superseded by a newer row of the batch.
-    """
-
-    rows: Positions
-    num_late: int
-
-
-def only_rows(names: Sequence[str], keys: Sequence[pa.Array], lookup: KeyLookup) -> Winners:
-    """Return the row of each key, if no key occurs twice.
-
-    Raises:
-        InvalidInputError: A key occurs twice; the message gives the number and an example.
-    """
-    num_rows = len(lookup.key_of_row)
-    if lookup.num_keys != num_rows:
-        counts = np.bincount(lookup.key_of_row, minlength=lookup.num_keys)
-        row = int(np.argmax(counts[lookup.key_of_row] > 1))
-        raise InvalidInputError(
-            f"{int(np.count_nonzero(counts > 1))} keys occur more than once in the batch, for "
-            f"example {show_key(names, keys, row)} {int(counts[lookup.key_of_row[row]])} times: "
-            "it is ambiguous which row to apply. Name the column that orders them (sequence_by), "
-            "or keep one row per key"
-        )
-    return Winners(np.arange(num_rows, dtype=np.int64), 0)
-
-
-def newest_rows(
-    batch: pa.RecordBatch,
-    names: Sequence[str],
-    lookup: KeyLookup,
-    sequence_by: str,
-    deletes: npt.NDArray[np.bool_],
-    *,
-    deletes_win: bool = False,
-    except_columns: Sequence[str] = (),
-) -> Winners:
-    """Return the row with the largest sequence of each key.
-
-    Args:
-        batch: (n,) rows.
-        names: The key columns.
-        lookup: The keys of the batch.
-        sequence_by: The column that orders rows of one key.
-        deletes: (n,) whether each row deletes its key.
-        deletes_win: Whether a delete is newer than other rows with the same sequence.
-        except_columns: Columns that are not stored.
-
-    Raises:
-        InvalidInputError: A sequence is null; or two rows of a key share the largest sequence but
-            differ in their effect: they store different values, or only one of them deletes.
-    """
-    check_no_null_sequences(batch, names, sequence_by)
-    ranks = dense_ranks(batch.column(sequence_by))
-    if deletes_win:
-        ranks = 2 * ranks + deletes
-    best = np.zeros(lookup.num_keys, np.int64)
-    np.maximum.at(best, lookup.key_of_row, ranks)
-    newest = np.flatnonzero(ranks == best[lookup.key_of_row])
-    rows = np.full(lookup.num_keys, NO_MATCH, np.int64)
-    rows[lookup.key_of_row[newest]] = newest
-    # Other rows of a key with the same largest sequence must have the same effect.
-    twins = newest[rows[lookup.key_of_row[newest]] != newest]
-    others = rows[lookup.key_of_row[twins]]
-    both_delete = deletes[twins] & deletes[others]
-    twins, others = twins[~both_delete], others[~both_delete]
-    if len(twins):
-        stored = (name for name in batch.schema.names if name not in except_columns)
-        effects = batch.select([*dict.fromkeys((*stored, sequence_by))])
-        effects = effects.append_column("delete", pa.array(deletes))
-        check_same(effects, names, sequence_by, twins, others)
-    return Winners(rows, len(lookup.key_of_row) - len(rows))
-
-
-def check_no_null_sequences(batch: pa.RecordBatch, names: Sequence[str], sequence_by: str) -> None:
-    """Raise if a row has no sequence.
-
-    Args:
-        batch: The rows.
-        names: The key columns.
-        sequence_by: The column that orders rows of one key.
-
-    Raises:
-        InvalidInputError: Some rows have none; the message has their number and an example.
-    """
-    sequence = batch.column(sequence_by)
-    if sequence.null_count:
-        row = int(np.argmax(pc.is_null(sequence).to_numpy(zero_copy_only=False)))
-        text = show_key(names, [batch.column(name) for name in names], row)
-        raise InvalidInputError(
-            f"{sequence.null_count} rows have no {sequence_by!r}, for example that of {text}: "
-            "without it, the newest row of a key is unknown. Fill in the missing values"
-        )
-
-
-def check_same(
-    batch: pa.RecordBatch,
-    names: Sequence[str],
-    sequence_by: str,
-    twins: Positions,
-    others: Positions,
-) -> None:
-    """Raise unless every row in `twins` equals its counterpart in `others`.
-
-    Args:
-        batch: The rows.
-        names: The key columns.
-        sequence_by: The column that orders rows of one key.
-        twins: (n,) i64 rows.
-        others: (n,) i64 rows with the same keys and sequences.
-
-    Raises:
-        InvalidInputError: Two rows differ; the message shows their key.
-    """
-    same = same_rows(batch.take(pa.array(twins)), batch.take(pa.array(others)))
-    if not same.all():
-        row = int(twins[np.argmin(same)])
-        keys = [batch.column(name) for name in names]
-        raise InvalidInputError(
-            f"two different rows with {show_key(names, keys, row)} have the same {sequence_by!r}, "
-            f"{show_value(batch.column(sequence_by)[row])}: which one is newer is ambiguous. "
-            "Order them by another column, or keep one row per key"
-        )
-
-
-def without_dictionary(values: pa.Array) -> pa.Array:
-    """Return dictionary-encoded values decoded, and other values unchanged."""
-    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def _index_in(values: pa.Array, distinct: pa.Array) -> Positions:

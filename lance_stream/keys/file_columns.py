@@ -54,15 +54,15 @@ def file_column(fragment: Fragment, field_id: int) -> FileColumn | None:
     holders = [file for file in fragment.files if field_id in file.field_ids]
     if len(holders) != 1 or has_overlays(fragment):
         return None
-    chance = chance_of(holders[0].path)
+    random = random_part(holders[0].path)
     with suppress(UnsupportedFeatureError):  # reading the file reports the error
         column = holders[0].column_of().get(field_id, -1)
-        if chance is not None and column >= 0:
-            return FileColumn(chance, column)
+        if random is not None and column >= 0:
+            return FileColumn(random, column)
     return None
 
 
-def chance_of(path: str) -> bytes | None:
+def random_part(path: str) -> bytes | None:
     """Return the 16 random bytes of a file's name; None if the name is not random."""
     name = path.rpartition("/")[2]
     random = parse_data_file_name(name)
@@ -98,8 +98,8 @@ def file_columns(
             is_alike = files.are_like_first()
             first = file_column(fragments[positions[files.owners[0]]], field_id)
             alike = files.where(is_alike)
-            for at, chance in zip(alike.owners.tolist(), alike.chances(), strict=True):
-                columns[at] = None if first is None else FileColumn(chance, first.column)
+            for at, random in zip(alike.owners.tolist(), alike.random_parts(), strict=True):
+                columns[at] = None if first is None else FileColumn(random, first.column)
             remaining = np.setdiff1d(remaining, alike.owners, assume_unique=True)
             files = files.where(~is_alike)
     for at in remaining.tolist():
@@ -168,7 +168,7 @@ class _PlainFiles(NamedTuple):
             _at(self.columns, mask),
         )
 
-    def chances(self) -> list[bytes]:
+    def random_parts(self) -> list[bytes]:
         """Return the random bytes of each file's name."""
         names = self.names.tobytes()
         return [names[at : at + 16] for at in range(0, len(names), 16)]

@@ -1,7 +1,8 @@
-"""Workers that look up keys and read and write data files: threads, or tasks on other machines.
+"""Workers that search fragments for keys, and read and write their rows: threads, or Spark's tasks.
 
-Threads of this process add the keys that they read to its index (`key_index`), and find most keys
-there. Tasks on other machines (`spark_workers`) read the key columns for every batch.
+Threads of this process first search its index (`key_index`), then read the key columns of fragments
+that are not indexed (`fragment_matches`), and add these keys to the index. Tasks on other machines
+(`spark.jobs.spark_workers`) read the key columns for every batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,10 +15,12 @@ import pyarrow as pa
 
 from lance_stream.arrays import Positions
 from lance_stream.keys.batch_keys import KeyLookup
-from lance_stream.keys.bounds.key_bounds import key_fields
-from lance_stream.keys.index.column_cache import (
-    cache_column,
-    column_location,
+from lance_stream.keys.fragment_matches import (
+    NO_MATCHES,
+    KeyedRows,
+    Matches,
+    find_matches,
+    live_matches,
 )
 from lance_stream.keys.index.key_index import (
     MAX_NEW_ROWS,
@@ -28,14 +31,7 @@ from lance_stream.keys.index.key_index import (
 )
 from lance_stream.keys.index.memtable import Collector
 from lance_stream.keys.index.run_files import RunUnavailableError
-from lance_stream.keys.matches import (
-    NO_MATCHES,
-    KeyedRows,
-    Matches,
-    find_matches,
-    live_matches,
-    sequence_of,
-)
+from lance_stream.keys.stored_sequences import cache_sequences
 from lance_stream.read.prefetch import num_readers
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit
@@ -48,7 +44,7 @@ from lance_stream.table.lineage.row_addresses import pack_addresses
 class Workers(Protocol):
     """Reads and writes data files: threads of this process, or tasks on other machines."""
 
-    def find(
+    def find_matches(
         self,
         table: TableVersion,
         incoming: KeyedRows,
@@ -74,7 +70,7 @@ class Workers(Protocol):
         fragments: Sequence[Fragment],
         rows: pa.RecordBatch,
     ) -> None:
-        """Note the keys of files that were written.
+        """Add the keys of written files to the index, if the workers have one.
 
         Args:
             table: The version that they were written for.
@@ -95,9 +91,9 @@ class Workers(Protocol):
 
 
 class Threads:
-    """Reads data files in threads of this process, and keeps their keys."""
+    """Reads data files in threads of this process, and indexes their keys."""
 
-    def find(
+    def find_matches(
         self,
         table: TableVersion,
         incoming: KeyedRows,
@@ -109,27 +105,27 @@ class Threads:
         if not units:
             return []
         lookup, on = incoming.lookup, incoming.on
-        memory = key_index_of(table, on)
+        index = key_index_of(table, on)
         fragments = [decode_fragment(unit.fragment) for unit in units]
-        numbers, remembered = _remembered(memory, table, fragments, lookup)
-        results: list[Matches | None] = [None] * len(units)
-        for at, rows in _by_unit(remembered, numbers):
-            addresses = pack_addresses(fragments[at].id, rows.offsets)
-            alive = live_matches(units[at], fragments[at], Matches(addresses, rows.keys))
-            if len(units[at].columns) > len(on) and len(alive.addresses):
-                sequence = sequence_of(units[at], fragments[at], alive, keeps=True)
-                alive = alive._replace(sequence=sequence)
-            results[at] = alive
-        is_worth_it = memory.is_worth_it or was_looked_up
-        for some in _groups(memory, fragments, numbers, is_worth_it=is_worth_it):
-            collectors = _collectors(memory, [fragments[at] for at in some], is_worth_it)
-            read = _read([units[at] for at in some], lookup, len(on), collectors)
-            memory.add(collector for collector in collectors if collector is not None)
-            memory.save(table, MOST_SAVED_ROWS)
-            for at, matches in zip(some, read, strict=True):
-                results[at] = matches
-        memory.save(table)
-        return [NO_MATCHES if matches is None else matches for matches in results]
+        file_numbers, indexed_rows = _search_index(index, table, fragments, lookup)
+        results: list[Matches] = [NO_MATCHES] * len(units)
+        for position, rows in _by_unit(indexed_rows, file_numbers):
+            unit, fragment = units[position], fragments[position]
+            addresses = pack_addresses(fragment.id, rows.offsets)
+            matches = live_matches(unit, fragment, Matches(addresses, rows.keys))
+            if len(unit.columns) > len(on) and len(matches.addresses):
+                matches = matches.with_sequences(unit, fragment, use_cache=True)
+            results[position] = matches
+        is_worth_it = index.is_worth_it or was_looked_up
+        for group in _groups(index, fragments, file_numbers, is_worth_it=is_worth_it):
+            collectors = _collectors(index, [fragments[unit] for unit in group], is_worth_it)
+            read = _read_keys([units[unit] for unit in group], lookup, len(on), collectors)
+            index.add(collector for collector in collectors if collector is not None)
+            index.save(table, MOST_SAVED_ROWS)
+            for position, matches in zip(group, read, strict=True):
+                results[position] = matches
+        index.save(table)
+        return results
 
     def remember(
         self,
@@ -140,21 +136,19 @@ class Threads:
         rows: pa.RecordBatch,
     ) -> None:
         """Add the keys of new files to the index, if lookups in the table repeat."""
-        memory = key_index_of(table, on)
+        index = key_index_of(table, on)
         keys = rows.select(list(on)).columns
-        ordering = [name for name in rows.schema.names if name == sequence_by]
+        sequence = [name for name in rows.schema.names if name == sequence_by]
         first = 0
         for fragment, collector in zip(
-            fragments, _collectors(memory, fragments, memory.is_worth_it), strict=True
+            fragments, _collectors(index, fragments, index.is_worth_it), strict=True
         ):
             if collector is not None:
                 part = slice(first, first + fragment.physical_rows)
                 collector.add_keys([values[part] for values in keys])
-                memory.add([collector])
-                for field in key_fields(table.schema, ordering):
-                    location = column_location(fragment, field)
-                    if location is not None:
-                        cache_column(location, rows.column(field.name)[part])
+                index.add([collector])
+                for field in table.schema.fields_named(sequence):
+                    cache_sequences(fragment, field, rows.column(field.name)[part])
             first += fragment.physical_rows
 
     def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
@@ -170,7 +164,7 @@ THREADS = Threads()
 """The default workers."""
 
 
-def _read(
+def _read_keys(
     units: Sequence[WorkUnit],
     lookup: KeyLookup,
     num_keys: int,
@@ -192,65 +186,65 @@ def _read(
         )
 
 
-def _by_unit(rows: RowMatches, numbers: Positions) -> Iterator[tuple[int, RowMatches]]:
+def _by_unit(rows: RowMatches, file_numbers: Positions) -> Iterator[tuple[int, RowMatches]]:
     """Yield the position of each unit with rows from the index, and these rows by offset.
 
     Args:
         rows: Rows of any files.
-        numbers: (num_units,) i64, the number of each unit's file; -1 if it is not indexed.
+        file_numbers: (num_units,) i64, the number of each unit's file; -1 if it is not indexed.
     """
     row_keys = (rows.files.astype(np.uint64) << np.uint64(32)) | rows.offsets
     order = np.argsort(row_keys)
     files = rows.files[order]
-    firsts = np.searchsorted(files, numbers, "left")
-    stops = np.searchsorted(files, numbers, "right")
-    for at in np.flatnonzero((numbers >= 0) & (stops > firsts)).tolist():
-        part = order[firsts[at] : stops[at]]
-        yield at, RowMatches(rows.files[part], rows.offsets[part], rows.keys[part])
+    firsts = np.searchsorted(files, file_numbers, "left")
+    stops = np.searchsorted(files, file_numbers, "right")
+    for unit in np.flatnonzero((file_numbers >= 0) & (stops > firsts)).tolist():
+        part = order[firsts[unit] : stops[unit]]
+        yield unit, RowMatches(rows.files[part], rows.offsets[part], rows.keys[part])
 
 
-def _remembered(
-    memory: KeyIndex,
+def _search_index(
+    index: KeyIndex,
     table: TableVersion,
     fragments: Sequence[Fragment],
     lookup: KeyLookup,
 ) -> tuple[Positions, RowMatches]:
     """Return the number of each fragment's file, -1 if not indexed; and the matching rows."""
     while True:
-        snapshot = memory.look_up(fragments, len(table.manifest.fragments), table.store)
+        snapshot = index.look_up(fragments, len(table.manifest.fragments), table.store)
         try:
             return snapshot.numbers, snapshot.find(lookup.key_columns, table.store)
         except RunUnavailableError as error:
-            memory.drop_run(error, table.store)
+            index.drop_run(error, table.store)
 
 
 def _groups(
-    memory: KeyIndex, fragments: Sequence[Fragment], numbers: Positions, *, is_worth_it: bool
+    index: KeyIndex, fragments: Sequence[Fragment], file_numbers: Positions, *, is_worth_it: bool
 ) -> Iterator[list[int]]:
-    """Yield groups of the fragments that are not indexed; a group fits into one run."""
+    """Yield groups of fragments that are not indexed, by position; a group fits into one run."""
     group: list[int] = []
     num_rows = 0
-    for at in np.flatnonzero(numbers < 0).tolist():
-        is_full = num_rows + fragments[at].physical_rows > MOST_SAVED_ROWS
-        if group and is_full and is_worth_it and memory.can_save:
+    for position in np.flatnonzero(file_numbers < 0).tolist():
+        is_full = num_rows + fragments[position].physical_rows > MOST_SAVED_ROWS
+        if group and is_full and is_worth_it and index.can_save:
             yield group
             group, num_rows = [], 0
-        group.append(at)
-        num_rows += fragments[at].physical_rows
+        group.append(position)
+        num_rows += fragments[position].physical_rows
     if group:
         yield group
 
 
 def _collectors(
-    memory: KeyIndex, fragments: Sequence[Fragment], is_worth_it: bool
+    index: KeyIndex, fragments: Sequence[Fragment], is_worth_it: bool
 ) -> list[Collector | None]:
     """Return collectors for the keys of fragments that are read; None if not to be indexed."""
     collectors: list[Collector | None] = []
-    most = MOST_SAVED_ROWS if memory.can_save else MAX_NEW_ROWS
-    num_remaining = min(most, memory.num_free_rows) if is_worth_it else 0
+    max_rows = MOST_SAVED_ROWS if index.can_save else MAX_NEW_ROWS
+    num_remaining = min(max_rows, index.num_free_rows) if is_worth_it else 0
     for fragment in fragments:
-        file = memory.file_of(fragment) if 0 < fragment.physical_rows <= num_remaining else None
+        file = index.file_of(fragment) if 0 < fragment.physical_rows <= num_remaining else None
         if file is not None:
             num_remaining -= fragment.physical_rows
-        collectors.append(None if file is None else memory.collector(file, fragment.physical_rows))
+        collectors.append(None if file is None else index.collector(file, fragment.physical_rows))
     return collectors

@@ -149,6 +149,11 @@ class Schema:
         """The names of the top-level columns."""
         return [field.name for field in self.fields]
 
+    def fields_named(self, names: Iterable[str]) -> tuple[Field, ...]:
+        """Return the top-level columns with these names, in the order of the names."""
+        by_name = {field.name: field for field in self.fields}
+        return tuple(by_name[name] for name in names)
+
     def field_by_id(self, field_id: int) -> Field | None:
         """Return the field with this id, at any depth, or None."""
         return next((field for field in self.walk() if field.id == field_id), None)

@@ -32,17 +32,15 @@ from lance_stream.expressions.predicates import (
 from lance_stream.keys.batch_keys import (
     NO_MATCH,
     KeyLookup,
-    Winners,
     check_key_type,
     check_no_null_keys,
-    newest_rows,
-    only_rows,
 )
 from lance_stream.keys.comparing import check_can_order
 from lance_stream.row_updates.partial_structs import arriving_parts, partial_columns
 from lance_stream.schema.column_paths import duplicate_name_problem
 from lance_stream.schema.computed_columns import check_not_computed
 from lance_stream.upsert.change_feeds import last_changes
+from lance_stream.upsert.winners import Winners, newest_rows, only_rows
 from lance_stream.write.casting import cast_batch, check_columns
 
 FOR_GOOD: Final = timedelta.max

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from lance_stream.arrays import Positions, RowAddresses
 from lance_stream.file.type_support import holds_only_nulls
-from lance_stream.keys.batch_keys import hash_keys
-from lance_stream.keys.bounds.key_bounds import FileBounds, bounds_of_written, key_fields
+from lance_stream.keys.bounds.key_bounds import FileBounds, bounds_of_written
+from lance_stream.keys.key_words import hash_keys
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.row_updates.changed_rows import read_rows, row_ids_of
 from lance_stream.row_updates.in_place import (
@@ -128,7 +128,7 @@ def write_rows(
         deletes = remembered.deletes_of(incoming, decision.deleted_keys)
         keys.append(deletes.keys)
     hashes = [_hashes(table, incoming.rules.on, key) for key in keys]
-    fields = key_fields(table.schema, incoming.rules.on)
+    fields = table.schema.fields_named(incoming.rules.on)
     key_columns = incoming.rows.select(list(incoming.rules.on))
     if in_place:
         key_columns = key_columns.take(

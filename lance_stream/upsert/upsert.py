@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.keys.matching import KeyMatcher
+from lance_stream.keys.key_matcher import KeyMatcher
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.system_columns import DELETES

@@ -25,7 +25,7 @@ THRESHOLDS: Mapping[str, list[Any]] = {
     "keys.index.key_index.MOST_MERGED_KEYS": [200, None],
     "keys.bounds.cached_key_bounds.LEAST_UNSAVED_WORK": [1, None],
     "keys.index.sorted_words.MANY_WORDS": [1, None],
-    "keys.matches._FEW_OF": [0, 3, None],
+    "keys.stored_sequences._MIN_ROWS_PER_MATCH": [0, 3, None],
     "row_updates.in_place_costs:FragmentCosts.is_cheaper_in_place": ["always", None, None],
     "row_updates.staged_files.LEAST_ROWS": [1, 3],
     "row_updates.staged_files.BUNDLES_PER_BATCH": [3, None],

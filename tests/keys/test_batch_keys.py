@@ -4,7 +4,6 @@ import pickle
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -16,9 +15,6 @@ from lance_stream.keys.batch_keys import (
     KeyLookup,
     check_key_type,
     check_no_null_keys,
-    hash_keys,
-    newest_rows,
-    only_rows,
 )
 
 # The first and the last eight bytes are the same.
@@ -113,29 +109,6 @@ def test_large_batches_work_without_the_filter(
     assert KeyLookup([pa.array([], pa.int64())]).find([pa.array([1])]).tolist() == [-1]
 
 
-@given(keys_and_rows(), st.integers(0, 3))
-def test_hashes_are_equal_for_equal_keys_only(
-    drawn_keys: tuple[list[pa.Array], list[pa.Array]], start: int
-) -> None:
-    """Conflicts between writers are found by these hashes, so slices and types must not influence
-    them.
-    """
-    batch, _ = drawn_keys
-    sliced = [column.slice(start) for column in batch]
-    pairs = set(zip(hash_keys(sliced).tolist(), rows_of(sliced), strict=True))
-    assert len({hashed for hashed, _ in pairs}) == len({key for _, key in pairs}) == len(pairs)
-    assert hash_keys(batch)[start:].tolist() == hash_keys(sliced).tolist()
-
-
-def test_hashes_never_change() -> None:
-    """The hashes are part of transactions, so writers of different releases
-    have to agree on them.
-    """
-    # They stand in transactions: writers of several releases have to agree on them.
-    keys = [pa.array([1, -5]), pa.array(["", "a longer key than eight bytes"])]
-    assert hash_keys(keys).tolist() == [3268114855643547390, 13674178207171167827]
-
-
 def test_composite_keys_do_not_overflow() -> None:
     """Numbering combinations of six columns by multiplication exceeds 64 bits."""
     dice = np.random.default_rng(1)
@@ -179,65 +152,6 @@ def test_null_keys_are_counted_and_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"3 of 4 rows .* \(a=2, b=None\)"):
         check_no_null_keys(["a", "b"], keys)
     check_no_null_keys(["a"], [pa.array([1, 2])])
-
-
-@pytest.mark.floors
-def test_without_a_sequence_keys_are_unique() -> None:
-    """Which of two rows is newer is unknown, and the order of rows in a DataFrame is not
-    reproducible.
-    """
-    keys = [pa.array([5, 6, 5, 6, 6, 7])]
-    with pytest.raises(InvalidInputError, match=r"2 keys .* \(k=5\) 2 times.*sequence_by"):
-        only_rows(["k"], keys, KeyLookup(keys))
-    assert only_rows(["k"], [pa.array([2, 1])], KeyLookup([pa.array([2, 1])])).rows.tolist() == [
-        0,
-        1,
-    ]
-
-
-def none_of(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return that no row of a batch deletes its key."""
-    return np.zeros(batch.num_rows, np.bool_)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), unique=True, max_size=20))
-def test_the_newest_row_of_a_key_wins(rows: list[tuple[int, int]]) -> None:
-    """A batch of changes has several rows of a key in any order, and the others count as late."""
-    batch = pa.record_batch(
-        [
-            pa.array([row[0] for row in rows], pa.int64()),
-            pa.array([row[1] for row in rows], pa.int8()),
-        ],
-        ["k", "seq"],
-    )
-    winners = newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq", none_of(batch))
-    winning_rows = [rows[position] for position in winners.rows.tolist()]
-    newest = {key: max(seq for other, seq in rows if other == key) for key, _ in rows}
-    assert dict(winning_rows) == newest
-    assert winners.num_late == len(rows) - len(newest)
-
-
-@pytest.mark.floors
-def test_equal_sequences_need_equal_rows() -> None:
-    """Equal sequences with different rows have no newest one, while a repeated delivery does no
-    harm.
-    """
-    batch = pa.record_batch(
-        {"k": [1, 1, 1, 2], "seq": [3, 3, 1, 1], "x": [float("nan"), float("nan"), 0.0, 0.0]}
-    )
-    lookup = KeyLookup([batch.column("k")])
-    assert newest_rows(batch, ["k"], lookup, "seq", none_of(batch)).num_late == 2
-    differs = batch.set_column(2, "x", pa.array([1.0, 2.0, 0.0, 0.0]))
-    with pytest.raises(InvalidInputError, match=r"\(k=1\) have the same 'seq', 3"):
-        newest_rows(differs, ["k"], lookup, "seq", none_of(batch))
-
-
-@pytest.mark.floors
-def test_rows_without_sequence_are_refused() -> None:
-    """A null sequence could be the oldest or the newest, and neither guess is safe."""
-    batch = pa.record_batch({"k": [1, 2], "seq": pa.array([1, None])})
-    with pytest.raises(InvalidInputError, match=r"1 rows have no 'seq'.*\(k=2\)"):
-        newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq", none_of(batch))
 
 
 def test_keys_with_equal_hashes_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ import pytest
 import lance_stream
 from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.keys.bounds import cached_key_bounds
-from lance_stream.keys.bounds.cached_key_bounds import bounds_path, key_bounds
+from lance_stream.keys.bounds.cached_key_bounds import key_bounds
 from lance_stream.keys.index import key_index
 from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.paths import key_bounds_path
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
@@ -149,7 +150,7 @@ def test_another_process_uses_saved_bounds(monkeypatch: pytest.MonkeyPatch) -> N
     """A restarted stream should not read the keys of the whole table again."""
     monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
-    assert table.store.exists(bounds_path(table.schema.fields[0]))
+    assert table.store.exists(key_bounds_path(table.schema.fields[0].id))
     cached_key_bounds._columns.clear()
     now, store = watched(table)
     upsert(now, rows(700, 710, 1.0), ON_ID)
@@ -162,7 +163,7 @@ def test_bounds_of_another_table_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
     old, new = ordered_by_time(), ordered_by_time()
     old = upsert(old, rows(-1, 0), ON_ID).table
-    path = bounds_path(old.schema.fields[0])
+    path = key_bounds_path(old.schema.fields[0].id)
     new.store.write(path, old.store.read(path))
     bounds = key_bounds(new, ["id"])
     assert bounds.columns[0].num_files == NUM_FRAGMENTS
@@ -184,7 +185,7 @@ def test_unwritable_bounds_do_not_fail_upserts(
     store = WatchedStore(table.store, before=refuse)
     done = upsert(replace(table, store=store), rows(0, 10, 1.0), ON_ID)
     assert done.num_updated == 10
-    assert ("write", bounds_path(table.schema.fields[0])) in store.calls
+    assert ("write", key_bounds_path(table.schema.fields[0].id)) in store.calls
 
 
 LONG = "https://example.com/a/path/that/is/longer/than/what/is/looked/at/of/a/text/"

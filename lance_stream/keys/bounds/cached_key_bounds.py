@@ -25,7 +25,6 @@ from lance_stream.keys.bounds.key_bounds import (
     ColumnBounds,
     FileBounds,
     KeyBounds,
-    key_fields,
 )
 from lance_stream.keys.bounds.ordered_values import width_of
 from lance_stream.keys.file_columns import FileColumn
@@ -73,7 +72,7 @@ def key_bounds(table: TableVersion, on: Sequence[str]) -> KeyBounds:
         on: Names of its key columns.
     """
     return KeyBounds(
-        [_column_bounds(table.store, key_field) for key_field in key_fields(table.schema, on)]
+        [_column_bounds(table.store, field) for field in table.schema.fields_named(on)]
     )
 
 
@@ -121,11 +120,6 @@ def save_key_bounds(table: TableVersion, bounds: KeyBounds) -> None:
             write_bounds(table.store, column, fragments)
 
 
-def bounds_path(field: Field) -> str:
-    """Return the path of a column's saved bounds."""
-    return key_bounds_path(field.id)
-
-
 def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) -> None:
     """Save the known bounds of the files of some fragments; best effort."""
     entries = column.files_of(fragments)[-MAX_FILE_ENTRIES:]
@@ -141,7 +135,7 @@ def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) ->
     data = encode_batches(table.schema, table.to_batches())
     column.note_saved()
     try:
-        store.write(bounds_path(column.field), data + _digest(data))
+        store.write(key_bounds_path(column.field.id), data + _digest(data))
     except Exception as error:  # from any store: the file is optional
         _log.warning(
             "cannot save the key bounds of %s; later processes search more files: %s",
@@ -152,7 +146,7 @@ def write_bounds(store: Store, column: ColumnBounds, fragments: FragmentList) ->
 
 def read_bounds(store: Store, field: Field) -> list[FileBounds]:
     """Return the saved bounds of a column; an empty list if there is no valid file."""
-    path = bounds_path(field)
+    path = key_bounds_path(field.id)
     try:
         end, size = store.read_end(path, MAX_FILE_BYTES)
     except NotFoundError:

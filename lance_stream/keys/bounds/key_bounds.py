@@ -40,7 +40,7 @@ from lance_stream.keys.bounds.ordered_values import (
 )
 from lance_stream.keys.file_columns import FileColumn, file_column, file_columns
 from lance_stream.schema.arrow_schemas import field_to_arrow
-from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.fields import Field
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import FragmentList
 
@@ -95,12 +95,6 @@ def joined_bounds(parts: Iterable[FileBounds]) -> list[FileBounds]:
                 bounds=_around(ranges), num_seen=joined.num_seen + part.num_seen
             )
     return list(of_file.values())
-
-
-def key_fields(schema: Schema, on: Sequence[str]) -> list[Field]:
-    """Return the key columns of a table, in the given order."""
-    fields = {field.name: field for field in schema.fields}
-    return [fields[name] for name in on]
 
 
 class BoundsLearner:
@@ -193,6 +187,12 @@ class ColumnBounds:
         self._row_of_file: dict[FileColumn, int] = {}
         self._row_of_fragment: dict[bytes, int] = {}
 
+    def _append(self, bounds: Sequence[Sequence[bytes]]) -> None:
+        lows = as_words([low for low, _ in bounds], self.arrow_type)
+        highs = as_words([high for _, high in bounds], self.arrow_type)
+        self._lows = np.concatenate([self._lows, lows])
+        self._highs = np.concatenate([self._highs, highs])
+
     @property
     def num_files(self) -> int:
         """The number of files with known bounds."""
@@ -215,10 +215,7 @@ class ColumnBounds:
             self._row_of_file.update(
                 {location: row for row, location in enumerate(new, len(self._lows))}
             )
-            self._lows = _joined(self._lows, as_words([low for low, _ in pairs], self.arrow_type))
-            self._highs = _joined(
-                self._highs, as_words([high for _, high in pairs], self.arrow_type)
-            )
+            self._append(pairs)
             self.unsaved_work += sum(
                 file_bounds.num_rows + _ROWS_FOR_A_FILE for file_bounds in new.values()
             )
@@ -311,13 +308,7 @@ class ColumnBounds:
         with self._lock:
             self._forget_all()
             self._row_of_file = {location: row for row, (location, _, _) in enumerate(survivors, 1)}
-            lows, highs = [low for _, low, _ in survivors], [high for _, _, high in survivors]
-            self._lows = _joined(self._lows, as_words(lows, self.arrow_type))
-            self._highs = _joined(self._highs, as_words(highs, self.arrow_type))
-
-
-def _joined(first: OrderedWords, then: OrderedWords) -> OrderedWords:
-    return np.concatenate([first, then])
+            self._append([bounds for _, *bounds in survivors])
 
 
 def _as_bytes(words: OrderedWords) -> list[bytes]:

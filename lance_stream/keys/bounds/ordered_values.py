@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.keys.key_filter import bytes_of
+from lance_stream.keys.key_words import bytes_of
 
 OrderedWords: TypeAlias = npt.NDArray[np.uint64] | npt.NDArray[np.bytes_]
 """(n,) u64, or (n,) byte strings of one width, which numpy compares byte by byte."""

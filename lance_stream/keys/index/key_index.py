@@ -27,17 +27,12 @@ import pyarrow as pa
 
 from lance_stream.arrays import Positions, U64s
 from lance_stream.caches import Cache
-from lance_stream.keys.batch_keys import without_dictionary
-from lance_stream.keys.bounds.key_bounds import key_fields
 from lance_stream.keys.file_columns import file_column
 from lance_stream.keys.index import run_files
-from lance_stream.keys.index.column_cache import clear_columns
 from lance_stream.keys.index.memtable import (
     Collector,
     Memtable,
-    new_seeds,
     split_rows,
-    words_of,
 )
 from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
 from lance_stream.keys.index.run_format import (
@@ -55,7 +50,8 @@ from lance_stream.keys.index.run_merging import (
     planned_parts,
 )
 from lance_stream.keys.index.sorted_words import spread
-from lance_stream.keys.key_filter import are_exact
+from lance_stream.keys.key_words import are_exact, new_seeds, words_of
+from lance_stream.keys.stored_sequences import clear_sequences
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.snapshot.table_version import TableVersion
@@ -136,7 +132,6 @@ class IndexSnapshot(NamedTuple):
         Raises:
             RunUnavailableError: A run can no longer be used.
         """
-        keys = [without_dictionary(key) for key in keys]
         lookups = {seeds: _HashedKeys.of(keys, seeds) for seeds in self._all_seeds()}
         row_parts = [RowMatches(*_NOTHING)]
         row_parts += [lookups[self.seeds].in_memory(run) for run in self.runs]
@@ -631,7 +626,7 @@ def key_index_of(table: TableVersion, on: Sequence[str]) -> KeyIndex:
         table: Any version.
         on: Names of its key columns.
     """
-    fields = key_fields(table.schema, on)
+    fields = table.schema.fields_named(on)
     types = tuple((field.id, str(field_to_arrow(field).type)) for field in fields)
     return _indices.get_or_make((table.store.uri, types), lambda: KeyIndex(fields))
 
@@ -643,9 +638,9 @@ def key_indices_of(table: TableVersion) -> list[KeyIndex]:
 
 
 def clear_key_indices() -> None:
-    """Clear the indices and cached columns of all tables, as if the process had just started."""
+    """Clear the indices and cached sequences of all tables, as if the process had just started."""
     _indices.clear()
-    clear_columns()
+    clear_sequences()
 
 
 def _cached_bytes() -> int:

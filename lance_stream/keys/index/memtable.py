@@ -1,17 +1,12 @@
-"""Keys in memory: identified by words, collected from batches, sorted into runs.
+"""Keys in memory: collected from batches, and sorted into runs by their words (`key_words`).
 
-    key  ->  words     run (sorted words, and the row of each)     row 17 of file 4
-
-A number of up to 8 bytes is identified by a single word, which is exact. Other keys are identified
-by 96 bits of two hashes with random seeds: the probability that a batch of 50,000 keys has a
-collision with a billion keys is below 10^-15.
+key  ->  words     run (sorted words, and the row of each)     row 17 of file 4
 """
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,60 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_stream.arrays import Positions, U64s
-from lance_stream.keys.batch_keys import hash_keys, without_dictionary
 from lance_stream.keys.index.run_format import FileKey, Keys, U32s
 from lance_stream.keys.index.sorted_words import SortedWords
-from lance_stream.keys.key_filter import are_exact, key_words
+from lance_stream.keys.key_words import Words, without_dictionary, words_of
 
 _OFFSET_BITS: Final = np.uint64(32)
 _OFFSET_MASK: Final = np.uint64((1 << 32) - 1)
-
-
-class Words(NamedTuple):
-    """The words that identify keys.
-
-    Attributes:
-        words: (n,) u64; equal for equal keys.
-        others: (n,) u32 further bits; None if the words are exact.
-    """
-
-    words: U64s
-    others: U32s | None
-
-
-def words_of(keys: Sequence[pa.Array], seeds: tuple[int, int]) -> Words:
-    """Return the words that identify keys.
-
-    Args:
-        keys: (n,) values of each key column, without dictionaries, none of them null.
-        seeds: The seeds of the hashes.
-    """
-    if are_exact(keys):
-        return Words(key_words(keys), None)
-    second = hash_keys(keys, seeds[1])
-    return Words(first_words(keys, seeds[0]), (second >> np.uint64(32)).astype(np.uint32))
-
-
-def first_words(keys: Sequence[pa.Array], seed: int) -> U64s:
-    """Return the words by which the keys of a run are sorted; see `words_of`.
-
-    Args:
-        keys: As for `words_of`.
-        seed: The seed of the first hash.
-    """
-    return key_words(keys) if are_exact(keys) else hash_keys(keys, seed)
-
-
-def new_seeds() -> tuple[int, int]:
-    """Return random seeds of two hashes."""
-    return secrets.randbits(64), secrets.randbits(64)
 
 
 class Collector:
     """Collects the keys of one fragment while they are read, batch by batch.
 
     Args:
-        file: The columns that hold them.
+        file: The columns of files that store the keys.
         num_rows: The number of rows of the fragment, including deleted ones.
         seeds: The seeds of the hashes.
     """

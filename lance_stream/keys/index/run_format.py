@@ -17,7 +17,7 @@ All numbers are little-endian. Files and rows are numbered in the order of the f
 second file has the number 7 + rows of the first file. A row whose key is null is in no chunk.
 
 A word is the key itself if it is a number of up to 8 bytes. Other keys are identified by 96 bits of
-two hashes (`keys.batch_keys.hash_keys`) with random seeds, which the header states: someone who
+two hashes (`keys.key_words.hash_keys`) with random seeds, which the header states: someone who
 chooses keys but cannot read the table cannot construct collisions.
 
 A run is a cache. It contains no paths, and all numbers are checked before they are used.

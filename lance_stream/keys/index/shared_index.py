@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from lance_stream.caches import Cache
-from lance_stream.keys.bounds.key_bounds import key_fields
 from lance_stream.keys.index import run_files
 from lance_stream.keys.index.key_index import (
     LEAST_SAVED_ROWS,
@@ -23,9 +22,9 @@ from lance_stream.keys.index.key_index import (
     MOST_SAVED_ROWS,
     KeyIndex,
 )
-from lance_stream.keys.index.memtable import new_seeds
 from lance_stream.keys.index.run_format import RunFooter
 from lance_stream.keys.index.run_merging import groups_to_merge
+from lance_stream.keys.key_words import new_seeds
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import unit_of
 from lance_stream.snapshot.table_version import TableVersion
@@ -56,7 +55,7 @@ class SharedIndex(NamedTuple):
             table: The version.
         """
         indexed = {file for footer in self.runs.values() for file in footer.files}
-        keys = KeyIndex(key_fields(table.schema, self.on), self.seeds)
+        keys = KeyIndex(table.schema.fields_named(self.on), self.seeds)
         missing: list[tuple[int, int]] = []
         for index, fragment in enumerate(table.manifest.fragments):
             file = keys.covered_by(fragment)
@@ -79,7 +78,7 @@ def shared_index(table: TableVersion, on: Sequence[str]) -> SharedIndex:
         table: Any version.
         on: Names of the key columns.
     """
-    expected = KeyIndex(key_fields(table.schema, on)).columns((0, 0))
+    expected = KeyIndex(table.schema.fields_named(on)).columns((0, 0))
     footers: dict[str, RunFooter] = {}
     num_keys: dict[tuple[int, int], int] = {}
     for path in run_files.list_runs(table.store, expected.field_ids) or ():
@@ -123,7 +122,7 @@ def index_keys(
     Raises:
         BadDataError: Keys cannot be read.
     """
-    keys = KeyIndex(key_fields(table.schema, on), seeds)
+    keys = KeyIndex(table.schema.fields_named(on), seeds)
     for index in positions:
         fragment = table.manifest.fragments[index]
         file = keys.file_of(fragment)
@@ -147,4 +146,4 @@ def merge_runs(
         seeds: The seeds of the index.
         paths: The runs.
     """
-    KeyIndex(key_fields(table.schema, on), seeds).merge(table, paths)
+    KeyIndex(table.schema.fields_named(on), seeds).merge(table, paths)

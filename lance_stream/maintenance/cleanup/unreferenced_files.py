@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from lance_stream.environment import Environment
 from lance_stream.errors import BadDataError
-from lance_stream.keys.file_columns import chance_of
+from lance_stream.keys.file_columns import random_part
 from lance_stream.keys.index.run_files import is_useless
 from lance_stream.maintenance.cleanup.file_work import FileWork
 from lance_stream.maintenance.cleanup.rules import GRACE, CleanupRules
@@ -107,7 +107,7 @@ def list_nameable_files(
                 staged.append(file)
             elif identity is not None:
                 if identity.kind is FileKind.DATA:
-                    data_files.add(chance_of(file.path))
+                    data_files.add(random_part(file.path))
                 elif identity.kind is FileKind.KEY_INDEX and _is_useless(table, file, data_files):
                     identity = identity._replace(name=None)
                 yield identity, file

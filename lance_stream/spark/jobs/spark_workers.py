@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.batch_keys import KeyLookup
-from lance_stream.keys.matches import KeyedRows, Matches, find_matches
+from lance_stream.keys.fragment_matches import KeyedRows, Matches, find_matches
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import WorkUnit, sizes_of
@@ -39,7 +39,7 @@ class SparkTasks:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
-    def find(
+    def find_matches(
         self,
         table: TableVersion,  # noqa: ARG002  # only workers that keep keys need it
         incoming: KeyedRows,
@@ -60,7 +60,7 @@ class SparkTasks:
         fragments: Sequence[Fragment],
         rows: pa.RecordBatch,
     ) -> None:
-        """Note nothing: the driver of a cluster never reads data files."""
+        """Do nothing: the driver of a cluster has no index, because it never reads data files."""
 
     def read(self, units: Sequence[WorkUnit]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of units, in order."""

@@ -22,16 +22,11 @@ import pyarrow as pa
 from lance_stream.arrays import Mask, Positions, RowAddresses
 from lance_stream.environment import Environment
 from lance_stream.errors import BadDataError, InvalidInputError
-from lance_stream.keys.batch_keys import (
-    KeyLookup,
-    check_no_null_sequences,
-    check_same,
-    hash_keys,
-    show_key,
-)
+from lance_stream.keys.batch_keys import KeyLookup, show_key
 from lance_stream.keys.comparing import check_can_order, dense_ranks, same_rows, show_value
-from lance_stream.keys.matches import Matches
-from lance_stream.keys.matching import KeyMatcher
+from lance_stream.keys.fragment_matches import Matches
+from lance_stream.keys.key_matcher import KeyMatcher
+from lance_stream.keys.key_words import hash_keys
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.row_updates.changed_rows import read_rows
 from lance_stream.snapshot.table_version import TableVersion
@@ -64,6 +59,7 @@ from lance_stream.upsert.parts import UpsertPart, discard_parts
 from lance_stream.upsert.row_writer import ChangedRows, write_rows, written_order
 from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
+from lance_stream.upsert.winners import check_no_null_sequences, check_same
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import cast_batch, check_columns
 from lance_stream.write.fragments import write_target

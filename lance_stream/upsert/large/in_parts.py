@@ -25,8 +25,8 @@ import pyarrow as pa
 from lance_stream.arrays import RowAddresses
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
-from lance_stream.keys.batch_keys import without_dictionary
-from lance_stream.keys.matching import KeyMatcher
+from lance_stream.keys.key_matcher import KeyMatcher
+from lance_stream.keys.key_words import without_dictionary
 from lance_stream.keys.workers import THREADS
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.row_updates.in_place import columns_that_may_stay

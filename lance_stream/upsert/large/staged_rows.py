@@ -7,7 +7,7 @@
                                   within the limits of rows and bytes; then one commit
                  discard_staged   deletes the files, whatever the outcome
 
-The word of a key is the one that the key index is sorted by (`memtable.first_words`), so that a
+The word of a key is the one that the key index is sorted by (`key_words.first_words`), so that a
 range of keys is looked up in a range of every run. This affects only speed. Correctness needs only
 that equal keys have equal words, so that they share a range.
 
@@ -32,8 +32,7 @@ from lance_stream.arrays import U64s
 from lance_stream.arrow_streams import decode_batches, encode_batches
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
-from lance_stream.keys.batch_keys import without_dictionary
-from lance_stream.keys.index.memtable import first_words
+from lance_stream.keys.key_words import first_words
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.row_updates.staged_files import (
@@ -147,7 +146,7 @@ def _with_words(
     """Yield the same rows in portions, and the words of their keys."""
     for batch in _joined(batches):
         keys = key_rows(batch, table, rules).columns
-        yield batch, first_words([without_dictionary(key) for key in keys], seed)
+        yield batch, first_words(keys, seed)
 
 
 def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:

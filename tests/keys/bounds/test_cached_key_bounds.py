@@ -8,7 +8,6 @@ import lance_stream
 from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.bounds.cached_key_bounds import (
-    bounds_path,
     key_bounds,
     read_bounds,
     save_key_bounds,
@@ -22,6 +21,7 @@ from lance_stream.keys.bounds.key_bounds import (
 )
 from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.table.paths import key_bounds_path
 from tests.contracts.watched_stores import WatchedStore
 
 
@@ -84,7 +84,7 @@ def test_damage_anywhere_is_noticed() -> None:
     """
     table = table_of([1, 2], [3])
     saved(table, [1, 2], [3])
-    path = bounds_path(key_field(table))
+    path = key_bounds_path(key_field(table).id)
     data = table.store.read(path)
     assert len(read_bounds(table.store, key_field(table))) == 2
     damaged = [data[:stop] for stop in (0, 10, 40, len(data) - 1)] + [data + b"\0"]
@@ -153,7 +153,7 @@ def test_saved_bounds_are_read_once_per_process() -> None:
     watched = TableVersion(table.uri, {}, store, table.log, table.manifest)
     first, then = key_bounds(watched, ["id"]), key_bounds(watched, ["id"])
     assert first.columns == then.columns
-    assert [path for _, path in store.calls] == [bounds_path(key_field(table))]
+    assert [path for _, path in store.calls] == [key_bounds_path(key_field(table).id)]
     may = then.may_hold(table.manifest.fragments, KeyLookup([pa.array([5])]))
     assert may.tolist() == [False, True]
 
@@ -167,13 +167,13 @@ def test_bounds_are_saved_if_it_pays(
     bounds = key_bounds(table, ["id"])
     bounds.add_bounds(file_bounds(table, [1], [5]))
     save_key_bounds(table, bounds)
-    assert not table.store.exists(bounds_path(key_field(table)))
+    assert not table.store.exists(key_bounds_path(key_field(table).id))
     monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1000)
     save_key_bounds(table, bounds)
     assert len(read_bounds(table.store, key_field(table))) == 2
-    table.store.delete(bounds_path(key_field(table)))
+    table.store.delete(key_bounds_path(key_field(table).id))
     save_key_bounds(table, bounds)  # nothing new
-    assert not table.store.exists(bounds_path(key_field(table)))
+    assert not table.store.exists(key_bounds_path(key_field(table).id))
 
 
 def test_floating_point_columns_have_no_bounds() -> None:

@@ -14,10 +14,10 @@ import pytest
 import lance_stream
 from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError
-from lance_stream.keys import batch_keys as key_module
+from lance_stream.keys import key_words
 from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.file_columns import FileColumn
-from lance_stream.keys.index import key_index, memtable
+from lance_stream.keys.index import key_index
 from lance_stream.keys.index.key_index import KeyIndex
 from lance_stream.keys.index.memtable import Collector
 from lance_stream.schema.fields import Field
@@ -184,43 +184,19 @@ def test_other_writers_rows_are_found(tmp_path: Any) -> None:
 @pytest.mark.parametrize("bits", [0, 3])
 def test_keys_with_equal_hashes_stay_apart(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one of the two hashes made constant, the other still has to tell all keys apart."""
-    hash_keys = key_module.hash_keys
+    hash_keys = key_words.hash_keys
 
     def weak(keys: Sequence[pa.Array], seed: int = 0) -> npt.NDArray[np.uint64]:
         hashes = hash_keys(keys, seed)
         return hashes & np.uint64((1 << bits) - 1) if seed == 7 else hashes
 
     monkeypatch.setattr(key_index, "new_seeds", lambda: (7, 8))
-    monkeypatch.setattr(memtable, "hash_keys", weak)
+    monkeypatch.setattr(key_words, "hash_keys", weak)
     table = table_of()
     for number in range(1, 5):
         done = upsert(table, rows(range(0, 320, 3), number), ON_ID)
         assert done.num_updated == len(range(0, 320 if number > 1 else 300, 3))
         table = done.table
-
-
-def test_two_seeds_have_nothing_in_common() -> None:
-    """Two indices with correlated hashes would have collisions in common."""
-    columns = [pa.array([f"{number}" for number in range(1000)]), pa.array(range(1000))]
-    for some in (columns, columns[:1], columns[1:]):
-        one, other = (key_module.hash_keys(some, seed) for seed in (3 << 60 | 77, 5 << 58 | 9))
-        assert len(set(one.tolist()) | set(other.tolist())) == 2000
-        assert key_module.hash_keys(some).tolist() == key_module.hash_keys(some, 0).tolist()
-
-
-ENDS = [b"", b"\0", b"\0\0", b"\1", b"\1\0", b"\0\1"]
-
-
-def test_keys_of_different_lengths_have_different_words() -> None:
-    """A key's length must not cancel out with its bytes, whatever the seeds are."""
-    starts = [b"", b"a", b"b", b"c", b"ab", b"bb", b"bc", b"abcd", b"bbcd", b"1234567", b"0234567"]
-    starts += [b"abcdefgh", b"bbcdefgh", b"abcdefghi", b"bbcdefghi", b"ibcdefghabcdefgh"]
-    every = sorted({start + end for start in starts for end in ENDS})
-    for columns in ([pa.array(every)], [pa.array(range(len(every))), pa.array(every)]):
-        for seed in range(1, 400):
-            words = memtable.words_of(columns, (seed, seed << 40))
-            assert words.others is not None
-            assert len(set(words.words.tolist())) == len(set(words.others.tolist())) == len(every)
 
 
 def test_trailing_zero_bytes_distinguish_keys() -> None:

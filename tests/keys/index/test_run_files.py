@@ -20,11 +20,11 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.file_columns import FileColumn
 from lance_stream.keys.index import key_index, run_files, run_format
-from lance_stream.keys.index.memtable import words_of
 from lance_stream.keys.index.run_files import RunUnavailableError, write_run
 from lance_stream.keys.index.run_format import CoveredFile, KeyColumns, Keys, RunEncoder, RunFooter
 from lance_stream.keys.index.run_merging import RenumberedKeys, merged, planned_parts
 from lance_stream.keys.index.shared_index import index_keys, merge_runs, shared_index
+from lance_stream.keys.key_words import words_of
 from lance_stream.maintenance.cleanup.cleanup import cleanup
 from lance_stream.maintenance.cleanup.rules import CleanupRules
 from lance_stream.maintenance.compaction.compact import commit_prepared

@@ -16,10 +16,9 @@ import pytest
 import lance_stream
 from lance_stream.environment import MACHINE
 from lance_stream.errors import InvalidInputError, TableReplacedError
-from lance_stream.keys import batch_keys as keys
 from lance_stream.keys import comparing
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert import attempts
+from lance_stream.upsert import attempts, winners
 from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.update_planner import PlannedUpdate, plan_update
@@ -282,7 +281,7 @@ def test_repeated_rows_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         calls.append(left.num_rows)
         return comparing.same_rows(left, right)
 
-    monkeypatch.setattr(keys, "same_rows", counted)
+    monkeypatch.setattr(winners, "same_rows", counted)
     rows = pa.table({"id": [1, 2] * 500, "seq": [1] * 1000, "s": [{"a": None}] * 1000})
     done = upsert(table_of(rows.slice(0, 2)), rows, BY_SEQUENCE)
     assert calls == [998]

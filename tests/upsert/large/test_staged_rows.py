@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.keys.matching import KeyMatcher
+from lance_stream.keys.key_matcher import KeyMatcher
 from lance_stream.upsert import row_writer
 from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large import staged_rows

@@ -1,8 +1,9 @@
-"""Finds the rows of a table that have a key of a batch.
+"""Finds the rows of a table that have a key of a batch: chooses the fragments to search.
 
-Fragments whose key bounds exclude the batch are skipped (`key_bounds`); reading the others collects
-their bounds. When a batch is planned again because the table changed, only fragments that were
-added or changed since are searched: addresses are valid until the files of their fragment change.
+Fragments whose key bounds exclude the batch are skipped (`key_bounds`); `workers` search the
+others, and report their bounds. When a batch is planned again because the table changed, only
+fragments that were added or changed since are searched: addresses are valid until the files of
+their fragment change.
 """
 
 from dataclasses import replace
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from lance_stream.errors import NotFoundError
 from lance_stream.keys.bounds.cached_key_bounds import key_bounds, save_key_bounds
-from lance_stream.keys.matches import KeyedRows, Matches, join_matches
+from lance_stream.keys.fragment_matches import KeyedRows, Matches, join_matches
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.read.units import unit_of
 from lance_stream.schema.fields import Field
@@ -43,8 +44,7 @@ class KeyMatcher:
             incoming: The batch; the same rows in every call.
         """
         columns = incoming.scanned_columns
-        fields = {field.name: field for field in table.schema.fields}
-        fields_read = tuple(fields[name] for name in columns)
+        fields_read = table.schema.fields_named(columns)
         if fields_read != self._fields_read:  # the first call, or the key columns have changed
             self._fields_read, self._matches_of = fields_read, {}
         valid: list[Matches] = []
@@ -53,7 +53,7 @@ class KeyMatcher:
         bounds = key_bounds(table, incoming.on)
         for index in np.flatnonzero(bounds.may_hold(fragments, incoming.lookup)).tolist():
             cached = self._matches_of.get(fragments.ids[index])
-            still_valid = None if cached is None else _still(table, index, *cached)
+            still_valid = None if cached is None else _live_matches(table, index, *cached)
             if still_valid is None:
                 positions.append(index)
             else:
@@ -70,7 +70,7 @@ class KeyMatcher:
             for index in positions
         ]
         was_looked_up = any(column.saved_work for column in bounds.columns)
-        results = self._workers.find(table, incoming, units, was_looked_up=was_looked_up)
+        results = self._workers.find_matches(table, incoming, units, was_looked_up=was_looked_up)
         for index, unit, result in zip(positions, units, results, strict=True):
             self._matches_of[fragments.ids[index]] = (unit.fragment, result)
         bounds.add_bounds(file_bounds for result in results for file_bounds in result.file_bounds)
@@ -78,7 +78,7 @@ class KeyMatcher:
         return join_matches([*valid, *results])
 
 
-def _still(table: TableVersion, index: int, raw: bytes, matches: Matches) -> Matches | None:
+def _live_matches(table: TableVersion, index: int, raw: bytes, matches: Matches) -> Matches | None:
     """Return the matches in a fragment that are still live; None if it must be read again.
 
     Args:

@@ -7,7 +7,7 @@ import pytest
 
 import lance_stream
 from lance_stream.keys.batch_keys import KeyLookup
-from lance_stream.keys.matches import find_matches
+from lance_stream.keys.fragment_matches import find_matches
 from lance_stream.read.units import unit_of
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.opening import open_newest

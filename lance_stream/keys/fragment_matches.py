@@ -18,13 +18,9 @@ import pyarrow as pa
 
 from lance_stream.arrays import Positions, RowAddresses
 from lance_stream.keys.batch_keys import KeyLookup
-from lance_stream.keys.bounds.key_bounds import BoundsLearner, FileBounds, key_fields
-from lance_stream.keys.index.column_cache import (
-    cache_column,
-    cached_column,
-    column_location,
-)
+from lance_stream.keys.bounds.key_bounds import BoundsLearner, FileBounds
 from lance_stream.keys.index.memtable import Collector
+from lance_stream.keys.stored_sequences import read_sequences
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.units import WorkUnit
 from lance_stream.table.fragments.fragment import Fragment, decode_fragment
@@ -55,6 +51,14 @@ class Matches(NamedTuple):
         """
         sequence = None if self.sequence is None else self.sequence.take(pa.array(chosen))
         return Matches(self.addresses[chosen], self.keys[chosen], sequence)
+
+    def with_sequences(self, unit: WorkUnit, fragment: Fragment, *, use_cache: bool) -> "Matches":
+        """Return the matches, all in one fragment, with their stored sequences.
+
+        The arguments are those of `read_sequences`.
+        """
+        _, offsets = unpack_addresses(self.addresses)
+        return self._replace(sequence=read_sequences(unit, fragment, offsets, use_cache=use_cache))
 
 
 class KeyedRows(Protocol):
@@ -89,7 +93,9 @@ def find_matches(
     """
     matches_of_batches: list[Matches] = []
     fragment = decode_fragment(unit.fragment)
-    learner = _bounds_learner(unit, fragment, num_keys) if unit.include_deleted else None
+    learner = None
+    if unit.include_deleted:
+        learner = BoundsLearner(fragment, unit.schema.fields_named(unit.columns[:num_keys]))
     reads_all = unit.include_deleted or collector is not None or _most_live(fragment)
     keys_alone = replace(unit, columns=unit.columns[:num_keys])
     if reads_all:
@@ -113,48 +119,10 @@ def find_matches(
     if reads_all:
         matches = live_matches(unit, fragment, matches)
     if len(unit.columns) > num_keys and len(matches.addresses):
-        keeps = collector is not None
-        matches = matches._replace(sequence=sequence_of(unit, fragment, matches, keeps=keeps))
+        matches = matches.with_sequences(unit, fragment, use_cache=collector is not None)
     return (
         matches if learner is None else matches._replace(file_bounds=tuple(learner.file_bounds()))
     )
-
-
-def sequence_of(unit: WorkUnit, fragment: Fragment, matches: Matches, *, keeps: bool) -> pa.Array:
-    """Return the sequence of each match; reads the whole column unless there are few matches.
-
-    Args:
-        unit: Names the sequence as the last of its columns.
-        fragment: The fragment.
-        matches: Rows of the fragment, by ascending addresses.
-        keeps: Whether to use the cache of sequence columns.
-    """
-    _, offsets = unpack_addresses(matches.addresses)
-    (field,) = key_fields(unit.schema, unit.columns[-1:])
-    location = column_location(fragment, field) if keeps else None
-    cached = None if location is None else cached_column(location, field)
-    if cached is not None and len(cached) == fragment.physical_rows:
-        return cached.take(pa.array(offsets))
-    rows = replace(unit, columns=unit.columns[-1:], system_columns=())
-    if len(offsets) * _FEW_OF < fragment.physical_rows:
-        rows = replace(rows, offsets=offsets.astype(np.uint32))
-        return pa.concat_arrays([batch.column(0) for batch in read_unit(rows)])
-    parts: list[pa.Array] = []
-    whole: list[pa.Array] = []
-    done = first = 0
-    for batch in read_unit(replace(rows, include_deleted=True)):
-        stop = int(np.searchsorted(offsets, first + batch.num_rows))
-        parts.append(batch.column(0).take(pa.array(offsets[done:stop] - np.uint64(first))))
-        if location is not None:
-            whole.append(batch.column(0))
-        done, first = stop, first + batch.num_rows
-    if location is not None and first == fragment.physical_rows:
-        cache_column(location, pa.concat_arrays(whole))
-    return pa.concat_arrays(parts)
-
-
-_FEW_OF: Final = 256
-"""If fewer than one row in this number matches, only the matching rows are read."""
 
 
 def _most_live(fragment: Fragment) -> bool:
@@ -163,10 +131,6 @@ def _most_live(fragment: Fragment) -> bool:
     if file is None:
         return True
     return bool(file.num_deleted_rows) and 2 * file.num_deleted_rows < fragment.physical_rows
-
-
-def _bounds_learner(unit: WorkUnit, fragment: Fragment, num_keys: int) -> BoundsLearner:
-    return BoundsLearner(fragment, key_fields(unit.schema, unit.columns[:num_keys]))
 
 
 def live_matches(unit: WorkUnit, fragment: Fragment, matches: Matches) -> Matches:
