@@ -1,6 +1,7 @@
 """Hooks of mkdocs: what the site has besides the files of docs/.
 
 - SECURITY.md, CONTRIBUTING.md and CHANGELOG.md, which lie above docs/, become pages of it.
+- Each notebook of examples/notebooks is a page, from which it can be downloaded.
 - `examples.md` shows the programs of examples/; `decisions.md` and `measurements.md` list the
   records in these folders.
 - `<!-- program of the README -->` becomes the first program of README.md and its output.
@@ -10,6 +11,7 @@
 
 import ast
 import importlib.util
+import json
 import posixpath
 import re
 import sys
@@ -38,6 +40,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in ABOVE:
         files.append(_page(config, name, (ROOT / name).read_text(encoding="utf-8")))
     files.append(_page(config, "examples.md", examples()))
+    for notebook in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
+        text = notebook.read_text(encoding="utf-8")
+        files.append(_page(config, f"notebooks/{notebook.name}", text))
+        files.append(_page(config, f"notebooks/{notebook.stem}.md", page_of(notebook)))
     for folder, introduction in RECORDS.items():
         records = sorted(Path(config.docs_dir, folder).glob("*.md"))
         files.append(_page(config, f"{folder}.md", list_of(records, folder, introduction)))
@@ -72,7 +78,9 @@ def _on_site(link: str, here: str, is_above: bool) -> str:
         is_above: Whether the page's file is not in docs/, but above it.
     """
     place = posixpath.normpath(posixpath.join("" if is_above else f"docs/{here}", link))
-    if place.startswith("examples"):
+    if place.endswith(".ipynb"):
+        target = f"notebooks/{posixpath.basename(place).removesuffix('.ipynb')}.md"
+    elif place.startswith("examples"):
         name = posixpath.basename(place)
         target = f"examples.md#{name}" if name.endswith((".py", ".sql")) else "examples.md"
     elif place.removeprefix("docs/") in RECORDS:
@@ -131,6 +139,19 @@ def examples() -> str:
     text = macros.read_text(encoding="utf-8")
     parts.append(f'```jinja title="examples/dbt/macros/{macros.name}"\n{text}```\n')
     return "\n".join(parts)
+
+
+def page_of(notebook: Path) -> str:
+    """Return the texts and the code of a notebook, with a link to the notebook below its title."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    title, *parts = (
+        f"```python\n{text}\n```" if cell["cell_type"] == "code" else text
+        for cell in cells
+        for text in ["".join(cell["source"])]
+    )
+    heading, _, introduction = title.partition("\n")
+    link = f"[Download this notebook]({notebook.name}){{: download }}"
+    return "\n\n".join([heading, link, introduction.strip(), *parts]) + "\n"
 
 
 def list_of(records: list[Path], folder: str, introduction: str) -> str:

@@ -54,8 +54,15 @@ MORE_DOCUMENTS = [
     "docs/guides/retention.md",
 ]
 RECIPES: dict[str, list[str]] = {
-    "docs/guides/recipes/data-frames.md": ["polars", "duckdb", "pandas", "daft"],
+    "docs/guides/recipes/data-frames.md": [
+        "polars",
+        "duckdb",
+        "duckdb_extensions",
+        "pandas",
+        "daft",
+    ],
     "docs/guides/recipes/imports.md": ["deltalake"],
+    "docs/guides/lancedb.md": ["lancedb"],
     "docs/guides/vectors.md": ["lancedb"],
     "docs/guides/recipes/pytorch.md": ["torch"],
     "docs/guides/recipes/ray.md": ["ray"],
