@@ -15,6 +15,7 @@ cleanup keeps it.
 Needs torch, which `lance-stream[torch]` installs; nothing else in the package imports it.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,10 +28,14 @@ import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from lance_stream.arguments import as_count, as_number
 from lance_stream.dataset import Dataset, open_dataset
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.schema.system_columns import ROW_ID
 from lance_stream.snapshot.resolving import VersionSpec
+from lance_stream.table.version_marks import mark_of
+
+_log = logging.getLogger(__name__)
 
 Tensors: TypeAlias = dict[str, Any]
 """A batch: tensors of numbers, booleans and vectors by column; lists of other values."""
@@ -92,14 +97,46 @@ def _shard(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def _check_ranks(rank: int | None, world_size: int | None) -> None:
-    if (rank is None) != (world_size is None):
+    if rank is None and world_size is None:
+        return
+    if rank is None or world_size is None:
         raise InvalidInputError("rank and world_size go together; by default torch.distributed's")
-    if rank is not None and world_size is not None and not 0 <= rank < world_size:
-        raise InvalidInputError(f"rank must be from 0 to {world_size - 1}, not {rank}")
+    num_ranks = as_number(world_size)
+    if num_ranks is None or num_ranks < 1:
+        raise InvalidInputError(f"world_size must be a whole number from 1, not {world_size!r}")
+    if (number := as_number(rank)) is None or not 0 <= number < num_ranks:
+        raise InvalidInputError(f"rank must be from 0 to {num_ranks - 1}, not {rank!r}")
+
+
+def _check_state(
+    state: Mapping[str, Any], current: Mapping[str, Any], names: Sequence[str]
+) -> None:
+    """Check that a state is of a dataset with the same rows in the same order.
+
+    Args:
+        state: The state.
+        current: The state of this dataset.
+        names: What both must have in common.
+    """
+    if not isinstance(state, Mapping) or current.keys() - state.keys():
+        raise InvalidInputError(
+            f"{state!r:.200} is not what state_dict returned: a state has {', '.join(current)}"
+        )
+    for name in names:
+        if state[name] != current[name]:
+            raise InvalidInputError(
+                f"the state has {name}={state[name]!r}, this dataset {current[name]!r}: other "
+                "rows would be skipped. Create the dataset as for the state, with as many "
+                "ranks and workers"
+            )
 
 
 class VersionDataset(IterableDataset[Tensors]):
     """The rows of one version, in batches.
+
+    Each iteration returns the rows of the current epoch. In this process, the epoch advances when
+    its rows have been returned. The workers of a `DataLoader` do not advance it: call `set_epoch`
+    before each pass, as for torch's `DistributedSampler`.
 
     Args:
         uri: The table's location.
@@ -136,33 +173,53 @@ class VersionDataset(IterableDataset[Tensors]):
     ) -> None:
         super().__init__()
         _check_ranks(rank, world_size)
-        for name, number in (("batch_rows", batch_rows), ("chunk_rows", chunk_rows)):
-            if number < 1:
-                raise InvalidInputError(f"{name} must be at least 1, not {number}")
+        if seed is not None:
+            seed = _as_unsigned(seed, "seed")
         ds = open_dataset(uri, storage_options=storage_options)
         ds = ds if version is None else ds.checkout(version)
         ds.take([], columns=columns)  # are they there?
         self.uri, self.version = ds.uri, ds.version
         self.num_rows = ds.count_rows()
+        self._mark = mark_of(ds.table.manifest)
         self._storage_options = storage_options
-        self._columns, self._batch_rows, self._chunk_rows = columns, batch_rows, chunk_rows
+        self._columns = columns
+        self._batch_rows = as_count(batch_rows, "a batch has")
+        self._chunk_rows = as_count(chunk_rows, "a chunk has")
         self._rank, self._world_size, self._is_even = rank, world_size, is_even
-        self._seed, self._epoch, self._num_done = seed, 0, 0
+        self._seed = seed
+        # The epoch, and one past the last epoch that worker 0 completed; shared with the workers.
+        self._epochs = torch.zeros(2, dtype=torch.int64).share_memory_()
+        self._progress = (0, 0)  # the epoch and its returned rows, in this process
+        self._is_resumed = False
+
+    def __setstate__(self, attributes: Mapping[str, Any]) -> None:
+        """Share the epoch of an unpickled or copied dataset with its workers, too."""
+        self.__dict__.update(attributes)
+        self._epochs.share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin another epoch, whose order differs if there is a seed."""
-        self._epoch, self._num_done = epoch, 0
+        """Begin an epoch, also in the workers of a `DataLoader`; its order differs with a seed.
+
+        The epoch of a state that has just been loaded continues.
+        """
+        epoch = _as_unsigned(epoch, "epoch")
+        self._epochs.copy_(torch.tensor([epoch, 0]))
+        if not self._is_resumed or self._progress[0] != epoch:
+            self._progress, self._is_resumed = (epoch, 0), False
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this worker has returned: the version, the order, and how many rows."""
+        epoch, rows_done = self._progress
         return {
             "uri": self.uri,
             "version": self.version,
+            "mark": self._mark,
             "seed": self._seed,
-            "epoch": self._epoch,
+            "epoch": epoch,
             "chunk_rows": self._chunk_rows,
+            "is_even": self._is_even,
             "shard": list(_shard(self._rank, self._world_size)),
-            "rows_done": self._num_done,
+            "rows_done": rows_done,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -170,24 +227,26 @@ class VersionDataset(IterableDataset[Tensors]):
 
         Raises:
             InvalidInputError: The state is of another table, or of rows in another order.
+            NotFoundError: The version no longer exists, or the table was replaced by another one.
         """
-        current = self.state_dict()
-        for name in ("uri", "chunk_rows", "shard"):
-            if state[name] != current[name]:
-                raise InvalidInputError(
-                    f"the state has {name}={state[name]!r}, this dataset {current[name]!r}: other "
-                    "rows would be skipped. Create the dataset as for the state, with as many "
-                    "ranks and workers"
-                )
-        if state["version"] != self.version:
-            self.version = state["version"]
-            self.num_rows = self._open().count_rows()
-        self._seed, self._epoch = state["seed"], state["epoch"]
-        self._num_done = state["rows_done"]
+        _check_state(state, self.state_dict(), ("uri", "chunk_rows", "is_even", "shard"))
+        ds = self._open(state["version"], state["mark"])
+        self.version, self._mark, self.num_rows = ds.version, state["mark"], ds.count_rows()
+        self._seed = state["seed"]
+        self._progress, self._is_resumed = (state["epoch"], state["rows_done"]), True
+        if get_worker_info() is None:
+            self._epochs.copy_(torch.tensor([state["epoch"], 0]))
 
     def __iter__(self) -> Iterator[Tensors]:
-        """Yield this worker's batches that it has not yet returned in this epoch."""
-        ds = self._open()
+        """Yield this worker's batches of the epoch; after `load_state_dict`, the remaining ones."""
+        worker = get_worker_info()
+        if not self._is_resumed:
+            self._progress = (int(self._epochs[0]), 0)
+            if worker is not None and worker.id == 0:
+                self._warn_of_repetition()
+        self._is_resumed = False
+        epoch = self._progress[0]
+        ds = self._open(self.version, self._mark)
         reader = ThreadPoolExecutor(1, thread_name_prefix="lance-stream-torch")
         pending: Future[pa.Table] | None = None
         try:
@@ -200,12 +259,27 @@ class VersionDataset(IterableDataset[Tensors]):
                 pending = following
         finally:
             reader.shutdown(wait=False, cancel_futures=True)
-        self._epoch, self._num_done = self._epoch + 1, 0
+        if worker is None:
+            self._progress = (epoch + 1, 0)
+            self._epochs[0] = epoch + 1
+        elif worker.id == 0:
+            self._epochs[1] = epoch + 1
+
+    def _warn_of_repetition(self) -> None:
+        epoch, next_epoch = self._epochs.tolist()
+        if self._seed is not None and next_epoch > epoch:
+            _log.warning(
+                "epoch %d of %s is read again in the same order: call set_epoch before each pass "
+                "of a DataLoader that has workers",
+                epoch,
+                self.uri,
+            )
 
     def _batches(self, chunk: pa.Table) -> Iterator[Tensors]:
         for start in range(0, chunk.num_rows, self._batch_rows):
             rows = chunk.slice(start, self._batch_rows)
-            self._num_done += rows.num_rows
+            epoch, rows_done = self._progress
+            self._progress = (epoch, rows_done + rows.num_rows)
             yield to_tensors(rows)
 
     def _remaining_chunks(self) -> Iterator[npt.NDArray[np.int64]]:
@@ -216,10 +290,11 @@ class VersionDataset(IterableDataset[Tensors]):
         if self._is_even:
             share = self.num_rows // num_shards
             first, stop = shard * share, (shard + 1) * share
-        first += self._num_done
+        epoch, rows_done = self._progress
+        first += rows_done
         starts = np.arange(0, self.num_rows, self._chunk_rows)
         if self._seed is not None:
-            starts = np.random.default_rng([self._seed, self._epoch]).permutation(starts)
+            starts = np.random.default_rng([self._seed, epoch]).permutation(starts)
         begun = 0  # rows of the chunks before, in this order
         for start in starts.tolist():
             size = min(self._chunk_rows, self.num_rows - start)
@@ -227,18 +302,34 @@ class VersionDataset(IterableDataset[Tensors]):
             if low < high:
                 rows = np.arange(start, start + size)
                 if self._seed is not None:
-                    rows = np.random.default_rng([self._seed, self._epoch, start]).permutation(rows)
+                    rows = np.random.default_rng([self._seed, epoch, start]).permutation(rows)
                 yield rows[low:high]
             begun += size
 
-    def _open(self) -> Dataset:
-        return open_dataset(self.uri, storage_options=self._storage_options).checkout(self.version)
+    def _open(self, version: int, mark: str) -> Dataset:
+        ds = open_dataset(self.uri, storage_options=self._storage_options).checkout(version)
+        if mark_of(ds.table.manifest) != mark:
+            raise NotFoundError(
+                f"version {version} of {self.uri} is another one than that of the training: the "
+                "table was deleted and re-created, or restored from a copy. Begin a new training "
+                "with the rows that it has now"
+            )
+        return ds
+
+
+def _as_unsigned(value: object, argument: str) -> int:
+    number = as_number(value)
+    if number is None or number < 0:
+        raise InvalidInputError(f"{argument} must be a whole number from 0, not {value!r:.200}")
+    return number
 
 
 class ChangeDataset(IterableDataset[Tensors]):
     """The rows and changes of a followed table, in batches.
 
-    Each worker reads the whole feed, and keeps its share of the rows, chosen by row id.
+    Each worker reads the whole feed, and keeps its share of the rows, chosen by row id. Each
+    iteration continues at the position. The position of a `DataLoader`'s worker ends with the
+    worker: pass `persistent_workers=True`, or use a `StatefulDataLoader`.
 
     Args:
         uri: The table's location.
@@ -276,16 +367,16 @@ class ChangeDataset(IterableDataset[Tensors]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch."""
-        return {"uri": self.uri, "position": self._position}
+        shard = list(_shard(self._rank, self._world_size))
+        return {"uri": self.uri, "shard": shard, "position": self._position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at a position.
 
         Raises:
-            InvalidInputError: The state is of another table.
+            InvalidInputError: The state is of another table, or of other rows.
         """
-        if state["uri"] != self.uri:
-            raise InvalidInputError(f"the state is of {state['uri']}, not of {self.uri}")
+        _check_state(state, self.state_dict(), ("uri", "shard"))
         self._position = state["position"]
 
     def __iter__(self) -> Iterator[Tensors]:

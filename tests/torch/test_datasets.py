@@ -1,7 +1,11 @@
 """A table as data for PyTorch: order, shards, and resuming."""
 
+import copy
 import itertools
+import logging
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -118,15 +122,82 @@ def test_training_resumes_within_an_epoch(uri: str) -> None:
         assert sorted(ids_of(resumed)) == LIVE  # the next epoch
 
 
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_set_epoch_shuffles_the_rows_of_workers(uri: str, is_persistent: bool) -> None:
+    """A worker has a copy of the dataset: without shared memory, each epoch had the first order."""
+    options: dict[str, Any] = {"seed": 5, "chunk_rows": 20}
+    expected = [ids_of(dataset) for dataset in itertools.repeat(VersionDataset(uri, **options), 2)]
+    loader = DataLoader(
+        copy.deepcopy(VersionDataset(uri, **options)),
+        batch_size=None,
+        num_workers=1,
+        persistent_workers=is_persistent,
+        multiprocessing_context="spawn",
+    )
+    for epoch in (1, 0):
+        loader.dataset.set_epoch(epoch)
+        if is_persistent:
+            next(iter(loader))  # an abandoned pass
+        assert ids_of(loader) == expected[epoch]
+
+
+def test_workers_warn_of_a_repeated_epoch(
+    uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Training on one order in all epochs would not be noticed."""
+    worker = SimpleNamespace(id=0, num_workers=1)
+    monkeypatch.setattr("lance_stream.torch.get_worker_info", lambda: worker)
+    dataset = VersionDataset(uri, seed=5)
+    with caplog.at_level(logging.WARNING, "lance_stream.torch"):
+        list(dataset)
+        dataset.set_epoch(0)  # on purpose
+        list(dataset)
+        assert not caplog.messages
+        list(dataset)
+    assert "epoch 0 of" in caplog.text
+    assert "call set_epoch" in caplog.text
+
+
+def test_an_abandoned_pass_begins_again(uri: str) -> None:
+    """A loop that breaks off sees the epoch's rows again, as it does with workers."""
+    dataset = VersionDataset(uri, seed=3, batch_rows=6, chunk_rows=20)
+    next(iter(dataset))
+    assert sorted(ids_of(dataset)) == LIVE
+    assert dataset.state_dict()["epoch"] == 1
+
+
+def test_set_epoch_continues_the_epoch_of_a_state(uri: str) -> None:
+    """The loop of a resumed training begins with the epoch that was interrupted."""
+    options: dict[str, Any] = {"seed": 3, "batch_rows": 6, "chunk_rows": 20}
+    dataset = VersionDataset(uri, **options)
+    dataset.set_epoch(4)
+    batches = list(dataset)
+    dataset.set_epoch(4)
+    next(iter(dataset))
+    for epoch, num_done in ((4, 1), (5, 0)):
+        resumed = VersionDataset(uri, **options)
+        resumed.load_state_dict(dataset.state_dict())
+        resumed.set_epoch(epoch)
+        expected = ids_of(batches[num_done:])
+        assert (ids_of(resumed) == expected) is (epoch == 4)
+
+
 def test_a_recorded_run_is_replayed_bit_for_bit(uri: str) -> None:
     """Later commits and a compaction change nothing about a version."""
-    dataset = VersionDataset(uri, seed=9, batch_rows=16, chunk_rows=32)
+    options: dict[str, Any] = {"batch_rows": 16, "chunk_rows": 32}
+    dataset = VersionDataset(uri, seed=9, **options)
     batches = list(dataset)
+    dataset.set_epoch(0)
+    next(iter(dataset))
+    state = dataset.state_dict()
     ds = lance_stream.open_dataset(uri)
-    for number in range(50):
+    for number in range(1000):
         ds = ds.append(rows(1000 + number, 1001 + number))
     ds.compact().update({"flag": "NOT flag"})
-    replayed = VersionDataset(uri, version=dataset.version, seed=9, batch_rows=16, chunk_rows=32)
+    resumed = VersionDataset(uri, **options)
+    resumed.load_state_dict(state)
+    assert ids_of(resumed) == ids_of(batches[1:])
+    replayed = VersionDataset(uri, version=dataset.version, seed=9, **options)
     for batch, again in zip(batches, replayed, strict=True):
         assert batch["name"] == again["name"]
         assert all(torch.equal(batch[name], again[name]) for name in ("id", "v", "flag"))
@@ -139,14 +210,46 @@ def test_states_of_other_data_are_refused(uri: str) -> None:
         VersionDataset(uri, chunk_rows=30).load_state_dict(state)
     with pytest.raises(InvalidInputError, match="as many ranks and workers"):
         VersionDataset(uri, chunk_rows=20, rank=0, world_size=2).load_state_dict(state)
+    with pytest.raises(InvalidInputError, match="is_even"):
+        VersionDataset(uri, chunk_rows=20, is_even=False).load_state_dict(state)
+    changes = ChangeDataset(uri, wait=False)
+    with pytest.raises(InvalidInputError, match="as many ranks and workers"):
+        ChangeDataset(uri, rank=0, world_size=2, wait=False).load_state_dict(changes.state_dict())
+
+
+def test_states_of_a_replaced_table_are_refused(uri: str) -> None:
+    """A table created at the same location has versions of the same numbers."""
+    dataset = VersionDataset(uri)
+    version = dataset.version
+    shutil.rmtree(uri)
+    ds = lance_stream.create_dataset(uri, rows(500, 900))
+    while ds.version < version:
+        ds = ds.append(rows(0, 1))
+    with pytest.raises(NotFoundError, match="deleted and re-created"):
+        VersionDataset(uri).load_state_dict(dataset.state_dict())
+    with pytest.raises(NotFoundError, match="deleted and re-created"):
+        next(iter(dataset))
+
+
+@pytest.mark.parametrize("state", [None, {}, {"uri": "t"}])
+def test_what_is_no_state_is_refused(uri: str, state: Any) -> None:
+    """A checkpoint may have the state of another part of the training under this name."""
+    for dataset in (VersionDataset(uri), ChangeDataset(uri, wait=False)):
+        with pytest.raises(InvalidInputError, match="state_dict"):
+            dataset.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
         ({"batch_rows": 0}, InvalidInputError),
+        ({"chunk_rows": 2.5}, InvalidInputError),
+        ({"seed": -1}, InvalidInputError),
+        ({"seed": "x"}, InvalidInputError),
         ({"rank": 1}, InvalidInputError),
         ({"rank": 2, "world_size": 2}, InvalidInputError),
+        ({"rank": 0, "world_size": 0}, InvalidInputError),
+        ({"rank": "0", "world_size": 1}, InvalidInputError),
         ({"columns": ["nothing"]}, NotFoundError),
         ({"version": 99}, NotFoundError),
     ],
