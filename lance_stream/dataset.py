@@ -52,7 +52,7 @@ from lance_stream.table.config.ledger_entries import LedgerEntry, read_entries
 from lance_stream.upsert import upsert
 from lance_stream.upsert.change_feeds import is_change_column
 from lance_stream.upsert.change_rules import ChangeRules, check_has_sequence
-from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
+from lance_stream.upsert.rules import INSERT, UPDATE, UpsertRules, with_one_time
 from lance_stream.verbs import (
     append,
     configure,

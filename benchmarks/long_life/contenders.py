@@ -22,7 +22,7 @@ from benchmarks.long_life.workload import Workload
 from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import BackgroundCompaction
 from lance_stream.snapshot.opening import open_newest
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.write.phases import Phases
 

@@ -6,20 +6,17 @@ fragments that were added or changed since are searched: addresses are valid unt
 their fragment change.
 """
 
-from dataclasses import replace
-
 import numpy as np
-import numpy.typing as npt
 
-from lance_stream.errors import NotFoundError
 from lance_stream.keys.bounds.cached_key_bounds import key_bounds, save_key_bounds
 from lance_stream.keys.fragment_matches import KeyedRows, Matches, join_matches
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.read.units import unit_of
+from lance_stream.row_updates.changed_rows import deleted_rows
 from lance_stream.schema.fields import Field
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.fragments.fragment import Fragment, decode_fragment
+from lance_stream.table.fragments.fragment import decode_fragment
 from lance_stream.table.lineage.ascending import are_among
 from lance_stream.table.lineage.row_addresses import unpack_addresses
 
@@ -95,28 +92,3 @@ def _live_matches(table: TableVersion, index: int, raw: bytes, matches: Matches)
         return None
     _, offsets = unpack_addresses(matches.addresses)
     return matches.where(np.flatnonzero(~are_among(offsets, deleted)))
-
-
-def deleted_rows(
-    table: TableVersion, before: Fragment, now: Fragment
-) -> npt.NDArray[np.uint32] | None:
-    """Return the offsets of a fragment's deleted rows; None if anything else has changed.
-
-    Args:
-        table: The version that has the fragment as it is now.
-        before: The fragment as it was.
-        now: The fragment as it is.
-    """
-    if _without_deletion_file(before) != _without_deletion_file(now):
-        return None
-    try:
-        deleted_before, deleted = table.deleted_offsets(before), table.deleted_offsets(now)
-    except NotFoundError:
-        return None
-    if not bool(are_among(deleted_before, deleted).all()):
-        return None  # a restore: deleted rows are live again
-    return deleted
-
-
-def _without_deletion_file(fragment: Fragment) -> Fragment:
-    return replace(fragment, deletion_file=None)

@@ -46,7 +46,7 @@ from lance_stream.snapshot.opening import newest_version_of, open_newest
 from lance_stream.snapshot.references import branch_uri
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config import ledger_entries
-from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
+from lance_stream.upsert.rules import INSERT, UPDATE, UpsertRules, with_one_time
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.verbs.delete import delete

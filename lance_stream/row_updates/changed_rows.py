@@ -16,6 +16,7 @@ import pyarrow as pa
 from lance_stream.arrays import RowAddresses, RowIds, RowVersions
 from lance_stream.commit.rebasing import write_deletion_file
 from lance_stream.environment import Environment
+from lance_stream.errors import NotFoundError
 from lance_stream.read.scan import check_filter, units_of
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, unit_of
@@ -23,7 +24,7 @@ from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import NUM_READERS
 from lance_stream.table.fragments.fragment import Fragment
-from lance_stream.table.lineage.ascending import union
+from lance_stream.table.lineage.ascending import are_among, union
 from lance_stream.table.lineage.row_addresses import unpack_addresses
 from lance_stream.table.lineage.row_ids import encode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
@@ -160,6 +161,27 @@ def without_rows(
         return tuple(map(write, jobs)), tuple(removed)
     with ThreadPoolExecutor(min(table.store.num_readers, len(jobs))) as threads:
         return tuple(threads.map(write, jobs)), tuple(removed)
+
+
+def deleted_rows(
+    table: TableVersion, before: Fragment, now: Fragment
+) -> npt.NDArray[np.uint32] | None:
+    """Return the offsets of a fragment's deleted rows; None if anything else has changed.
+
+    Args:
+        table: The version that has the fragment as it is now.
+        before: The fragment as it was.
+        now: The fragment as it is.
+    """
+    if replace(before, deletion_file=None) != replace(now, deletion_file=None):
+        return None
+    try:
+        deleted_before, deleted = table.deleted_offsets(before), table.deleted_offsets(now)
+    except NotFoundError:
+        return None
+    if not bool(are_among(deleted_before, deleted).all()):
+        return None  # a restore: deleted rows are live again
+    return deleted
 
 
 def by_fragment(addresses: RowAddresses) -> Iterator[tuple[int, npt.NDArray[np.uint32]]]:

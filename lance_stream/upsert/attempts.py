@@ -23,8 +23,8 @@ from lance_stream.table.apply import check_may_write
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.decisions import check_untouched
-from lance_stream.upsert.incoming import UpsertRules
-from lance_stream.upsert.parts import UpsertPart
+from lance_stream.upsert.row_writer import UpsertPart
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.tombstones import RememberedDeletes
 from lance_stream.upsert.update_planner import PlannedUpdate, plan_update
 from lance_stream.write.phases import Phases

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lance_stream.arguments import as_names, did_you_mean, repeated_names
 from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
-from lance_stream.upsert.incoming import (
+from lance_stream.upsert.rules import (
     END_AT,
     FOR_GOOD,
     SEQUENCE,

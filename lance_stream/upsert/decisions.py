@@ -20,15 +20,15 @@ from lance_stream.errors import RetryableConflictError
 from lance_stream.expressions.predicates import Expression, evaluate_predicate
 from lance_stream.keys.comparing import are_less, same_rows
 from lance_stream.keys.fragment_matches import Matches
-from lance_stream.keys.key_matcher import deleted_rows
 from lance_stream.keys.workers import THREADS, Workers
-from lance_stream.row_updates.changed_rows import by_fragment, read_rows
+from lance_stream.row_updates.changed_rows import by_fragment, deleted_rows, read_rows
 from lance_stream.row_updates.partial_structs import with_stored_parts
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import decode_fragment
 from lance_stream.table.lineage.ascending import are_among
 from lance_stream.table.manifest import Manifest
-from lance_stream.upsert.incoming import IGNORE, SOURCE, TARGET, IncomingRows
+from lance_stream.upsert.incoming import IncomingRows
+from lance_stream.upsert.rules import IGNORE, SOURCE, TARGET
 from lance_stream.upsert.tombstones import RememberedDeletes
 
 

@@ -11,6 +11,7 @@ runs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -30,11 +31,14 @@ from lance_stream.row_updates.in_place import (
     jobs_of_incoming,
 )
 from lance_stream.row_updates.partial_structs import with_stored_parts
+from lance_stream.row_updates.staged_files import SortedRows, discard_files
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.store import Store
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.lineage.ascending import distinct
 from lance_stream.upsert.decisions import Decision
-from lance_stream.upsert.incoming import IncomingRows, UpsertRules
+from lance_stream.upsert.incoming import IncomingRows
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.tombstone_files import Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
@@ -69,6 +73,34 @@ class Written(NamedTuple):
     def files(self) -> tuple[Fragment, ...]:
         """All fragments with new data files."""
         return (*self.fragments, *self.in_place)
+
+
+@dataclass(frozen=True)
+class UpsertPart:
+    """The outcome of a part of a batch, which has all rows of its keys; picklable.
+
+    A batch that fits into one process is one part; a larger batch has one part per range of keys.
+
+    Attributes:
+        written: What was decided and written.
+        num_rows: The number of rows of the batch in this part.
+        num_late: The number of these rows that were late.
+        changes: Changed rows that other parts will write, by address.
+        partial: The columns of `changes` whose structs are incomplete, as in `IncomingRows`.
+    """
+
+    written: Written
+    num_rows: int = 0
+    num_late: int = 0
+    changes: SortedRows = field(default_factory=SortedRows)
+    partial: Mapping[str, pa.DataType] = field(default_factory=dict)
+
+
+def discard_parts(store: Store, parts: Iterable[UpsertPart]) -> None:
+    """Delete the files of parts, which no version references; best effort."""
+    for part in parts:
+        delete_files(store, part.written.files)
+        discard_files(store, [part.changes])
 
 
 class ChangedRows(NamedTuple):

@@ -49,7 +49,8 @@ from lance_stream.table.config.tombstones import (
 )
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import tombstone_file_name, tombstone_path
-from lance_stream.upsert.incoming import FOR_GOOD, IncomingRows, UpsertRules
+from lance_stream.upsert.incoming import IncomingRows
+from lance_stream.upsert.rules import FOR_GOOD, UpsertRules
 from lance_stream.upsert.tombstone_files import (
     DELETE_FILES,
     FORGET,

@@ -21,8 +21,8 @@ from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.lineage.ascending import distinct
 from lance_stream.table.operations.key_filters import BloomFilter, KeyExistenceFilter
 from lance_stream.table.operations.rows import Update, UpdateMode
-from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.row_writer import Written
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.tombstones import (
     PlannedTombstones,
     RememberedDeletes,

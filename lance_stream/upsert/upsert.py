@@ -30,15 +30,9 @@ from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.attempts import Strategy, UpsertResult, Work, upsert_by
 from lance_stream.upsert.decisions import Decision, decide_changes
 from lance_stream.upsert.histories.merge_history import BatchOfEvents
-from lance_stream.upsert.incoming import (
-    IncomingRows,
-    UpsertRules,
-    check_names,
-    prepare,
-    which_delete,
-)
-from lance_stream.upsert.parts import UpsertPart
-from lance_stream.upsert.row_writer import Written, write_rows, written_order
+from lance_stream.upsert.incoming import IncomingRows, check_names, prepare, which_delete
+from lance_stream.upsert.row_writer import UpsertPart, Written, write_rows, written_order
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.tombstones import remembered_deletes
 from lance_stream.write.arrow_input import ArrowInput, one_batch, read_input
 from lance_stream.write.fragments import delete_files, write_target

@@ -27,7 +27,7 @@ from lance_stream.errors import (
 from lance_stream.snapshot import opening
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.objects.object_requests import RequestPolicy
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from tests.commit.group_places import SCHEMA, GroupPlace, Prepare, in_sqlite
 from tests.contracts.watched_stores import WatchedManifests, WatchedStore
 from tests.servers.fault_proxy import FaultProxy

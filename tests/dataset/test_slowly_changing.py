@@ -13,7 +13,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.upsert.histories import shadowed_events
-from lance_stream.upsert.incoming import FOR_GOOD
+from lance_stream.upsert.rules import FOR_GOOD
 from lance_stream.upsert.tombstone_files import DELETE_FILES
 from lance_stream.upsert.upsert import upsert
 from tests.commit.tables import make_environment

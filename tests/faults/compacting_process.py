@@ -9,7 +9,7 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance.compaction import automatic
 from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import BackgroundCompaction
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 
 NUM_OLD_KEYS = 400

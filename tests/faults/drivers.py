@@ -24,7 +24,7 @@ from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
 from lance_stream.table.config import ledger_entries
 from lance_stream.table.paths import deletion_file_path
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from lance_stream.verbs.overwrite import overwrite

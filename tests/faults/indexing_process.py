@@ -10,7 +10,7 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance.indices import background
 from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.maintenance.upkeep import Upkeep
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.oracle.indexed_table import IndexedTable
 

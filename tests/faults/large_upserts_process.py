@@ -22,9 +22,9 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.row_updates import in_place_costs, staged_files
 from lance_stream.storage.local_store import LocalFileWriter, LocalStore
-from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large import staged_rows
 from lance_stream.upsert.large.staged_rows import discard_staged, stage_rows, upsert_staged
+from lance_stream.upsert.rules import UpsertRules
 
 NUM_KEYS = 400
 ROWS_A_BATCH = 150

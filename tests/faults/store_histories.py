@@ -34,7 +34,7 @@ from lance_stream import create_dataset, open_dataset
 from lance_stream.errors import LanceStreamError
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import open_newest
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from tests import seeded_runs as histories

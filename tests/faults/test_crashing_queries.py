@@ -14,7 +14,7 @@ import pytest
 import lance_stream
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.upsert.change_feeds import is_change_column
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.faults.changing_tables import SCHEMA, Writer, content, follows, states_of
 from tests.faults.killed_processes import NUM_ROUNDS

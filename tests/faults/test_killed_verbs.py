@@ -24,7 +24,7 @@ from lance_stream.row_updates.in_place_costs import FragmentCosts
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations.rows import Update, UpdateMode
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.faults.verbs_process import FIRST_KEPT_KEY
 from tests.keys.keyed_tables import use_small_runs

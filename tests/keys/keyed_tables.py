@@ -10,7 +10,7 @@ import lance_stream
 from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.index import key_index, run_files, run_format, run_merging, sorted_words
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from tests.contracts.watched_stores import WatchedStore
 
 ON_ID = UpsertRules(("id",))

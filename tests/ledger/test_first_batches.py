@@ -15,7 +15,7 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import newest_version_of, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import read_tombstones
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.create import check_column_types, plan_table

@@ -16,7 +16,7 @@ from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.config.tombstones import CONFIG_KEY
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 

@@ -13,7 +13,7 @@ from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.locations import open_store
 from lance_stream.upsert.attempts import UpsertResult
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.oracle.test_applied import check_applied
 

@@ -10,7 +10,7 @@ import pytest
 import lance_stream
 from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.index import key_index
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.keys.index.small_runs import restart, runs_of, small_runs
 

@@ -17,7 +17,7 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance.compaction import compact
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.resolving import open_version
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.jobs import commit_job, plan_job

@@ -10,7 +10,7 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark import lance_sink, register
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from tests.spark.sink.few_rows_by_tasks import upsert_by_tasks
 from tests.upsert.key_histories import Counts, History, Way, play
 

@@ -33,7 +33,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.attempts import UpsertResult
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests import seeded_runs as histories
 from tests.histories.thresholds import draw_limits, lowered

@@ -9,8 +9,8 @@ import pytest
 import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError
 from lance_stream.upsert import attempts
-from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large.staged_rows import stage_rows, upsert_staged
+from lance_stream.upsert.rules import UpsertRules
 
 SCHEMA = pa.schema(
     [

@@ -20,7 +20,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import CONFIG_KEY, read_tombstones
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
 from lance_stream.upsert.attempts import UpsertResult
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from tests.commit.tables import make_environment

@@ -13,7 +13,7 @@ from lance_stream import Dataset
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations.rows import Update
-from lance_stream.upsert.incoming import IGNORE, HistoryRules, UpsertRules
+from lance_stream.upsert.rules import IGNORE, HistoryRules, UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.large.running_parts import upsert_staged_rows
 from tests.upsert.test_remembered_deletes import on_publication

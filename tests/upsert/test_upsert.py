@@ -12,7 +12,7 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from tests.sampling import ALL_CASES

@@ -17,7 +17,7 @@ from lance_stream.keys.index import key_index
 from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import key_bounds_path
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 

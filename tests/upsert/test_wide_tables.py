@@ -9,7 +9,8 @@ import pytest
 
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.projections import project
-from lance_stream.upsert.incoming import UpsertRules, check_names
+from lance_stream.upsert.incoming import check_names
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.write.casting import check_castable
 
 WIDE: Final = pa.schema([(f"column {place}", pa.int8()) for place in range(12_000)])

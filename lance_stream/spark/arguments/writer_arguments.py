@@ -70,7 +70,7 @@ from lance_stream.write.row_checks import Check
 if TYPE_CHECKING:
     from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
     from lance_stream.upsert.change_rules import ChangeRules
-    from lance_stream.upsert.incoming import UpsertRules
+    from lance_stream.upsert.rules import UpsertRules
 
 SINK: Final = "sink"
 AUTO_CDC: Final = "AUTO CDC"
@@ -351,7 +351,7 @@ class WriterArguments:
         for row in rows_of(WriterArguments).values():
             if row.modes and is_set(self, row):
                 self._check_fits_mode(row)
-        from lance_stream.upsert.incoming import check_can_remember, check_conditions
+        from lance_stream.upsert.rules import check_can_remember, check_conditions
 
         check_can_remember(self.tombstones, self.sequence_by, self.delete_when)
         check_conditions(self.when_matched, self.when_not_matched)
@@ -496,7 +496,7 @@ class WriterArguments:
                 deletes.
             helpers: Other columns that are not stored.
         """
-        from lance_stream.upsert.incoming import INSERT, UPDATE, UpsertRules, with_one_time
+        from lance_stream.upsert.rules import INSERT, UPDATE, UpsertRules, with_one_time
 
         hidden = (*self.not_stored(batch), *helpers)
         if self.changes is not None:

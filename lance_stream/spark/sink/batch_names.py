@@ -15,7 +15,7 @@ from lance_stream.spark.session.column_names import (
 )
 from lance_stream.spark.session.session_settings import is_case_sensitive
 from lance_stream.upsert.change_rules import ChangeRules, check_not_reserved
-from lance_stream.upsert.incoming import SEQUENCE
+from lance_stream.upsert.rules import SEQUENCE
 
 
 def rename_columns(

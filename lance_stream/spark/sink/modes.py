@@ -50,7 +50,7 @@ from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.change_feeds import check_has_changes
 from lance_stream.upsert.change_rules import check_has_sequence, history_schema
 from lance_stream.upsert.histories.shadowed_events import check_has_history, check_history_names
-from lance_stream.upsert.incoming import END_AT, START_AT
+from lance_stream.upsert.rules import END_AT, START_AT
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.columns.fit_columns import fit_columns

@@ -37,7 +37,6 @@ from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.sink.bad_rows import RowSorter
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import UpsertResult
-from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large.staged_rows import (
     RANGE_THREADS,
     StagedRows,
@@ -45,6 +44,7 @@ from lance_stream.upsert.large.staged_rows import (
     stage_rows,
     upsert_staged,
 )
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
 

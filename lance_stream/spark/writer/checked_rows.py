@@ -29,7 +29,8 @@ from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.writer.bad_row_rules import quarantine_batch, recorded_rules
 from lance_stream.spark.writer.upsert_writer import UpsertJob
 from lance_stream.table.config import ledger_entries
-from lance_stream.upsert.incoming import UpsertRules, which_delete
+from lance_stream.upsert.incoming import which_delete
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.verbs.create import plan_table
 from lance_stream.verbs.jobs import WriteJob
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules

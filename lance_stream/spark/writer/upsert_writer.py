@@ -36,13 +36,13 @@ from lance_stream.spark.writer.new_tables import new_table_schema
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.change_feeds import check_has_changes
-from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large.staged_rows import (
     StagedRows,
     discard_staged,
     stage_rows,
     upsert_staged,
 )
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.columns.fit_columns import fit_columns
 from lance_stream.verbs.create import check_column_types, plan_table

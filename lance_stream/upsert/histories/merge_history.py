@@ -54,9 +54,15 @@ from lance_stream.upsert.histories.shadowed_events import (
     open_shadowed_events,
     tracked_columns,
 )
-from lance_stream.upsert.incoming import END_AT, START_AT, UpsertRules, key_rows, which_delete
-from lance_stream.upsert.parts import UpsertPart, discard_parts
-from lance_stream.upsert.row_writer import ChangedRows, write_rows, written_order
+from lance_stream.upsert.incoming import key_rows, which_delete
+from lance_stream.upsert.row_writer import (
+    ChangedRows,
+    UpsertPart,
+    discard_parts,
+    write_rows,
+    written_order,
+)
+from lance_stream.upsert.rules import END_AT, START_AT, UpsertRules
 from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
 from lance_stream.upsert.winners import check_no_null_sequences, check_same

@@ -17,7 +17,7 @@ from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.snapshot.store_clock import with_store_clock
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import read_tombstones
-from lance_stream.upsert.incoming import END_AT, FOR_GOOD, START_AT, UpsertRules
+from lance_stream.upsert.rules import END_AT, FOR_GOOD, START_AT, UpsertRules
 from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes, plain_values
 from lance_stream.upsert.tombstones import RememberedDeletes, open_remembered
 

@@ -37,9 +37,16 @@ from lance_stream.upsert.attempts import UpsertResult, Work, upsert_by
 from lance_stream.upsert.decisions import Decision, decide_changes
 from lance_stream.upsert.histories.merge_history import merge_history, prepare_events
 from lance_stream.upsert.histories.shadowed_events import open_shadowed_events
-from lance_stream.upsert.incoming import IncomingRows, UpsertRules, prepare
-from lance_stream.upsert.parts import UpsertPart, discard_parts
-from lance_stream.upsert.row_writer import ChangedRows, Written, write_rows, written_order
+from lance_stream.upsert.incoming import IncomingRows, prepare
+from lance_stream.upsert.row_writer import (
+    ChangedRows,
+    UpsertPart,
+    Written,
+    discard_parts,
+    write_rows,
+    written_order,
+)
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import cast_batch

@@ -47,9 +47,10 @@ from lance_stream.row_updates.staged_files import (
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import UpsertResult
-from lance_stream.upsert.incoming import UpsertRules, key_rows
+from lance_stream.upsert.incoming import key_rows
 from lance_stream.upsert.large.in_parts import Outcome, PartedUpsert, upsert_in_parts
-from lance_stream.upsert.parts import UpsertPart, discard_parts
+from lance_stream.upsert.row_writer import UpsertPart, discard_parts
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.write.arrow_input import one_batch, without_views
 from lance_stream.write.phases import Phases

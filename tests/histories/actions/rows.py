@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.dataset import Dataset
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert as upsert_rows
 from lance_stream.verbs.jobs import commit_job, plan_job
 from lance_stream.write.fragments import write_fragments

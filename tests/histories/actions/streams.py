@@ -19,8 +19,8 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert.attempts import UpsertResult
-from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large.staged_rows import RANGE_THREADS
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from lance_stream.verbs.overwrite import overwrite

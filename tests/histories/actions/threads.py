@@ -28,7 +28,7 @@ from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments.fragment import Fragment
-from lance_stream.upsert.incoming import IGNORE, UpsertRules
+from lance_stream.upsert.rules import IGNORE, UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 from tests.histories.actions.indices import brought_up_to_date

@@ -13,7 +13,7 @@ from lance_stream.change_streams.progress import parse_position
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.maintenance.consumers import drop_consumer, list_consumers
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from tests.histories.actions.streams import upsert_by_tasks
 from tests.histories.life import Life, Line, plain_rows
 from tests.histories.model import KEY, State

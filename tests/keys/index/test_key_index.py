@@ -24,7 +24,7 @@ from lance_stream.schema.fields import Field
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.dataset.manifest_edits import edit_manifest
 from tests.keys.keyed_tables import ON_ID, num_read, rows, table_of, watched

@@ -20,7 +20,6 @@ from lance_stream.row_updates.staged_files import WordRange
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from lance_stream.upsert.attempts import UpsertResult
-from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large import staged_rows
 from lance_stream.upsert.large.in_parts import Outcome, PartedUpsert
 from lance_stream.upsert.large.staged_rows import (
@@ -31,6 +30,7 @@ from lance_stream.upsert.large.staged_rows import (
     stage_rows,
     upsert_staged,
 )
+from lance_stream.upsert.rules import UpsertRules
 
 
 class RangeProcesses:

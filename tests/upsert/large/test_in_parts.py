@@ -20,7 +20,7 @@ from lance_stream.keys import comparing
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert import attempts, winners
 from lance_stream.upsert.attempts import UpsertResult
-from lance_stream.upsert.incoming import UpsertRules
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.update_planner import PlannedUpdate, plan_update
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.large.running_parts import upsert_by_parts

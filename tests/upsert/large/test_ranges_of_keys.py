@@ -22,8 +22,8 @@ from lance_stream.row_updates.staged_files import cut_ranges, sort_rows, write_s
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.upsert import attempts
-from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large.in_parts import PartedUpsert
+from lance_stream.upsert.rules import UpsertRules
 from tests.keys.index.small_runs import restart, runs_of
 from tests.keys.keyed_tables import ON_ID, SCHEMA, rows, table_of
 from tests.upsert.large.running_parts import upsert_by_parts

@@ -12,9 +12,9 @@ import pytest
 import lance_stream
 from lance_stream.keys.key_matcher import KeyMatcher
 from lance_stream.upsert import row_writer
-from lance_stream.upsert.incoming import UpsertRules
 from lance_stream.upsert.large import staged_rows
 from lance_stream.upsert.large.staged_rows import RangeThreads, stage_rows, upsert_staged
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.large.running_parts import upsert_staged_rows
 
