@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+import click
+
 from lance_stream.cli.output import escaped
 
 Advance: TypeAlias = Callable[[float], object]
@@ -13,33 +15,43 @@ Advance: TypeAlias = Callable[[float], object]
 
 
 @contextmanager
-def progress(task: str, *, is_counted: bool = True) -> Iterator[Advance]:
+def progress(task: str) -> Iterator[Advance]:
     """Show that a task is in progress while the block runs, and clear the line afterwards.
+
+    Nothing is shown if the command has the option --json.
 
     Args:
         task: A short description of the task.
-        is_counted: Whether to draw a bar, because the block reports its progress.
 
     Yields:
-        A function to call with the fraction that is done.
+        A function to call with the fraction that is done; until then the bar shows no fraction.
     """
-    if not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+    context = click.get_current_context(silent=True)
+    is_json = context is not None and bool(context.params.get("as_json"))
+    if is_json or not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
         yield lambda _fraction: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
-    bar = [BarColumn(), TextColumn("{task.percentage:>3.0f}%")] if is_counted else []
     console = Console(stderr=True, no_color=bool(os.environ.get("NO_COLOR")))
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
-        *bar,
+        BarColumn(),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
         console=console,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
     ) as bars:
-        task_id = bars.add_task(escaped(task), total=1.0 if is_counted else None)
-        yield lambda fraction: bars.update(task_id, completed=min(fraction, 1.0))
+        task_id = bars.add_task(escaped(task), total=None)
+        yield lambda fraction: bars.update(task_id, total=1.0, completed=min(fraction, 1.0))

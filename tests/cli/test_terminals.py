@@ -186,10 +186,19 @@ def test_empty_results_are_announced_to_people_only(
     assert capsys.readouterr().out == ""
 
 
+LONG = [
+    ["verify", "URI", "--deep"],
+    ["verify", "URI", "--against", "URI"],
+    ["compact", "URI"],
+    ["cleanup", "URI"],
+    ["migrate", "URI", "stable-row-ids"],
+    ["quarantine", "replay", "URI"],
+]
+"""Commands during which a person waits."""
+
+
 @pytest.mark.floors
-@pytest.mark.parametrize(
-    "words", [["verify", "URI", "--deep"], ["compact", "URI"], ["cleanup", "URI"]], ids=" ".join
-)
+@pytest.mark.parametrize("words", LONG, ids=" ".join)
 def test_progress_is_for_people_and_leaves_nothing(words: list[str], ds: Dataset) -> None:
     """Progress goes to the terminal even if the result goes to a pipe, and is erased at the end."""
     screen = on_terminal(*given(ds, words), has_piped_output=True)
@@ -200,6 +209,22 @@ def test_progress_is_for_people_and_leaves_nothing(words: list[str], ds: Dataset
     assert screen.piped
     quiet = on_terminal(*given(ds, words), has_piped_output=True, variables={"TERM": "dumb"})
     assert quiet.raw == ""
+
+
+def test_updates_of_indices_show_progress(tmp_path: Path) -> None:
+    """pylance, which builds indices, does not report how far it is."""
+    table = lance_stream.create_dataset(tmp_path / "t", WIDE)
+    screen = on_terminal("indices", "optimize", table.uri, has_piped_output=True)
+    assert (screen.code, screen.piped) == (0, "all indices are up to date with version 1\n")
+    assert "updating the indices" in screen.raw
+    assert "%" not in screen.raw
+
+
+@pytest.mark.parametrize("words", LONG, ids=" ".join)
+def test_programs_get_no_progress(words: list[str], ds: Dataset) -> None:
+    """Who asks for JSON on a terminal records it, as `script` does, or pastes it."""
+    screen = on_terminal(*given(ds, words), "--json", has_piped_output=True)
+    assert (screen.code, screen.raw) == (0, "")
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("\n", 1)])

@@ -6,6 +6,7 @@ import click
 
 from lance_stream.cli.arguments import TableArgument, limit_option, takes_table
 from lance_stream.cli.grammar import new_command
+from lance_stream.cli.progress import progress
 
 
 @new_command("report")
@@ -50,5 +51,7 @@ def command(
     if sink_log is not None:
         with sink_log.open(encoding="utf-8", errors="replace") as lines:
             commits = commits_in_log(lines, ds.uri)
-    print(ds.report(limit or DEFAULT_VERSIONS, commits=commits).save(output_file))
+    with progress(f"reading the history of {ds.uri}"):
+        report = ds.report(limit or DEFAULT_VERSIONS, commits=commits)
+    print(report.save(output_file))
     return 0

@@ -100,7 +100,7 @@ def command(
 def _findings(ds: "Dataset", *, deep: bool) -> "list[Finding]":
     from lance_stream.maintenance.verification.verify import verify
 
-    with progress(f"verifying version {ds.version}", is_counted=deep) as watch:
+    with progress(f"verifying version {ds.version}") as watch:
         return verify(ds.table, deep=deep, watch=watch)
 
 
@@ -108,7 +108,7 @@ def _compare(ds: "Dataset", other: _Other, *, as_json: bool) -> int:
     from lance_stream.maintenance.verification.comparing import compare
 
     theirs = _rows_of(other)
-    with progress("comparing rows", is_counted=False):
+    with progress("comparing rows"):
         comparison = compare(lambda: ds.scan(other.columns, other.filter), theirs)
     if as_json:
         sides = (("rows", comparison.ours), ("against", comparison.theirs))

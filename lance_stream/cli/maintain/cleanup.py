@@ -71,7 +71,7 @@ def command(
     if delete_unverified and not confirm(question, is_sure=yes or dry_run):
         print("nothing was removed")
         return 1
-    with progress("searching for unneeded files", is_counted=False):
+    with progress("searching for unneeded files"):
         report = ds.cleanup(
             older_than,
             retain_versions,

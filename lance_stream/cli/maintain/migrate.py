@@ -8,6 +8,7 @@ import click
 from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table, yes_option
 from lance_stream.cli.grammar import new_command
+from lance_stream.cli.progress import progress
 from lance_stream.cli.questions import confirm
 from lance_stream.errors import InvalidInputError
 
@@ -80,7 +81,8 @@ def command(table: TableArgument, feature: str, yes: bool, as_json: bool) -> int
     if feature == "manifest-names" and not confirm(question, is_sure=yes):
         print("nothing was renamed")
         return 1
-    result = _MIGRATIONS[feature](table)
+    with progress(f"migrating {table.uri}"):
+        result = _MIGRATIONS[feature](table)
     if as_json:
         print(output.to_json({"feature": feature, **result}))
     elif not result["is_changed"]:

@@ -7,6 +7,7 @@ import click
 from lance_stream.cli import output
 from lance_stream.cli.arguments import TableArgument, json_option, takes_table
 from lance_stream.cli.grammar import new_command, new_group
+from lance_stream.cli.progress import progress
 from lance_stream.cli.tables import print_table
 
 _at_option = click.option(
@@ -103,16 +104,17 @@ def replay(
         raise InvalidInputError("--expect and --no-checks contradict each other: omit one of them")
     fix = dict(_parse_value(value) for value in values)
     checks: object = {} if no_checks else list(expect) if expect else None
-    report = replay_quarantine(
-        table.uri,
-        branch=table.branch,
-        quarantine=quarantine,
-        storage_options=table.storage_options,
-        where=where,
-        fix=fix or None,
-        expect=checks,
-        replace_existing=replace_existing,
-    )
+    with progress(f"writing quarantined rows to {table.uri}"):
+        report = replay_quarantine(
+            table.uri,
+            branch=table.branch,
+            quarantine=quarantine,
+            storage_options=table.storage_options,
+            where=where,
+            fix=fix or None,
+            expect=checks,
+            replace_existing=replace_existing,
+        )
     if as_json:
         print(output.to_json(asdict(report)))
         return 0
