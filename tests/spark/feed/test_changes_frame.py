@@ -120,6 +120,7 @@ def test_commit_times_ignore_the_sessions_zone(spark: SparkSession, uri: str) ->
         assert read_changes(spark, uri, startingVersion=2).collect() == expected
 
 
+@pytest.mark.since_spark("4.0")
 def test_few_rows_start_no_python_worker(
     spark: SparkSession, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_rows_are_collected_within_limits(spark: Any) -> None:
         collect_arrow(df.selectExpr("if(id = 500, raise_error('no such row'), id)"), whole)
 
 
+@pytest.mark.since_spark("4.0")  # older ones have no public call
 @pytest.mark.spark
 def test_batches_are_measured_without_private_calls(
     spark: Any, monkeypatch: pytest.MonkeyPatch

@@ -108,9 +108,11 @@ def session(spark: Any) -> Any:
 @pytest.fixture
 def exact_session(spark: Any) -> Iterator[Any]:
     spark.conf.set("spark.sql.caseSensitive", "true")
-    register(spark, name="exact_lance")
-    yield spark
-    spark.conf.unset("spark.sql.caseSensitive")
+    try:
+        register(spark, name="exact_lance")
+        yield spark
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
 
 
 def rows_of(uri: str) -> list[dict[str, Any]]:

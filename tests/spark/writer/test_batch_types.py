@@ -31,6 +31,7 @@ def rows_of(uri: str) -> list[tuple[Any, ...]]:
 # --- keys and sequences
 
 
+@pytest.mark.since_spark("4.0")
 @pytest.mark.parametrize(
     "collation",
     [
@@ -49,6 +50,7 @@ def test_collated_keys_are_refused(spark: Any, uri: str, collation: str) -> None
     assert not Path(uri).exists()
 
 
+@pytest.mark.since_spark("4.0")
 @pytest.mark.parametrize(
     ("way", "num_rows"),
     [("lower(`name`) COLLATE UTF8_BINARY", 1), ("`name` COLLATE UTF8_BINARY", 2)],
@@ -65,6 +67,7 @@ def test_remedies_for_collated_keys_work(spark: Any, uri: str, way: str, num_row
     assert len(rows_of(uri)) == num_rows
 
 
+@pytest.mark.since_spark("4.0")
 @pytest.mark.parametrize("sequence", ["seq", "named_struct('n', 1, 's', seq)", "array(seq)"])
 def test_collated_sequences_are_refused(spark: Any, uri: str, sequence: str) -> None:
     """The table orders versions of a row by bytes, and a collation, even one inside a struct or
@@ -78,6 +81,7 @@ def test_collated_sequences_are_refused(spark: Any, uri: str, sequence: str) -> 
         sink(batch, 0)
 
 
+@pytest.mark.since_spark("4.0")
 def test_collated_text_is_stored(spark: Any, uri: str) -> None:
     """A table stores the bytes of collated text, while `delete_when` still compares it by the
     collation, as Spark does.
@@ -141,6 +145,7 @@ def test_decimals_of_38_digits_survive(spark: Any, uri: str) -> None:
 # --- columns that are not stored
 
 
+@pytest.mark.since_spark("4.0")
 def test_unstored_columns_may_have_any_type(spark: Any, uri: str) -> None:
     """A column that only `delete_when` reads need not have a type of the format, but it must be
     one that Arrow can carry.
