@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.histories.lancedb_tables import HAS_LANCEDB
 from tests.histories.life import Life
 from tests.histories.steps import REGISTRY, Choices, DoesNotFit, Registered, Step
 from tests.histories.thresholds import draw_limits, lowered
@@ -24,6 +27,7 @@ MODULES = (
     "actions.rewrites",
     "actions.versions",
     "actions.streams",
+    "actions.restarts",
     "actions.indices",
     "actions.others",
     "actions.beside",
@@ -37,6 +41,7 @@ MODULES = (
     "checks.feed",
     "checks.replicas",
     "checks.transactions",
+    *(("actions.views", "checks.lancedb") if HAS_LANCEDB else ()),
 )
 """Each registers the actions, or checks, of one feature."""
 
@@ -150,7 +155,7 @@ def _play(
             except DoesNotFit:
                 outcome.counts[f"unfit {what.name}"] += 1
                 continue
-            except Exception as error:
+            except (Exception, pytest.fail.Exception) as error:
                 outcome.steps.append(Step(what.name, choices.recorded))
                 outcome.error = error
                 break

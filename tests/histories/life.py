@@ -1,9 +1,9 @@
 """A life: a table, its branches and clones, and the model of each.
 
 A `Line` is one line of versions: the table itself, a branch, or a clone. All writes go through
-`Line.write`, which lets us or pylance do something, from a fresh or a stale handle, with cold
-caches, beaten by another writer, or in a process that dies; and then compares the new versions with
-the model.
+`Line.write`, which lets us, pylance or LanceDB do something, from a fresh or a stale handle, with
+cold caches, beaten by another writer, or in a process that dies; and then compares the new versions
+with the model.
 """
 
 import random
@@ -25,6 +25,7 @@ from lance_stream.dataset import Dataset
 from lance_stream.errors import CommitConflictError, InvalidInputError, NotFoundError
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table.version_marks import is_same_version
+from tests.histories.lancedb_tables import HAS_LANCEDB, open_table
 from tests.histories.model import (
     ALL_KINDS,
     DERIVED_KINDS,
@@ -53,6 +54,9 @@ STORE_CALLS = ("read_ranges", "read", "read_end", "list", "create_once", "open_w
 MAX_ROWS = 40
 BESIDE_PYLANCE = ("append", "configure", "compact")
 """What we do while pylance writes: it plans nothing again, so nothing that changes its plan."""
+
+OTHERS = ("pylance", "lancedb")
+"""Ways to write without our code."""
 
 UNREAD = 0.75
 """How many writes are not followed by a read of all rows; a shrunk life reads after each."""
@@ -118,7 +122,7 @@ class Line:
 
     @property
     def name(self) -> str:
-        return f"{Path(self.root).name}:{self.branch or 'main'}"
+        return f"{Path(self.root).stem}:{self.branch or 'main'}"
 
     @property
     def uri(self) -> str:
@@ -141,6 +145,12 @@ class Line:
             return lance.dataset(self.root, version=version)
         return lance.dataset(self.root).checkout_version((self.branch, version))
 
+    def lancedb(self) -> Any:
+        """Return the table in LanceDB; `DoesNotFit` where LanceDB is missing or cannot read it."""
+        if not self.life.has_lancedb:
+            raise DoesNotFit("LanceDB")
+        return open_table(self.root, self.branch)
+
     # --- writing
 
     def write(
@@ -150,40 +160,46 @@ class Line:
         build: Build,
         *,
         pylance: Callable[[Any], object] | None = None,
+        lancedb: Callable[[Any], object] | None = None,
         rivals: Iterable[str] = ("append", "delete", "configure", "compact"),
         is_planned_on_handle: bool = False,
     ) -> bool:
-        """Let one of the two writers do something, and compare the table with the model.
+        """Let one of the writers do something, and compare the table with the model.
 
         Args:
             choose: Chooses the writer.
             ours: Does it with our handle; None if only pylance can.
             build: Does it in the model.
             pylance: Does it with pylance's; None if it cannot.
+            lancedb: Does it with LanceDB's table; None if it cannot.
             rivals: What another writer may commit between our plan and our commit.
             is_planned_on_handle: Whether a stale handle gives another result than a fresh one.
 
         Returns:
             Whether a version was committed.
         """
-        by_pylance_alone = ["pylance"] if ours is None else None
-        way, *details = choose(
-            "by", lambda dice: by_pylance_alone or self._draw_way(dice, pylance, list(rivals))
-        )
+
+        def draw(dice: random.Random) -> list[Any]:
+            if self.life.has_lancedb and lancedb is not None and dice.random() < 0.25:
+                return ["lancedb"]
+            return ["pylance"] if ours is None else self._draw_way(dice, pylance, list(rivals))
+
+        way, *details = choose("by", draw)
         reads = not choose.happens("unread", UNREAD)
         before = self.newest
-        if way == "pylance":
-            if pylance is None:
+        if way in OTHERS:
+            verb = pylance if way == "pylance" else lancedb
+            if verb is None:
                 raise DoesNotFit(way)
-            theirs = self.pylance()
+            theirs = self.pylance() if way == "pylance" else self.lancedb()
             if details:
                 self.let_rival_write(Rival(*details))
             try:
-                pylance(theirs)
-            except Exception as error:  # whatever pylance raises: it has bugs of its own
+                verb(theirs)
+            except Exception as error:  # whatever they raise: they have bugs of their own
                 if isinstance(error, AssertionError):
                     raise
-                self.life.counts[f"pylance fails: {type(error).__name__} {str(error)[:60]}"] += 1
+                self.life.counts[f"{way} fails: {type(error).__name__} {str(error)[:60]}"] += 1
                 self.advance(unchanged, may_stay=True, look=reads)
                 return False
             self.advance(build, look=reads)
@@ -551,6 +567,7 @@ class Life:
         self.origins: dict[int, int] = {}
         self.memory: dict[str, Any] = {}
         self.is_stable = True
+        self.has_lancedb = HAS_LANCEDB
         self.file_version = "2.2"
         self.next_key = 0
         self._serial = self._ident = self._number = 0

@@ -1,6 +1,7 @@
 """Tables that take another table's place: deleted and created again, or put back from a copy.
 
     copy       what the table and its model were at a moment
+    delete     the table is deleted
     replace    the table is deleted; a new one, or a copy, stands at its location, and others write
                to it
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 MODEL = ("states", "existing", "row_ids", "restored", "unstamped", "snapshots", "memory")
 """What of a line is a model of its table."""
 
-NOT_COPIED = ("replica", "consuming_replica", "derived", "transactions", "ahead")
+NOT_COPIED = ("replica", "consuming_replica", "derived", "transactions", "ahead", "views")
 """What a line remembers of others than its table, or of what it has checked."""
 
 
@@ -83,6 +84,20 @@ def draw_replacement(line: "Line", dice: random.Random) -> list[Any]:
     return [which, [life.draw_new_rows(line.now, dice, 3) for _ in range(dice.randint(0, 3))]]
 
 
+def delete_table(line: "Line") -> None:
+    """Delete a table with all that belongs to it; a replica of it stays."""
+    check_is_alone(line)
+    replica = line.memory.get("replica")
+    shutil.rmtree(line.root, ignore_errors=True)
+    shutil.rmtree(quarantine_uri(line.root), ignore_errors=True)
+    line.stale = None
+    _become(line, {name: type(getattr(line, name))() for name in MODEL} | {"states": {0: State()}})
+    line.life.tags.clear()
+    if replica is not None:
+        line.memory["replica"] = replica
+    line.memory["is_replaced"] = True
+
+
 def replace_table(line: "Line", which: Any, batches: list[Mapping[int, Values]]) -> None:
     """Put another table in the place of a line's, and let others append rows to it.
 
@@ -91,33 +106,22 @@ def replace_table(line: "Line", which: Any, batches: list[Mapping[int, Values]])
         which: The number of a copy; or "new" for a table with the same columns.
         batches: The rows of each version.
     """
-    check_is_alone(line)
-    life, now = line.life, line.now
+    life, columns = line.life, line.now.columns
     if which != "new" and which >= len(life.copies):
         raise DoesNotFit("no such copy")
-    replica = line.memory.get("replica")
-    shutil.rmtree(line.root, ignore_errors=True)
-    shutil.rmtree(quarantine_uri(line.root), ignore_errors=True)
-    line.stale = None
+    delete_table(line)
     if which == "new":
-        empty = State(now.columns)
-        _become(
-            line, {name: type(getattr(line, name))() for name in MODEL} | {"states": {0: State()}}
-        )
-        life.tags.clear()
+        empty = State(columns)
         lance_stream.create_dataset(
             line.root, empty.schema, life.file_version, stable_row_ids=life.is_stable
         )
         line.advance(lambda *_: empty, look=False)
     else:
-        copy = life.copies[which]
+        copy, memory = life.copies[which], line.memory
         shutil.copytree(copy.folder, line.root)
         _become(line, {name: copied(value) for name, value in copy.model.items()})
-        life.tags.clear()
+        line.memory |= memory
         life.tags.update(copy.tags)
-    if replica is not None:
-        line.memory["replica"] = replica
-    line.memory["is_replaced"] = True
     life.counts["tables replaced"] += 1
     for batch in batches:
         try:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.histories.life import Life, unchanged
+from tests.histories.life import OTHERS, Life, unchanged
 from tests.histories.model import ALL_KINDS, KEY, NAMES, Column, State
 from tests.histories.steps import Choices, DoesNotFit, action
 
@@ -23,6 +23,7 @@ def add_empty_column(life: Life, choose: Choices) -> None:
         lambda ds: ds.add_columns(column.arrow),
         lambda state, _: replace(state, columns=(*state.columns, column)),
         pylance=lambda ds: ds.add_columns(column.arrow),
+        lancedb=lambda table: table.add_columns(column.arrow),
         rivals=RIVALS,
     )
 
@@ -42,6 +43,9 @@ def note_column(life: Life, choose: Choices) -> None:
     def by_pylance(ds: Any) -> None:
         ds.update_field_metadata({name: {"note": note or None}})
 
+    def by_lancedb(table: Any) -> None:
+        table.update_field_metadata({"path": name, "metadata": {"note": note or None}})
+
     line.write(
         choose,
         lambda ds: ds.update_metadata(
@@ -49,6 +53,7 @@ def note_column(life: Life, choose: Choices) -> None:
         ),
         build,
         pylance=by_pylance,
+        lancedb=by_lancedb,
         rivals=RIVALS,
     )
 
@@ -79,6 +84,7 @@ def add_computed_column(life: Life, choose: Choices) -> None:
         lambda ds: ds.add_columns({name: f"{KEY} + {plus}"}),
         build,
         pylance=lambda ds: ds.add_columns({name: f"NULLIF({KEY} + {plus}, -1)"}),
+        lancedb=lambda table: table.add_columns({name: f"NULLIF({KEY} + {plus}, -1)"}),
         rivals=("configure",),
     )
 
@@ -95,6 +101,7 @@ def drop_column(life: Life, choose: Choices) -> None:
         lambda ds: ds.drop_columns(name),
         lambda state, _: state.without_column(name),
         pylance=lambda ds: ds.drop_columns([name]),
+        lancedb=lambda table: table.drop_columns([name]),
         rivals=RIVALS,
     )
 
@@ -120,6 +127,9 @@ def rename_columns(life: Life, choose: Choices) -> None:
         pylance=None
         if len(mapping) > 1
         else lambda ds: ds.alter_columns({"path": first, "name": new}),
+        lancedb=None
+        if len(mapping) > 1
+        else lambda table: table.alter_columns({"path": first, "rename": new}),
         rivals=RIVALS,
     )
 
@@ -145,8 +155,8 @@ def widen_column(life: Life, choose: Choices) -> None:
             is_left = value is None and written.get(key) == row.updated
             values = {**row.values, wide.ident: value}
             rows[key] = replace(row, values=values, touched=row.touched if is_left else at)
-        by_pylance = choose.recorded["by"][0] == "pylance"  # it drops the column's metadata
-        new = replace(wide, note="") if by_pylance else wide
+        by_others = choose.recorded["by"][0] in OTHERS  # they drop the column's metadata
+        new = replace(wide, note="") if by_others else wide
         columns = tuple(new if c.ident == column.ident else c for c in state.columns)
         return replace(state, columns=columns, rows=rows)
 
@@ -156,6 +166,7 @@ def widen_column(life: Life, choose: Choices) -> None:
         lambda ds: ds.alter_columns(change),
         build,
         pylance=lambda ds: ds.alter_columns(change),
+        lancedb=lambda table: table.alter_columns(change),
         rivals=("configure", "restore"),
     )
 

@@ -25,6 +25,10 @@ VECTOR_KINDS: Mapping[str, dict[str, int]] = {
 }
 
 
+BY_LANCEDB = ("BTREE", "BITMAP", "LABEL_LIST")
+"""The kinds of index on scalars that LanceDB creates, too."""
+
+
 def kinds_for(state: State, name: str) -> list[Any]:
     """Return the kinds of index that a column may have; a number is that of a BTREE's zone."""
     column = state.column(name)
@@ -47,7 +51,10 @@ def create_index(life: Life, choose: Choices) -> None:
     kind_of_index = IndexConfig("btree", {"zone_size": kind}) if isinstance(kind, int) else kind
     column = line.now.column(name.partition(".")[0])  # renamed columns keep their indices
     index_name = f"{name.replace('.', '_')}_{kind}_{0 if column is None else column.ident}"
-    line.pylance().create_scalar_index(name, kind_of_index, name=index_name, replace=True)
+    if kind in BY_LANCEDB and choose.happens("by_lancedb", 0.3 if life.has_lancedb else 0):
+        line.lancedb().create_scalar_index(name, index_type=kind, name=index_name, replace=True)
+    else:
+        line.pylance().create_scalar_index(name, kind_of_index, name=index_name, replace=True)
     line.memory["indices"] = True
     line.advance(unchanged)
 
@@ -102,6 +109,7 @@ def optimize_indices(life: Life, choose: Choices) -> None:
         lambda ds: brought_up_to_date(ds, one),
         unchanged,
         pylance=lambda ds: ds.optimize.optimize_indices(num_indices_to_merge=merged),
+        lancedb=lambda table: table.optimize(),
         rivals=("append", "delete", "configure", "compact"),
     )
     if choose.recorded["by"][0] in ("we", "cold", "stale", "process"):

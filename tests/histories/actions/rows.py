@@ -14,7 +14,8 @@ from lance_stream.upsert.upsert import upsert as upsert_rows
 from lance_stream.verbs.jobs import commit_job, plan_job
 from lance_stream.write.fragments import write_fragments
 from tests.histories.actions.streams import upsert_by_tasks
-from tests.histories.life import Life, Line, in_list, unchanged
+from tests.histories.lancedb_tables import HAS_LANCEDB
+from tests.histories.life import OTHERS, Life, Line, in_list, unchanged
 from tests.histories.model import ALL_KINDS, KEY, SPECIAL_KINDS, State
 from tests.histories.steps import Choices, DoesNotFit, action
 
@@ -36,8 +37,9 @@ def create(life: Life, choose: Choices) -> None:
     life.file_version = choose("file_version", lambda dice: dice.choice(["2.0", "2.1", "2.2"]))
     columns = choose("columns", life.draw_columns)
     is_hidden = choose.happens("hidden_lineage", 0.2)
+    life.has_lancedb = HAS_LANCEDB and not is_hidden  # which LanceDB 0.40 cannot read
     config = HIDDEN_LINEAGE if is_hidden else {}
-    line = Line(life, str(Path(life.folder) / "t"))
+    line = Line(life, str(Path(life.folder) / "t.lance"))
     if any(kind not in life.kinds() for _, kind in columns):
         raise DoesNotFit("file version")
     empty = life.new_state(columns)
@@ -88,6 +90,7 @@ def append(life: Life, choose: Choices) -> None:
         lambda ds: verb(ds, data),
         lambda state, at: life.inserted(state, rows, at),
         pylance=lambda ds: lance.write_dataset(data, ds, mode="append"),
+        lancedb=lambda table: table.add(data),
         rivals=("delete", "configure", "compact", "drop", *([] if is_by_job else ["replace"])),
     )
 
@@ -111,14 +114,15 @@ def append_many(life: Life, choose: Choices) -> None:
 @action(weight=5)
 def upsert(life: Life, choose: Choices) -> None:
     """Updates some rows and inserts others, mostly with all columns, else with some."""
-    line, now = life.line(choose), None
+    line = life.line(choose)
     now = line.now
+    own_names = [column.name for column in now.own_columns]
     names = choose(
         "names",
         lambda dice: (
             now.names
             if dice.random() < 0.6
-            else dice.sample(now.names, dice.randint(0, len(now.names)))
+            else dice.sample(own_names, dice.randint(0, len(own_names)))
         ),
     )
 
@@ -157,7 +161,7 @@ def upsert(life: Life, choose: Choices) -> None:
             }
         return life.upserted(state, changed, at)
 
-    def by_pylance(ds: Any) -> None:
+    def by_others(ds: Any) -> None:
         merge = ds.merge_insert(KEY).when_matched_update_all()
         merge.when_not_matched_insert_all().execute(data)
 
@@ -172,7 +176,8 @@ def upsert(life: Life, choose: Choices) -> None:
         choose,
         lambda ds: run(ds.table, data, rules),
         build,
-        pylance=by_pylance if is_whole and not skips else None,
+        pylance=by_others if is_whole and not skips else None,
+        lancedb=by_others if is_whole and not skips else None,
         rivals=rivals,
     )
 
@@ -203,10 +208,11 @@ def merge(life: Life, choose: Choices) -> None:
 
         return life.upserted(state, {key: rows[key] for key in rows if counts(key)}, at)
 
-    def by_pylance(ds: Any) -> None:
+    def by_others(ds: Any, keyword: str) -> None:
         builder = ds.merge_insert(KEY)
         if FORMS[form][0] != "ignore":
-            builder = builder.when_matched_update_all(condition if form == "conditional" else None)
+            where = {keyword: condition} if form == "conditional" else {}
+            builder = builder.when_matched_update_all(**where)
         if form != "update only":
             builder = builder.when_not_matched_insert_all()
         builder.execute(data)
@@ -221,7 +227,8 @@ def merge(life: Life, choose: Choices) -> None:
         choose,
         lambda ds: run(ds.table, data, rules),
         build,
-        pylance=by_pylance if form != "insert some" else None,
+        pylance=None if form == "insert some" else lambda ds: by_others(ds, "condition"),
+        lancedb=None if form == "insert some" else lambda table: by_others(table, "where"),
         rivals=rivals,
     )
 
@@ -258,6 +265,7 @@ def delete(life: Life, choose: Choices) -> None:
         lambda ds: ds.delete(condition),
         lambda state, _: state.without(keys),
         pylance=lambda ds: ds.truncate_table() if truncates else ds.delete(condition),
+        lancedb=lambda table: table.delete(condition),
         rivals=("configure", "compact", "delete", "drop", "replace"),
     )
 
@@ -288,6 +296,7 @@ def update(life: Life, choose: Choices) -> None:
         lambda ds: ds.update({name: cast}, where=where),
         build,
         pylance=lambda ds: ds.update({name: cast}, where=where),
+        lancedb=lambda table: table.update(where, values_sql={name: cast}),
         rivals=("configure", "compact", "delete", "replace"),
     )
 
@@ -315,6 +324,7 @@ def move_keys(life: Life, choose: Choices) -> None:
         lambda ds: ds.update(change, where=where),
         build,
         pylance=lambda ds: ds.update(change, where=where),
+        lancedb=lambda table: table.update(where, values_sql=change),
         rivals=("configure", "compact"),
     )
 
@@ -360,7 +370,7 @@ def overwrite(life: Life, choose: Choices) -> None:
         is_same = [(c.name, c.kind) for c in state.columns] == [
             (c.name, c.kind) for c in new.columns
         ]
-        if not is_same or choose.recorded["by"][0] == "pylance":
+        if not is_same or choose.recorded["by"][0] in OTHERS:
             return new
         # we keep what rows of the same columns do not declare
         pairs = zip(new.columns, state.columns, strict=True)
@@ -371,5 +381,6 @@ def overwrite(life: Life, choose: Choices) -> None:
         lambda ds: ds.overwrite(data),
         build,
         pylance=lambda ds: lance.write_dataset(data, ds, mode="overwrite"),
+        lancedb=lambda table: table.add(data, mode="overwrite"),
         rivals=("configure", "compact", "delete", "replace"),
     )

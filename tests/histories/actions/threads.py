@@ -114,7 +114,8 @@ class Writers:
     def _upsert(
         self, table: TableVersion, state: State, form: str, rows: Mapping[int, Values]
     ) -> None:
-        names = state.names[::2] if form == "some columns" else state.names
+        own_names = [column.name for column in state.own_columns]
+        names = own_names[::2] if form == "some columns" else state.names
         done = upsert(table, state.table(rows, names), RULES[form])
         life = self.line.life
         if not done.is_new:

@@ -7,7 +7,7 @@ from typing import Any
 from lance_stream.maintenance.consumers import drop_consumer, list_consumers, record_progress
 from lance_stream.table.named_files import nameable, names_of
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
-from tests.histories.life import Life, Line, plain_rows, unchanged
+from tests.histories.life import OTHERS, Life, Line, plain_rows, unchanged
 from tests.histories.model import State
 from tests.histories.steps import Choices, DoesNotFit, action
 
@@ -30,9 +30,10 @@ def restore(life: Life, choose: Choices) -> None:
         lambda ds: ds.restore(version),
         build,
         pylance=lambda _: line.pylance(version).restore(),
+        lancedb=lambda table: table.restore(version),
         rivals=("append", "delete", "configure"),
     )
-    if done and choose.recorded["by"][0] == "pylance":
+    if done and choose.recorded["by"][0] in OTHERS:
         line.memory["restored by pylance"] = True
         forget_batches(line)
 
@@ -62,6 +63,7 @@ def compact(life: Life, choose: Choices) -> None:
         pylance=lambda ds: ds.optimize.compact_files(
             target_rows_per_fragment=size, defer_index_remap=defers
         ),
+        lancedb=lambda table: table.optimize(),
         rivals=("append", "delete", "configure", "drop", "replace"),
     )
 
@@ -229,7 +231,7 @@ def clone(life: Life, choose: Choices) -> None:
     if len(life.lines) > 3:
         raise DoesNotFit("enough lines")
     version = choose.one_of("version", sorted(v for v in line.existing if v > line.start))
-    uri = str(Path(life.folder) / f"clone{life.number()}")
+    uri = str(Path(life.folder) / f"clone{life.number()}.lance")
     line.ours().shallow_clone(uri, version)
     _begin(life, Line(life, uri), line, version)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.histories.life import STAMPS, Life, check_rows, plain_rows
+from tests.histories.life import STAMPS, Life, Line, check_rows, plain_rows
 from tests.histories.model import KEY
 from tests.histories.steps import Choices, check
 
@@ -59,7 +59,17 @@ def take(life: Life, choose: Choices) -> None:
 def filters(life: Life, choose: Choices) -> None:
     """A filter selects the rows that the model says, with and without indices."""
     line = life.line(choose)
-    state = line.now
+    condition, expected = condition_of_rows(line, choose)
+    found = set(line.ours().to_table([KEY], condition)[KEY].to_pylist())
+    assert found == expected, condition
+    theirs = set(line.pylance().to_table(columns=[KEY], filter=condition)[KEY].to_pylist())
+    assert theirs == found, f"pylance: {condition}"
+    assert line.ours().count_rows(condition) == len(found)
+
+
+def condition_of_rows(line: Line, choose: Choices) -> tuple[str, set[int]]:
+    """Choose a condition on rows of the newest version; return it with the keys that meet it."""
+    life, state = line.life, line.now
     ranged = choose("range", lambda dice: sorted(dice.randrange(life.next_key + 1) for _ in "ab"))
     conditions: list[tuple[str, set[int]]] = [
         (f"{KEY} >= {ranged[0]} AND {KEY} < {ranged[1]}", set(range(*ranged))),
@@ -89,9 +99,5 @@ def filters(life: Life, choose: Choices) -> None:
             ),
         ]
     place = choose("place", lambda dice: dice.randrange(1000))
-    condition, expected = conditions[place % len(conditions)]
-    found = set(line.ours().to_table([KEY], condition)[KEY].to_pylist())
-    assert found == expected & state.rows.keys(), condition
-    theirs = set(line.pylance().to_table(columns=[KEY], filter=condition)[KEY].to_pylist())
-    assert theirs == found, f"pylance: {condition}"
-    assert line.ours().count_rows(condition) == len(found)
+    condition, keys = conditions[place % len(conditions)]
+    return condition, keys & state.rows.keys()
