@@ -32,6 +32,7 @@ from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.feed.intervals import checked_interval, version_of_interval
 from lance_stream.feed.rules import FeedRules
 from lance_stream.feed.steps import check_has_feed, walk
+from lance_stream.snapshot.cached_log import CachedLog
 from lance_stream.snapshot.table_version import TableVersion
 
 ALL_CHANGES = FeedRules()
@@ -85,9 +86,12 @@ def plan_changes(
         UnsupportedFeatureError: The table has no stable row ids.
     """
     after, through = checked_interval(table, after, table.version if through is None else through)
+    table = table.with_log(CachedLog(table.log, table.manifest))
     last = version_of_interval(table, through, after, through)
     check_has_feed(last)
     columns = columns or FeedColumns(last, rules.columns)
     check_names(columns.data_schema)
+    if not rules.is_net:
+        last.log.prefetch(range(max(after, 1), through))
     steps = walk(last, after, through, rules, columns)
     return ChangesPlan(tuple(unit for step in steps for unit in step.units()), columns.arrow_schema)

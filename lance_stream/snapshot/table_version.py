@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -124,6 +125,12 @@ class TableVersion:
         other = replace(self, manifest=manifest)
         if manifest.base_paths == self.manifest.base_paths:
             other.__dict__["files"] = self.files
+        return other
+
+    def with_log(self, log: VersionLog) -> "TableVersion":
+        """Return the same version with another log of its table; shares whatever was read."""
+        other = copy(self)
+        other.__dict__["log"] = log
         return other
 
     def read_at(self, version: int) -> "TableVersion":

@@ -207,6 +207,22 @@ def test_reading_a_version_costs_its_changes(ds: Dataset) -> None:
     assert len(data_files) == 1, "only the fragment with the deleted row is opened"
 
 
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("num_appends", [3, 20])
+def test_each_manifest_of_an_interval_is_read_once(
+    ds: Dataset, after: int, num_appends: int
+) -> None:
+    """Columns are followed back through the same versions whose changes are planned."""
+    for number in range(5, 5 + num_appends):
+        ds = ds.append(rows(number))
+    store = WatchedStore(ds.table.store)
+    table = replace(ds.table, store=store, log=type(ds.table.log)(store))
+    plan_changes(table, after)
+    read = [path for _, path in store.calls if path.endswith(".manifest")]
+    assert {*map(manifest_path, range(max(after, 1), ds.version))} <= {*read}
+    assert len(read) == len({*read})
+
+
 def test_timestamps_of_the_feed_are_monotonic(ds: Dataset) -> None:
     """Watermarks in Spark rely on timestamps that never go back."""
     stamps = ds.changes(0).read_all()["_commit_timestamp"].to_pylist()

@@ -1,11 +1,11 @@
-"""A feed caches the manifests that it reads, and passes other calls to the table's log."""
+"""A cached log reads manifests once, and passes other calls to the table's log."""
 
 import uuid
 
 import pyarrow as pa
 
 import lance_stream
-from lance_stream.feed.following.existing_versions import ExistingVersions
+from lance_stream.snapshot.cached_log import CachedLog
 
 
 def test_cached_logs_change_the_versions_themselves() -> None:
@@ -15,7 +15,7 @@ def test_cached_logs_change_the_versions_themselves() -> None:
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64())]))
     for number in range(3):
         ds = ds.append(pa.table({"id": [number]}))
-    log = ExistingVersions(ds.table, ds.table.log.read_state()).newest.log
+    log = CachedLog(ds.table.log, ds.table.manifest)
     data = ds.table.store.read(log.manifest_path(2))
     log.remove([1, 2])
     assert log.versions() == ds.table.log.versions() == [3, 4]
