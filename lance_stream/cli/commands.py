@@ -74,7 +74,7 @@ ALIASES: Final = {
     "optimize": "compact",
     "vacuum": "cleanup",
 }
-"""What users of Delta and Iceberg call some commands."""
+"""The names of some commands in Delta and Iceberg."""
 
 _EXIT_CODES: Final = [
     ("0", "success"),

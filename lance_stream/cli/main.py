@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None, environment: "Environment | Non
         return _complete(os.environ[COMPLETION])
     words = list(sys.argv[1:] if arguments is None else arguments)
     session = Session(environment)
-    _check_output()
+    _make_output_safe()
     try:
         with redirect_stdout(Printable(sys.stdout)), _warnings_in_one_line():
             code = _run(words, session)
@@ -131,7 +131,7 @@ def _complete(instruction: str) -> int:
     return shell_complete(make_program(), {}, PROGRAM, COMPLETION, instruction)
 
 
-def _check_output() -> None:
+def _make_output_safe() -> None:
     """Make any text printable in any encoding, even if a stream is closed."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the calling program
@@ -140,8 +140,8 @@ def _check_output() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-class _OneLine(logging.Handler):
-    """Prints each warning of the package on one line."""
+class _OneLineHandler(logging.Handler):
+    """Prints each log record of the package on one line of stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record."""
@@ -151,13 +151,13 @@ class _OneLine(logging.Handler):
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
     """Print warnings on stderr in the form of errors: one line, without control characters."""
-    handler, logger = _OneLine(logging.WARNING), logging.getLogger("lance_stream")
-    show: Callable[..., Any] = warnings.showwarning
+    handler, logger = _OneLineHandler(logging.WARNING), logging.getLogger("lance_stream")
+    show_warning: Callable[..., Any] = warnings.showwarning
     if not logger.handlers:
         logger.addHandler(handler)
     warnings.showwarning = lambda message, *_, **__: _print_error(f"{PROGRAM}: warning: {message}")
     try:
         yield
     finally:
-        warnings.showwarning = show
+        warnings.showwarning = show_warning
         logger.removeHandler(handler)

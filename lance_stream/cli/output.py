@@ -1,4 +1,4 @@
-"""Output of commands: tables, sizes and timestamps for people, JSON for programs."""
+"""Output of commands: readable sizes, timestamps and values, or JSON."""
 
 import base64
 import json

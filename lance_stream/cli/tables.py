@@ -1,4 +1,4 @@
-"""Tables for people: they fit the terminal; in a pipe they have their full width.
+"""Text tables: they fit the terminal; in a pipe they have their full width.
 
 Cells are escaped before they are drawn, so the only escape sequences are the styles of a header.
 `NO_COLOR` and `TERM=dumb` disable these.

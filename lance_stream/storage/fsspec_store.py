@@ -151,11 +151,11 @@ class FsspecStore:
         return True
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
-        """Return the names of the files right in a folder; see `Store.list_names`."""
+        """Return the names of the files directly in a folder; see `Store.list_names`."""
         return [file.path.rpartition("/")[2] for file in self.list_files(folder, limit)]
 
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
-        """Return the files right in a folder; see `Store.list_files`."""
+        """Return the files directly in a folder; see `Store.list_files`."""
         return self._listed(folder, deep=False)[:limit]
 
     def _listed(self, folder: str, *, deep: bool) -> list[StoredFile]:

@@ -191,7 +191,7 @@ class LocalStore:
             return False
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
-        """Return the names of the files right in a folder; see `Store.list_names`."""
+        """Return the names of the files directly in a folder; see `Store.list_names`."""
         try:
             with _convert_errors(self.root, folder), os.scandir(self._path(folder)) as entries:
                 names = [entry.name for entry in entries if entry.is_file()]
@@ -201,7 +201,7 @@ class LocalStore:
             return []
 
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
-        """Return the files right in a folder; see `Store.list_files`."""
+        """Return the files directly in a folder; see `Store.list_files`."""
         files = []
         for name in self.list_names(folder, limit):
             with suppress(FileNotFoundError):  # deleted in the meantime

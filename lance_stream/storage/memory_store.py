@@ -120,11 +120,11 @@ class MemoryStore:
         return bool(self._filesystem().isfile(self._path(path)))
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
-        """Return the names of the files right in a folder; see `Store.list_names`."""
+        """Return the names of the files directly in a folder; see `Store.list_names`."""
         return [file.path.rpartition("/")[2] for file in self.list_files(folder, limit)]
 
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
-        """Return the files right in a folder; see `Store.list_files`."""
+        """Return the files directly in a folder; see `Store.list_files`."""
         return [file for file in self._below(folder) if file.path.rpartition("/")[0] == folder][
             :limit
         ]

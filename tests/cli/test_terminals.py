@@ -571,7 +571,9 @@ def test_show_mentions_stalled_consumers() -> None:
     assert recommended(table, days=8) == {
         "consumers": f"lance-stream consumers drop {table.uri} late"
     }
-    assert "2 versions behind, and has been silent for 8 days" in _message(table, "consumers", 8)
+    assert "2 versions behind, and has made no progress for 8 days" in _message(
+        table, "consumers", 8
+    )
 
 
 def test_show_recommends_updating_indices(tmp_path: Path) -> None:

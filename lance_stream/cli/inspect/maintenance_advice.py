@@ -37,7 +37,7 @@ FEWER_FRAGMENTS: Final = 10
 """Recommend a compaction that saves at least this number of fragments."""
 
 MANY_DELETED_ROWS: Final = 1000
-"""Or one that drops this number of deleted rows, if they are a tenth of the rows to rewrite."""
+"""Recommend a compaction that drops this many deleted rows, if a tenth of its rows are deleted."""
 
 UNINDEXED_ROWS: Final = 1000
 UNINDEXED_SHARE: Final = 0.1
@@ -168,9 +168,11 @@ def _protection_test(context: TableContext, branch: str | None) -> Callable[[int
 def _consumers(ds: Dataset, context: TableContext, now: datetime) -> Iterator[Recommendation]:
     for consumer in context.consumers:
         lag = sum(version > consumer.version for version in context.versions)
-        silence = _silence(consumer, now)
+        silence = _time_since_progress(consumer, now)
         if lag >= LARGE_LAG or (lag and silence is not None and silence >= LONG_SILENCE):
-            since = "" if silence is None else f", and has been silent for {_as_text(silence)}"
+            since = (
+                "" if silence is None else f", and has made no progress for {_age_text(silence)}"
+            )
             yield Recommendation(
                 "consumers",
                 f"the consumer {consumer.name} is {output.count(lag, 'version')} behind{since}: "
@@ -179,12 +181,12 @@ def _consumers(ds: Dataset, context: TableContext, now: datetime) -> Iterator[Re
             )
 
 
-def _silence(consumer: Consumer, now: datetime) -> timedelta | None:
+def _time_since_progress(consumer: Consumer, now: datetime) -> timedelta | None:
     last = consumer.updated_at or consumer.created_at
     return None if last is None else now - last
 
 
-def _as_text(age: timedelta) -> str:
+def _age_text(age: timedelta) -> str:
     if age >= timedelta(days=1):
         return output.count(age.days, "day")
     return output.count(max(age // timedelta(minutes=1), 0), "minute")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Other:
+class _Counterpart:
     """The rows to compare with.
 
     Attributes:
@@ -77,7 +77,7 @@ def command(
         if deep:
             raise InvalidInputError("--deep checks one table: omit --against or --deep")
         other_table = TableArgument(against, table.storage_options)
-        other = _Other(other_table, against_version, split_names(columns), filter)
+        other = _Counterpart(other_table, against_version, split_names(columns), filter)
         return _compare(ds, other, as_json=as_json)
     for option, value in (
         ("--against-version", against_version),
@@ -104,7 +104,7 @@ def _findings(ds: "Dataset", *, deep: bool) -> "list[Finding]":
         return verify(ds.table, deep=deep, watch=watch)
 
 
-def _compare(ds: "Dataset", other: _Other, *, as_json: bool) -> int:
+def _compare(ds: "Dataset", other: _Counterpart, *, as_json: bool) -> int:
     from lance_stream.maintenance.verification.comparing import compare
 
     theirs = _rows_of(other)
@@ -125,7 +125,7 @@ def _compare(ds: "Dataset", other: _Other, *, as_json: bool) -> int:
     return 0 if comparison.is_same else 1
 
 
-def _rows_of(other: _Other) -> "Rows":
+def _rows_of(other: _Counterpart) -> "Rows":
     from lance_stream.maintenance.verification.comparing import read_parquet
 
     uri = other.table.uri

@@ -1,4 +1,4 @@
-"""Shows the newest versions of a table, its size and its readers, and updates the view."""
+"""Shows the newest versions of a table, its size, consumers and indices, and updates the view."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ def command(
 
     uri = branch_uri(table.uri, table.branch)
     watch = TableWatch(uri, table.storage_options, session.environment)
-    with _screen(is_live=not (once or as_json)) as show:
+    with _live_view(is_live=not (once or as_json)) as show:
         while True:
             versions = table.open().versions(limit)
             state = _State(uri, watch.measure(), versions, _phases(sink_log, uri))
@@ -73,10 +73,10 @@ def command(
 
 @dataclass(frozen=True)
 class _State:
-    """What is known of the table at one moment.
+    """The state of a table at one moment.
 
     Attributes:
-        uri: Its location.
+        uri: The table's location.
         measures: Its size, consumers and indices.
         versions: The newest versions, the newest last.
         phases: The seconds of each phase of the newest batch; empty if unknown.
@@ -88,7 +88,7 @@ class _State:
     phases: Mapping[str, float]
 
     def rates(self) -> dict[str, float | None]:
-        """Return the rows per second by kind; None if timestamps or counts are unknown."""
+        """Return the rows per second by kind of change; None if a timestamp or count is unknown."""
         first, last = self.versions[0].timestamp, self.versions[-1].timestamp
         if first is None or last is None or first >= last:
             return dict.fromkeys(_KINDS)
@@ -110,7 +110,7 @@ class _State:
         }
 
     def lines(self) -> list[str]:
-        """Return the state as lines for people."""
+        """Return the state as lines of text."""
         measures = self.measures
         size = "?" if measures.data_bytes is None else output.size(measures.data_bytes)
         lines = [
@@ -179,11 +179,11 @@ def _rate(rate: float | None) -> str:
 
 
 @contextmanager
-def _screen(*, is_live: bool) -> Iterator[Callable[[Sequence[str]], object]]:
-    """Yield the function that shows lines: in place on a terminal, else after the previous ones.
+def _live_view(*, is_live: bool) -> Iterator[Callable[[Sequence[str]], object]]:
+    """Yield a function that shows lines: on a terminal in place, otherwise one after the other.
 
     Args:
-        is_live: Whether lines may be replaced by later ones.
+        is_live: Whether new lines may replace the previous ones.
     """
     if not is_live or width_of_terminal() is None or not is_styled():
         yield lambda lines: output.print_drawn("".join(f"{line}\n" for line in lines))

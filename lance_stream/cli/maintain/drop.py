@@ -28,8 +28,8 @@ def command(name: str, namespace: tuple[str, ...], yes: bool, as_json: bool) -> 
 
     if not namespace:
         raise InvalidInputError(
-            "drop removes tables of a Lance namespace: add --namespace. A table that no namespace "
-            "knows is only a directory: delete that"
+            "drop removes tables of a Lance namespace: add --namespace. To remove any other table, "
+            "delete its directory"
         )
     settings = parse_namespace(namespace)
     question = f"Delete the table {name} with all of its versions? This cannot be undone."

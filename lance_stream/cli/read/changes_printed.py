@@ -70,7 +70,7 @@ def print_changes(
         )
     if not request.is_followed:
         _write(ds, request, after, through, writer, _selection(ds.checkout(through), request))
-    # names refer to the version at which following starts; without names, all columns are printed
+    # requested columns are those of the version at which following starts; by default, all columns
     selection = _selection(ds, request) if request.columns or request.filter else None
     printed = _version_before(ds, after) if request.is_followed else None
     while request.is_followed and (last is None or after < last):

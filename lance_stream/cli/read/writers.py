@@ -49,7 +49,7 @@ class JsonWriter(Writer):
 
 
 class TableWriter(Writer):
-    """A table for people, with one header; the first rows determine the column widths.
+    """A text table with one header; the first rows determine the column widths.
 
     On a terminal, columns that do not fit are omitted and named.
     """
@@ -86,7 +86,7 @@ class TableWriter(Writer):
     def _widths_for(
         self, schema: pa.Schema, rows: Sequence[Sequence[object]], terminal: int | None
     ) -> list[int]:
-        """Return the width that each column needs, at least its width so far."""
+        """Return the width that each column needs, at least its current width."""
         columns = list(zip(*rows, strict=True))
         widths_so_far = self._all if self._names == schema.names else [0] * len(schema.names)
         for longest in (_LONGEST, output.MAX_WIDTH) if terminal else (output.MAX_WIDTH,):

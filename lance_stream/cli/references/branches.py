@@ -76,7 +76,7 @@ def delete(table: TableArgument, name: str, yes: bool, as_json: bool) -> int:
     """
     ds = table.open()
     question = f"Delete the branch {name} of {ds.uri}, with all rows that were written to it?"
-    # Without the branch, `delete` raises an error, or removes what an earlier one left.
+    # If there is no such branch, `delete` raises, or removes the files that an earlier delete left.
     exists = name in ds.branches.list()
     if exists and not confirm(question, is_sure=yes):
         print("nothing was deleted")

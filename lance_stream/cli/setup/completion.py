@@ -7,7 +7,7 @@ import click
 from lance_stream.cli.grammar import new_command
 
 _NAME: Final = "lance-stream"
-_VARIABLE: Final = "_LANCE_STREAM_COMPLETE"  # as main has it
+_VARIABLE: Final = "_LANCE_STREAM_COMPLETE"  # the same as in main
 
 
 _HELP: Final = """\

@@ -36,9 +36,9 @@ class NamespaceTable:
     """A table by its name in a namespace.
 
     Attributes:
-        settings: How the namespace is reached: `impl` and the properties of the implementation,
+        settings: The settings of the namespace: `impl` and the properties of the implementation,
             sorted by name. They may be secret.
-        path: The names of the namespaces that contain the table, and its own.
+        path: The names of the namespaces that contain the table, and the table's name.
     """
 
     settings: tuple[tuple[str, str], ...]
@@ -49,27 +49,27 @@ class NamespaceTable:
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """The path with dots, for messages."""
         return ".".join(self.path)
 
     def encode(self) -> str:
-        """Return it as a text, for a storage option."""
+        """Return the table as text, for a storage option."""
         return json.dumps({"settings": dict(self.settings), "path": self.path})
 
     @classmethod
     def decode(cls, text: str) -> "NamespaceTable":
-        """Return the table that `encode` made a text of."""
+        """Return the table from the text that `encode` returned."""
         value = json.loads(text)
         return cls(tuple(sorted(value["settings"].items())), tuple(value["path"]))
 
 
 @dataclass(frozen=True)
 class TableLocation:
-    """The answer of a namespace about a table.
+    """A table's location and storage options, as its namespace states them.
 
     Attributes:
-        uri: The table's location.
-        options: Storage options for it; they may be secret.
+        uri: The location.
+        options: The storage options; they may be secret.
         expires_at: When the credentials among them expire; None for never.
     """
 
@@ -79,11 +79,11 @@ class TableLocation:
 
 
 def as_settings(namespace: object) -> tuple[tuple[str, str], ...]:
-    """Return how a namespace is reached, from a user's mapping.
+    """Return the settings of a namespace from a user's mapping.
 
     Raises:
-        InvalidInputError: It is not a mapping, or has no `impl`. It shows no values: they may be
-            secret.
+        InvalidInputError: It is not a mapping, or has no `impl`. The message shows no values, which
+            may be secret.
     """
     if not isinstance(namespace, Mapping) or not namespace.get(_IMPLEMENTATION):
         raise InvalidInputError(
@@ -95,14 +95,14 @@ def as_settings(namespace: object) -> tuple[tuple[str, str], ...]:
 
 
 def describe(table: NamespaceTable) -> TableLocation:
-    """Return where a table is, with credentials for it.
+    """Return the location of a table, with credentials.
 
     Raises:
         NotFoundError: The namespace has no such table.
         UnsupportedFeatureError: The namespace manages the table's commits.
         StoreError: The namespace did not answer, or refused.
     """
-    with _explained(table.settings, f"table {table.name!r}"):
+    with _convert_errors(table.settings, f"table {table.name!r}"):
         from lance_namespace import DescribeTableRequest
 
         request = DescribeTableRequest(id=list(table.path), vend_credentials=True)
@@ -110,14 +110,14 @@ def describe(table: NamespaceTable) -> TableLocation:
 
 
 def declare(table: NamespaceTable) -> TableLocation:
-    """Return where a table is that does not exist yet; the namespace reserves its name.
+    """Reserve the name of a new table, and return its location.
 
     Raises:
         NotFoundError: A namespace that would contain it does not exist.
         UnsupportedFeatureError: The namespace manages the table's commits.
         StoreError: The namespace did not answer, or refused.
     """
-    with _explained(table.settings, f"table {table.name!r}"):
+    with _convert_errors(table.settings, f"table {table.name!r}"):
         from lance_namespace import DeclareTableRequest, TableAlreadyExistsError
 
         request = DeclareTableRequest(id=list(table.path), vend_credentials=True)
@@ -134,7 +134,7 @@ def drop(table: NamespaceTable) -> None:
         NotFoundError: The namespace has no such table.
         StoreError: The namespace did not answer, or refused.
     """
-    with _explained(table.settings, f"table {table.name!r}"):
+    with _convert_errors(table.settings, f"table {table.name!r}"):
         from lance_namespace import DropTableRequest
 
         connect(table.settings).drop_table(DropTableRequest(id=list(table.path)))
@@ -143,21 +143,21 @@ def drop(table: NamespaceTable) -> None:
 def list_tables(
     settings: tuple[tuple[str, str], ...], parent: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the tables of a namespace and of those within it, by their paths.
+    """Yield the paths of the tables of a namespace, and of the namespaces within it.
 
     Raises:
         NotFoundError: There is no such namespace.
         StoreError: It did not answer, or refused.
     """
     what = f"namespace {'.'.join(parent)!r}" if parent else "namespace"
-    with _explained(settings, what):
+    with _convert_errors(settings, what):
         from lance_namespace import ListNamespacesRequest, ListTablesRequest
 
         client = connect(settings)
         tables = _all_pages(client.list_tables, ListTablesRequest, parent, "tables")
-        inner = _all_pages(client.list_namespaces, ListNamespacesRequest, parent, "namespaces")
+        children = _all_pages(client.list_namespaces, ListNamespacesRequest, parent, "namespaces")
     yield from ((*parent, name) for name in sorted(tables))
-    for name in sorted(inner):
+    for name in sorted(children):
         yield from list_tables(settings, (*parent, name))
 
 
@@ -198,12 +198,12 @@ def _location_of(table: NamespaceTable, answer: Any) -> TableLocation:
     if answer.managed_versioning:
         raise UnsupportedFeatureError(
             f"the namespace manages the versions of the table {table.name!r} itself "
-            "(managed_versioning), and lance-stream publishes versions in the table's store, so "
-            "their commits would not see each other. Use a table whose versions the namespace "
-            "leaves to its store"
+            "(managed_versioning), but lance-stream publishes versions in the table's store, so "
+            "their commits would not see each other. Use a table whose versions are published in "
+            "its store"
         )
     if not answer.location:
-        raise NotFoundError(f"the namespace states no location of the table {table.name!r}")
+        raise NotFoundError(f"the namespace returned no location for the table {table.name!r}")
     options = dict(answer.storage_options or {})
     expiry = options.get(_EXPIRES_AT)
     return TableLocation(
@@ -214,12 +214,12 @@ def _location_of(table: NamespaceTable, answer: Any) -> TableLocation:
 
 
 @contextmanager
-def _explained(settings: tuple[tuple[str, str], ...], what: str) -> Iterator[None]:
-    """Raise the errors of the library as those of this package.
+def _convert_errors(settings: tuple[tuple[str, str], ...], what: str) -> Iterator[None]:
+    """Convert the library's errors to errors of this package.
 
     Args:
-        settings: The namespace.
-        what: What is requested.
+        settings: The settings of the namespace.
+        what: The requested table or namespace, for messages.
     """
     with requires_extra("namespace", "tables of a Lance namespace"):
         import lance_namespace as library

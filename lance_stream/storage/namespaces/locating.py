@@ -1,12 +1,12 @@
-"""From a table's name in a namespace to its location and storage options.
+"""Resolves a table's name in a namespace to its location and storage options.
 
     table_id, namespace    ["db", "events"], {"impl": "rest", "uri": "https://..."}
     uri                    s3://bucket/8f2c/events.lance
-    storage options        those that the namespace states, and the user's own
+    storage options        those of the namespace and of the user
 
-Credentials that expire are not among the options. The option `namespace_table` is there instead:
-each process fetches credentials from the namespace when it needs them, and again before they expire
-(`vended_credentials`), so tasks may run longer than credentials live.
+Expiring credentials are replaced by the option `namespace_table`: each process fetches credentials
+from the namespace when it needs them, and again before they expire (`vended_credentials`), so tasks
+may run longer than credentials are valid.
 """
 
 import os
@@ -31,7 +31,7 @@ from lance_stream.storage.options.names import (
 from lance_stream.storage.protocols import store_kind_of
 
 TableId: TypeAlias = str | Sequence[str]
-"""The names of a table's namespaces, and its own: a sequence, or one text with dots."""
+"""The names of a table's namespaces and of the table: a sequence, or one text with dots."""
 
 _ONE_OF_TWO: Final = (
     "name a table by its location, or by table_id and namespace: table_id=['db', 'events'], "
@@ -106,7 +106,7 @@ def drop_table(table_id: TableId, namespace: Mapping[str, Any]) -> None:
 
 
 def as_path(table_id: object) -> tuple[str, ...]:
-    """Return the names of a table's namespaces, and its own.
+    """Return the names of a table's namespaces and of the table.
 
     Raises:
         InvalidInputError: It is neither a text nor a sequence of texts, or one of them is empty.

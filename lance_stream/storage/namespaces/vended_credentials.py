@@ -16,7 +16,8 @@ from lance_stream.storage.options.names import is_credential
 
 _RENEWED_BEFORE: Final = timedelta(minutes=5)
 _SHARE_OF_LIFE: Final = 4
-"""Credentials with a shorter life than 20 minutes are renewed in its last quarter."""
+"""Credentials that are valid for less than 20 minutes are renewed in the last quarter of that time.
+"""
 
 
 class VendedCredentials(RenewedCredentials):
@@ -33,7 +34,7 @@ class VendedCredentials(RenewedCredentials):
         self._read = read
 
     def fetch(self) -> Mapping[str, Any]:
-        """Return new credentials; the current ones while a silent namespace leaves them valid."""
+        """Return new credentials; if the namespace is unavailable, current ones that are valid."""
         try:
             location = describe(self._table)
         except StoreUnavailableError as error:
@@ -47,11 +48,11 @@ class VendedCredentials(RenewedCredentials):
         if not isinstance(credentials, FixedCredentials):
             raise RefusedError(
                 f"the namespace vended no credentials for the table {self._table.name!r}: check "
-                "the rights of this program there, or give credentials as storage options"
+                "this program's permissions there, or set credentials as storage options"
             )
         if location.expires_at is not None:
-            life = location.expires_at - datetime.now(UTC)
-            self._renewed_before = min(_RENEWED_BEFORE, life / _SHARE_OF_LIFE)
+            lifetime = location.expires_at - datetime.now(UTC)
+            self._renewed_before = min(_RENEWED_BEFORE, lifetime / _SHARE_OF_LIFE)
         return {**credentials(), "expires_at": location.expires_at}
 
 

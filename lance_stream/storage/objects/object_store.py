@@ -79,7 +79,7 @@ class ObjectStore:
     """The files below one prefix of a bucket.
 
     Args:
-        settings: How the service is reached.
+        settings: The settings of the service.
         container: The bucket or container.
         root: The prefix of all keys, without "/" at either end; possibly empty.
 
@@ -202,11 +202,11 @@ class ObjectStore:
         return True
 
     def list_names(self, folder: str, limit: int | None = None) -> list[str]:
-        """Return the names of the files right in a folder; see `Store.list_names`."""
+        """Return the names of the files directly in a folder; see `Store.list_names`."""
         return [file.path.rpartition("/")[2] for file in self.list_files(folder, limit)]
 
     def list_files(self, folder: str, limit: int | None = None) -> list[StoredFile]:
-        """Return the files right in a folder; see `Store.list_files`."""
+        """Return the files directly in a folder; see `Store.list_files`."""
         if self.lists_in_order:
             return [*self._files(folder, is_flat=True, limit=limit)]
         return sorted(self._files(folder, is_flat=True))[:limit]

@@ -168,7 +168,7 @@ def test_commands_take_names(directory: dict[str, str], capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out) == {"dropped": "db.events"}
     assert program.main(["drop", "db.events", *settings]) == 3
     assert program.main(["drop", directory["root"]]) == 2
-    assert "A table that no namespace knows is only a directory" in capsys.readouterr().err
+    assert "To remove any other table, delete its directory" in capsys.readouterr().err
     assert program.main(["ls"]) == 2
     assert "--namespace impl=dir --namespace root=FOLDER" in capsys.readouterr().err
     assert program.main(["ls", "--namespace", "dir"]) == 2
