@@ -1,4 +1,4 @@
-"""Bytes of a file that have been read and need no second request."""
+"""Ranges of a file that have been read, so that they are not requested again."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class CachedRanges:
-    """Ranges of a file that have been read and need no second request.
+    """Ranges of a file that have been read.
 
     Args:
         ranges: The ranges.
-        buffers: The bytes of each.
+        buffers: The bytes of each range.
     """
 
     def __init__(self, ranges: Sequence[ByteRange], buffers: Sequence[Buffer]) -> None:

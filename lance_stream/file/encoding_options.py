@@ -8,7 +8,7 @@
     bss                             off on auto           floats split into bytes before they are
                                                           compressed
     minichunk-size                  bytes                 the size of chunks of byte strings
-    dict-divisor                    a number from 1       a dictionary only if it has at most one
+    dict-divisor                    at least 1            a dictionary only if it has at most one
                                                           item for this number of values
     dict-size-ratio                 over 0, up to 1       ... and at most this part of their bytes
     dict-max-size                   bytes                 ... and at most this size
@@ -22,8 +22,8 @@ of structs have separate keys. Only `structural-encoding` is set on a top-level 
 to everything in it.
 
 Source:  file format document, "Field Encoding Specification"; lance-encoding's constants.
-Differs: The reference ignores some values that it does not understand, and fails on others. Here a
-         wrong value is refused when a table is created, and ignored in tables of other programs.
+Differs: The reference ignores some invalid values, and fails on others. We refuse an invalid value
+         when a table is created, and ignore it in tables of other programs.
          The reference also reads some of them from environment variables.
 """
 
@@ -197,9 +197,9 @@ def _number(
         try:
             number = convert(text)
         except ValueError:
-            raise ValueError(f"it has to be {expectation}") from None
+            raise ValueError(f"it must be {expectation}") from None
         if not fits(number):
-            raise ValueError(f"it has to be {expectation}")
+            raise ValueError(f"it must be {expectation}")
         return number
 
     return parse
@@ -234,7 +234,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "minichunk-size": ("minichunk_bytes", _BYTES),
     "dict-divisor": (
         "dict_divisor",
-        _number(int, lambda divisor: divisor >= 1, "a whole number from 1"),
+        _number(int, lambda divisor: divisor >= 1, "a whole number of at least 1"),
     ),
     "dict-size-ratio": (
         "dict_size_ratio",

@@ -1,4 +1,4 @@
-"""Arrays of nested types, rebuilt around other items, and around other values of their blobs."""
+"""Rebuilds arrays of nested types with other items, or with other values of their blobs."""
 
 from collections.abc import Callable
 
@@ -22,8 +22,8 @@ def map_blobs(field: Field, array: pa.Array, change: Change) -> pa.Array:
     Args:
         field: The column, with the types that it will have.
         array: Its values.
-        change: Returns the new values, given a blob field and its old values. Values below null
-            structs may be anything.
+        change: Returns the new values for a blob field and its old values. Values below null
+            structs are arbitrary.
     """
     if field.is_blob:
         return change(field, array)

@@ -120,7 +120,7 @@ class FileReader:
         Args:
             fields: As in `read`.
             column_of: As in `read`.
-            offsets: (num_rows,) row offsets, ascending, each once.
+            offsets: (num_rows,) row offsets, ascending, without duplicates.
 
         Returns:
             For each field an array of these rows, in the same order.
@@ -139,7 +139,7 @@ class FileReader:
         if len(positions) and (
             int(positions[0]) < 0 or not bool((positions[1:] > positions[:-1]).all())
         ):
-            raise InvalidInputError("row offsets must be ascending, each once")
+            raise InvalidInputError("row offsets must be ascending and without duplicates")
         return self._cached.serve(self._content.read(fields, column_of, Rows.of(positions)))
 
     def page_starts(

@@ -18,7 +18,7 @@ _WITHOUT_MAPS = frozenset({FileVersion.V0_1, FileVersion.V2_0, FileVersion.V2_1}
 
 
 def foreign_type(field: Field, version: FileVersion) -> str | None:
-    """Return the part of a column's type that files of a version do not support; None if none."""
+    """Return the part of a column's type that a file version does not support, or None."""
     if version in _WITHOUT_MAPS:
         for descendant in field.walk():
             if descendant.logical_type == MAP:

@@ -3,8 +3,8 @@
     write       the buffers of pages that became full, each aligned to 64 bytes
     finish      the rest of the pages, the file descriptor, column metadata, tables and footer
 
-Nothing is written here: append the results to the file in order. Values are not
-copied; the buffers are views of the batches' own memory.
+The caller appends the results to the file in order. Values are not copied: the buffers are views of
+the batches' memory.
 
 Source: file format document, "Writing a file"; files that the reference wrote.
 """
@@ -52,7 +52,7 @@ from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.types.logical_types import MAP, STRUCT
 
 MAX_PAGE_BYTES: Final = 8 << 20
-"""About how many bytes of a column form a page, as in the reference."""
+"""The approximate number of bytes of a column that form a page, as in the reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class FileWriter:
     Args:
         schema: The columns, with field ids.
         version: The file's version.
-        max_page_bytes: About how many bytes of a column form a page.
+        max_page_bytes: The approximate number of bytes of a column that form a page.
         dictionaries: The table's dictionaries, by field id; only version 0.1 has them.
 
     Raises:
@@ -131,7 +131,7 @@ class FileWriter:
             InvalidInputError: The batch has another schema, a forbidden null, or values that files
                 of this version cannot store.
         """
-        if not self._takes(batch.schema):
+        if not self._accepts(batch.schema):
             raise InvalidInputError(
                 f"a batch has the schema {batch.schema.to_string()}, but the file has "
                 f"{self._arrow_schema.to_string()}"
@@ -171,8 +171,8 @@ class FileWriter:
             version=self._version,
         )
 
-    def _takes(self, schema: pa.Schema) -> bool:
-        """Return whether a batch has the file's schema; some of its blobs may already be stored."""
+    def _accepts(self, schema: pa.Schema) -> bool:
+        """Return whether a batch has the file's schema, or differs only in stored blobs."""
         if schema.equals(self._arrow_schema):
             return True
         return schema.names == self._arrow_schema.names and all(
@@ -234,12 +234,12 @@ class FileWriter:
 
 
 def check_nulls(field: Field, array: pa.Array) -> None:
-    """Check that an array has no null if its field allows none.
+    """Check that an array of a non-nullable field has no null.
 
-    Parts of null structs and items of null lists do not count.
+    Nulls within null structs and null lists are ignored.
 
     Raises:
-        InvalidInputError: It has one; the message names the column.
+        InvalidInputError: The array has a null; the message names the column.
     """
     if field.nullable and (
         not field.children or all(descendant.nullable for descendant in field.walk())

@@ -210,7 +210,7 @@ def test_a_wrong_file_size_is_corrupt(files: Any) -> None:
     data, _ = files.write(small_table())
     with pytest.raises(CorruptDataError, match="does not end"):
         answer(open_file(len(data) - 1), read_from(data))
-    with pytest.raises(CorruptDataError, match="asked for"):
+    with pytest.raises(CorruptDataError, match="were requested"):
         answer(open_file(len(data) + 1), read_from(data))
 
 

@@ -40,7 +40,7 @@ MAX_OFFSET = 2**31 - 1
 """The largest of Arrow's 32-bit offsets."""
 
 MAX_ARRAY_BYTES = 1 << 33
-"""The most bytes that a few repeated ones may expand to."""
+"""The maximum number of bytes to which repeated values may expand."""
 
 _ALIGNMENT = 8
 _HIGH_BITS = 0x8080808080808080
@@ -99,7 +99,7 @@ def nulls(num_values: int, arrow_type: pa.DataType) -> pa.Array:
         return pa.nulls(num_values, arrow_type)
     except pa.ArrowMemoryError:
         raise InvalidInputError(
-            f"{num_values} nulls of {arrow_type} do not fit into memory; ask for fewer rows"
+            f"{num_values} nulls of {arrow_type} do not fit into memory; read fewer rows at a time"
         ) from None
 
 
@@ -107,7 +107,7 @@ def with_validity(array: pa.Array, valid: Mask | None) -> pa.Array:
     """Return an array without nulls, with some of its values set to null.
 
     Args:
-        array: Its own validity, if any, is replaced; that of its children is kept.
+        array: The values; their validity, if any, is replaced, but not that of child arrays.
         valid: (len(array),) which values are not null; None if all are.
     """
     if valid is None or pa.types.is_null(array.type):
@@ -173,10 +173,10 @@ def fixed_size_list_array(arrow_type: pa.DataType, items: pa.Array, valid: Mask 
 
 
 def _check_children(arrow_type: pa.DataType, children: Sequence[pa.Array]) -> None:
-    """Check that arrays are of the kinds that a type's parts have; Arrow ends the process if not.
+    """Check that child arrays have the types of a nested type, because Arrow would abort otherwise.
 
     Raises:
-        CorruptDataError: They are not.
+        CorruptDataError: They have other types.
     """
     for index, child in enumerate(children):
         target = arrow_type.field(index).type
@@ -334,7 +334,7 @@ def _array_from_lists(block: FixedSizeListBlock, arrow_type: pa.DataType) -> pa.
         )
     if block.validity is not None:
         if len(block.validity) < size_in_bytes(num_items, 1):
-            raise CorruptDataError(f"the bitmap of {num_items} items is cut short")
+            raise CorruptDataError(f"the bitmap of {num_items} items is truncated")
         items = with_validity(items, _bits(block.validity, 0, num_items).view(np.bool_))
     return pa.Array.from_buffers(arrow_type, block.num_values, [None], 0, children=[items])
 

@@ -17,8 +17,8 @@ from lance_stream.file.blocks.data_blocks import Words
 from lance_stream.file.blocks.scattered_bytes import gather
 
 LEAST_BYTES_FOR_HUGE_PAGES = 1 << 25
-"""From this size on memory comes from the system, and numpy requests huge pages for it, which Arrow
-does not."""
+"""Buffers of at least this size are allocated by the system; numpy requests huge pages for them,
+Arrow does not."""
 
 MAX_CHUNK_COUNT = (1 << 16) - 1
 """A chunk's number of values is stored as its logarithm in 4 bits, that of its levels in 16."""
@@ -64,17 +64,17 @@ def check_chunks(buffers: Iterable[ChunkedBuffer], num_values: Counts) -> None:
 
 
 def _unsigned(numbers: Counts) -> npt.NDArray[np.uint64]:
-    """Return the same bits as u64: a negative number is above any number of bytes."""
+    """Return the numbers as u64, so that a negative one exceeds any number of bytes."""
     return numbers.astype(np.int64, copy=False).view(np.uint64)
 
 
-def chosen(buffer: ChunkedBuffer, positions: npt.NDArray[np.intp]) -> ChunkedBuffer:
+def select_chunks(buffer: ChunkedBuffer, positions: npt.NDArray[np.intp]) -> ChunkedBuffer:
     """Return some of the chunks."""
     return ChunkedBuffer(buffer.data, buffer.starts[positions], buffer.sizes[positions])
 
 
-def one_by_one(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
-    """Return the chunks, each as a buffer of one."""
+def single_chunks(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
+    """Return a buffer for each chunk."""
     return [
         ChunkedBuffer(
             buffer.data, buffer.starts[index : index + 1], buffer.sizes[index : index + 1]
@@ -83,12 +83,12 @@ def one_by_one(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
     ]
 
 
-def holders(num_values: Counts, positions: Counts) -> tuple[Counts, Counts]:
-    """Return the chunk of each of some values, and the value's position in it.
+def locate_values(num_values: Counts, positions: Counts) -> tuple[Counts, Counts]:
+    """Return the chunk that contains each value, and the value's position in the chunk.
 
     Args:
-        num_values: (num_chunks,) the values of each chunk.
-        positions: Values, counted over all chunks.
+        num_values: (num_chunks,) the number of values of each chunk.
+        positions: The values' positions, counted over all chunks.
     """
     firsts = starts_of(num_values)
     chunks: Counts = firsts.searchsorted(positions, side="right") - 1
@@ -105,17 +105,17 @@ def words_at(data: Bytes, starts: Counts, word: np.dtype[np.unsignedinteger]) ->
     """
     if len(starts) == 0:
         return np.empty(0, word)
-    everywhere: Words = np.ndarray((len(data) - word.itemsize + 1,), word, data.data, 0, (1,))
-    return everywhere[starts]
+    unaligned_words: Words = np.ndarray((len(data) - word.itemsize + 1,), word, data.data, 0, (1,))
+    return unaligned_words[starts]
 
 
 def joined(buffer: ChunkedBuffer) -> Bytes:
-    """Return the bytes of all chunks one after the other; a view if they touch already."""
+    """Return the bytes of all chunks, concatenated; a view if they are adjacent."""
     return slices_joined(buffer.data, buffer.starts, buffer.starts + buffer.sizes)
 
 
 def slices_joined(data: Bytes, starts: Counts, stops: Counts) -> Bytes:
-    """Return slices of bytes one after the other; a view if they touch already.
+    """Return slices of bytes, concatenated; a view if they are adjacent.
 
     Args:
         data: The bytes that contain them.
@@ -143,48 +143,52 @@ def slices_joined(data: Bytes, starts: Counts, stops: Counts) -> Bytes:
     return whole
 
 
-def in_one(buffers: Sequence[ChunkedBuffer]) -> ChunkedBuffer:
-    """Return the chunks of several buffers one after the other, their bytes copied once.
+def concatenate_chunks(buffers: Sequence[ChunkedBuffer]) -> ChunkedBuffer:
+    """Return the chunks of several buffers in one buffer; bytes are copied once.
 
     Args:
-        buffers: At least one; chunks are inside their bytes.
+        buffers: At least one; their chunks are inside their bytes.
     """
     if len(buffers) == 1:
         return buffers[0]
     sizes = np.concatenate([buffer.sizes for buffer in buffers])
     whole = np.empty(int(sizes.sum()), dtype=np.uint8)
-    done = 0
+    num_copied = 0
     for buffer in buffers:
-        stop = done + int(buffer.sizes.sum())
+        stop = num_copied + int(buffer.sizes.sum())
         num_regular = _num_regular(buffer.starts, buffer.sizes)
         _fill(
-            whole[done:stop], buffer.data, buffer.starts, buffer.starts + buffer.sizes, num_regular
+            whole[num_copied:stop],
+            buffer.data,
+            buffer.starts,
+            buffer.starts + buffer.sizes,
+            num_regular,
         )
-        done = stop
+        num_copied = stop
     return consecutive(whole, sizes)
 
 
 def _fill(target: Bytes, data: Bytes, starts: Counts, stops: Counts, num_regular: int) -> None:
-    """Copy slices of bytes one after the other: as many as are regular at once."""
-    done = 0
+    """Concatenate slices of bytes in `target`; the regular ones are copied at once."""
+    num_copied = 0
     if num_regular > 1:
         size, stride = int(stops[0] - starts[0]), int(starts[1] - starts[0])
-        done = num_regular * size
+        num_copied = num_regular * size
         regular = as_strided(
             data[int(starts[0]) :], (num_regular, size), (stride, 1), writeable=False
         )
-        np.copyto(target[:done].reshape(num_regular, size), regular)
+        np.copyto(target[:num_copied].reshape(num_regular, size), regular)
         starts, stops = starts[num_regular:], stops[num_regular:]
-    source, room = data.data, target.data
+    source, destination = data.data, target.data
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        room[done : done + stop - start] = source[start:stop]
-        done += stop - start
+        destination[num_copied : num_copied + stop - start] = source[start:stop]
+        num_copied += stop - start
 
 
 def _num_regular(starts: Counts, sizes: Counts) -> int:
-    """Return how many slices, from the first on, have equal sizes and distances and do not overlap.
+    """Return the number of first slices that have equal sizes and distances and do not overlap.
 
-    A single slice counts as none.
+    A single slice counts as 0.
     """
     if len(starts) < 2:
         return 0
@@ -196,12 +200,12 @@ def _num_regular(starts: Counts, sizes: Counts) -> int:
 
 
 def consecutive(data: Bytes, sizes: Counts) -> ChunkedBuffer:
-    """Return consecutive chunks, starting at the first byte."""
+    """Return adjacent chunks of these sizes, starting at the first byte."""
     return ChunkedBuffer(data, starts_of(sizes), sizes)
 
 
 def starts_of(sizes: Counts) -> Counts:
-    """Return the starts of consecutive things of these sizes, the first at 0."""
+    """Return the starts of adjacent items of these sizes, beginning at 0."""
     starts = np.zeros(len(sizes), dtype=np.int64)
     sizes[:-1].cumsum(out=starts[1:])
     return starts

@@ -24,8 +24,8 @@ MAX_GAP_BYTES: Final = 32 << 10
 MAX_JOINED_BYTES: Final = 1 << 20
 
 MAX_GAP_SHARE: Final = 1 / 2
-"""Chunks are read as one range if this share of it at most is between them: that costs less than
-copying several ranges together."""
+"""Chunks are read as one range if at most this fraction of its bytes is between them, because this
+costs less than concatenating several ranges."""
 
 _MAX_INT32: Final = 2**31 - 1
 
@@ -39,7 +39,7 @@ def read_slices(starts: Positions, stops: Positions) -> ByteRequests[Bytes]:
     """
     if len(starts) == 0:
         return np.zeros(0, np.uint8)
-    heads = _heads(starts, stops)
+    heads = _first_pieces(starts, stops)
     ends = np.append(heads[1:], len(starts))
     begins, finishes = starts[heads], stops[ends - 1]
     buffers = yield [
@@ -58,10 +58,10 @@ def read_slices(starts: Positions, stops: Positions) -> ByteRequests[Bytes]:
 
 
 def read_joined(starts: Positions, stops: Positions) -> ByteRequests[tuple[Bytes, Positions]]:
-    """Return pieces of a file with the bytes between near ones: one round.
+    """Return pieces of a file, and the bytes between pieces that are close together: one round.
 
-    Nothing is copied if all are near, or if they are most of what they span. This is for large
-    pieces, such as chunks, most of which are needed.
+    Nothing is copied if all pieces are close together, or make up most of their span. This is for
+    large pieces, such as chunks, most of which are needed.
 
     Args:
         starts: (num_pieces,) their first bytes, ascending; at least one piece.
@@ -114,8 +114,8 @@ def gather(data: Bytes, starts: Positions, stops: Positions) -> tuple[Offsets, B
     return offsets, values[: int(offsets[-1])]
 
 
-def _heads(starts: Positions, stops: Positions) -> npt.NDArray[np.intp]:
-    """Return the pieces at which a new range begins."""
+def _first_pieces(starts: Positions, stops: Positions) -> npt.NDArray[np.intp]:
+    """Return the first piece of each range."""
     gaps = starts[1:] - stops[:-1]
     windows = starts // MAX_JOINED_BYTES
     is_apart = (gaps > MAX_GAP_BYTES) | ((gaps > 0) & (windows[1:] != windows[:-1]))

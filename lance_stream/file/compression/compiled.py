@@ -28,7 +28,7 @@ class CompiledLoops:
         self._lock = threading.Lock()
 
     def get(self) -> ModuleType | None:
-        """Return `kernels`, or None where numba cannot compile it."""
+        """Return `kernels`, or None if numba cannot compile it."""
         if not self._is_loaded:
             with self._lock:
                 if not self._is_loaded:
@@ -49,7 +49,7 @@ class CompiledLoops:
 
 def _imported() -> ModuleType | None:
     if sys.byteorder != "little":
-        return None  # numba takes words of the machine's own order only
+        return None  # numba supports only the machine's byte order
     try:
         if importlib.import_module("numba").config.DISABLE_JIT:
             return None  # the loops would be interpreted, a thousand times slower than numpy
@@ -62,4 +62,4 @@ def _imported() -> ModuleType | None:
 
 
 loops: Final = CompiledLoops()
-"""Those of this process."""
+"""The loops of this process."""

@@ -53,13 +53,13 @@ from lance_stream.file.compression.fsst_symbols import SymbolTable
 from lance_stream.file.compression.fsst_training import train
 
 LEAST_CODES_FOR_PAIRS = 1 << 20
-"""From this size on the table of pairs, which costs 2 to 4 milliseconds, pays off."""
+"""The least size for which the table of pairs, which takes 2 to 4 milliseconds, saves time."""
 
 LEAST_SLICE_BYTES = 256
 """Shorter slices between escapes are not copied individually."""
 
 MIN_BYTES = 16 * 1024
-"""Less than this is stored plain: a symbol table alone has 2,312 bytes."""
+"""Fewer bytes are stored plain: a symbol table alone has 2,312 bytes."""
 
 SAMPLE_BYTES = 24 * 1024
 PIECE_BYTES = 512
@@ -75,12 +75,12 @@ class TrainedSymbols(NamedTuple):
     """The symbols for a page, chosen from a sample of its values.
 
     Attributes:
-        symbols: Up to 255.
-        sizes: The bytes of each.
-        terminator: A byte that no symbol of several bytes has.
-        part: The share of the sample's bytes that is left.
-        bounds: (num_pieces + 1,) where the pieces of the page that are encoded separately end.
-        is_cut: Whether these are more than its values.
+        symbols: Up to 255 symbols.
+        sizes: The number of bytes of each symbol.
+        terminator: A byte that no symbol of several bytes contains.
+        part: The encoded size of the sample as a fraction of its bytes.
+        bounds: (num_pieces + 1,) the bounds of the pieces that are encoded separately.
+        is_cut: Whether values were split into several pieces.
     """
 
     symbols: Symbols
@@ -114,7 +114,7 @@ def encode(
 
     Args:
         block: The values.
-        choice: The result of `trained`, if it is known.
+        choice: The result of `trained`; None to train now.
 
     Returns:
         Values of the same number and offset width, and the symbol table. The table is off if the
@@ -143,7 +143,7 @@ def encode(
 
 
 def _sample(bounds: Positions, data: Bytes) -> tuple[LaidOut, int]:
-    """Return about `SAMPLE_BYTES` of pieces from the whole page, and their terminator."""
+    """Return pieces of about `SAMPLE_BYTES` from the whole page, and their terminator."""
     num_pieces = len(bounds) - 1
     num_samples = max(1, num_pieces * SAMPLE_BYTES // int(bounds[-1]))
     positions = np.unique(np.arange(min(num_samples, num_pieces)) * _STRIDE % num_pieces)
@@ -288,7 +288,7 @@ def _escapes(codes: Bytes) -> Positions:
 
 
 def _with_literals(data: Bytes, positions: Positions, literals: Bytes) -> Bytes:
-    """Insert bytes before others: slice by slice if they are few."""
+    """Insert bytes at positions: slice by slice if there are few."""
     if len(positions) * LEAST_SLICE_BYTES > len(data):
         return np.insert(data, positions, literals)
     source, single = data.data, literals.data

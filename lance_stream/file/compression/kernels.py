@@ -30,13 +30,13 @@ _SLOT_SHIFT = np.uint64(32 - SLOT_BITS)
 _SPREAD = np.uint64(SPREAD)
 
 
-def _in(item: Any, dimensions: int = 1) -> Any:
-    """Return the type of a contiguous array that is only read."""
+def _src(item: Any, dimensions: int = 1) -> Any:
+    """Return the type of a contiguous array that a loop reads."""
     return types.Array(item, dimensions, "C", readonly=True)
 
 
-def _out(item: Any, dimensions: int = 1) -> Any:
-    """Return the type of a contiguous array that is filled."""
+def _dst(item: Any, dimensions: int = 1) -> Any:
+    """Return the type of a contiguous array that a loop fills."""
     return types.Array(item, dimensions, "C")
 
 
@@ -48,9 +48,11 @@ _U8, _U16, _U32, _U64 = types.uint8, types.uint16, types.uint32, types.uint64
 _I32, _I64 = types.int32, types.int64
 
 
-@_compiled(_I64(_in(_U8), _in(_U8)))  # type: ignore[untyped-decorator]  # of numba
+@_compiled(_I64(_src(_U8), _src(_U8)))  # type: ignore[untyped-decorator]  # of numba
 def most_bytes(codes: Any, lengths: Any) -> Any:
-    """Return the most bytes that FSST codes decode to: a byte after an escape counts as a code.
+    """Return the maximum number of bytes of decoded FSST codes.
+
+    The byte after an escape is counted as a code, too.
 
     Args:
         codes: u8.
@@ -64,7 +66,7 @@ def most_bytes(codes: Any, lengths: Any) -> Any:
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
     *(
-        _I64(_in(_U8), _in(stored), _in(_U8, 2), _in(_U8), _out(_U8), _out(decoded))
+        _I64(_src(_U8), _src(stored), _src(_U8, 2), _src(_U8), _dst(_U8), _dst(decoded))
         for stored, decoded in ((_I32, _I32), (_I32, _I64), (_I64, _I64))
     )
 )
@@ -77,15 +79,15 @@ def decode(
         codes: u8; the encoded values.
         offsets: (num_values + 1,) the end of each value after a 0.
         symbols: (256, 8) u8, padded.
-        lengths: (256,) as above.
+        lengths: As in `most_bytes`.
         data: u8, to fill; `most_bytes` and 8 more.
         decoded_offsets: (num_values + 1,) to fill.
 
     Returns:
-        The bytes of all values, or one of the negative numbers above.
+        The number of decoded bytes, or one of the negative numbers above.
     """
-    # Strings of a dozen bytes end after ever other numbers of codes, which no processor predicts.
-    # So codes are decoded block by block regardless of ends, which are looked up after each block.
+    # Short strings have different numbers of codes, so a branch at each end would be mispredicted.
+    # Therefore codes are decoded block by block, and the ends are looked up after each block.
     ends = np.zeros(_CODES_PER_BLOCK + 2, np.int64)
     at: Any = _ZERO
     position: Any = np.int64(0)
@@ -145,10 +147,10 @@ def decode(
     return np.int64(decoded_offsets[num_offsets - 1])
 
 
-_TABLES = (_in(_U16), _in(_U8), _in(_U64), _in(_U64), _in(_U16))
+_TABLES = (_src(_U16), _src(_U8), _src(_U64), _src(_U64), _src(_U16))
 
 
-@_compiled(_U16(_in(_U8), _I64, _I64, _I64, *_TABLES))  # type: ignore[untyped-decorator]  # of numba
+@_compiled(_U16(_src(_U8), _I64, _I64, _I64, *_TABLES))  # type: ignore[untyped-decorator]  # of numba
 def _entry_at(
     data: Any,
     position: int,
@@ -193,7 +195,7 @@ def _entry_at(
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
-    types.void(_in(_U8), _in(_I64), _in(_I64), _I64, *_TABLES, _out(_U16))
+    types.void(_src(_U8), _src(_I64), _src(_I64), _I64, *_TABLES, _dst(_U16))
 )
 def match(
     data: Any,
@@ -213,12 +215,12 @@ def match(
         data: u8; the strings.
         starts: (num_strings,) where each starts in `data`.
         stops: (num_strings,) where each stops in it.
-        terminator: As in `_entry_at`, with the tables.
-        short: There.
-        long: There.
-        values: There.
-        masks: There.
-        entries: There.
+        terminator: As in `_entry_at`.
+        short: As in `_entry_at`.
+        long: As in `_entry_at`.
+        values: As in `_entry_at`.
+        masks: As in `_entry_at`.
+        entries: As in `_entry_at`.
         codes_at: (len(data),) zeros, to fill: the entry of each symbol at its first byte.
     """
     for string in range(len(starts)):
@@ -230,7 +232,18 @@ def match(
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
-    _U64(_in(_U8), _in(_I64), _I64, _I64, _I64, _U64, _I64, *_TABLES, _out(_U8), _out(_I64))
+    _U64(
+        _src(_U8),
+        _src(_I64),
+        _I64,
+        _I64,
+        _I64,
+        _U64,
+        _I64,
+        *_TABLES,
+        _dst(_U8),
+        _dst(_I64),
+    )
 )
 def _encode_strings(
     data: Any,
@@ -251,23 +264,23 @@ def _encode_strings(
     """Encode the strings from `string` up to but not including `last`; see `encode`.
 
     Args:
-        data: There.
-        bounds: There.
-        string: The first, of which the bytes before `position` are encoded already.
-        last: One past the last.
+        data: As in `encode`.
+        bounds: As in `encode`.
+        string: The first string, whose bytes before `position` are already encoded.
+        last: One past the last string.
         position: The next byte.
-        at: Where its code goes.
-        terminator: There.
-        short: There.
-        long: There.
-        values: There.
-        masks: There.
-        entries: There.
-        codes: There.
-        ends: There.
+        at: The position of its code.
+        terminator: As in `encode`.
+        short: As in `encode`.
+        long: As in `encode`.
+        values: As in `encode`.
+        masks: As in `encode`.
+        entries: As in `encode`.
+        codes: As in `encode`.
+        ends: As in `encode`.
 
     Returns:
-        Where the last code ends.
+        The end of the last code.
     """
     while string < last:
         stop = bounds[string + 1]
@@ -284,7 +297,7 @@ def _encode_strings(
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
-    _I64(_in(_U8), _in(_I64), _I64, *_TABLES, _out(_U8), _out(_I64))
+    _I64(_src(_U8), _src(_I64), _I64, *_TABLES, _dst(_U8), _dst(_I64))
 )
 def encode(
     data: Any,
@@ -303,14 +316,14 @@ def encode(
     Args:
         data: u8; the strings.
         bounds: (num_strings + 1,) ascending, from 0 to at most `len(data)`.
-        terminator: As in `_entry_at`, with the tables.
-        short: There.
-        long: There.
-        values: There.
-        masks: There.
-        entries: There.
-        codes: u8, to fill; twice as many as bytes.
-        ends: (num_strings,) to fill: where each ends in `codes`.
+        terminator: As in `_entry_at`.
+        short: As in `_entry_at`.
+        long: As in `_entry_at`.
+        values: As in `_entry_at`.
+        masks: As in `_entry_at`.
+        entries: As in `_entry_at`.
+        codes: u8, to fill; twice as many as the bytes of the strings.
+        ends: (num_strings,) to fill: the end of each string in `codes`.
 
     Returns:
         The number of bytes in `codes`.
@@ -383,7 +396,7 @@ def encode(
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
-    *(types.void(_in(word), _in(_I64), _in(_I64), _out(word, 2)) for word in (_U32, _U64))
+    *(types.void(_src(word), _src(_I64), _src(_I64), _dst(word, 2)) for word in (_U32, _U64))
 )
 def unpack(words: Any, starts: Any, widths: Any, values: Any) -> None:
     """Unpack blocks of 1,024 words in FastLanes order, each with its own width.
@@ -424,7 +437,7 @@ def unpack(words: Any, starts: Any, widths: Any, values: Any) -> None:
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
-    types.void(_in(_U16), _in(_I64), _in(_I64), _in(types.boolean), _I64, _out(_U16))
+    types.void(_src(_U16), _src(_I64), _src(_I64), _src(types.boolean), _I64, _dst(_U16))
 )
 def unpack_levels(
     words: Any, starts: Any, counts: Any, packs_tail: Any, width: int, levels: Any
@@ -480,7 +493,7 @@ def unpack_levels(
 
 
 @_compiled(  # type: ignore[untyped-decorator]  # of numba
-    *(types.void(_in(word, 2), _in(_I64), _in(_I64), _out(word)) for word in (_U32, _U64))
+    *(types.void(_src(word, 2), _src(_I64), _src(_I64), _dst(word)) for word in (_U32, _U64))
 )
 def pack(values: Any, starts: Any, widths: Any, words: Any) -> None:
     """Pack blocks of 1,024 words in FastLanes order, each in its own width.
@@ -489,7 +502,7 @@ def pack(values: Any, starts: Any, widths: Any, words: Any) -> None:
         values: (num_blocks, 1024) words of T bits, each less than 2 to the width of its block.
         starts: (num_blocks,) the first word of each; its `width * 1024 / T` words are in `words`.
         widths: (num_blocks,) from 0 to T.
-        words: Words of T bits, to fill there.
+        words: Words of T bits, to fill.
     """
     bits = words.itemsize * 8
     lanes = VALUES // bits

@@ -33,7 +33,7 @@ ZSTD = "zstd"
 LZ4 = "lz4"
 
 MAX_RAW_BYTES = 1 << 32
-"""The most that one call may decompress to."""
+"""The maximum size to which one call may decompress."""
 
 MAX_SMALL_RAW_BYTES = 1 << 29
 MAX_TOTAL_RATIO = 1024
@@ -59,7 +59,7 @@ def decode_chunks(buffer: ChunkedBuffer, scheme: str, max_raw_bytes: int) -> Chu
     Args:
         buffer: The compressed pieces.
         scheme: "zstd" or "lz4".
-        max_raw_bytes: The most that a piece can need.
+        max_raw_bytes: The maximum size of a decompressed piece.
 
     Raises:
         CorruptDataError: A piece is damaged, or its stated size is impossible.

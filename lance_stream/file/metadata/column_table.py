@@ -25,7 +25,7 @@ class ColumnTable:
         return self._columns[index]
 
     def load(self, indices: Sequence[int]) -> ByteRequests[list[ColumnMetadata]]:
-        """Return some columns: one request, none if they are known.
+        """Return some columns: one request, or none if they are cached.
 
         Raises:
             BadDataError: They are damaged, or a column does not exist.
@@ -40,6 +40,6 @@ class ColumnTable:
             buffers = yield [self._ranges[index] for index in missing]
             for index, buffer in zip(missing, buffers, strict=True):
                 column = decode_column_metadata(buffer, self._data_stop)
-                holds_blobs(column)  # refuses other contents than values or descriptions
+                holds_blobs(column)  # raises for unknown column encodings
                 self._columns[index] = column
         return [self._columns[index] for index in indices]

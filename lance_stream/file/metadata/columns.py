@@ -141,7 +141,7 @@ def fields_with_column(field: Field, version: FileVersion) -> Iterator[Field]:
     In 2.0 every field has one, parents too, except the parts of a packed struct; from 2.1 on only
     the leaves have one.
     """
-    return _parents_too(field) if version is FileVersion.V2_0 else field.leaves()
+    return _with_parents(field) if version is FileVersion.V2_0 else field.leaves()
 
 
 def holds_blobs(column: ColumnMetadata) -> bool:
@@ -197,11 +197,12 @@ def unpack_encoding(encoding: bytes, kind: type[M]) -> M:
     return message
 
 
-def _parents_too(field: Field) -> Iterator[Field]:
+def _with_parents(field: Field) -> Iterator[Field]:
+    """Yield the fields of a tree down to its leaves, parents first."""
     yield field
     if not field.is_leaf:
         for child in field.children:
-            yield from _parents_too(child)
+            yield from _with_parents(child)
 
 
 def _page_from_proto(page: file2_pb2.ColumnMetadata.Page, data_stop: int) -> Page:

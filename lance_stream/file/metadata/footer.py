@@ -2,7 +2,7 @@
 
     buffers of pages            each 64-byte aligned, 0 padding
     global buffers              64-byte aligned; number 0 is the file descriptor
-    column metadata             at A, one message a column, without gaps
+    column metadata             at A, one message per column, without gaps
     column table                at C, for each column u64 position, u64 size
     global buffer table         at G, for each global buffer u64 position, u64 size
     footer                      the last 40 bytes, little-endian:
@@ -71,12 +71,12 @@ def decode_footer_version(last_bytes: bytes | memoryview, size_bytes: int) -> Fi
 
     Raises:
         CorruptDataError: The file does not end like a Lance file.
-        UnsupportedFeatureError: The file's version is not known or not supported.
+        UnsupportedFeatureError: The file's version is unknown or not supported.
     """
     if len(last_bytes) < _VERSION.size or bytes(last_bytes[-4:]) != MAGIC:
         raise CorruptDataError(
             f"the file of {size_bytes} bytes does not end in {MAGIC!r}: it is not a Lance data "
-            "file, it is cut short, or its size is not the one that was said"
+            "file, it is truncated, or its recorded size is wrong"
         )
     major, minor, _ = _VERSION.unpack(last_bytes[-_VERSION.size :])
     version = FileVersion.from_numbers(major, minor)
@@ -94,7 +94,7 @@ def decode_footer(last_bytes: bytes | memoryview, size_bytes: int) -> Footer:
     Raises:
         CorruptDataError: The file does not end like a Lance file, or a position in its footer is
             outside of it.
-        UnsupportedFeatureError: The file's version is not known or not supported.
+        UnsupportedFeatureError: The file's version is unknown or not supported.
     """
     version = decode_footer_version(last_bytes, size_bytes)
     if len(last_bytes) < FOOTER_BYTES:

@@ -12,7 +12,7 @@ class StoredPage(NamedTuple):
 
     Attributes:
         buffers: Its buffers that are not empty, in file order.
-        first_row: The first row of the file that it holds; estimated for the items of lists.
+        first_row: Its first row, counted in the file; estimated for the items of lists.
         stop_row: One past the last.
     """
 

@@ -236,12 +236,12 @@ def _read_ends(pages: FieldPages, runs: Runs, limit: int, offset_type: str) -> B
     data = yield from _read_bytes(base + runs.start * width, base + (runs.stop + 1) * width, limit)
     ends = np.frombuffer(data, offset_type).astype(np.int64, copy=False)
     counts = runs.lengths + 1
-    behind = np.cumsum(counts)
+    stops = np.cumsum(counts)
     lengths = ends[1:] - ends[:-1]
     between = np.ones(len(lengths), np.bool_)
-    between[behind[:-1] - 1] = False
+    between[stops[:-1] - 1] = False
     lengths = lengths[between]
-    firsts, lasts = ends[behind - counts], ends[behind - 1]
+    firsts, lasts = ends[stops - counts], ends[stops - 1]
     if len(ends) and (int(lengths.min(initial=0)) < 0 or int(firsts.min(initial=0)) < 0):
         raise CorruptDataError("the ends of values of variable width do not ascend")
     return _Ends(firsts, lasts, lengths)
@@ -290,7 +290,7 @@ def _check_within(pages: FieldPages, runs: Runs, extra: int) -> None:
     if bool(past.any()):
         index = int(np.flatnonzero(past)[0])
         raise CorruptDataError(
-            f"{int(runs.stop[index]) + extra} values are wanted of the page of batch "
+            f"{int(runs.stop[index]) + extra} values are requested from the page of batch "
             f"{int(runs.batch[index])}, which has {int(lengths[index])}"
         )
 

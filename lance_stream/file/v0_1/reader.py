@@ -90,11 +90,11 @@ class V01File:
         location = self.tail.statistics
         if location is None:
             return None
-        noted = {field.name: field for field in location.fields}
+        stored_fields = {field.name: field for field in location.fields}
         targets = {
-            field.id: (field, noted[str(field.id)])
+            field.id: (field, stored_fields[str(field.id)])
             for field in fields
-            if str(field.id) in noted and has_bounds(field_to_arrow(field).type)
+            if str(field.id) in stored_fields and has_bounds(field_to_arrow(field).type)
         }
         answers = yield from read_together(
             [self._bounds_of(field, stored) for field, stored in targets.values()]

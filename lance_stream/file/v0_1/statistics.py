@@ -129,7 +129,7 @@ def gather(array: pa.Array) -> BatchStatistics:
     if pa.types.is_floating(array.type):
         return BatchStatistics(nulls, *_float_bounds(array))
     if is_byte_string(array.type):
-        return BatchStatistics(nulls, cut(least), raised(most))
+        return BatchStatistics(nulls, lower_bound(least), upper_bound(most))
     return BatchStatistics(nulls, least, most)
 
 
@@ -156,8 +156,8 @@ def valid_bounds(field: Field, null_count: pa.Array, least: pa.Array, most: pa.A
     return Bounds(pc.if_else(has_nulls, unknown, least), pc.if_else(has_nulls, unknown, most))
 
 
-def cut(value: Any) -> Any:
-    """Return a lower bound of at most 64 bytes of a text or bytes; None stays None."""
+def lower_bound(value: Any) -> Any:
+    """Return a lower bound of at most 64 bytes for a string or bytes; None for None."""
     if value is None:
         return None
     if isinstance(value, bytes):
@@ -165,7 +165,7 @@ def cut(value: Any) -> Any:
     return value.encode()[:MAX_BOUND_BYTES].decode(errors="ignore")
 
 
-def raised(value: Any) -> Any:
+def upper_bound(value: Any) -> Any:
     """Return an upper bound of at most 64 bytes for a string or bytes; None if none exists."""
     if value is None:
         return None
@@ -176,7 +176,7 @@ def raised(value: Any) -> Any:
         return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else None
     if len(value.encode()) <= MAX_BOUND_BYTES:
         return value
-    prefix = cut(value)
+    prefix = lower_bound(value)
     while prefix:
         following = ord(prefix[-1]) + 1
         if following in _SURROGATES:

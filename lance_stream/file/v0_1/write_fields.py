@@ -49,17 +49,17 @@ class AppendedPages:
             self.position += view.nbytes
         return start
 
-    def take(self) -> list[Buffer]:
-        """Return the bytes that were appended since the last time."""
+    def take_buffers(self) -> list[Buffer]:
+        """Return the bytes that were appended since the last call."""
         buffers, self.buffers = self.buffers, []
         return buffers
 
 
 class Dictionaries:
-    """The dictionaries of a file's columns: a table's, which are fixed, or one that grows.
+    """The dictionaries of a file's columns: those of the table, which are fixed, and growing ones.
 
     Args:
-        fixed: The table's, by field id.
+        fixed: The table's dictionaries, by field id.
     """
 
     def __init__(self, fixed: Mapping[int, pa.Array]) -> None:
@@ -67,10 +67,10 @@ class Dictionaries:
         self.values: dict[int, pa.Array] = dict(fixed)
 
     def indices_of(self, field: Field, array: pa.DictionaryArray) -> pa.Array:
-        """Return the positions of an array's values in the dictionary, which may grow by them.
+        """Return the positions of an array's values in the dictionary; add missing values to it.
 
         Raises:
-            InvalidInputError: It may not grow, or it would need larger indices.
+            InvalidInputError: The dictionary is fixed, or would need larger indices.
         """
         incoming = array.dictionary
         if (
@@ -88,7 +88,7 @@ class Dictionaries:
         else:
             positions = array.indices
         if incoming.null_count and not is_byte_string(incoming.type):
-            raise _no_nulls(field, incoming.type, array.null_count)
+            raise _null_error(field, incoming.type, array.null_count)
         dictionary = self.values.get(field.id)
         if dictionary is None:
             dictionary = self.values[field.id] = incoming
@@ -160,7 +160,7 @@ def _append(
         return
     is_text = is_byte_string(arrow)
     if array.null_count and not is_text:
-        raise _no_nulls(field, arrow, array.null_count)
+        raise _null_error(field, arrow, array.null_count)
     if pa.types.is_struct(arrow):
         for index, child in enumerate(field.children):
             _append(child, array.field(index), appended, dictionaries, in_list=in_list)
@@ -216,7 +216,7 @@ def _append_plain(array: pa.Array, appended: AppendedPages) -> int:
     return appended.add(memoryview(data)[start : start + len(array) * width])
 
 
-def _no_nulls(field: Field, arrow: pa.DataType, num_nulls: int) -> InvalidInputError:
+def _null_error(field: Field, arrow: pa.DataType, num_nulls: int) -> InvalidInputError:
     return InvalidInputError(
         f"the column {field.name!r} has {num_nulls} nulls, which files of version 0.1 do not "
         f"support in a {arrow}: they would be read as values; fill them in or rewrite the table in "

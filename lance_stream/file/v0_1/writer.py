@@ -83,7 +83,7 @@ class V01FileWriter:
         self._waiting_rows += batch.num_rows
         while self._waiting_rows >= self._batch_rows:
             self._append_batch(self._batch_rows)
-        return self._appended.take()
+        return self._appended.take_buffers()
 
     def finish(self) -> tuple[list[Buffer], int, int]:
         """Return the last bytes to append, the number of rows and the size of the file."""
@@ -100,7 +100,7 @@ class V01FileWriter:
             statistics=statistics,
         )
         self._appended.add(encode_tail(tail, self._appended.position))
-        return self._appended.take(), self._batch_offsets[-1], self._appended.position
+        return self._appended.take_buffers(), self._batch_offsets[-1], self._appended.position
 
     def _append_batch(self, num_rows: int) -> None:
         batches = list(self._take(num_rows))
@@ -141,17 +141,21 @@ class V01FileWriter:
         return self._appended.add(encode_page_table(columns))
 
     def _append_statistics(self) -> StatisticsLocation | None:
-        noted = self._appended.statistics
-        fields = [field for field in fields_with_bounds(self._schema.fields) if field.id in noted]
+        batch_statistics = self._appended.statistics
+        fields = [
+            field
+            for field in fields_with_bounds(self._schema.fields)
+            if field.id in batch_statistics
+        ]
         if not fields:
             return None
         columns = statistics_fields(fields)
         of_bounds = AppendedPages(self._appended.position)
         for field, column in zip(fields, columns, strict=True):
-            arrays = _statistics_arrays(field_to_arrow(field).type, noted[field.id])
+            arrays = _statistics_arrays(field_to_arrow(field).type, batch_statistics[field.id])
             for part, array in zip(column.children, arrays, strict=True):
                 append_values(part.id, array, of_bounds)
-        for buffer in of_bounds.take():
+        for buffer in of_bounds.take_buffers():
             self._appended.add(buffer)
         last_id = columns[-1].children[-1].id
         return StatisticsLocation(columns, self._append_table(of_bounds.pages, 0, last_id, 1))
@@ -170,11 +174,13 @@ class V01FileWriter:
         return positions
 
 
-def _statistics_arrays(arrow: pa.DataType, noted: list[BatchStatistics]) -> list[pa.Array]:
+def _statistics_arrays(
+    arrow: pa.DataType, batch_statistics: list[BatchStatistics]
+) -> list[pa.Array]:
     return [
-        pa.array([statistics.null_count for statistics in noted], pa.int64()),
-        statistics_array(arrow, [statistics.least for statistics in noted]),
-        statistics_array(arrow, [statistics.most for statistics in noted]),
+        pa.array([statistics.null_count for statistics in batch_statistics], pa.int64()),
+        statistics_array(arrow, [statistics.least for statistics in batch_statistics]),
+        statistics_array(arrow, [statistics.most for statistics in batch_statistics]),
     ]
 
 

@@ -57,7 +57,7 @@ def encode_page(
     if not is_binary_like(arrow):
         return encode_array(chunks, arrow, page)
     if pa.types.is_string(arrow):
-        coded = _coded_by_few(chunks)
+        coded = _as_dictionaries(chunks)
         if coded is not None:
             indices = [array.indices for array in coded]
             return encode_distinct_texts(indices, coded[0].dictionary, page, encode_array)
@@ -68,8 +68,8 @@ def encode_page(
     return encode_array(chunks, arrow, page)
 
 
-def _coded_by_few(chunks: Sequence[pa.Array]) -> Sequence[pa.DictionaryArray] | None:
-    """Return text as arrays with one dictionary; None if it has too many distinct values."""
+def _as_dictionaries(chunks: Sequence[pa.Array]) -> Sequence[pa.DictionaryArray] | None:
+    """Return texts as arrays that share a dictionary; None if too many values are distinct."""
     text = pa.chunked_array(chunks)
     if len(text) < DISTINCT_TEXTS:
         return None

@@ -54,8 +54,8 @@ class FieldReader:
             if leaf.bytes_of_strings is None and leaf.kind == "list"
         }
         loaded = yield from self._columns.load([index + 1 for index in as_lists])
-        for leaf, behind in zip(as_lists.values(), loaded, strict=True):
-            leaf.bytes_of_strings = PagedColumn(behind, self._metadata.buffer_ranges)
+        for leaf, next_column in zip(as_lists.values(), loaded, strict=True):
+            leaf.bytes_of_strings = PagedColumn(next_column, self._metadata.buffer_ranges)
 
     def read(self, field: Field, columns: Mapping[int, int], rows: Rows) -> ByteRequests[pa.Array]:
         """Return rows of a field.

@@ -24,7 +24,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.file.encoding_options import EncodingOptions, parse_encoding_options
 from lance_stream.file.metadata.columns import EncodedPage, fields_with_column, pack_encoding
 from lance_stream.file.v2_0.choose import encode_page
-from lance_stream.file.v2_0.encodings.lists import ListChunk, encode_lists, take_apart
+from lance_stream.file.v2_0.encodings.lists import ListChunk, encode_lists, split_lists
 from lance_stream.file.v2_0.indices_ahead import MAX_INDICES_OF_PAGE, has_indices, indices_below
 from lance_stream.file.v2_0.pages import NewPage
 from lance_stream.file.versions import FileVersion
@@ -159,7 +159,7 @@ class _ListWriter:
         self._wrote_a_page = False
 
     def append(self, array: pa.Array) -> list[EncodedPage]:
-        chunk, items = take_apart(array)
+        chunk, items = split_lists(array)
         before = indices_below(array, self._field) if self._has_indices_below else None
         if before is None:
             self._gather(chunk)

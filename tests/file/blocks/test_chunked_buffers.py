@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, in_one, joined, slices_joined
+from lance_stream.file.blocks.chunked_buffers import (
+    ChunkedBuffer,
+    concatenate_chunks,
+    joined,
+    slices_joined,
+)
 
 chunks = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=6)
 regular = st.integers(1, 6).map(lambda count: [(2, 5)] * count)
@@ -19,7 +24,7 @@ def test_chunks_of_buffers_are_joined(gaps_and_sizes):
         bounds = np.cumsum(np.array(value, np.int64).reshape(-1))
         data = np.arange(100 * number, 100 * number + 99).astype(np.uint8)
         buffers.append(ChunkedBuffer(data, bounds[0::2], bounds[1::2] - bounds[0::2]))
-    read_together = in_one(buffers)
+    read_together = concatenate_chunks(buffers)
     pieces = [
         buffer.data[start : start + size].tobytes()
         for buffer in buffers

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lance_stream.byte_ranges import answer
-from lance_stream.file.v0_1.statistics import BatchStatistics, cut, gather, raised, valid_bounds
+from lance_stream.file.v0_1.statistics import (
+    BatchStatistics,
+    gather,
+    lower_bound,
+    upper_bound,
+    valid_bounds,
+)
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.fields import Field
 
@@ -53,7 +59,7 @@ def test_zeros_are_bounded_by_both_zeros() -> None:
 @given(st.text() | st.text("ab\u07ff\uffff\U0010ffff", min_size=10, max_size=80))
 def test_truncated_string_bounds_stay_bounds(text: str) -> None:
     """Long strings are cut at 64 bytes, and the upper bound must not fall below the value."""
-    least, most = cut(text), raised(text)
+    least, most = lower_bound(text), upper_bound(text)
     assert len(least.encode()) <= 64
     assert least.encode() <= text.encode()
     if most is not None:
@@ -64,8 +70,8 @@ def test_truncated_string_bounds_stay_bounds(text: str) -> None:
 @given(st.binary(max_size=90) | st.binary(max_size=9).map(lambda each: b"\xff" * 60 + each))
 def test_truncated_binary_bounds_stay_bounds(data: bytes) -> None:
     """Long values are cut at 64 bytes, and a prefix of 0xff bytes has no upper bound."""
-    assert cut(data) <= data
-    most = raised(data)
+    assert lower_bound(data) <= data
+    most = upper_bound(data)
     assert most is None or most >= data
     assert most is not None or data.startswith(b"\xff" * 64)
 

@@ -101,8 +101,8 @@ def encode_lists(chunks: Sequence[ListChunk], page: NewPage) -> pb.ArrayEncoding
     )
 
 
-def take_apart(lists: pa.Array) -> tuple[ListChunk, pa.Array]:
-    """Return an array of lists as bounds and items, without the items of null lists."""
+def split_lists(lists: pa.Array) -> tuple[ListChunk, pa.Array]:
+    """Split an array of lists into bounds and items, without the items of null lists."""
     bounds = offsets_of(lists)
     if lists.null_count:
         lengths = np.diff(bounds)

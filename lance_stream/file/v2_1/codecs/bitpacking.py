@@ -31,10 +31,10 @@ from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
     check_chunks,
-    chosen,
     consecutive,
-    holders,
     joined,
+    locate_values,
+    select_chunks,
     words_at,
 )
 from lance_stream.file.blocks.data_blocks import FixedWidthBlock, Words, word_of
@@ -121,7 +121,7 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
                 np.flatnonzero(widths == width), words_per_chunk * word.itemsize
             ):
                 first, stop = int(positions[0]), int(positions[-1]) + 1
-                words = joined(chosen(buffer, positions)).view(word)
+                words = joined(select_chunks(buffer, positions)).view(word)
                 words = words.reshape(len(positions), words_per_chunk)[:, 1:]
                 if stop - first == len(positions):
                     fastlanes.unpack(words, width, values[first:stop])
@@ -138,7 +138,7 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
         widths = _widths(buffer, num_values, word).astype(np.int64)
         if not _is_aligned(buffer, word):
             return None
-        chunks, inside = holders(num_values, positions)
+        chunks, inside = locate_values(num_values, positions)
         words = fastlanes.pick(
             buffer.data.view(word),
             buffer.starts[chunks] // word.itemsize + 1,
@@ -220,7 +220,7 @@ def encode_mini_block(block: FixedWidthBlock, widths: Counts | None = None) -> E
     """
     words = block.words()
     word_bytes = words.itemsize
-    widths = _levelled(chunk_widths(words) if widths is None else widths)
+    widths = _without_rare_widths(chunk_widths(words) if widths is None else widths)
     sizes = inline_sizes(widths, word_bytes)
     chunks = consecutive(np.empty(int(sizes.sum()), dtype=np.uint8), sizes)
     packed = chunks.data.view(words.dtype)
@@ -247,7 +247,7 @@ def _packed_by_loop(words: Words, starts: Counts, widths: Counts, packed: Words)
     kernels = loops.get()
     if kernels is None:
         return False
-    kernels.pack(_filled(words), starts, widths, packed)
+    kernels.pack(_padded_rows(words), starts, widths, packed)
     return True
 
 
@@ -270,10 +270,10 @@ def _pack_by_width(words: Words, heads: Counts, widths: Counts, packed: Words) -
             width = int(widths[first])
             stride = 1 + width * VALUES // (8 * words.itemsize)
             target = packed[int(heads[first]) :][: (stop - first) * stride]
-            rows = fastlanes.pack(_filled(words[first * VALUES : stop * VALUES]), width)
+            rows = fastlanes.pack(_padded_rows(words[first * VALUES : stop * VALUES]), width)
             target.reshape(stop - first, stride)[:, 1:] = rows
     else:
-        filled = _filled(words)
+        filled = _padded_rows(words)
         for width in np.unique(widths).tolist():
             positions = np.flatnonzero(widths == width)
             words_of_width = fastlanes.pack(filled[positions], width)
@@ -281,10 +281,10 @@ def _pack_by_width(words: Words, heads: Counts, widths: Counts, packed: Words) -
             packed[to] = words_of_width
 
 
-def _levelled(widths: Counts) -> Counts:
-    """Widen chunks of rare widths to the next width, as long as it costs 1 % of the page at most.
+def _without_rare_widths(widths: Counts) -> Counts:
+    """Widen chunks of rare widths to the next width, if this adds at most 1 % to the page.
 
-    Each width of a page costs its readers some calls, even for few chunks.
+    Each width of a page costs its readers some calls, even if only a few chunks have it.
     """
     counts = np.bincount(widths)
     present = np.flatnonzero(counts).tolist()
@@ -315,7 +315,7 @@ def encode_block(block: FixedWidthBlock, width: int) -> EncodedBlock:
     num_full, num_rest = divmod(len(words), VALUES)
     packs_tail = num_rest > words_per_block
     num_packed = len(words) if packs_tail else num_full * VALUES
-    packed = fastlanes.pack(_filled(words[:num_packed]), width).reshape(-1)
+    packed = fastlanes.pack(_padded_rows(words[:num_packed]), width).reshape(-1)
     data = np.concatenate([packed, words[num_packed:]]).view(np.uint8)
     codec = OutOfLineBitpacking(block.bits_per_value, width)
     return EncodedBlock(codec, data, block.num_values)
@@ -342,8 +342,8 @@ def inline_sizes(widths: Counts, word_bytes: int) -> Counts:
     return word_bytes + widths * (VALUES // 8)
 
 
-def _filled(words: Words) -> Words:
-    """Return values in rows of 1,024, the last one padded with zeros; a view if it is full."""
+def _padded_rows(words: Words) -> Words:
+    """Return values in rows of 1,024, the last row padded with zeros; a view if it is full."""
     num_full, num_rest = divmod(len(words), VALUES)
     if not num_rest:
         return words.reshape(num_full, VALUES)
@@ -363,7 +363,7 @@ def widths_of(values: Words) -> Counts:
 
 
 def _widths(buffer: ChunkedBuffer, num_values: Counts, word: np.dtype[np.unsignedinteger]) -> Words:
-    """Return the width in each chunk, after checking the sizes of the chunk."""
+    """Return the width of each chunk, after checking its size."""
     if len(num_values) and num_values.max() > VALUES:
         raise CorruptDataError(f"a bit-packed chunk has {num_values.max()} values, over {VALUES}")
     if (buffer.sizes < word.itemsize).any():
@@ -400,7 +400,7 @@ def _unpacked_by_loop(
     kernels = loops.get() if words.flags.aligned else None
     if kernels is None:
         return False
-    check_chunks([buffer], num_values)  # for the loop checks no bounds
+    check_chunks([buffer], num_values)  # because the loop checks no bounds
     kernels.unpack(words, buffer.starts // word.itemsize + 1, widths.astype(np.int64), values)
     return True
 

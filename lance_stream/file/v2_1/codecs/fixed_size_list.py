@@ -200,7 +200,7 @@ class FixedSizeList(MiniBlockCodec, BlockCodec, PerValueCodec):
         if any(layer.items_per_value < 1 for layer in self.layers):
             raise CorruptDataError("a fixed-size list of no items is stored")
         if not 0 < self.bits_per_row <= MAX_BITS_PER_ROW:
-            raise CorruptDataError(f"fixed-size lists of {self.bits_per_row} bits cannot be")
+            raise CorruptDataError(f"fixed-size lists cannot have {self.bits_per_row} bits")
 
 
 def encode_mini_block(

@@ -21,8 +21,8 @@ from lance_stream.errors import CorruptDataError, InvalidInputError, Unsupported
 from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
     consecutive,
-    holders,
     joined,
+    locate_values,
     words_at,
 )
 from lance_stream.file.blocks.data_blocks import (
@@ -45,7 +45,7 @@ from lance_stream.file.v2_1.codecs.codec import (
 )
 
 MAX_BITS_PER_VALUE = 1 << 34
-"""Far more than any value has; a page with more is damaged."""
+"""The maximum width of a value, far more than any real one: a page with more is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Flat(MiniBlockCodec, BlockCodec, PerValueCodec):
         if self.bits_per_value not in WORDS:
             return None
         word = word_of(self.bits_per_value)
-        chunks, inside = holders(num_values, positions)
+        chunks, inside = locate_values(num_values, positions)
         words = words_at(buffer.data, buffer.starts[chunks] + inside * word.itemsize, word)
         return FixedWidthBlock(self.bits_per_value, len(words), words.view(np.uint8))
 
@@ -116,7 +116,7 @@ class Flat(MiniBlockCodec, BlockCodec, PerValueCodec):
             CorruptDataError: No value is this wide.
         """
         if not 0 < self.bits_per_value <= MAX_BITS_PER_VALUE:
-            raise CorruptDataError(f"values of {self.bits_per_value} bits cannot be")
+            raise CorruptDataError(f"values cannot have {self.bits_per_value} bits")
 
     def _checked_bits(self, buffer: ChunkedBuffer, num_values: Counts) -> Counts:
         """Return the bits of each chunk's values, after checking the chunk's size."""

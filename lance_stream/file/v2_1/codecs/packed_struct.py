@@ -57,7 +57,7 @@ EncodePart: TypeAlias = Callable[[DataBlock], EncodedValues]
 """Encodes a part value by value: `registry.encode_per_value`, as an argument."""
 
 MAX_PARTS = 1 << 16
-"""Far more than a struct has; a page with more is damaged."""
+"""The maximum number of parts, far more than any real struct has: a page with more is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ def _split(rows: FixedWidthBlock, bits_of_parts: Sequence[int]) -> StructBlock:
 
 
 def _zipped(parts: Sequence[FixedWidthBlock]) -> FixedWidthBlock:
-    """Return fixed-width values from their parts, each of whole bytes; the reverse."""
+    """Return fixed-width values from parts of whole bytes; the reverse of `_split`."""
     widths = [part.bits_per_value // 8 for part in parts]
     num_values = parts[0].num_values
     rows = np.empty((num_values, sum(widths)), np.uint8)
@@ -284,44 +284,44 @@ def split_variable(
     """
     if not bits_of_parts or len(bits_of_parts) > MAX_PARTS:
         raise CorruptDataError(f"a packed struct of {len(bits_of_parts)} parts")
-    at = rows.offsets[:-1].astype(np.int64)
+    positions = rows.offsets[:-1].astype(np.int64)
     stops = rows.offsets[1:].astype(np.int64)
-    there = stops > at
-    everywhere = bool(there.all())
-    if not everywhere:
-        at, stops = at[there], stops[there]
+    is_present = stops > positions
+    all_present = bool(is_present.all())
+    if not all_present:
+        positions, stops = positions[is_present], stops[is_present]
     parts: list[FixedWidthBlock | VariableWidthBlock] = []
     for bits, is_variable in zip(bits_of_parts, has_length, strict=True):
         if is_variable:
             width = variable.check_bits_per_offset(bits)
-            lengths = _words_at(rows.data, at, stops, width)
-            at = at + width
-            if (lengths > (stops - at).astype(np.uint64)).any():
+            lengths = _words_at(rows.data, positions, stops, width)
+            positions = positions + width
+            if (lengths > (stops - positions).astype(np.uint64)).any():
                 raise CorruptDataError(
                     f"a part of {lengths.max()} bytes does not fit into a packed struct of at "
                     f"most {_longest(rows)} bytes"
                 )
             sizes = lengths.astype(np.int64)
-            data = slices_joined(rows.data, at, at + sizes)
-            parts.append(_strings(_spread(sizes, None if everywhere else there), data))
-            at = at + sizes
+            data = slices_joined(rows.data, positions, positions + sizes)
+            parts.append(_strings(_scatter_sizes(sizes, None if all_present else is_present), data))
+            positions = positions + sizes
         else:
             if bits <= 0 or bits % 8:
                 raise UnsupportedFeatureError(f"a part of a packed struct has {bits} bits")
-            values = _bytes_at(rows.data, at, stops, bits // 8)
-            if not everywhere:
-                filled = np.zeros((len(there), bits // 8), np.uint8)
-                filled[there] = values
+            values = _bytes_at(rows.data, positions, stops, bits // 8)
+            if not all_present:
+                filled = np.zeros((len(is_present), bits // 8), np.uint8)
+                filled[is_present] = values
                 values = filled
-            parts.append(FixedWidthBlock(bits, len(there), values.reshape(-1)))
-            at = at + bits // 8
-    if (at != stops).any():
+            parts.append(FixedWidthBlock(bits, len(is_present), values.reshape(-1)))
+            positions = positions + bits // 8
+    if (positions != stops).any():
         raise CorruptDataError("a packed struct is longer than its parts")
     return parts
 
 
 def _zip_variable(parts: Sequence[FixedWidthBlock | VariableWidthBlock]) -> VariableWidthBlock:
-    """Return values without a fixed width from their encoded parts; the reverse."""
+    """Return values without a fixed width from their parts; the reverse of `split_variable`."""
     num_values = parts[0].num_values
     pieces: list[pa.Array] = []
     fixed: list[FixedWidthBlock] = []
@@ -391,11 +391,11 @@ def _words_at(
     return np.ascontiguousarray(words).reshape(-1).view(f"<u{width}").astype(np.uint64)
 
 
-def _spread(sizes: Positions, there: npt.NDArray[np.bool_] | None) -> Positions:
-    if there is None:
+def _scatter_sizes(sizes: Positions, is_present: npt.NDArray[np.bool_] | None) -> Positions:
+    if is_present is None:
         return sizes
-    spread = np.zeros(len(there), np.int64)
-    spread[there] = sizes
+    spread = np.zeros(len(is_present), np.int64)
+    spread[is_present] = sizes
     return spread
 
 

@@ -12,7 +12,7 @@ A run that is too long for its length's width is split. A block is both in one b
     lengths
 
 Either may itself be encoded as a block (general, out-of-line bit-packing). The number of runs
-follows from the one of them whose bytes determine it: flat ones, possibly compressed.
+follows from the size of the values or lengths that are flat, possibly compressed.
 
 Source:  encodings21.Rle in the proto.
 Differs: The lengths of a mini-block chunk may add up to more than its values: some writers cut the
@@ -34,7 +34,7 @@ from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
     consecutive,
     joined,
-    one_by_one,
+    single_chunks,
     starts_of,
 )
 from lance_stream.file.blocks.data_blocks import FixedWidthBlock, Words
@@ -104,8 +104,10 @@ class Rle(MiniBlockCodec, BlockCodec):
             return decode_chunks(*self._flat_runs(buffers), num_values)
         values, lengths = buffers
         runs = [
-            self._runs(joined(one_value), joined(one_length))
-            for one_value, one_length in zip(one_by_one(values), one_by_one(lengths), strict=True)
+            self._runs(joined(chunk_values), joined(chunk_lengths))
+            for chunk_values, chunk_lengths in zip(
+                single_chunks(values), single_chunks(lengths), strict=True
+            )
         ]
         return decode_chunks(
             _concatenated([run[0] for run in runs], _bits_of(self.values)),
@@ -122,7 +124,7 @@ class Rle(MiniBlockCodec, BlockCodec):
         return None
 
     def decode_block(self, buffer: Bytes, num_values: int) -> FixedWidthBlock:
-        values, lengths = self._runs(*_parted(buffer))
+        values, lengths = self._runs(*_split_block(buffer))
         repeats = _checked_lengths(values, lengths)
         total = int(repeats.sum(dtype=np.uint64))
         if total != num_values:
@@ -144,13 +146,13 @@ class Rle(MiniBlockCodec, BlockCodec):
         )
 
     def _runs(self, values: Bytes, lengths: Bytes) -> ValuesAndLengths:
-        """Decode runs; the buffer whose bytes determine it gives their number."""
-        if _tells_count(self.run_lengths):
-            lengths_block = _block_that_tells(self.run_lengths, lengths)
+        """Decode runs; the buffer whose size determines the number of runs is decoded first."""
+        if _determines_count(self.run_lengths):
+            lengths_block = _decode_all(self.run_lengths, lengths)
             num_runs = lengths_block.num_values
             decoded = in_block(self.values).decode_block(values, num_runs)
             return fixed_width(decoded, self.name), lengths_block
-        values_block = _block_that_tells(self.values, values)
+        values_block = _decode_all(self.values, values)
         num_runs = values_block.num_values
         decoded = in_block(self.run_lengths).decode_block(lengths, num_runs)
         return values_block, fixed_width(decoded, self.name)
@@ -321,8 +323,12 @@ def _stops_of(
     return stops, sums
 
 
-def _parted(buffer: Bytes) -> tuple[Bytes, Bytes]:
-    """Split a block into its values and its lengths, if it is long enough."""
+def _split_block(buffer: Bytes) -> tuple[Bytes, Bytes]:
+    """Split a block into its values and its lengths.
+
+    Raises:
+        CorruptDataError: The block is too short.
+    """
     size = int(buffer[:8].view("<u8")[0]) if len(buffer) >= 8 else -1
     if not 0 <= size <= len(buffer) - 8:
         raise CorruptDataError(
@@ -335,7 +341,7 @@ def _checked_lengths(
     values: FixedWidthBlock, lengths: FixedWidthBlock
 ) -> npt.NDArray[np.unsignedinteger]:
     if lengths.bits_per_value not in LENGTH_BITS:
-        raise CorruptDataError(f"run lengths of {lengths.bits_per_value} bits cannot be")
+        raise CorruptDataError(f"run lengths cannot have {lengths.bits_per_value} bits")
     if values.num_values != lengths.num_values:
         raise CorruptDataError(f"{values.num_values} runs have {lengths.num_values} lengths")
     repeats = lengths.words()
@@ -356,14 +362,15 @@ def _flat(codec: Codec) -> Flat:
     return words
 
 
-def _tells_count(codec: Codec) -> bool:
+def _determines_count(codec: Codec) -> bool:
+    """Return whether the size of a buffer determines the number of its values."""
     return isinstance(codec.values if isinstance(codec, General) else codec, Flat)
 
 
-def _block_that_tells(codec: Codec, buffer: Bytes) -> FixedWidthBlock:
-    """Decode flat values, possibly compressed, as many as the bytes contain."""
+def _decode_all(codec: Codec, buffer: Bytes) -> FixedWidthBlock:
+    """Decode all flat values, possibly compressed, of a buffer."""
     if isinstance(codec, General):
-        return _block_that_tells(codec.values, codec.raw_block(buffer))
+        return _decode_all(codec.values, codec.raw_block(buffer))
     words = _flat(codec)
     return words.decode_block(buffer, len(buffer) * 8 // words.bits_per_value)
 
@@ -380,6 +387,6 @@ def _bits_of(codec: Codec) -> int:
 def _concatenated(blocks: Sequence[FixedWidthBlock], bits_per_value: int) -> FixedWidthBlock:
     """Join blocks of whole bytes."""
     if any(block.bits_per_value != bits_per_value for block in blocks) or bits_per_value % 8:
-        raise CorruptDataError(f"runs of other than {bits_per_value}-bit values")
+        raise CorruptDataError(f"the values of runs do not have {bits_per_value} bits")
     data = np.concatenate([np.empty(0, dtype=np.uint8), *(block.data for block in blocks)])
     return FixedWidthBlock(bits_per_value, sum(block.num_values for block in blocks), data)

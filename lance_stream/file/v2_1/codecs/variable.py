@@ -37,7 +37,7 @@ from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.file.blocks.chunked_buffers import (
     ChunkedBuffer,
     consecutive,
-    holders,
+    locate_values,
     slices_joined,
     starts_of,
     words_at,
@@ -118,11 +118,11 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
         firsts = offsets[positions].astype(np.int64)
         lasts = offsets[positions + num_values].astype(np.int64)
         if (firsts < head_bytes).any() or (lasts > buffer.sizes).any():
-            raise CorruptDataError("a chunk's values lie over its offsets or leave the chunk")
+            raise CorruptDataError("a chunk's values overlap its offsets or exceed the chunk")
         lengths = np.diff(_signed(offsets))
         lengths = np.delete(lengths, positions[1:] - 1)
         if len(lengths) and lengths.min() < 0:
-            raise CorruptDataError("a chunk's offsets fall")
+            raise CorruptDataError("a chunk's offsets descend")
         num_bytes = int((lasts - firsts).sum())
         return VariableWidthBlock(
             int(num_values.sum()),
@@ -136,7 +136,7 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
         (buffer,) = buffers
         width, head_bytes = _checked_heads(buffer, num_values, self.bits_per_offset)
         word = word_of(self.bits_per_offset)
-        chunks, inside = holders(num_values, positions)
+        chunks, inside = locate_values(num_values, positions)
         at = buffer.starts[chunks] + inside * width
         firsts, lasts = (
             words_at(buffer.data, index, word).astype(np.int64) for index in (at, at + width)

@@ -82,25 +82,25 @@ def decode_level_chunks(
     if isinstance(codec, Flat | InlineBitpacking):
         levels = _words(decode_mini_block(encoding, [buffer], num_levels))
     elif codec == PLAIN_RUNS:
-        levels = _decode_runs(_parted_runs(buffer), num_levels)
+        levels = _decode_runs(_split_runs(buffer), num_levels)
     elif isinstance(codec, Rle):
-        levels = _words(decode_mini_block(encoding, _parted_runs(buffer), num_levels))
+        levels = _words(decode_mini_block(encoding, _split_runs(buffer), num_levels))
     elif isinstance(codec, OutOfLineBitpacking):
         levels = _decode_out_of_line(codec, buffer, num_levels)
     else:
         levels = _decode_chunks(encoding, buffer, num_levels)
     if len(levels) != int(num_levels.sum()):
-        raise CorruptDataError(f"{len(levels)} levels are there, but {num_levels.sum()} are needed")
+        raise CorruptDataError(f"there are {len(levels)} levels instead of {num_levels.sum()}")
     return levels
 
 
-def true_counts(
+def actual_counts(
     encoding: pb.CompressiveEncoding, buffer: ChunkedBuffer, stored: Positions
 ) -> Positions:
-    """Return the true number of levels of chunks; the stored one may be truncated.
+    """Return the actual number of levels of chunks; the stored number may be truncated.
 
-    A writer of 2.2 stored only the lower 16 bits of a larger number of levels; the runs add up to
-    the true one.
+    One writer of 2.2 stored only the lower 16 bits of the number; the runs add up to the actual
+    number.
 
     Args:
         encoding: The encoding of each chunk's levels.
@@ -113,7 +113,7 @@ def true_counts(
     if parse(encoding) != PLAIN_RUNS:
         return stored
     check_chunks([buffer], np.zeros_like(stored))
-    lengths = _parted_runs(buffer)[1]
+    lengths = _split_runs(buffer)[1]
     sums = np.append(0, np.cumsum(joined(lengths), dtype=np.int64))
     firsts = starts_of(lengths.sizes)
     counts: Positions = sums[firsts + lengths.sizes] - sums[firsts]
@@ -232,7 +232,7 @@ def _decode_chunks(
     return np.concatenate(parts) if parts else np.zeros(0, np.uint16)
 
 
-def _parted_runs(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
+def _split_runs(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
     """Split each chunk's run-length block into its values and its lengths."""
     if len(buffer.sizes) and buffer.sizes.min() < 8:
         raise CorruptDataError("a run-length block is too short for its head")

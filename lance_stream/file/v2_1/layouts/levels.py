@@ -193,10 +193,10 @@ class Levels:
 
 
 def checked_levels(levels: Levels) -> Levels:
-    """Return the levels, after checking them against their layers and each other.
+    """Return levels after checking them against their layers and against each other.
 
     Raises:
-        CorruptDataError: They contradict these; or lists have no repetition levels.
+        CorruptDataError: They contradict each other or the layers.
     """
     layers = levels.layers
     for name, stream, most in (
@@ -226,8 +226,8 @@ def check_layers(layers: Layers, is_list: Sequence[bool]) -> None:
     """
     if layers.is_list != tuple(is_list):
         raise CorruptDataError(
-            f"a page declares the layers {_spell(layers.is_list)}, but its field has "
-            f"{_spell(is_list)}"
+            f"a page declares the layers {_layer_names(layers.is_list)}, but its field has "
+            f"{_layer_names(is_list)}"
         )
 
 
@@ -276,11 +276,11 @@ def _renumber(levels: Levels, general: Layers) -> Levels:
     return Levels(general, levels.repetition, table[levels.definition], levels.num_levels)
 
 
-def _spell(is_list: Sequence[bool]) -> str:
+def _layer_names(is_list: Sequence[bool]) -> str:
     return "(" + ", ".join("list" if level else "item" for level in is_list) + ")"
 
 
-def alternating(others: Positions, ours: Positions) -> Mask:
-    """Return, for each pair of counts, that many False and then that many True."""
-    counts = np.stack([others, ours], axis=1).reshape(-1)
-    return np.repeat(np.tile(np.array([False, True]), len(others)), counts)
+def alternating(num_false: Positions, num_true: Positions) -> Mask:
+    """Return a mask: for each pair of counts, a run of False and then a run of True."""
+    counts = np.stack([num_false, num_true], axis=1).reshape(-1)
+    return np.repeat(np.tile(np.array([False, True]), len(num_false)), counts)

@@ -97,10 +97,10 @@ class LayerReader:
         starts = np.flatnonzero(repetition != 0)
         if definition is None:
             offsets = np.append(starts, self._num_levels)
-            self._keep(starts, None)
+            self._reduce_to_lists(starts, None)
             return offsets, None
         started = definition[starts]
-        self._keep(starts, started)
+        self._reduce_to_lists(starts, started)
         num_levels = len(definition)
         without_items = started > layers.below[depth]
         num_without = int(np.count_nonzero(without_items))
@@ -112,8 +112,8 @@ class LayerReader:
             firsts += without_items
         limit = layers.limits[depth]
         if limit < layers.max_definition:
-            seen = started <= limit
-            firsts, started = firsts[seen], started[seen]
+            is_visible = started <= limit
+            firsts, started = firsts[is_visible], started[is_visible]
         offsets = np.append(firsts, num_levels - num_without)
         valid: Mask | None = started <= layers.below[depth]
         if layers.empty_levels[depth]:
@@ -122,8 +122,8 @@ class LayerReader:
             valid = None
         return offsets, valid
 
-    def _keep(self, starts: Positions, definition: LevelArray | None) -> None:
-        """Keep one entry for each list, with its definition level, for the layers around it."""
+    def _reduce_to_lists(self, starts: Positions, definition: LevelArray | None) -> None:
+        """Reduce the levels to one entry per list, with its definition level, for outer layers."""
         if self._repetition is not None and self._depth < len(self._layers.kinds):
             self._repetition = self._repetition[starts] - np.uint16(1)
         self._definition = definition
@@ -209,13 +209,13 @@ class LayerWriter:
         definition = np.zeros(num_levels, np.uint16) if has_definition else None
         repetition = np.zeros(num_levels, np.uint16) if layers.max_repetition else None
         slots: Positions | None = (
-            None  # entries that have an item in the layer at hand; None if all have
+            None  # entries that have an item in the current layer; None if all have
         )
         list_level = layers.max_repetition
         for depth, layer in enumerate(self._layers):
             index = len(self._layers) - 1 - depth
             if definition is not None and layer.valid is not None:
-                _mark(definition, slots, ~layer.valid, layers.null_levels[index])
+                _mark_absent(definition, slots, ~layer.valid, layers.null_levels[index])
             if layer.items_per_value > 1:
                 num_levels *= layer.items_per_value
                 if definition is not None:
@@ -223,7 +223,7 @@ class LayerWriter:
             if layer.lengths is None or repetition is None:
                 continue
             if definition is not None and layers.empty_levels[index]:
-                _mark(definition, slots, layer.lengths == 0, layers.empty_levels[index])
+                _mark_absent(definition, slots, layer.lengths == 0, layers.empty_levels[index])
             at = slice(None) if slots is None else slots
             started = repetition[at]
             repetition[at] = np.where(started == 0, np.uint16(list_level), started)
@@ -232,17 +232,17 @@ class LayerWriter:
             counts[at] = np.maximum(layer.lengths, 1)
             firsts = np.cumsum(counts) - counts
             total = int(counts.sum())
-            wider = np.zeros(total, np.uint16)
-            wider[firsts] = repetition
-            repetition = wider
+            expanded = np.zeros(total, np.uint16)
+            expanded[firsts] = repetition
+            repetition = expanded
             if definition is not None:
-                holds_nothing = definition > layers.below[index]
-                wider = np.zeros(total, np.uint16)
-                wider[firsts] = definition
-                definition = wider
-                if holds_nothing.any():
+                is_empty = definition > layers.below[index]
+                expanded = np.zeros(total, np.uint16)
+                expanded[firsts] = definition
+                definition = expanded
+                if is_empty.any():
                     is_slot = np.ones(total, np.bool_)
-                    is_slot[firsts[holds_nothing]] = False
+                    is_slot[firsts[is_empty]] = False
                     slots = np.flatnonzero(is_slot)
                 else:
                     slots = None
@@ -250,13 +250,15 @@ class LayerWriter:
         return Levels(layers, repetition, definition, num_levels)
 
 
-def _mark(definition: LevelArray, slots: Positions | None, is_absent: Mask, level: int) -> None:
-    """Set a level where an entry is missing, but none of its parents is."""
+def _mark_absent(
+    definition: LevelArray, slots: Positions | None, is_absent: Mask, level: int
+) -> None:
+    """Set the level of entries that are absent, unless a parent is absent, too."""
     if slots is None:
         np.putmask(definition, is_absent & (definition == 0), level)
     else:
-        hit = slots[is_absent]
-        definition[hit[definition[hit] == 0]] = level
+        absent = slots[is_absent]
+        definition[absent[definition[absent] == 0]] = level
 
 
 def _kind(layer: _Layer, *, declares_all: bool) -> int:

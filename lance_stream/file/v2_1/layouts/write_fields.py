@@ -262,5 +262,5 @@ def _valid_indices(array: pa.Array, valid: Mask | None) -> Mask | None:
     if of_items is None:
         return valid
     indices = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    stands: Mask = of_items[indices]
-    return stands if valid is None else valid & stands
+    is_valid: Mask = of_items[indices]
+    return is_valid if valid is None else valid & is_valid

@@ -13,10 +13,10 @@ from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, consecutive,
 from lance_stream.file.blocks.data_blocks import FixedWidthBlock
 from lance_stream.file.v2_1.codecs import decode_block
 from lance_stream.file.v2_1.layouts.level_chunks import (
+    actual_counts,
     decode_level_chunks,
     encode_level_block,
     encode_level_chunks,
-    true_counts,
 )
 
 FLAT = pb.CompressiveEncoding(flat=pb.Flat(bits_per_value=16))
@@ -158,7 +158,7 @@ def test_truncated_level_counts_are_recovered() -> None:
     levels = np.repeat(np.array([1, 0], np.uint16), 40_000)
     encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
     cut = np.array([80_000 % 65_536])
-    counts = true_counts(encoding, buffer, cut)
+    counts = actual_counts(encoding, buffer, cut)
     assert counts.tolist() == [80_000]
     assert np.array_equal(decode_level_chunks(encoding, buffer, counts), levels)
 
@@ -169,11 +169,11 @@ def test_runs_of_another_total_are_refused(said: int) -> None:
     levels = np.repeat(np.array([1, 0], np.uint16), 40_000)
     encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
     with pytest.raises(CorruptDataError, match="80000 levels"):
-        true_counts(encoding, buffer, np.array([said]))
+        actual_counts(encoding, buffer, np.array([said]))
 
 
 def test_counts_of_flat_levels_are_trusted() -> None:
     """Only runs store how many levels there are."""
     levels = np.tile(np.array([0, 1], np.uint16), 2048)
     encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
-    assert true_counts(encoding, buffer, np.array([7])).tolist() == [7]
+    assert actual_counts(encoding, buffer, np.array([7])).tolist() == [7]

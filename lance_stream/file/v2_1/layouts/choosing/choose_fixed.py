@@ -57,17 +57,17 @@ WIDE_BYTES = 256
 """From this size on a value is stored separately rather than in a chunk."""
 
 MOST_OF_RAW = 0.96
-"""A codec must save this part of the plain values' bytes, because it slows down reads."""
+"""A codec must save this fraction of the plain values' bytes, because it slows down reads."""
 
 LEAST_BYTES = 256
-"""Fewer bytes of values are written plain."""
+"""Values of fewer bytes are written plain."""
 
 MIN_DICTIONARY_VALUES = 100
 MAX_DICTIONARY_ITEMS = 100_000
 """As in the reference: pages of fewer values, and dictionaries of more items, are not tried."""
 
 MOST_DISTINCT = 0.5
-"""No dictionary is tried if more than this part of the sample is distinct."""
+"""No dictionary is tried if a larger fraction of the sample is distinct."""
 
 DICTIONARY_GAIN = 0.8
 """A dictionary must be this much smaller than the next best codec: it is read as a whole."""
@@ -116,22 +116,22 @@ def encode_fixed_values(
     if is_wide or 2 * block.bits_per_value > 8 * MAX_VALUE_BYTES:
         return None
     if options.compression not in (ZSTD, LZ4):
-        return _chosen(block, live, version, options)
+        return _smallest_encoding(block, live, version, options)
     if _splits(block, options):
         chosen = FixedEncoding(byte_stream_split.encode_mini_block(block), None)
     else:
         plain = FixedEncoding(encode_mini_block(block, max_chunk_bytes=MAX_VALUE_BYTES), None)
-        chosen = _chosen(block, live, version, options) or plain
+        chosen = _smallest_encoding(block, live, version, options) or plain
     compressed = compress_mini_block(chosen.values, options.compression, options.compression_level)
     if _size_of(compressed) < _size_of(chosen.values):
         return FixedEncoding(compressed, chosen.items)
     return chosen
 
 
-def _chosen(
+def _smallest_encoding(
     block: FixedWidthBlock, live: Mask | None, version: FileVersion, options: EncodingOptions
 ) -> FixedEncoding | None:
-    """Return the best of runs, packing and a dictionary; None if none pays off."""
+    """Return the smallest of runs, packing and a dictionary; None if none saves enough."""
     encoded = _encode_words(block, live, options)
     raw_bytes = block.num_values * block.bits_per_value // 8
     least = raw_bytes if encoded is None else _size_of(encoded)
@@ -316,7 +316,7 @@ def encode_items(items: FixedWidthBlock, options: EncodingOptions) -> EncodedBlo
 
 
 def _splits(block: FixedWidthBlock, options: EncodingOptions) -> bool:
-    """Return whether values are to be split into their bytes before they are compressed."""
+    """Return whether to split values into their bytes before compressing them."""
     if block.bits_per_value not in byte_stream_split.BITS_PER_VALUE:
         return False
     if options.byte_stream_split != AUTO:

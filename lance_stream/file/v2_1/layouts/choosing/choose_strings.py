@@ -141,7 +141,7 @@ def encode_string_page(
             layout = encode_mini_block_page(levels, encoded, None, has_large_chunk=large)
             if layout is not None:
                 return layout
-    return encode_full_zip_page(levels, _one_by_one(block, scheme, options, choice))
+    return encode_full_zip_page(levels, _encode_individually(block, scheme, options, choice))
 
 
 def _smaller_fsst(block: VariableWidthBlock, part: float) -> TrainedSymbols | None:
@@ -187,7 +187,7 @@ def _in_chunks(
         yield encoded
 
 
-def _one_by_one(
+def _encode_individually(
     block: VariableWidthBlock, scheme: str, options: EncodingOptions, choice: TrainedSymbols | None
 ) -> EncodedValues:
     # The reference cannot read nulls among individual lz4 values, and writes zstd for lz4.

@@ -9,7 +9,7 @@ The buffers of the page:
 `zipped_items` describes an item.
 
 Reading a range of rows of fixed width is one slice; other rows are looked up in the row index
-first, unless the whole page is wanted.
+first, unless the whole page is read.
 
 Source:  encodings21.FullZipLayout in the proto.
 Differs: The reference uses the layout for values of 256 bytes or more. We use it for all
@@ -154,7 +154,7 @@ class FullZipPage:
             starts: (num_rows,) where each row's items start.
             stops: (num_rows,) where each row's items end.
         """
-        positions = self._shape.walk(data, starts, stops) if self._bits_rep else starts
+        positions = self._shape.item_starts(data, starts, stops) if self._bits_rep else starts
         words = words_at(data, positions, self._shape.word_bytes)
         definition: LevelArray | None = None
         repetition: LevelArray | None = None
@@ -182,7 +182,7 @@ class FullZipPage:
     def _fixed_values(self, data: Bytes, positions: Positions) -> pa.Array:
         starts = positions + self._shape.word_bytes
         if len(starts) and int(starts[-1]) + self._shape.width > len(data):
-            raise CorruptDataError("the last value of a full-zip page is cut short")
+            raise CorruptDataError("the last value of a full-zip page is truncated")
         values = gather(data, starts, starts + self._shape.width)[1]
         return self._values_of_width(values, len(positions))
 

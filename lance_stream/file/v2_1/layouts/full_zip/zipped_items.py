@@ -46,29 +46,29 @@ class ItemShape:
     is_fixed: bool
     max_visible: int
 
-    def walk(self, data: Bytes, starts: Positions, stops: Positions) -> Positions:
+    def item_starts(self, data: Bytes, starts: Positions, stops: Positions) -> Positions:
         """Return the start of each item, given the starts and stops of rows.
 
-        Only an item itself determines its end. So the first items of all rows are processed
-        together, then the second ones of those that have one, and so on; the few rows that are
-        much longer than the others are followed item by item.
+        The end of an item is only known from its contents. So the first items of all rows are
+        processed together, then the second items of the rows that have one, and so on; the few
+        rows that are much longer than the others are processed item by item.
         """
         items = []
-        at, ends = starts, stops
-        if (at >= ends).any():
+        positions, ends = starts, stops
+        if (positions >= ends).any():
             raise CorruptDataError("a row of a full-zip page has no bytes")
-        while len(at) > _MANY_ROWS:
-            items.append(at)
-            at = at + self._item_bytes(data, at)
-            if (at > ends).any():
+        while len(positions) > _MANY_ROWS:
+            items.append(positions)
+            positions = positions + self._item_bytes(data, positions)
+            if (positions > ends).any():
                 raise CorruptDataError("an item of a full-zip page is longer than its row")
-            more = at < ends
-            at, ends = at[more], ends[more]
-        for first, stop in zip(at.tolist(), ends.tolist(), strict=True):
-            items.append(self._follow(data, first, stop))
+            has_more = positions < ends
+            positions, ends = positions[has_more], ends[has_more]
+        for first, stop in zip(positions.tolist(), ends.tolist(), strict=True):
+            items.append(self._item_starts_of_row(data, first, stop))
         return np.sort(np.concatenate(items))
 
-    def _follow(self, data: Bytes, start: int, stop: int) -> Positions:
+    def _item_starts_of_row(self, data: Bytes, start: int, stop: int) -> Positions:
         """Return the starts of the items of one row."""
         view = data.data
         word, width = self.word_bytes, self.width
@@ -202,7 +202,7 @@ def words_at(data: Bytes, positions: Positions, width: int) -> npt.NDArray[np.un
         CorruptDataError: A word extends past the end.
     """
     if len(positions) and int(positions.max()) + width > len(data):
-        raise CorruptDataError("an item of a full-zip page is cut short")
+        raise CorruptDataError("an item of a full-zip page is truncated")
     if width == 1:
         return data[positions]
     words = np.zeros(len(positions), f"<u{max(width, 1)}")

@@ -29,7 +29,7 @@ MAX_LEVEL_BYTES = 2**16 - 1
 """The most bytes (and number) of a chunk's levels: their sizes are u16."""
 
 
-class PartedChunks(NamedTuple):
+class SplitChunks(NamedTuple):
     """The buffers of some chunks.
 
     Attributes:
@@ -43,7 +43,7 @@ class PartedChunks(NamedTuple):
     values: list[ChunkedBuffer]
 
 
-def part_chunks(
+def split_chunks(
     data: Bytes,
     starts: Positions,
     sizes: Positions,
@@ -51,15 +51,15 @@ def part_chunks(
     num_level_buffers: int,
     num_value_buffers: int,
     has_large_chunk: bool,
-) -> PartedChunks:
+) -> SplitChunks:
     """Split chunks into their buffers.
 
     Args:
         data: Bytes that contain the chunks.
         starts: (num_chunks,) the start of each in `data`.
         sizes: (num_chunks,) the bytes of each.
-        num_level_buffers: The level streams of each chunk.
-        num_value_buffers: The value buffers of each chunk.
+        num_level_buffers: The number of level streams of each chunk.
+        num_value_buffers: The number of value buffers of each chunk.
         has_large_chunk: Whether sizes of value buffers are u32.
 
     Raises:
@@ -90,7 +90,7 @@ def part_chunks(
         at = at + _padded(length)
     if (at > starts + sizes).any():
         raise CorruptDataError("the buffers of a chunk are longer than the chunk")
-    return PartedChunks(num_levels, buffers[:num_level_buffers], buffers[num_level_buffers:])
+    return SplitChunks(num_levels, buffers[:num_level_buffers], buffers[num_level_buffers:])
 
 
 def zip_chunks(

@@ -35,36 +35,36 @@ class Chunks(NamedTuple):
         starts: (num_chunks + 1,) bytes, from the start of the buffer.
         values: (num_chunks + 1,) values before each.
         rows: (num_chunks + 1,) rows that start before each.
-        goes_on: Whether the last row of each continues in the next; None if no row does.
+        continues: Whether the last row of each chunk continues in the next; None if no row does.
     """
 
     starts: Positions
     values: Positions
     rows: Positions
-    goes_on: npt.NDArray[np.bool_] | None
+    continues: npt.NDArray[np.bool_] | None
 
-    def holding(self, rows: RowSelection) -> tuple[Positions, Positions]:
+    def containing(self, rows: RowSelection) -> tuple[Positions, Positions]:
         """Return the chunks that contain some rows.
 
         Returns:
-            (num_chosen,) the chunks, ascending; and (num_rows,) the place among them of the chunk
+            (num_chosen,) the chunks, ascending; and (num_rows,) the index among them of the chunk
             in which each row starts, empty for a range.
         """
-        if self.goes_on is None:
+        if self.continues is None:
             if isinstance(rows, range):
-                ends = _holders(self.rows, np.array([rows.start, rows.stop - 1]))
+                ends = _chunks_of_rows(self.rows, np.array([rows.start, rows.stop - 1]))
                 return np.arange(ends[0], ends[1] + 1), _NO_POSITIONS
-            firsts = _holders(self.rows, rows)
+            firsts = _chunks_of_rows(self.rows, rows)
             is_first = _differs_from_previous(firsts)
             return firsts[is_first], is_first.cumsum() - 1
-        first = int(_holders(self.rows, np.array([first_of(rows)]))[0])
+        first = int(_chunks_of_rows(self.rows, np.array([first_of(rows)]))[0])
         positions = np.array([last_of(rows)]) if isinstance(rows, range) else rows
-        firsts = _holders(self.rows, positions)
+        firsts = _chunks_of_rows(self.rows, positions)
         # A continued row ends where another one starts, or where none continues.
-        ends = np.flatnonzero((np.diff(self.rows) > 0) | ~self.goes_on)
-        goes_on = self.goes_on[firsts] & (positions == self.rows[firsts + 1] - 1)
+        ends = np.flatnonzero((np.diff(self.rows) > 0) | ~self.continues)
+        continues = self.continues[firsts] & (positions == self.rows[firsts + 1] - 1)
         after = np.minimum(np.searchsorted(ends, firsts, side="right"), len(ends) - 1)
-        lasts = np.where(goes_on, ends[after], firsts)
+        lasts = np.where(continues, ends[after], firsts)
         if isinstance(rows, range):
             return np.arange(first, int(lasts[-1]) + 1), _NO_POSITIONS
         chosen = spread(firsts, lasts + 1)
@@ -107,16 +107,16 @@ def parse_chunk_table(
     logs = words & MAX_LOG_VALUES
     values = np.zeros(len(words) + 1, np.int64)
     (np.int64(1) << logs[:-1]).cumsum(out=values[1:-1])
-    rest = num_values - int(values[-2])
-    if (logs[:-1] == 0).any() or not 0 <= rest <= 1 << MAX_LOG_VALUES:
+    num_last = num_values - int(values[-2])
+    if (logs[:-1] == 0).any() or not 0 <= num_last <= 1 << MAX_LOG_VALUES:
         raise CorruptDataError(
             f"the chunk table states {values[-2]} values before the last chunk, but the page "
             f"has {num_values}"
         )
     values[-1] = num_values
-    if logs[-1] and rest != 1 << int(logs[-1]):
+    if logs[-1] and num_last != 1 << int(logs[-1]):
         raise CorruptDataError(
-            f"the last chunk claims to have {1 << int(logs[-1])} values, but {rest} remain"
+            f"the last chunk claims to have {1 << int(logs[-1])} values, but {num_last} remain"
         )
     return starts, values
 
@@ -146,17 +146,17 @@ def parse_row_index(
     words = index.view("<u8").reshape(num_chunks, stride)
     if (words[:, 0] > num_rows).any():
         raise CorruptDataError(f"{words[:, 0].max()} rows claim to end in one chunk")
-    goes_on = words[:, 1] > 0
+    continues = words[:, 1] > 0
     # A continued row starts here and ends later; the one continued from before started earlier.
-    started = words[:, 0].astype(np.int64) + goes_on
-    started[1:] -= goes_on[:-1]
+    started = words[:, 0].astype(np.int64) + continues
+    started[1:] -= continues[:-1]
     rows = np.zeros(num_chunks + 1, np.int64)
     np.cumsum(started, out=rows[1:])
-    if (started < 0).any() or goes_on[-1] or rows[-1] != num_rows:
+    if (started < 0).any() or continues[-1] or rows[-1] != num_rows:
         raise CorruptDataError(
             f"the chunks claim to have {rows[-1]} rows, but the page has {num_rows}"
         )
-    return rows, goes_on
+    return rows, continues
 
 
 def encode_chunk_table(
@@ -181,14 +181,14 @@ def encode_row_index(levels: Levels, starts: Positions) -> npt.NDArray[Any]:
     return np.stack([np.diff(rows_before), num_remaining], axis=1).astype("<u8")
 
 
-def _holders(rows: Positions, positions: Positions) -> Positions:
+def _chunks_of_rows(rows: Positions, positions: Positions) -> Positions:
     """Return the chunk in which each row starts, given the rows that start before each chunk."""
     holders: Positions = rows.searchsorted(positions, side="right") - 1
     return holders
 
 
 def _differs_from_previous(positions: Positions) -> npt.NDArray[np.bool_]:
-    """Return which of some positions differ from the one before; the first one does."""
+    """Return which positions differ from the previous one; the first one does."""
     differs = np.ones(len(positions), np.bool_)
     np.not_equal(positions[1:], positions[:-1], out=differs[1:])
     return differs

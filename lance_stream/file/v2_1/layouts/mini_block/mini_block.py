@@ -54,9 +54,9 @@ from lance_stream.file.v2_1.layouts.leaf_rows import (
     as_range,
 )
 from lance_stream.file.v2_1.layouts.level_chunks import (
+    actual_counts,
     decode_level_chunks,
     encode_level_chunks,
-    true_counts,
 )
 from lance_stream.file.v2_1.layouts.levels import (
     LevelArray,
@@ -65,7 +65,7 @@ from lance_stream.file.v2_1.layouts.levels import (
     checked_levels,
     layers_of,
 )
-from lance_stream.file.v2_1.layouts.mini_block.chunk_bytes import part_chunks, zip_chunks
+from lance_stream.file.v2_1.layouts.mini_block.chunk_bytes import split_chunks, zip_chunks
 from lance_stream.file.v2_1.layouts.mini_block.chunk_table import (
     Chunks,
     encode_chunk_table,
@@ -146,7 +146,7 @@ class MiniBlockPage:
                 tables = yield ranges
             self._load_tables(tables)
         chunks = self._loaded_chunks()
-        chosen, slots = chunks.holding(rows)
+        chosen, slots = chunks.containing(rows)
         if data is not None:
             return ReadChunks(self, chosen, as_bytes(data), chunks.starts[chosen], rows, slots)
         base = self._page.buffers[1].start
@@ -187,9 +187,9 @@ class MiniBlockPage:
             size_bytes=self._page.buffers[1].size_bytes,
             has_large_chunk=self._message.has_large_chunk,
         )
-        rows, goes_on = values, None
+        rows, continues = values, None
         if self._has_repetition:
-            rows, goes_on = parse_row_index(
+            rows, continues = parse_row_index(
                 as_bytes(buffers[-1]),
                 depth=self._message.repetition_index_depth,
                 num_chunks=len(starts) - 1,
@@ -197,7 +197,7 @@ class MiniBlockPage:
             )
         if self._has_dictionary:
             self._dictionary = self._parse_dictionary(buffers[1])
-        self._chunks = Chunks(starts, values, rows, goes_on)
+        self._chunks = Chunks(starts, values, rows, continues)
 
     def _parse_dictionary(self, buffer: memoryview) -> pa.Array:
         arrow_type = self._leaf.arrow_type
@@ -247,9 +247,9 @@ class MiniBlockPage:
         heads = np.flatnonzero(np.diff(chosen, prepend=-2) > 1)
         return as_positions(inside), starts_of(num_levels)[heads]
 
-    def part(self, data: Bytes, starts: Positions, sizes: Positions) -> "ChunkParts":
+    def split(self, data: Bytes, starts: Positions, sizes: Positions) -> "ChunkParts":
         """Split chunks into their buffers."""
-        num_levels, levels, values = part_chunks(
+        num_levels, levels, values = split_chunks(
             data,
             starts,
             sizes,
@@ -258,9 +258,9 @@ class MiniBlockPage:
             has_large_chunk=self._message.has_large_chunk,
         )
         if self._has_repetition:
-            num_levels = true_counts(self._message.rep_compression, levels[0], num_levels)
+            num_levels = actual_counts(self._message.rep_compression, levels[0], num_levels)
         if self._has_definition:
-            num_levels = true_counts(self._message.def_compression, levels[-1], num_levels)
+            num_levels = actual_counts(self._message.def_compression, levels[-1], num_levels)
         return ChunkParts(
             num_levels,
             levels[0] if self._has_repetition else None,
@@ -317,8 +317,8 @@ class MiniBlockPage:
             raise CorruptDataError("the indices of a dictionary are not words")
         return array_from_block(block, pa.from_numpy_dtype(f"uint{block.bits_per_value}"))
 
-    def finished(self, stored: pa.Array, levels: Levels) -> pa.Array:
-        """Return finished values from the result of `decode_values`, given their levels."""
+    def resolved(self, stored: pa.Array, levels: Levels) -> pa.Array:
+        """Return the values for the result of `decode_values`: items in place of indices."""
         if self._dictionary is None:
             return stored
         valid = None
@@ -367,7 +367,7 @@ class ReadChunks(NamedTuple):
 
 
 class ChunkParts(NamedTuple):
-    """The buffers of some chunks, and the number of levels of each."""
+    """The buffers of some chunks, and the number of levels of each chunk."""
 
     num_levels: Positions
     repetition: ChunkedBuffer | None

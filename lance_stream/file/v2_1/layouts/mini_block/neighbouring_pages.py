@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lance_stream.arrays import Positions
 from lance_stream.errors import CorruptDataError, InvalidInputError
-from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, in_one
+from lance_stream.file.blocks.chunked_buffers import ChunkedBuffer, concatenate_chunks
 from lance_stream.file.v2_1.layouts.leaf_rows import (
     LeafRows,
     RowSelection,
@@ -27,17 +27,17 @@ SPARSE = 8
 """If at most one in this number of values is needed, they are decoded individually if possible."""
 
 
-def fit_together(one: ReadChunks, next_one: ReadChunks) -> bool:
+def fit_together(first: ReadChunks, second: ReadChunks) -> bool:
     """Return whether two adjacent pages of a column can be decoded together.
 
     The requested rows must be adjacent across the end of the first page.
     """
     return (
-        isinstance(one.rows, range)
-        and isinstance(next_one.rows, range)
-        and one.rows.stop == one.page.num_rows
-        and next_one.rows.start == 0
-        and one.page.key_of_levels() == next_one.page.key_of_levels()
+        isinstance(first.rows, range)
+        and isinstance(second.rows, range)
+        and first.rows.stop == first.page.num_rows
+        and second.rows.start == 0
+        and first.page.key_of_levels() == second.page.key_of_levels()
     )
 
 
@@ -53,9 +53,9 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
     first = parts[0].page
     measures = [part.page.measure(part.chosen) for part in parts]
     counts, started = (np.concatenate([measure[index] for measure in measures]) for index in (1, 2))
-    chunks = _side_by_side(
+    chunks = _concatenate_parts(
         [
-            part.page.part(part.data, part.starts, measure[0])
+            part.page.split(part.data, part.starts, measure[0])
             for part, measure in zip(parts, measures, strict=True)
         ]
     )
@@ -76,28 +76,31 @@ def decode_pages(parts: Sequence[ReadChunks]) -> LeafRows:
         picked = first.pick_values(chunks.values, counts, as_positions(positions))
         if picked is not None:
             levels = pick_levels(levels, entries)
-            return LeafRows(levels, first.finished(picked, levels))
+            return LeafRows(levels, first.resolved(picked, levels))
     stops = np.cumsum([len(part.chosen) for part in parts])
     values = _join(_decode_values_of_pages(parts, chunks, counts, levels, stops))
     return LeafRows(pick_levels(levels, entries), pick_values(values, positions))
 
 
-def _side_by_side(pages: Sequence[ChunkParts]) -> ChunkParts:
-    """Return the buffers of the chunks of several pages, each kind in one."""
+def _concatenate_parts(pages: Sequence[ChunkParts]) -> ChunkParts:
+    """Return the buffers of the chunks of several pages, concatenated."""
     if len(pages) == 1:
         return pages[0]
     return ChunkParts(
         np.concatenate([page.num_levels for page in pages]),
-        _levels_in_one([page.repetition for page in pages]),
-        _levels_in_one([page.definition for page in pages]),
-        [in_one(values) for values in zip(*(page.values for page in pages), strict=True)],
+        _concatenate_levels([page.repetition for page in pages]),
+        _concatenate_levels([page.definition for page in pages]),
+        [
+            concatenate_chunks(values)
+            for values in zip(*(page.values for page in pages), strict=True)
+        ],
     )
 
 
-def _levels_in_one(buffers: Sequence[ChunkedBuffer | None]) -> ChunkedBuffer | None:
-    """Return the level streams of several pages in one; all of them have it, or none."""
+def _concatenate_levels(buffers: Sequence[ChunkedBuffer | None]) -> ChunkedBuffer | None:
+    """Return the level streams of several pages, concatenated; either all have one, or none."""
     present = [buffer for buffer in buffers if buffer is not None]
-    return in_one(present) if present else None
+    return concatenate_chunks(present) if present else None
 
 
 def _decode_values_of_pages(
@@ -120,14 +123,15 @@ def _decode_values_of_pages(
     start = 0
     for key, run in groupby(enumerate(parts), lambda numbered: numbered[1].page.key_of_values()):
         positions = [index for index, _ in run]
-        for some in [positions] if key is not None else [[index] for index in positions]:
-            stop = int(stops[some[-1]])
-            page, here = parts[some[0]].page, slice(start, stop)
+        for group in [positions] if key is not None else [[index] for index in positions]:
+            stop = int(stops[group[-1]])
+            page, chunk_slice = parts[group[0]].page, slice(start, stop)
             buffers = [
-                ChunkedBuffer(of.data, of.starts[here], of.sizes[here]) for of in chunks.values
+                ChunkedBuffer(buffer.data, buffer.starts[chunk_slice], buffer.sizes[chunk_slice])
+                for buffer in chunks.values
             ]
-            stored = page.decode_values(buffers, counts[here])
-            yield page.finished(stored, levels.slice(int(entries[start]), int(entries[stop])))
+            stored = page.decode_values(buffers, counts[chunk_slice])
+            yield page.resolved(stored, levels.slice(int(entries[start]), int(entries[stop])))
             start = stop
 
 
