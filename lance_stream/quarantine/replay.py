@@ -136,15 +136,18 @@ def list_quarantine(
     Args:
         uri: The table.
         branch: The branch that the sink writes; None for the main branch.
-        quarantine: The location of the quarantine, if it is not next to the table.
+        quarantine: The location of the quarantine, if it is not next to the table. That of a branch
+            is not.
         storage_options: Settings of the store.
 
     Raises:
-        InvalidInputError: There is another table at the quarantine's location; or the table is
-            itself a quarantine.
+        InvalidInputError: There is another table at the quarantine's location; the table is itself
+            a quarantine; or a branch has none at the default location.
     """
     location = branch_uri(uri, branch)
     table, bad = _open(location, quarantine, storage_options)
+    if bad is None and quarantine is None:
+        _check_needs_no_location(uri, location)
     columns = ["app_id", "batch_id", "stale", "reason", "column", "time", "message", "row"]
     batches = [] if bad is None else [scan(bad, columns)]
     for name in dict(_unpublished(table, bad)).values():
@@ -195,7 +198,8 @@ def replay_quarantine(
     Args:
         uri: The table.
         branch: The branch that the sink writes; None for the main branch.
-        quarantine: The location of the quarantine, if it is not next to the table.
+        quarantine: The location of the quarantine, if it is not next to the table. That of a branch
+            is not.
         storage_options: Settings of the store.
         where: A SQL condition on the quarantine's columns, such as "reason = 'price'", that selects
             the rows to replay; None for all.
@@ -212,8 +216,8 @@ def replay_quarantine(
         The numbers of replayed and remaining rows.
 
     Raises:
-        InvalidInputError: An argument is invalid, or there is another table at the quarantine's
-            location.
+        InvalidInputError: An argument is invalid, there is another table at the quarantine's
+            location, or a branch has none at the default location.
         CommitError: The rows were not committed, or another replay is running.
     """
     checks = None if expect is None else as_checks(expect)
@@ -225,6 +229,8 @@ def replay_quarantine(
     if unpublished:
         table, bad = _open(location, quarantine, storage_options)
     if bad is None:
+        if quarantine is None:
+            _check_needs_no_location(uri, location)
         return ReplayResult()
     if where is not None:
         where = parse_predicate(where, bad.arrow_schema).text
@@ -254,6 +260,15 @@ def _open(
                 "of that table"
             )
     return table, bad
+
+
+def _check_needs_no_location(uri: str, location: str) -> None:
+    """Raise for a branch: its sinks must name a quarantine, so that none is next to it."""
+    if location != uri:
+        raise InvalidInputError(
+            f"there is no quarantine at {quarantine_uri(location)}: a sink of a branch writes bad "
+            "rows to a location of your choice. Name that location as the quarantine"
+        )
 
 
 def _unpublished(table: TableVersion, bad: TableVersion | None) -> Iterator[tuple[str, str]]:

@@ -499,6 +499,20 @@ def test_the_command_line_lists_branch_quarantines(
     assert json.loads(capsys.readouterr().out)["num_rows"] == 1
 
 
+def test_quarantines_of_branches_have_to_be_named(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sink of a branch needs a location outside of the table, so an empty list would be wrong."""
+    lance_stream.open_dataset(uri).branches.create("dev")
+    for act in (lance_stream.list_quarantine, lance_stream.replay_quarantine):
+        with pytest.raises(InvalidInputError, match="Name that location as the quarantine"):
+            act(uri, branch="dev")
+        act(uri, branch="dev", quarantine=f"{uri}-bad-rows")
+        act(uri, branch="main")
+    assert program.main(["quarantine", "list", uri, "--branch", "dev"]) == 2
+    assert "Name that location as the quarantine" in capsys.readouterr().err
+
+
 def test_missing_quarantines_need_no_replay(uri: str) -> None:
     """A scheduled replay runs before the first bad row has created the quarantine."""
     assert lance_stream.list_quarantine(uri) == []

@@ -11,7 +11,9 @@ from lance_stream.cli.progress import progress
 from lance_stream.cli.tables import print_table
 
 _at_option = click.option(
-    "--quarantine", metavar="URI", help="The quarantine table.  [default: next to the table]"
+    "--quarantine",
+    metavar="URI",
+    help="The quarantine table; required for a branch.  [default: next to the table]",
 )
 
 

@@ -1,8 +1,10 @@
 """Replays of quarantined rows: each comes into the table once, even by a process that dies."""
 
+from functools import partial
 from typing import Any
 
 import lance_stream
+from tests.histories.actions.beside import check_quarantined, quarantine_of
 from tests.histories.life import Life, unchanged
 from tests.histories.steps import Choices, DoesNotFit, action
 from tests.histories.trouble import DiedError, dying
@@ -21,9 +23,16 @@ def replay_quarantined(life: Life, choose: Choices) -> None:
     if not rows.keys().isdisjoint(line.now.rows):
         raise DoesNotFit("keys that exist")
     way = choose("way", lambda dice: dice.choice(["as before", "at once", "dies"]))
-    where = f"batch_id = {number}"
+    where = f"batch_id = {number} AND app_id = '{batches['app_id']}'"
+    replay = partial(
+        lance_stream.replay_quarantine,
+        line.root,
+        branch=line.branch,
+        quarantine=quarantine_of(line),
+        where=where,
+    )
     if way == "as before":
-        replayed = lance_stream.replay_quarantine(line.uri, where=where)
+        replayed = replay()
         line.advance(unchanged, may_stay=True)
         assert replayed.rows_replayed == 0, replayed
         return
@@ -31,21 +40,20 @@ def replay_quarantined(life: Life, choose: Choices) -> None:
         at, is_done = choose("at", lambda dice: [dice.randrange(1, 40), dice.random() < 0.5])
         try:
             with dying(at, done=is_done):
-                lance_stream.replay_quarantine(line.uri, where=where, expect={})
+                replay(expect={})
         except DiedError:
             restart()
         has_rows = line.ours().count_rows() > len(line.now.rows)
         if has_rows:
             line.advance(lambda state, at: life.inserted(state, rows, at))
-            lance_stream.replay_quarantine(line.uri, where=where, expect={})
+            replay(expect={})
             line.advance(unchanged, may_stay=True)
         else:
             line.advance(unchanged, may_stay=True)
     if way == "at once" or not has_rows:
-        replayed = lance_stream.replay_quarantine(line.uri, where=where, expect={})
+        replayed = replay(expect={})
         line.advance(lambda state, at: life.inserted(state, rows, at))
         assert replayed.rows_replayed == len(rows), replayed
     del batches["values"][number]
     batches["rows"] -= rows.keys()
-    groups = lance_stream.list_quarantine(line.uri)
-    assert sum(group.num_rows for group in groups) == len(batches["rows"]), groups
+    check_quarantined(line)
