@@ -384,8 +384,8 @@ class Dataset:
 
     def changes(
         self,
-        after: int,
-        through: int | None = None,
+        after: int | datetime,
+        through: int | datetime | None = None,
         columns: Sequence[str] | None = None,
         deduplication_mode: str = "none",
         *,
@@ -401,8 +401,10 @@ class Dataset:
         precede updates, and updates precede inserts.
 
         Args:
-            after: The interval starts after this version; 0 is before the first.
-            through: Its last version; None for this dataset's version.
+            after: The interval starts after this version, 0 is before the first; or with the first
+                version committed at this time or later (in UTC without a zone).
+            through: Its last version, or a time, for the last version committed at this time or
+                earlier; None for this dataset's version.
             columns: As in `scan`, of the last version.
             deduplication_mode: "none"; or "netChanges", to compare only the first and the last
                 version.

@@ -82,20 +82,20 @@ class TableArgument:
         try:
             newest = open_dataset(self.uri, branch, self.storage_options)
         except NotFoundError as error:
-            if self.branch is None and (names := self._tables_in_it()):
+            if self.branch is None and (names := self.tables_in_it()):
                 rest = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
                 error.add_note(f"The folder has tables: {', '.join(names[:_MOST_NAMES])}{rest}")
             raise
         return checkout(newest, version)
 
-    def _tables_in_it(self) -> list[str]:
-        """Return the names of the tables in a folder on a local disk."""
+    def tables_in_it(self) -> list[str] | None:
+        """Return the names of the tables in a folder; None if it is not on a local disk."""
         from lance_stream.storage.locations import open_store
         from lance_stream.table.paths import VERSIONS_DIRECTORY
 
         folder = open_store(self.uri, self.storage_options).local_path("")
         if folder is None:
-            return []
+            return None
         return sorted(path.parent.name for path in Path(folder).glob(f"*/{VERSIONS_DIRECTORY}"))
 
 

@@ -42,7 +42,7 @@ _REFERENCES = Section("Tags, branches, consumers, streams", "references")
 _SETUP = Section("This machine", "setup")
 
 COMMANDS: Final[dict[str, Entry]] = {
-    "ls": Entry(_INSPECT, "list the tables of a Lance namespace"),
+    "ls": Entry(_INSPECT, "list the tables of a folder or of a Lance namespace"),
     "show": Entry(_INSPECT, "show columns, sizes, streams and recommended maintenance"),
     "log": Entry(_INSPECT, "list the versions, the newest first"),
     "watch": Entry(_INSPECT, "show versions, rows per second and lags as they change"),
@@ -76,6 +76,28 @@ ALIASES: Final = {
 }
 """The names of some commands in Delta and Iceberg."""
 
+_OTHER_WORDS: Final = {
+    "versions": "log",
+    "snapshots": "log",
+    "commits": "log",
+    "info": "show",
+    "schema": "show",
+    "stats": "show",
+    "files": "show",
+    "fragments": "show",
+    "count": "query --count",
+    "sql": "query",
+    "select": "query",
+    "scan": "query",
+    "export": "query --format arrow",
+    "diff": "changes",
+    "tail": "changes --follow",
+    "rollback": "restore",
+    "list": "ls",
+    "tables": "ls",
+}
+"""What people call a command before they know its name."""
+
 _EXIT_CODES: Final = [
     ("0", "success"),
     ("1", "verify or doctor has findings; or a system error, such as a full disk"),
@@ -89,6 +111,8 @@ _EXIT_CODES: Final = [
 
 class Program(Group):
     """The program; it imports the module of a command when it needs it."""
+
+    other_words = _OTHER_WORDS
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """Return the names of the commands, in the order of the table."""

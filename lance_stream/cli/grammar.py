@@ -1,9 +1,9 @@
 """Features of all commands: abbreviated options, suggestions, `--debug`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
@@ -53,6 +53,18 @@ ARGUMENTS: Final = {
 """The help of arguments, by their names."""
 
 
+OTHER_OPTIONS: Final = {
+    "--filter": "--where",
+    "--where": "--filter",
+    "--since": "--after",
+    "--from": "--after",
+    "--until": "--through",
+    "--to": "--through",
+    "--last": "--limit",
+}
+"""What other programs call an option, and its name here, in the commands that have it."""
+
+
 class StoreOption(click.Option):
     """An option that concerns the table's store; the help lists it after the others."""
 
@@ -79,7 +91,18 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words after the command's name."""
-        return super().parse_args(ctx, expand(args, self.get_params(ctx)))
+        params = self.get_params(ctx)
+        try:
+            return super().parse_args(ctx, expand(args, params))
+        except click.NoSuchOption as error:
+            meant = OTHER_OPTIONS.get(error.option_name)
+            if not any(meant in param.opts for param in params):
+                raise
+            raise click.NoSuchOption(
+                error.option_name,
+                f"no such option {error.option_name!r}. Did you mean {meant!r}?",
+                ctx=ctx,
+            ) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -96,6 +119,8 @@ class Group(click.Group):
     """A command with subcommands; suggests the closest one for an unknown name."""
 
     command_class = Command
+    other_words: ClassVar[Mapping[str, str]] = {}
+    """What other programs call a subcommand, and the words for it here."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """Return the names of the subcommands, in the order of their registration."""
@@ -126,9 +151,10 @@ class Group(click.Group):
             if name.startswith("-"):
                 raise click.NoSuchOption(name, ctx=ctx)
             names = self.list_commands(ctx)
+            meant = self.other_words.get(name)
+            advice = f". Did you mean {meant}?" if meant else suggestion(name, names)
             raise click.UsageError(
-                f"there is no command {name!r}{suggestion(name, names)}\n"
-                f"The commands are {', '.join(names)}.",
+                f"there is no command {name!r}{advice}\nThe commands are {', '.join(names)}.",
                 ctx,
             )
         return super().resolve_command(ctx, args)

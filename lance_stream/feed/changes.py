@@ -24,6 +24,7 @@ it.
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 
@@ -53,8 +54,8 @@ class ChangesPlan:
 
 def changes(
     table: TableVersion,
-    after: int,
-    through: int | None = None,
+    after: int | datetime,
+    through: int | datetime | None = None,
     rules: FeedRules = ALL_CHANGES,
     columns: FeedColumns | None = None,
 ) -> pa.RecordBatchReader:
@@ -65,8 +66,8 @@ def changes(
 
 def plan_changes(
     table: TableVersion,
-    after: int,
-    through: int | None = None,
+    after: int | datetime,
+    through: int | datetime | None = None,
     rules: FeedRules = ALL_CHANGES,
     columns: FeedColumns | None = None,
 ) -> ChangesPlan:
@@ -74,8 +75,10 @@ def plan_changes(
 
     Args:
         table: Any version of the table.
-        after: The version after which the interval begins; 0 is before the first.
-        through: The last version of the interval; None for the version of `table`.
+        after: The version after which the interval begins, 0 is before the first; or the time of
+            the first commit that it may have.
+        through: The last version of the interval, or the time of the last commit that it may have;
+            None for the version of `table`.
         rules: The reader's settings.
         columns: The feed's columns, under the names of any version; None for the columns that
             the rules name, under the names of the interval's last version.

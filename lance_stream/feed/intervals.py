@@ -30,14 +30,24 @@ _commit_times: Final[Cache[tuple[str, int, int], datetime]] = Cache(_MAX_CACHED)
 def checked_interval(table: TableVersion, after: object, through: object) -> tuple[int, int]:
     """Validate the ends of an interval and return them as numbers.
 
+    Args:
+        table: The table.
+        after: A version, or a time: that of the first commit that the interval may have.
+        through: A version, or a time: that of the last commit that the interval may have.
+
     Raises:
-        InvalidInputError: They are not version numbers, are in the wrong order, or are after the
-            newest version.
+        InvalidInputError: They are neither version numbers nor times, are in the wrong order, or
+            are after the newest version.
     """
+    if isinstance(after, datetime):
+        after = first_version_since(table, after) - 1
+    if isinstance(through, datetime):
+        through = last_version_until(table, through)
     first, last = as_number(after), as_number(through)
     if first is None or last is None:
         raise InvalidInputError(
-            f"the ends of an interval are version numbers, not {after!r} and {through!r}"
+            f"the ends of an interval are version numbers or datetimes, not {after!r} and "
+            f"{through!r}"
         )
     for version in (table.version, first, last):
         check_is_attached(version)

@@ -88,6 +88,11 @@ def _resolve(
         except NotFoundError:
             refs.log.latest()  # raises if the table does not exist, either
             raise
+        except InvalidInputError as error:
+            error.add_note(
+                "A time is a datetime in Python, and ISO 8601 on the command line: 2026-11-27T08:00"
+            )
+            raise
         refs, version = _branch(refs, tag.branch), tag.version
     elif isinstance(version, tuple) and len(version) == 2:
         refs, version = _branch(refs, as_branch(version[0])), version[1]

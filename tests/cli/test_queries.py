@@ -6,6 +6,8 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -216,6 +218,11 @@ def test_missing_choices_are_listed_on_one_line(capsys: pytest.CaptureFixture[st
         (["cleanup", "x", "--re", "3"], "there is no dataset"),
         (["cleanup", "x", "--de", "3"], "--de"),  # --delete-unverified or --debug
         (["--jsn"], "no such option"),
+        (["versions", "x"], "Did you mean log?"),
+        (["count", "x"], "Did you mean query --count?"),
+        (["query", "x", "--filter=a = 1"], "Did you mean '--where'?"),
+        (["changes", "x", "--since", "2026-01-01"], "Did you mean '--after'?"),
+        (["verify", "x", "--since", "2026-01-01"], "no such option '--since'"),
     ],
 )
 def test_mistyped_words_get_suggestions(
@@ -227,3 +234,47 @@ def test_mistyped_words_get_suggestions(
     code = program.main(words)
     out, err = capsys.readouterr()
     assert (code in (2, 3), out, said in err) == (True, "", True), err
+
+
+def test_folders_list_their_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who has forgotten the name of a table looks for it with `ls`."""
+    for name in ("b.lance", "a"):
+        lance_stream.create_dataset(tmp_path / "tables" / name, pa.table({"id": [1]}))
+    assert program.main(["ls", str(tmp_path / "tables")]) == 0
+    assert capsys.readouterr().out == "a\nb.lance\n"
+    monkeypatch.chdir(tmp_path / "tables")
+    assert program.main(["ls", "--json"]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"name": "a"},
+        {"name": "b.lance"},
+    ]
+    assert program.main(["ls", str(tmp_path)]) == 3
+    assert "there are no tables directly in the folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "versions"),
+    [
+        (["--after", "{before}"], [1, 2]),
+        (["--after", "{second}"], [2]),
+        (["--after", "{after}"], []),
+        (["--after", "{before}", "--through", "{first}"], [1]),
+    ],
+)
+def test_changes_since_a_time(
+    words: list[str], versions: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The changes of one day are asked for more often than those of a version."""
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]}))
+    ds = ds.append(pa.table({"id": [2]}))
+    first, second = (version.timestamp for version in ds.versions())
+    day = timedelta(days=1)
+    times = {"first": first, "second": second, "before": first - day, "after": second + day}
+    texts = {name: moment.isoformat() for name, moment in times.items()}
+    assert (
+        program.main(["changes", ds.uri, "--json", *(word.format(**texts) for word in words)]) == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["_commit_version"] for line in lines] == versions

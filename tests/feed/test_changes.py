@@ -3,7 +3,7 @@
 import pickle
 import uuid
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -146,6 +146,20 @@ def test_invalid_intervals_are_refused(ds: Dataset, interval: tuple[Any, ...], n
     """Reversed or future intervals would return nothing and look like no changes."""
     with pytest.raises(InvalidInputError, match=named):
         ds.changes(*interval)
+
+
+def test_intervals_may_be_times(ds: Dataset) -> None:
+    """A report of one day needs no version numbers, even if the table is younger than the day."""
+    ends = [version.timestamp for version in ds.versions()]
+    second = timedelta(seconds=1)
+    for after, through in ((0, 5), (2, 4), (4, 5)):
+        expected = feed(ds, after, through)
+        assert feed(ds, ends[after], ends[through - 1]) == expected
+        assert feed(ds, ends[after].replace(tzinfo=None), through) == expected
+    assert feed(ds, ends[0] - second, ends[4] + second) == feed(ds, 0)
+    assert feed(ds, ends[4] + second) == []
+    with pytest.raises(InvalidInputError, match="no version existed at"):
+        ds.changes(0, ends[0] - second)
 
 
 def test_older_datasets_see_newer_changes(ds: Dataset) -> None:

@@ -92,6 +92,13 @@ def test_invalid_tag_names_are_refused(ds: Dataset, name: str) -> None:
     assert ds.tags.list() == {}
 
 
+def test_times_in_place_of_tags_are_explained(ds: Dataset) -> None:
+    """The command line takes times as text, and Python does not: a tag could have that name."""
+    with pytest.raises(InvalidInputError, match="cannot be the name") as caught:
+        ds.checkout("2026-11-27 08:00")
+    assert "A time is a datetime in Python" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize(
     "content",
     [

@@ -17,11 +17,13 @@ from lance_stream.cli.grammar import Session, new_command
 @click.option(
     "--after",
     metavar="VERSION",
-    help="Start after this version or tag; 0 starts with the first version.  [default: 0; with "
-    "--follow, the newest]",
+    help="Start after this version or tag, or with the first commit at this time or later; 0 "
+    "starts with the first version.  [default: 0; with --follow, the newest]",
 )
 @click.option(
-    "--through", metavar="VERSION", help="The last version, or a tag.  [default: the newest]"
+    "--through",
+    metavar="VERSION",
+    help="The last version, a tag, or the time of the last commit.  [default: the newest]",
 )
 @click.option("--follow", is_flag=True, help="Continue with new versions.")
 @click.option(

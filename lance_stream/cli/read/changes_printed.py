@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from lance_stream.cli.arguments import checkout, parse_version
@@ -12,6 +13,7 @@ from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
 from lance_stream.feed.changes import changes
 from lance_stream.feed.expected_columns import check_columns
+from lance_stream.feed.intervals import first_version_since
 from lance_stream.feed.rules import NET_CHANGES, NO_DEDUPLICATION, FeedRules
 from lance_stream.feed.selection import FeedSelection
 from lance_stream.snapshot.opening import newest_version_of
@@ -60,7 +62,7 @@ def print_changes(
             f"--interval must be greater than 0 and at most {_LONGEST_WAIT} seconds, not "
             f"{request.interval}"
         )
-    after = _number(ds, request.after, ds.version if request.is_followed else 0)
+    after = _after(ds, request.after, ds.version if request.is_followed else 0)
     last = None if request.through is None else _number(ds, request.through, 0)
     through = ds.version if last is None else last
     if request.is_followed and request.after is None and last is not None and last <= after:
@@ -114,6 +116,14 @@ def _newest(ds: Dataset, printed: Dataset | None) -> Dataset:
             "replaced: the table was deleted and re-created, or restored from a copy. To print the "
             "changes of the new table, start over with --after 0"
         ) from error
+
+
+def _after(ds: Dataset, text: str | None, default: int) -> int:
+    """Return the version after which the interval begins."""
+    version = parse_version(text)
+    if isinstance(version, datetime):
+        return first_version_since(ds.table, version) - 1
+    return _number(ds, text, default)
 
 
 def _number(ds: Dataset, text: str | None, default: int) -> int:

@@ -169,8 +169,8 @@ def test_commands_take_names(directory: dict[str, str], capsys: pytest.CaptureFi
     assert program.main(["drop", "db.events", *settings]) == 3
     assert program.main(["drop", directory["root"]]) == 2
     assert "To remove any other table, delete its directory" in capsys.readouterr().err
-    assert program.main(["ls"]) == 2
-    assert "--namespace impl=dir --namespace root=FOLDER" in capsys.readouterr().err
+    assert program.main(["ls", "memory://t"]) == 2
+    assert "--namespace impl=dir --namespace root=memory://t" in capsys.readouterr().err
     assert program.main(["ls", "--namespace", "dir"]) == 2
 
 
