@@ -449,8 +449,8 @@ class Line:
                 self.advance(unchanged, look=False)
 
     def columns_to_drop(self) -> list[str]:
-        indexed = self.indexed()
-        return [column.name for column in self.now.own_columns if column.name not in indexed]
+        needed = {*self.indexed(), self.now.deletes_by}
+        return [column.name for column in self.now.own_columns if column.name not in needed]
 
     def _versions_with_these_columns(self) -> list[int]:
         columns = self.now.columns

@@ -196,11 +196,13 @@ class State:
         columns: All but the key, in order.
         rows: By key.
         deletes: By key, the sequence of its last remembered delete.
+        deletes_by: The name of that sequence, stored in a column or not; empty without deletes.
     """
 
     columns: tuple[Column, ...] = ()
     rows: Mapping[int, Row] = field(default_factory=dict)
     deletes: Mapping[int, int] = field(default_factory=dict)
+    deletes_by: str = ""
 
     def by_serial(self) -> dict[int, Row]:
         return {row.serial: row for row in self.rows.values()}

@@ -110,9 +110,10 @@ def drop_column(life: Life, choose: Choices) -> None:
 def rename_columns(life: Life, choose: Choices) -> None:
     """Renames a column, or lets two columns change their names."""
     line = life.line(choose)
-    names = [column.name for column in line.now.own_columns]
+    deletes_by = line.now.deletes_by
+    names = [column.name for column in line.now.own_columns if column.name != deletes_by]
     first = choose.one_of("name", names)
-    others = [name for name in NAMES if name != first]
+    others = [name for name in NAMES if name not in (first, deletes_by)]
     new = choose.one_of("to", others)
     mapping = {first: new, new: first} if new in names else {first: new}
 

@@ -366,7 +366,9 @@ def overwrite(life: Life, choose: Choices) -> None:
     data = empty.table(rows)
 
     def build(state: State, at: int) -> State:
-        new = life.inserted(replace(empty, deletes=state.deletes), rows, at)
+        new = life.inserted(
+            replace(empty, deletes=state.deletes, deletes_by=state.deletes_by), rows, at
+        )
         is_same = [(c.name, c.kind) for c in state.columns] == [
             (c.name, c.kind) for c in new.columns
         ]

@@ -241,7 +241,9 @@ def upsert_events(life: Life, choose: Choices) -> None:
     column = now.column(name)
     if column is not None and any(r.values.get(column.ident) is None for r in now.rows.values()):
         raise DoesNotFit("rows without a sequence")
-    remembers = name == LSN and choose.happens("tombstones", 0.7)
+    remembers = bool(name) and choose.happens("tombstones", 0.7)
+    if remembers and now.deletes_by not in ("", name):
+        raise DoesNotFit("deletes by another sequence")
 
     def draw(dice: random.Random) -> list[Event]:
         events: list[Event] = []
@@ -277,7 +279,7 @@ def upsert_events(life: Life, choose: Choices) -> None:
         rows, removed, deletes = {}, set(), dict(state.deletes)
         for key, (_, sequence, is_delete, values) in last.items():
             row = state.rows.get(key)
-            if name == LSN and sequence <= state.deletes.get(key, -1):
+            if name == state.deletes_by and sequence <= state.deletes.get(key, -1):
                 continue
             if column is not None and row is not None and row.values[column.ident] > sequence:
                 continue
@@ -287,7 +289,9 @@ def upsert_events(life: Life, choose: Choices) -> None:
                     deletes[key] = sequence
             else:
                 rows[key] = values
-        return life.upserted(replace(state.without(removed), deletes=deletes), rows, at)
+        deletes_by = name if deletes and remembers else state.deletes_by
+        remembering = replace(state.without(removed), deletes=deletes, deletes_by=deletes_by)
+        return life.upserted(remembering, rows, at)
 
     rules = UpsertRules(
         (KEY,),
