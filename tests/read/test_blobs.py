@@ -412,6 +412,17 @@ def test_absurd_descriptions_allocate_nothing(tmp_path: Path, changed: dict[str,
         blob_locations.blob_locations(descriptions(**changed), file, ds.table.files)
 
 
+@pytest.mark.parametrize(
+    "uri", ["", "x", "data/x", "/etc/hosts", "file:///", "file:///a/..", "file:///a/.", "s3:x"]
+)
+def test_external_blobs_have_absolute_uris(tmp_path: Path, uri: str) -> None:
+    """A relative path would be resolved against the reader's working directory."""
+    ds = table_of(tmp_path, "2.2")
+    file = next(iter(ds.table.manifest.fragments)).files[0]
+    with pytest.raises(CorruptDataError, match="which is not absolute"):
+        blob_locations.blob_locations(descriptions(kind=3, blob_uri=uri), file, ds.table.files)
+
+
 def test_overlapping_blobs_are_bad_data(tmp_path: Path) -> None:
     """Many descriptions of the same bytes would multiply a small file into a huge result."""
     ds = table_of(tmp_path, "2.2")

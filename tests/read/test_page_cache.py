@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from lance_stream.file.metadata.stored_pages import StoredPage
 from lance_stream.read import fragment, page_cache
 from lance_stream.read import prefetch as reading_ahead
 from lance_stream.read.page_cache import CachedRows, PageCache, PagesOfFile
+from lance_stream.read.prefetch import plan_batches
+from lance_stream.read.scan import plan_scan
 from lance_stream.storage import protocols
 from lance_stream.storage.coalesce import Joining
 from lance_stream.storage.objects import object_store
@@ -107,6 +110,16 @@ def test_small_batches_are_not_requests(service: ObjectService, batch_size: int)
     num_requests, num_bytes = gets(service)
     assert num_requests <= 3 * NUM_COLUMNS
     assert num_bytes < 1.15 * 2 * FILE_BYTES
+
+
+def test_late_parts_of_a_file_share_their_pages(service: ObjectService) -> None:
+    """Tasks that share a large fragment begin in its middle, and their batches share pages, too."""
+    ds = table_of(numbers(NUM_ROWS), num_files=1)
+    (unit,) = plan_scan(ds.table, batch_size=500)
+    service.clear()
+    late = plan_batches([replace(unit, start=NUM_ROWS * 3 // 4)])
+    assert sum(part.reader.read(part.selection).num_rows for part in late) == NUM_ROWS // 4
+    assert gets(service)[0] <= 3 * NUM_COLUMNS
 
 
 def test_one_column_costs_its_own_bytes(service: ObjectService) -> None:

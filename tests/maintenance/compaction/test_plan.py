@@ -92,6 +92,8 @@ def test_rounds_prefer_the_best_ratio() -> None:
     assert plan(table, CompactionRules(100)) == every
     assert plan(table, CompactionRules(100, max_rows=100)) == [every[1], every[2]]
     assert plan(table, CompactionRules(100, max_rows=1)) == [every[1]]
+    small = table_of((100, 11), 100, (2, 1))  # drops one deleted row, but copies one row only
+    assert plan(small, CompactionRules(100, max_rows=1)) == [(2,)]
 
 
 def test_rounds_are_limited_in_bytes() -> None:
