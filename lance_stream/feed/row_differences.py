@@ -43,6 +43,7 @@ class RowDifferences:
     def __init__(self, table: TableVersion) -> None:
         self._table = table
         self._unstamped: dict[int, U64s] = {}
+        self._touched: dict[int, U64s] = {}
         self._restored: dict[int, int | None] = {}
         self._restores: dict[int, TableVersion] = {}  # by restored version
 
@@ -111,6 +112,8 @@ class RowDifferences:
         row_ids, ranges, seen = [np.empty(0, np.uint64)], [(after, through)], set[int]()
         while ranges:
             start, stop = ranges.pop()
+            if start + 1 in seen:
+                continue  # all of it: a range ends where the one with its restore goes on
             try:
                 for older, newer in self._steps(start, stop):
                     if newer.version in seen:
@@ -134,7 +137,10 @@ class RowDifferences:
         """Return the ids of rows inserted, deleted, or changed by more than a new column."""
         row_ids = [np.empty(0, np.uint64)]
         for older, newer in self._steps(after, through):
-            row_ids.append(changed_row_ids(*self._compare(older, newer, column_backfills=False)))
+            if newer.version not in self._touched:  # otherwise each restore would recompute those
+                compared = self._compare(older, newer, column_backfills=False)
+                self._touched[newer.version] = changed_row_ids(*compared)
+            row_ids.append(self._touched[newer.version])
         return np.unique(np.concatenate(row_ids))
 
     def _restored_version_of(self, table: TableVersion) -> int | None:

@@ -1,16 +1,18 @@
 """A cleanup does not change the feed of the remaining versions."""
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.feed.ancestry import restored_version
+from lance_stream.feed.row_differences import RowDifferences
 from tests.sampling import ALL_CASES
 
 Step = tuple[str, int]
@@ -153,3 +155,46 @@ def test_cleanups_preserve_the_remaining_feed(steps: Sequence[Step], tagged: int
         ds.cleanup(retain_versions=ds.version - first + 1)
         for interval, feed in feeds(lance_stream.open_dataset(ds.uri), first).items():
             assert feed == before[interval], (interval, f"cleaned up before {first}")
+
+
+def test_restores_of_restores_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each restore reaches back over those before it: without a memory, twelve of them need four
+    thousand comparisons.
+    """
+    schema = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows(ds, 1, 2, 3))
+    for _ in range(12):
+        ds = ds.upsert(rows(ds, 1), on="id").restore(1)
+    num_steps = 0
+    steps = RowDifferences._steps
+
+    def counted(*arguments: Any) -> Iterator[Any]:
+        nonlocal num_steps
+        for step in steps(*arguments):
+            num_steps += 1
+            yield step
+
+    monkeypatch.setattr(RowDifferences, "_steps", counted)
+    changes = ds.changes(1, deduplication_mode="netChanges", column_backfills=False)
+    assert changes.read_all().num_rows == 0
+    assert 0 < num_steps < 500
+
+
+@pytest.mark.parametrize("column_backfills", [False, True])
+def test_columns_added_in_a_gap_change_no_row(column_backfills: bool) -> None:
+    """A cleanup has removed the versions that added a column of nulls and moved its rows; without
+    them, a comparison of both ends must not report each row that has the column.
+    """
+    schema = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows(ds, 1, 2, 3))
+    ds.tags.create("kept", 1)
+    for step in (("add", 0), ("update", 0), ("drop", 0), ("compact", 0)):
+        ds = do(ds, step)
+    ds.cleanup(retain_versions=1)
+    changes = lance_stream.open_dataset(ds.uri).changes(
+        1, ds.version, deduplication_mode="netChanges", column_backfills=column_backfills
+    )
+    events = [(row["id"], row["_change_type"]) for row in changes.read_all().to_pylist()]
+    assert events == [(1, "update_preimage"), (1, "update_postimage")]
