@@ -5,8 +5,9 @@
     --quick --ci   both
     neither        make test-all
 
-With ALL_CASES=1, as in `make soak`, both options are without effect. Examples of Hypothesis have no
-deadline: how busy the machine is says nothing about the code.
+With ALL_CASES=1, as in `make soak`, both options are without effect. Hypothesis has no deadline and
+does not judge how long it takes to draw examples: how busy the machine is says nothing about the
+code.
 """
 
 import importlib.metadata
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.java import set_options
 from tests.sampling import ALL_CASES, most_quick_cases, places_of_some
@@ -26,9 +27,11 @@ from tests.servers.marks import FROM_PIP, servers_of
 SPARK_PROCESSES = min(max(os.cpu_count() or 2, 2), 4)
 """How many processes share the tests with Spark; in the quick sample it is one."""
 
-settings.register_profile("without a deadline", deadline=None)
-settings.register_profile("sample", deadline=None, max_examples=40)
-settings.load_profile("without a deadline")
+settings.register_profile(
+    "on a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("sample", settings.get_profile("on a busy machine"), max_examples=40)
+settings.load_profile("on a busy machine")
 
 
 def _major_and_minor(version: str) -> list[int]:

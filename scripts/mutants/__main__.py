@@ -164,13 +164,17 @@ def report(fates: Iterator[Fate], seed: str, log: TextIO) -> None:
     """Print what survives at once, and in the end the score of each package."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     seconds: list[float] = []
+    unusable: set[str] = set()
     for fate in fates:
+        unusable.update(fate.unusable)
         mutation = fate.mutation
         counts[mutation.path.split("/")[1]][fate.word] += 1
         seconds.append(fate.seconds)
         log.write(f"{fate.word}  {fate.seconds:.1f}  {mutation}  {fate.test}\n")
         if not fate.word.startswith("killed"):
             print(f"{fate.word}  {mutation.path}:{mutation.lines[0]}\n  {mutation}", flush=True)
+    for name in sorted(unusable):
+        print(f"not used, as it fails without a mutation, too: {name}")
     total: Counter[str] = Counter()
     for package, words in counts.items():
         total += words

@@ -58,12 +58,14 @@ class Fate(NamedTuple):
         word: killed, survived, untested, or killed by its time.
         test: The test that noticed it.
         seconds: The CPU seconds of its tests.
+        unusable: Tests that failed without the mutation, too.
     """
 
     mutation: Mutation
     word: str
     test: str = ""
     seconds: float = 0.0
+    unusable: tuple[str, ...] = ()
 
 
 class MutationRunner:
@@ -98,7 +100,9 @@ class MutationRunner:
         self._functions = _functions_below(self._copy / "lance_stream")
         with (self._copy / "position").open("w+b", 0) as self._position:
             for plan in self._plans:
-                self._report(self._fate(plan))
+                fate = self._fate(plan)
+                unusable = [name for name in plan.tests if not self._passes.get(name, True)]
+                self._report(fate._replace(unusable=tuple(unusable)))
         return True
 
     def _fate(self, plan: Plan) -> Fate:
