@@ -79,7 +79,7 @@ def publish_and_confirm(
         except Exception as error:  # a store may raise any error
             failure = error
         refusal = failure if isinstance(failure, StoreRefusedError) and not is_unclear else None
-        is_unclear = is_unclear or refusal is None
+        is_unclear = refusal is None
         owner = _transaction_file_of(log, version, refusal)
         if owner is not None:
             return owner == transaction_file

@@ -94,11 +94,6 @@ class Deletes:
         return times
 
     @property
-    def is_history(self) -> bool:
-        """Whether these are events of a history."""
-        return STORES in self.rows.schema.names
-
-    @property
     def stores(self) -> npt.NDArray[np.bool_]:
         """(n,) whether each event of a history stored a row."""
         stores: npt.NDArray[np.bool_] = self.rows.column(STORES).to_numpy(zero_copy_only=False)

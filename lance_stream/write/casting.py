@@ -421,7 +421,7 @@ def _cast_map(array: pa.Array, target: pa.MapType, path: str) -> pa.Array:
         _cast(children[index], part, f"{path}.{part.name}")
         for index, part in enumerate((target.key_field, target.item_field))
     ]
-    if entries.null_count or parts[0].null_count:
+    if parts[0].null_count:  # the key of a null entry is null, too
         raise pa.ArrowInvalid("a key or an entry of a map is null")
     fields = [target.key_field, target.item_field]
     return _of_items(array, target, offsets, pa.StructArray.from_arrays(parts, fields=fields))

@@ -71,7 +71,7 @@ def test_sqlite_files_need_absolute_paths() -> None:
     assert chosen.base_uri == "x"
     for wrong in (
         *("sqlite://data/m.db", "sqlite:///data/", "sqlite://", "sqlite:///a%00b"),
-        *("sqlite://?table=t", "sqlite:///m.db?tabel=x"),
+        *("sqlite://?table=t", "sqlite:///m.db?tabel=x", "sqlite:///m.db?base_uri="),
     ):
         with pytest.raises(InvalidInputError, match="manifest"):
             choose("/data/t", {"manifest_store": wrong})

@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import lance_stream
 from lance_stream import derive
-from tests.derived.test_derivation import LENGTH, Lengths, lengths_of, new_table
+from lance_stream.commit.committer import read_transaction
+from lance_stream.derived import same_table
+from lance_stream.table.operations.rows import Update, UpdateMode
+from tests.derived.test_derivation import LENGTH, SCHEMA, Lengths, lengths_of, new_table
 
 
 @pytest.mark.parametrize("changed", [{2, 13}, set(range(6)) | {13}], ids=["moved", "in place"])
@@ -25,6 +29,32 @@ def test_only_rows_with_unchanged_inputs_get_values(tmp_path: Path, changed: set
     done = derive(uri, LENGTH, meanwhile, "text", function_version="1").run(max_commits=1)
     assert (done.num_computed, done.num_written) == (24, 24 - len(changed))
     assert lengths_of(uri) == {n: None if n in changed else len(f"text {n}") for n in range(24)}
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_transactions_name_columns_changed_in_place(
+    tmp_path: Path, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A concurrent index on a column must not cover rows whose values change in place; rows that
+    move leave its coverage by themselves.
+    """
+    monkeypatch.setattr(
+        same_table,
+        "fragments_that_stay",
+        lambda _table, addresses, *_, **__: np.full(len(addresses), in_place),
+    )
+    uri = new_table(tmp_path, (0, 6))
+    derive(uri, LENGTH, Lengths(), "text", function_version="1").run()
+    table = lance_stream.open_dataset(uri).table
+    transaction = read_transaction(table.log, table.manifest)
+    assert transaction is not None
+    operation = transaction.operation
+    assert isinstance(operation, Update)
+    changed = {field.id for field in table.schema.fields if field.name not in SCHEMA.names}
+    assert set(operation.fields_modified) == (changed if in_place else set())
+    assert (operation.update_mode is UpdateMode.REWRITE_COLUMNS) == in_place
+    assert bool(operation.new_fragments) != in_place
+    assert set(lengths_of(uri).values()) == {6}
 
 
 def test_an_index_on_values_follows_a_new_function(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ VALUES = {
     "'a\u2028b' RLIKE 'a.b'": False,
     r"'a\n' RLIKE 'a$'": True,
     "'xb' RLIKE 'a$|b'": True,
+    "'xb' REGEXP 'b'": True,
+    "'xb' NOT REGEXP 'b'": False,
     "'xa' RLIKE '(a$)'": True,
     # nulls
     "coalesce(n, s)": " Straße ",
@@ -182,6 +184,9 @@ VALUES = {
     "CAST(x AS string)": "ab",
     "CAST(big AS decimal(20, 2))": Decimal("9007199254740993.00"),
     "CAST(i AS decimal(10, 2))": Decimal("7.00"),
+    "CAST(p AS decimal(3))": Decimal(3),
+    "CAST(p AS decimal)": Decimal(3),
+    "CAST(p AS numeric(3, 1))": Decimal("2.6"),
     "CAST(' 12 ' AS int)": 12,
     "CAST('yes' AS boolean)": True,
     "CAST(-1.9e0 AS int)": -1,
@@ -275,7 +280,11 @@ def test_one_of_several_values_has_their_type(text: str, arrow: pa.DataType) -> 
         ("CAST(1e300 * i AS decimal(10, 2))", "does not fit"),
         ("CAST('1e99999' AS decimal(10, 2))", "does not fit"),
         ("CAST(s AS int)", "is not a int32"),
-        ("CAST('\u0661' AS int)", "is not a int32"),
+        *(
+            (f"CAST('{digits}' AS {name})", "is not a (int64|double|decimal)")
+            for digits in ("\u0661", "1_0", "")
+            for name in ("bigint", "double", "decimal")
+        ),
         ("CAST(s AS date)", "is not a date"),
         ("CAST(s AS timestamp)", "is not a time"),
         ("l[3]", "no item at that position"),

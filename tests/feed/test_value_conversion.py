@@ -43,6 +43,8 @@ CASES: list[tuple[pa.DataType, list[Any], pa.DataType, list[Any], ValueSource]] 
     (pa.string(), ["a", None], pa.dictionary(pa.int8(), pa.string()), ["a", None], ValueSource(0)),
     (pa.dictionary(pa.int8(), pa.string()), ["a", "b"], pa.string(), ["a", "b"], ValueSource(0)),
     (pa.binary(), [b"ab", b"abc", None], pa.binary(2), [b"ab", None, None], ValueSource(0)),
+    (pa.binary(), [b"ab", None], pa.large_binary(), [b"ab", None], ValueSource(0)),
+    (pa.binary(2), [b"ab", None], pa.binary(), [b"ab", None], ValueSource(0)),
     (pa.date32(), [date(2026, 1, 2)], pa.timestamp("s"), [datetime(2026, 1, 2)], ValueSource(0)),
     (
         pa.timestamp("s"),

@@ -271,6 +271,15 @@ def test_values_under_nulls_do_not_count() -> None:
     assert digest_of_column(lists) == digest_of_column([[5], None])
 
 
+@pytest.mark.parametrize("item", [pa.string(), pa.large_binary(), pa.binary(2), pa.int8()])
+def test_values_outside_a_slice_do_not_count(item: pa.DataType) -> None:
+    """Arrow's slices keep the bytes of all rows, even if no value of theirs is in the slice."""
+    text = [b"ab", b"cd"] if item != pa.int8() else [1, 2]
+    items = pa.array([text, [], [], None], pa.list_(item))
+    assert digest_of_column(items.slice(1, 2)) == digest_of_column([[], []], pa.list_(item))
+    assert digest_of_column(items.slice(1)) == digest_of_column([[], [], None], pa.list_(item))
+
+
 def test_batches_are_digested_while_they_are_read() -> None:
     """Reading the rows twice would double the cost of a batch, and they must pass through
     unchanged.

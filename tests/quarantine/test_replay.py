@@ -597,6 +597,10 @@ def test_quarantines_move_with_their_table(uri: str, tmp_path: Path) -> None:
                 {"except_columns": "x"},
                 {"on": [1]},
                 {"on": {}},
+                {"sequence_by": 1},
+                {"sequence_by": ["x"]},
+                {"expect": []},
+                {"expect": None},
             )
         ),
     ],

@@ -69,3 +69,24 @@ def test_rows_without_sequence_are_refused() -> None:
     batch = pa.record_batch({"k": [1, 2], "seq": pa.array([1, None])})
     with pytest.raises(InvalidInputError, match=r"1 rows have no 'seq'.*\(k=2\)"):
         newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq", none_of(batch))
+
+
+def test_an_example_of_a_repeated_key_is_one() -> None:
+    """The message must not name the first key of the batch, which may occur once."""
+    keys = [pa.array([7, 5, 6, 5, 5])]
+    with pytest.raises(InvalidInputError, match=r"1 keys .* example \(k=5\) 3 times"):
+        only_rows(["k"], keys, KeyLookup(keys))
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize("deletes", [[False, True, False], [True, False, False]])
+def test_a_delete_wins_a_tie_only_on_request(deletes: list[bool]) -> None:
+    """A change stream orders a delete after other changes of its instant; elsewhere a tie between
+    a delete and a row has no newest one.
+    """
+    batch = pa.record_batch({"k": [1, 1, 2], "seq": [3, 3, 9]})
+    lookup, deleting = KeyLookup([batch.column("k")]), np.array(deletes)
+    winners = newest_rows(batch, ["k"], lookup, "seq", deleting, deletes_win=True)
+    assert winners.rows.tolist() == [deletes.index(True), 2]
+    with pytest.raises(InvalidInputError, match=r"\(k=1\) have the same 'seq', 3"):
+        newest_rows(batch, ["k"], lookup, "seq", deleting)

@@ -296,6 +296,13 @@ def test_lists_of_pairs_become_maps() -> None:
     for bad in ([[None]], [[{"k": None, "v": 1}]]):
         with pytest.raises(InvalidInputError, match=r"'a'.*null"):
             cast(bad, pa.list_(pair), expected)
+    hidden = pa.array([True, False])  # the first pair is null, although its key has a value
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(["a", "b"]), pa.array([1, 2], pa.int8())], fields=list(pair), mask=hidden
+    )
+    batch = pa.record_batch({"a": pa.ListArray.from_arrays([0, 2], pairs)})
+    with pytest.raises(InvalidInputError, match=r"'a'.*null"):
+        cast_batch(batch, pa.schema([("a", expected)]))
 
 
 def test_map_values_are_checked_like_columns() -> None:

@@ -140,6 +140,15 @@ def test_runs_are_merged_so_that_few_remain() -> None:
     assert num_read(store) < 10
 
 
+def test_a_run_of_current_files_is_not_rewritten() -> None:
+    """Alone it cannot become smaller, and its bytes would be written at each merge."""
+    table = table_of(2)
+    index_keys(table, ["id"], (5, 6), [0, 1])
+    (path,) = runs_of(table)
+    merge_runs(table, ["id"], (5, 6), [path])
+    assert runs_of(table) == [path]
+
+
 def test_runs_of_other_indices_are_not_merged() -> None:
     """A file may be replaced under the name of a run after the listing, with hashes of other
     seeds.

@@ -252,6 +252,12 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
         lambda ds: with_fragment(ds, 0, last_updated_at_versions=versions(2, 2, 2, 0)),
         lambda ds: with_fragment(ds, 0, last_updated_at_versions=versions(2, 2, 2, 1)),
         lambda ds: with_fragment(ds, 0, created_at_versions=b"\xff"),
+        lambda ds: with_fragment(
+            ds, 0, created_at_versions=None, last_updated_at_versions=versions(2, 2, 2, 99)
+        ),
+        lambda ds: with_fragment(
+            ds, 0, created_at_versions=versions(2, 2, 2, 99), last_updated_at_versions=None
+        ),
     ],
 }
 
