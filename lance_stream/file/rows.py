@@ -17,7 +17,7 @@ MAX_POSITION = 2**62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Rows in ascending order, each once.
+    """Rows in ascending order, without duplicates.
 
     Attributes:
         start: The first of them.

@@ -78,7 +78,7 @@ class TrainedSymbols(NamedTuple):
         symbols: Up to 255 symbols.
         sizes: The number of bytes of each symbol.
         terminator: A byte that no symbol of several bytes contains.
-        part: The encoded size of the sample as a fraction of its bytes.
+        ratio: The size of the encoded sample, divided by its size.
         bounds: (num_pieces + 1,) the bounds of the pieces that are encoded separately.
         is_cut: Whether values were split into several pieces.
     """
@@ -86,7 +86,7 @@ class TrainedSymbols(NamedTuple):
     symbols: Symbols
     sizes: Positions
     terminator: int
-    part: float
+    ratio: float
     bounds: Positions
     is_cut: bool
 

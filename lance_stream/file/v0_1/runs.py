@@ -53,7 +53,7 @@ def runs_of_range(batch_offsets: Positions, start: int, stop: int) -> Runs:
 
 
 def runs_of_offsets(batch_offsets: Positions, offsets: Positions) -> Runs:
-    """Return the rows of a file at ascending offsets, each once."""
+    """Return the rows of a file at ascending offsets without duplicates."""
     batches = np.searchsorted(batch_offsets, offsets, side="right") - 1
     begins = np.ones(len(offsets), np.bool_)
     begins[1:] = (offsets[1:] != offsets[:-1] + 1) | (batches[1:] != batches[:-1])

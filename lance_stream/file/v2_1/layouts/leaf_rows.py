@@ -17,7 +17,7 @@ from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.file.v2_1.layouts.levels import Levels, join_levels
 
 RowSelection: TypeAlias = range | Positions
-"""Rows of a page: all of a range (of step 1), or those at ascending positions, each once."""
+"""Rows of a page: a range (of step 1), or ascending positions without duplicates."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ def take_field(
     Args:
         field: As in `read_field`.
         pages_of_leaf: As in `read_field`.
-        offsets: (num_rows,) u64 rows, counted in the file, ascending, each once.
+        offsets: (num_rows,) u64 rows, counted in the file, ascending, without duplicates.
 
     Returns:
         (num_rows,) values, in the order of the offsets.

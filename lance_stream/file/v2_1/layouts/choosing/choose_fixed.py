@@ -54,10 +54,11 @@ from lance_stream.file.versions import FileVersion
 S = TypeVar("S", bound=np.generic)
 
 WIDE_BYTES = 256
-"""From this size on a value is stored separately rather than in a chunk."""
+"""Values of at least this size are stored individually instead of in chunks."""
 
 MOST_OF_RAW = 0.96
-"""A codec must save this fraction of the plain values' bytes, because it slows down reads."""
+"""The maximum size of encoded values as a fraction of the plain ones, because a codec slows down
+reads."""
 
 LEAST_BYTES = 256
 """Values of fewer bytes are written plain."""
@@ -70,11 +71,12 @@ MOST_DISTINCT = 0.5
 """No dictionary is tried if a larger fraction of the sample is distinct."""
 
 DICTIONARY_GAIN = 0.8
-"""A dictionary must be this much smaller than the next best codec: it is read as a whole."""
+"""The maximum size of a page with a dictionary as a fraction of the next best codec's page, because
+a dictionary is read as a whole."""
 
 SMALL_ENOUGH = 1 / 16
-"""Runs that leave only this much are used without trying packing, and no dictionary is tried for so
-little."""
+"""If runs are at most this fraction of the plain values, packing is not tried; if runs or packed
+values are, a dictionary is not tried."""
 
 _SAMPLE_BLOCKS = 32
 _BLOCK_VALUES = 128

@@ -56,7 +56,7 @@ from lance_stream.file.v2_1.layouts.mini_block.mini_block import (
 from lance_stream.file.versions import FileVersion
 
 WIDE_BYTES = 256
-"""A page with only shorter byte strings is split into chunks."""
+"""A page whose byte strings are all shorter is split into chunks."""
 
 LONG_BYTES = 4096
 """An uncompressed page with a byte string this long is not split into chunks, ..."""
@@ -70,14 +70,15 @@ LARGE_BYTES = {False: LONG_BYTES, True: 1 << 20}
 LARGE_MEAN_BYTES = 2048
 
 MIN_COMPRESSED_BYTES = 4096
-"""A page with less is not compressed unless the metadata request it."""
+"""A smaller page is not compressed unless the metadata request it."""
 
 MIN_COMPRESSED_MEAN_BYTES = 512
 """Values shorter than this on average are not compressed individually."""
 
-MAX_COMPRESSED_PART = {True: 0.92, False: 0.5}
-"""The largest compressed share of the samples for which compression is worth its time: of strings,
-and of binary, which the reference never compresses: it takes three times as long to write."""
+MAX_COMPRESSED_RATIO = {True: 0.92, False: 0.5}
+"""The largest ratio of compressed to raw bytes of the samples for which compression is worth its
+time: for strings, and for binary, which the reference never compresses, and which takes three times
+as long to write when compressed."""
 
 DICTIONARY_BONUS = 1.25
 """A dictionary may be this much larger than compressed values, because it is faster to read."""
@@ -87,16 +88,17 @@ CHUNK_BYTES = {False: MAX_VALUE_BYTES, True: 32 * 1024}
 
 MAX_SMALL_CHUNK_BYTES = 30 * 1024
 
-PART_FOR_FSST = (0.2, 0.5)
-"""The share that zstd leaves of strings that FSST may suit. Of more compressible ones FSST leaves
-more, since a symbol has 8 bytes at most; of random letters, too, whose codes zstd makes shorter."""
+FSST_RATIOS = (0.2, 0.5)
+"""FSST is tried if zstd's ratio of compressed to raw bytes is between these. Below, FSST compresses
+less than zstd, because a symbol has at most 8 bytes; above, too, because zstd encodes random
+letters in fewer bits."""
 
 FSST_BONUS = 1.1
-"""FSST may be this much larger than zstd, because it is faster to read: above all single rows."""
+"""FSST may be this much larger than zstd, because reads are faster, above all of single rows."""
 
 LEAST_FSST_BYTES = 4 << 20
-"""Symbols are chosen for pages of at least this size: that takes 12 ms for a page of any size,
-as long as FSST encodes 4 MiB faster than zstd."""
+"""Symbols are chosen for pages of at least this size. Choosing them takes 12 ms, the time that FSST
+saves over zstd when it encodes 4 MiB."""
 
 _CHUNK_VALUES = (4096, 256, 16, 2)
 _NUM_SAMPLES = 4
@@ -125,16 +127,16 @@ def encode_string_page(
     """
     large = version is not FileVersion.V2_1
     scheme = options.compression
-    part = _compressed_part(block) if scheme is None else 1.0
+    ratio = _compression_ratio(block) if scheme is None else 1.0
     if options.structural_encoding != FULLZIP and scheme not in (NONE, FSST):
-        encoded_page = _encode_in_dictionary(levels, block, part, options, large=large)
+        encoded_page = _encode_in_dictionary(levels, block, ratio, options, large=large)
         if encoded_page is not None:
             return encoded_page
     choice = None
     if scheme is None:
-        scheme = ZSTD if part < MAX_COMPRESSED_PART[is_text] else NONE
+        scheme = ZSTD if ratio < MAX_COMPRESSED_RATIO[is_text] else NONE
         if scheme == ZSTD and is_text:
-            choice = _smaller_fsst(block, part)
+            choice = _smaller_fsst(block, ratio)
             scheme = ZSTD if choice is None else FSST
     if _suits_chunks(block, options, is_compressed=scheme != NONE, large=large):
         for encoded in _in_chunks(block, scheme, options, choice, large=large):
@@ -144,23 +146,23 @@ def encode_string_page(
     return encode_full_zip_page(levels, _encode_individually(block, scheme, options, choice))
 
 
-def _smaller_fsst(block: VariableWidthBlock, part: float) -> TrainedSymbols | None:
-    """Return symbols for a page if FSST makes it about as small as zstd does, and no slower.
+def _smaller_fsst(block: VariableWidthBlock, ratio: float) -> TrainedSymbols | None:
+    """Return symbols for a page if FSST makes it about as small as zstd, and takes no longer.
 
     Args:
         block: The values.
-        part: The share that zstd leaves of them.
+        ratio: The ratio of compressed to raw bytes for zstd.
     """
     total = int(block.offsets[-1])
-    least, most = PART_FOR_FSST
-    if total < LEAST_FSST_BYTES or not least <= part < most or loops.get() is None:
+    least, most = FSST_RATIOS
+    if total < LEAST_FSST_BYTES or not least <= ratio < most or loops.get() is None:
         return None
     choice = trained(block)
     if choice is None:
         return None
     # zstd compresses the offsets of values, too, but not by much.
-    zstd_bytes = part * total + 3 * block.num_values
-    fsst_bytes = choice.part * total + block.offsets.itemsize * block.num_values
+    zstd_bytes = ratio * total + 3 * block.num_values
+    fsst_bytes = choice.ratio * total + block.offsets.itemsize * block.num_values
     return choice if fsst_bytes < FSST_BONUS * zstd_bytes else None
 
 
@@ -172,7 +174,7 @@ def _in_chunks(
     *,
     large: bool,
 ) -> Iterator[EncodedMiniBlock]:
-    """Yield the values in chunks, in smaller and smaller ones."""
+    """Yield the values in chunks, then in smaller and smaller ones."""
     most_bytes = options.minichunk_bytes or (
         CHUNK_BYTES[large] if scheme in (LZ4, ZSTD) else MAX_VALUE_BYTES
     )
@@ -180,8 +182,8 @@ def _in_chunks(
         most_bytes = min(most_bytes, MAX_SMALL_CHUNK_BYTES)
     codec, values = fsst.encode(block, choice) if scheme == FSST else (Variable.of(block), block)
     for most in _CHUNK_VALUES:
-        cut = encode_mini_block(values, max_chunk_values=most, max_chunk_bytes=most_bytes)
-        encoded = cut._replace(codec=codec)
+        chunks = encode_mini_block(values, max_chunk_values=most, max_chunk_bytes=most_bytes)
+        encoded = chunks._replace(codec=codec)
         if scheme in (LZ4, ZSTD):
             encoded = compress_mini_block(encoded, scheme, options.compression_level)
         yield encoded
@@ -211,8 +213,8 @@ def _suits_chunks(
     )
 
 
-def _compressed_part(block: VariableWidthBlock) -> float:
-    """Return the share that zstd leaves of a few pieces of a page; 1 if these are small."""
+def _compression_ratio(block: VariableWidthBlock) -> float:
+    """Return zstd's ratio of compressed to raw bytes for samples of a page; 1 for a small page."""
     total = int(block.offsets[-1])
     if total < MIN_COMPRESSED_BYTES:
         return 1.0
@@ -226,22 +228,22 @@ def _compressed_part(block: VariableWidthBlock) -> float:
 def _encode_in_dictionary(
     levels: Levels,
     block: VariableWidthBlock,
-    part: float,
+    ratio: float,
     options: EncodingOptions,
     *,
     large: bool,
 ) -> EncodedLayout | None:
-    """Encode a page by a dictionary, if compression is not much better.
+    """Encode a page with a dictionary, unless compression is much better.
 
     Args:
         levels: As in `encode_string_page`.
-        block: As there.
-        part: The share that compression leaves of the values' bytes; offsets then take one byte
-            each.
-        options: As there.
+        block: As in `encode_string_page`.
+        ratio: The ratio of compressed to raw bytes of the values; a compressed offset is assumed to
+            take one byte.
+        options: As in `encode_string_page`.
         large: Whether chunks can be large.
     """
-    most_bytes = int(DICTIONARY_BONUS * (part * int(block.offsets[-1]) + block.num_values))
+    most_bytes = int(DICTIONARY_BONUS * (ratio * int(block.offsets[-1]) + block.num_values))
     live = live_values(levels)
     dictionary = encode_in_dictionary(block, live, most_bytes, options)
     if dictionary is None:

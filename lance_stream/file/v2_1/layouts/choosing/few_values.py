@@ -1,8 +1,8 @@
 """Encodes pages of a few values without nulls like `choose`, in a fraction of the time.
 
-Ten numbers are always stored uncompressed, and ten short strings as one chunk; from 2.2
-on unless all are the same. Most of the time of a commit of ten rows and 50 columns would go into
-finding that out. The messages depend on the number and type of the values only, and are kept.
+Ten numbers are always stored uncompressed, and ten short strings as one chunk; from 2.2 on, unless
+all are the same. `choose` would spend most of the time of a commit of ten rows and 50 columns on
+these decisions. The messages depend only on the number and type of the values, and are cached.
 
     numbers     full-zip, no levels: the values' own bytes
     strings     mini-block, one chunk, no levels: see `codecs.variable` and `chunk_bytes`
@@ -62,7 +62,7 @@ def encode_few_values(
         options: The options in the column's metadata.
 
     Returns:
-        None if `choose.encode_page` has to decide.
+        The page; None if `choose.encode_page` must choose its layout.
     """
     kind, count = values.type.id, len(values)
     if not count or values.null_count or options != DEFAULT_OPTIONS:

@@ -1,12 +1,12 @@
 """Byte strings of few distinct values: indices into a dictionary, in the mini-block layout.
 
-A sample of values from the whole page shows whether it has few: of `num_distinct` equally frequent
-ones, a sample of `size` shows `num_distinct * (1 - exp(-size / num_distinct))`. Only then are all
-values looked up, by Arrow.
+The number of distinct values is estimated from a sample of the page: if all are equally frequent,
+a sample of `size` values contains `num_distinct * (1 - exp(-size / num_distinct))` distinct ones.
+Only if the estimate is small enough does Arrow look up all values.
 
 Source:  encodings21.MiniBlockLayout.dictionary.
-Differs: The reference takes the distinct share of its sample for that of the page, and so gives up
-         on a few thousand distinct values among a million.
+Differs: The reference assumes that the page has the same fraction of distinct values as its sample,
+         so it writes no dictionary for a few thousand distinct values among a million.
 """
 
 import math
@@ -27,9 +27,9 @@ MAX_ITEMS = 100_000
 """As in the reference: fewer values, and dictionaries of more items, are not tried."""
 
 MIN_COMPRESSED_BYTES = 256
-MAX_COMPRESSED_PART = 0.96
-MAX_DISTINCT_PART = 0.9
-"""A sample with a larger distinct share does not determine the number of distinct values."""
+MAX_COMPRESSED_RATIO = 0.96
+MAX_DISTINCT_RATIO = 0.9
+"""If a larger fraction of the sample is distinct, the number of distinct values is unknown."""
 
 _SAMPLE_VALUES = 4096
 _SAMPLE_BYTES = 1 << 18
@@ -59,7 +59,7 @@ def encode_in_dictionary(
     Args:
         block: The values.
         live: Which of them are not null; None if all are.
-        most_bytes: The most bytes that indices and items may need.
+        most_bytes: The maximum size of the indices and items.
         options: The options in the column's metadata.
 
     Returns:
@@ -107,7 +107,7 @@ def encode_string_items(items: VariableWidthBlock, options: EncodingOptions) -> 
     scheme = options.dict_values_compression
     if scheme != NONE and len(encoded.data) >= MIN_COMPRESSED_BYTES:
         compressed = compress_block(encoded, scheme, options.dict_values_compression_level)
-        if len(compressed.data) <= MAX_COMPRESSED_PART * len(encoded.data):
+        if len(compressed.data) <= MAX_COMPRESSED_RATIO * len(encoded.data):
             return compressed
     return encoded
 
@@ -131,16 +131,16 @@ def _distinct_values(values: pa.Array, num_bytes: int) -> float:
         positions = np.arange(most, dtype=np.int64) * _STRIDE % count
         values = values.take(pa.array(positions))
     size = len(values) - values.null_count
-    seen = len(values.drop_null().unique())
+    num_distinct = len(values.drop_null().unique())
     if size == count:
-        return seen
-    if seen > MAX_DISTINCT_PART * size:
+        return num_distinct
+    if num_distinct > MAX_DISTINCT_RATIO * size:
         return math.inf
-    low, high = float(seen), 8.0 * max(seen, 1)
+    low, high = float(num_distinct), 8.0 * max(num_distinct, 1)
     for _ in range(20):
         middle = (low + high) / 2
         expected = middle * -math.expm1(-size / middle) if middle else 0.0
-        low, high = (middle, high) if expected < seen else (low, middle)
+        low, high = (middle, high) if expected < num_distinct else (low, middle)
     return high
 
 
@@ -153,6 +153,6 @@ def _run_rate(values: pa.Array) -> float:
 
 
 def _index_bytes(num_items: int, count: int, num_runs: int) -> int:
-    """Return the bytes of the indices, packed or as runs, whichever is less."""
+    """Return the size of the indices, packed or as runs, whichever is smaller."""
     width = max(1, (num_items - 1).bit_length())
     return min(count * width // 8, num_runs * (2 if width <= 8 else 5))
