@@ -53,14 +53,12 @@ def check_chunks(buffers: Iterable[ChunkedBuffer], num_values: Counts) -> None:
         size_bytes = len(buffer.data)
         if not len(buffer.starts) == len(buffer.sizes) == len(num_values):
             raise CorruptDataError(
-                f"{len(num_values)} chunks, but {len(buffer.starts)} starts and "
-                f"{len(buffer.sizes)} sizes of their buffers"
+                f"{len(num_values)} chunks have {len(buffer.starts)} starts and "
+                f"{len(buffer.sizes)} sizes of buffers"
             )
         starts, room = _unsigned(buffer.starts), np.uint64(size_bytes)
         if (starts > room).any() or (_unsigned(buffer.sizes) > room - starts).any():
-            raise CorruptDataError(
-                f"a chunk's buffer does not lie inside the {size_bytes} bytes that are there"
-            )
+            raise CorruptDataError(f"a chunk's buffer exceeds the {size_bytes} bytes of its page")
 
 
 def _unsigned(numbers: Counts) -> npt.NDArray[np.uint64]:

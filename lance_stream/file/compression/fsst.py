@@ -187,7 +187,7 @@ def _codes_by_loop(
     kernels: ModuleType, bounds: Positions, data: Bytes, matcher: Matcher, terminator: int
 ) -> tuple[Bytes, Positions]:
     if bounds[0] != 0 or bounds[-1] > len(data) or (bounds[1:] < bounds[:-1]).any():
-        raise InvalidInputError("an array of strings has offsets that fall or leave its bytes")
+        raise InvalidInputError("an array of strings has offsets that descend or exceed its bytes")
     used = np.ascontiguousarray(data[: int(bounds[-1])])
     codes = np.empty(2 * len(used), np.uint8)
     ends = np.empty(len(bounds) - 1, np.int64)
@@ -257,7 +257,7 @@ def _decoded_by_loop(
     if total == kernels.CODE_WITHOUT_SYMBOL:
         raise CorruptDataError(_CODE_WITHOUT_SYMBOL)
     if total < 0:
-        raise CorruptDataError("the offsets of FSST values leave their codes")
+        raise CorruptDataError("the offsets of FSST values exceed their codes")
     if total <= INT32_MAX:
         offsets = offsets.astype(block.offsets.dtype, copy=False)
     return VariableWidthBlock(block.num_values, offsets, data[:total])

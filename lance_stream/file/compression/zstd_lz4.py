@@ -114,8 +114,8 @@ def encode_chunks(buffer: ChunkedBuffer, scheme: str, level: int | None) -> Chun
     largest = int(buffer.sizes.max()) if len(buffer.sizes) else 0
     if scheme == LZ4 and largest > MAX_LZ4_BYTES:
         raise InvalidInputError(
-            f"{largest} bytes cannot be compressed by lz4 at once, at most {MAX_LZ4_BYTES}; "
-            "compress the column by zstd"
+            f"lz4 compresses at most {MAX_LZ4_BYTES} bytes at once, not {largest}; compress the "
+            "column with zstd"
         )
     if scheme == ZSTD:
         level = DEFAULT_ZSTD_LEVEL if level is None else level or _ZSTD_DEFAULT_LEVEL

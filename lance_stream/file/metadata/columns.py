@@ -188,8 +188,8 @@ def unpack_encoding(encoding: bytes, kind: type[M]) -> M:
         name = wrapped.type_url.rpartition("/")[2]
         if name != kind.DESCRIPTOR.full_name:
             raise UnsupportedFeatureError(
-                f"an encoding of the kind {name!r} was found where "
-                f"{kind.DESCRIPTOR.full_name!r} was expected"
+                f"expected an encoding of the kind {kind.DESCRIPTOR.full_name!r}, but found "
+                f"{name!r}"
             )
         message.ParseFromString(wrapped.value)
     except DecodeError as error:

@@ -110,7 +110,7 @@ def decode_footer(last_bytes: bytes | memoryview, size_bytes: int) -> Footer:
     )
     end = size_bytes - FOOTER_BYTES
     if metadata_start > end or footer.column_table.stop > end or footer.global_table.stop > end:
-        raise CorruptDataError(f"the footer of a file of {size_bytes} bytes points past its end")
+        raise CorruptDataError(f"the footer of a file of {size_bytes} bytes points beyond its end")
     if num_globals == 0:
         raise CorruptDataError("the file has no global buffer, and so no schema")
     return footer
@@ -138,7 +138,7 @@ def decode_position_table(table: bytes | memoryview, size_bytes: int) -> tuple[B
     entries = np.frombuffer(table, dtype="<u8").reshape(-1, 2)
     ranges = tuple(ByteRange(start, start + size) for start, size in entries.tolist())
     if any(span.stop > size_bytes - FOOTER_BYTES for span in ranges):
-        raise CorruptDataError(f"a table of a file of {size_bytes} bytes points past its end")
+        raise CorruptDataError(f"a table of a file of {size_bytes} bytes points beyond its end")
     return ranges
 
 

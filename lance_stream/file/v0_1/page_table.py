@@ -55,7 +55,7 @@ def range_of_column(start: int, num_batches: int, column: int, limit: int) -> By
     if column < 0 or first + size > limit:
         raise CorruptDataError(
             f"the page table of {num_batches} batches starts at byte {start}; column "
-            f"{column} would reach past byte {limit}"
+            f"{column} would extend beyond byte {limit}"
         )
     return ByteRange(first, first + size)
 
@@ -70,7 +70,7 @@ def decode_pages(entries: Buffer, limit: int) -> FieldPages:
     position, length = table[:, 0].copy(), table[:, 1].copy()
     # a page of a null column has a length, but no bytes
     if bool(((position < 0) | (position > limit) | (length < 0) | (length >> 31 > 0)).any()):
-        raise CorruptDataError(f"the page table points out of the file's {limit} bytes")
+        raise CorruptDataError(f"a page exceeds the file's {limit} bytes")
     return FieldPages(position, length)
 
 

@@ -316,6 +316,6 @@ def test_strings_with_impossible_offsets_are_not_encoded():
         offsets[place] = wrong
         with (
             compiled.loops.replaced(kernels),
-            pytest.raises(InvalidInputError, match="offsets that fall or leave"),
+            pytest.raises(InvalidInputError, match="offsets that descend or exceed"),
         ):
             fsst._codes_by_loop(kernels, offsets.astype(np.int64), block.data, None, 0)

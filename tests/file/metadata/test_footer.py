@@ -56,7 +56,7 @@ def test_a_position_past_the_end_is_corrupt(place: int) -> None:
     """The store would answer such a request with an error that names no cause."""
     stored = bytearray(encode_footer(FOOTER))
     struct.pack_into("<Q", stored, 8 * place, SIZE - FOOTER_BYTES + 1)
-    with pytest.raises(CorruptDataError, match="past its end"):
+    with pytest.raises(CorruptDataError, match="beyond its end"):
         decode_footer(stored, SIZE)
 
 
@@ -65,7 +65,7 @@ def test_a_table_beyond_the_file_is_corrupt(place: int) -> None:
     """The count decides how much is read and allocated."""
     stored = bytearray(encode_footer(FOOTER))
     struct.pack_into("<I", stored, place, 2**32 - 1)
-    with pytest.raises(CorruptDataError, match="past its end"):
+    with pytest.raises(CorruptDataError, match="beyond its end"):
         decode_footer(stored, SIZE)
 
 
@@ -88,7 +88,7 @@ def test_a_position_table_holds_starts_and_sizes() -> None:
 @pytest.mark.parametrize("entry", [(0, 2**64 - 1), (2**64 - 1, 2**64 - 1), (281, 0)])
 def test_table_entries_past_the_end_are_corrupt(entry: tuple[int, int]) -> None:
     """Start and size together may overflow 64 bits."""
-    with pytest.raises(CorruptDataError, match="past its end"):
+    with pytest.raises(CorruptDataError, match="beyond its end"):
         decode_position_table(struct.pack("<2Q", *entry), SIZE)
 
 

@@ -131,7 +131,7 @@ def _check_no_nulls(array: pa.Array) -> None:
         raise InvalidInputError(
             f"{array.null_count} values of type {array.type} are null in a packed struct, but "
             "files of version 2.0 support no nulls there; write the table in version 2.1 or newer, "
-            "or leave the metadata 'lance-encoding:packed' out"
+            "or omit the metadata 'lance-encoding:packed'"
         )
 
 
@@ -146,7 +146,7 @@ def _width(arrow: pa.DataType) -> int:
     if not has_fixed_width(arrow) or arrow.bit_width % 8:
         raise InvalidInputError(
             f"packed structs in files of version 2.0 support values of whole bytes, not {arrow}; "
-            "leave the metadata 'lance-encoding:packed' out, or write the table in version 2.2"
+            "omit the metadata 'lance-encoding:packed', or write the table in version 2.2"
         )
     return int(arrow.bit_width) // 8
 

@@ -87,7 +87,9 @@ class InlineBitpacking(MiniBlockCodec, BlockCodec):
     def from_proto(cls, message: pb.InlineBitpacking, parse: Parse) -> Self:
         del parse  # no nested encoding
         if message.HasField("values"):
-            raise UnsupportedFeatureError("bit-packed values that are compressed once more")
+            raise UnsupportedFeatureError(
+                "bit-packed values that are compressed again are not supported"
+            )
         return cls(message.uncompressed_bits_per_value)
 
     def to_proto(self) -> pb.CompressiveEncoding:
@@ -183,7 +185,7 @@ class OutOfLineBitpacking(BlockCodec):
         word = word_of(self.bits_per_word)
         if not 0 < self.bits_per_packed <= self.bits_per_word:
             raise CorruptDataError(
-                f"{self.bits_per_word}-bit words cannot be packed in {self.bits_per_packed}"
+                f"{self.bits_per_word}-bit words cannot be packed in {self.bits_per_packed} bits"
             )
         words_per_block = VALUES * self.bits_per_packed // self.bits_per_word
         num_full, num_rest = divmod(num_values, VALUES)

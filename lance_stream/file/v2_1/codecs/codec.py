@@ -198,7 +198,7 @@ def only(inner: Codec, kind: type[C], outer: str) -> C:
     """
     if not isinstance(inner, kind):
         raise UnsupportedFeatureError(
-            f"{inner.name} inside of {outer} is not supported, only {kind.name}"
+            f"the encoding {inner.name!r} within {outer!r} is not supported, only {kind.name!r}"
         )
     return inner
 
@@ -243,7 +243,9 @@ def fixed_width(block: DataBlock, codec: str) -> FixedWidthBlock:
         CorruptDataError: They have no fixed width.
     """
     if not isinstance(block, FixedWidthBlock):
-        raise CorruptDataError(f"{codec} needs values of fixed width, not {type(block).__name__}")
+        raise CorruptDataError(
+            f"the encoding {codec!r} requires values of fixed width, not {type(block).__name__}"
+        )
     return block
 
 
@@ -254,7 +256,9 @@ def byte_strings(block: DataBlock, codec: str) -> VariableWidthBlock:
         CorruptDataError: They are not byte strings.
     """
     if not isinstance(block, VariableWidthBlock):
-        raise CorruptDataError(f"{codec} needs byte strings, not {type(block).__name__}")
+        raise CorruptDataError(
+            f"the encoding {codec!r} requires byte strings, not {type(block).__name__}"
+        )
     return block
 
 

@@ -95,7 +95,9 @@ class FixedSizeList(MiniBlockCodec, BlockCodec, PerValueCodec):
             layers.append(ListLayer(inner.items_per_value, inner.validity is not None))
             inner = inner.items
         if not isinstance(inner, FixedWidthBlock):
-            raise UnsupportedFeatureError("fixed-size lists of items without a fixed width")
+            raise UnsupportedFeatureError(
+                "fixed-size lists of items without a fixed width are not supported"
+            )
         return cls(tuple(layers), inner.bits_per_value)
 
     @classmethod
@@ -151,7 +153,9 @@ class FixedSizeList(MiniBlockCodec, BlockCodec, PerValueCodec):
                 else None
             )
         if not self.bits_per_item:
-            raise CorruptDataError("lists of nothing but null items are not stored in mini-blocks")
+            raise CorruptDataError(
+                "fixed-size lists whose items are all null cannot be in mini-blocks"
+            )
         items = Flat(self.bits_per_item).decode_mini_block([remaining.pop(0)], counts)
         return _nested(items, self.layers, validities, int(num_values.sum()))
 
@@ -191,14 +195,15 @@ class FixedSizeList(MiniBlockCodec, BlockCodec, PerValueCodec):
         rows = fixed_width(block, self.name)
         if rows.bits_per_value != self.bits_per_row:
             raise CorruptDataError(
-                f"lists of {self.bits_per_row} bits in a page of {rows.bits_per_value}-bit values"
+                f"the lists have {self.bits_per_row} bits, but the values of the page "
+                f"{rows.bits_per_value}"
             )
         return self.decode_block(rows.data, rows.num_values)
 
     def _check(self) -> None:
         """Check the stored description of lists."""
         if any(layer.items_per_value < 1 for layer in self.layers):
-            raise CorruptDataError("a fixed-size list of no items is stored")
+            raise CorruptDataError("a fixed-size list has no items")
         if not 0 < self.bits_per_row <= MAX_BITS_PER_ROW:
             raise CorruptDataError(f"fixed-size lists cannot have {self.bits_per_row} bits")
 
@@ -281,7 +286,7 @@ def _nested(
     for layer, validity, count in reversed(list(zip(layers, validities, counts, strict=True))):
         items = FixedSizeListBlock(layer.items_per_value, items, validity, count)
     if not isinstance(items, FixedSizeListBlock):
-        raise CorruptDataError("fixed-size lists without a layer of lists")
+        raise CorruptDataError("the encoding of fixed-size lists has no list layer")
     return items
 
 
@@ -292,7 +297,9 @@ def _flattened(block: FixedSizeListBlock) -> tuple[FixedWidthBlock, list[Bytes |
         validities.append(inner.validity)
         inner = inner.items
     if not isinstance(inner, FixedWidthBlock):
-        raise UnsupportedFeatureError("fixed-size lists of items without a fixed width")
+        raise UnsupportedFeatureError(
+            "fixed-size lists of items without a fixed width are not supported"
+        )
     return inner, validities
 
 

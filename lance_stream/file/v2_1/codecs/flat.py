@@ -64,7 +64,7 @@ class Flat(MiniBlockCodec, BlockCodec, PerValueCodec):
     def from_proto(cls, message: pb.Flat, parse: Parse) -> Self:
         del parse  # no nested encoding
         if message.HasField("data"):
-            raise UnsupportedFeatureError("flat values that are compressed once more")
+            raise UnsupportedFeatureError("flat values that are compressed again are not supported")
         return cls(message.bits_per_value)
 
     def to_proto(self) -> pb.CompressiveEncoding:
@@ -105,7 +105,8 @@ class Flat(MiniBlockCodec, BlockCodec, PerValueCodec):
         rows = fixed_width(block, self.name)
         if rows.bits_per_value != self.bits_per_value:
             raise CorruptDataError(
-                f"values of {self.bits_per_value} bits in a page of {rows.bits_per_value}-bit ones"
+                f"the values have {self.bits_per_value} bits, but those of the page "
+                f"{rows.bits_per_value}"
             )
         return self.decode_block(rows.data, rows.num_values)
 

@@ -66,12 +66,14 @@ class General(MiniBlockCodec, BlockCodec, PerValueCodec):
         compression = message.compression
         if compression.scheme not in SCHEMES:
             raise UnsupportedFeatureError(
-                f"unknown compression scheme {compression.scheme}, "
-                f"only {', '.join(SCHEMES.values())}"
+                f"the compression scheme {compression.scheme} is not supported, only "
+                f"{', '.join(SCHEMES.values())}"
             )
         values = parse(message.values)
         if isinstance(values, General):
-            raise UnsupportedFeatureError("general compression inside of general compression")
+            raise UnsupportedFeatureError(
+                "general compression within general compression is not supported"
+            )
         level = compression.level if compression.HasField("level") else None
         return cls(values, SCHEMES[compression.scheme], level)
 

@@ -94,8 +94,8 @@ class PackedStruct(MiniBlockCodec, PerValueCodec):
         rows = fixed_width(block, self.name)
         if rows.bits_per_value != self.values.bits_per_value:
             raise CorruptDataError(
-                f"structs of {self.values.bits_per_value} bits in a page of "
-                f"{rows.bits_per_value}-bit values"
+                f"the structs have {self.values.bits_per_value} bits, but the values of the page "
+                f"{rows.bits_per_value}"
             )
         return _split(rows, self.bits_of_parts)
 
@@ -226,9 +226,11 @@ def _check_widths(bits_of_parts: Sequence[int], bits_per_value: int) -> None:
         CorruptDataError: They do not add up.
     """
     if len(bits_of_parts) > MAX_PARTS:
-        raise CorruptDataError(f"a packed struct of {len(bits_of_parts)} parts")
+        raise CorruptDataError(f"a packed struct cannot have {len(bits_of_parts)} parts")
     if any(bits % 8 for bits in bits_of_parts):
-        raise UnsupportedFeatureError("packed structs whose parts do not fill whole bytes")
+        raise UnsupportedFeatureError(
+            "packed structs with parts of other than whole bytes are not supported"
+        )
     if not bits_of_parts or 0 in bits_of_parts or sum(bits_of_parts) != bits_per_value:
         raise CorruptDataError(
             f"the parts of a packed struct have {list(bits_of_parts)[:16]} bits, but its values "
@@ -283,7 +285,7 @@ def split_variable(
         UnsupportedFeatureError: A part has no whole bytes.
     """
     if not bits_of_parts or len(bits_of_parts) > MAX_PARTS:
-        raise CorruptDataError(f"a packed struct of {len(bits_of_parts)} parts")
+        raise CorruptDataError(f"a packed struct cannot have {len(bits_of_parts)} parts")
     positions = rows.offsets[:-1].astype(np.int64)
     stops = rows.offsets[1:].astype(np.int64)
     is_present = stops > positions
@@ -307,7 +309,9 @@ def split_variable(
             positions = positions + sizes
         else:
             if bits <= 0 or bits % 8:
-                raise UnsupportedFeatureError(f"a part of a packed struct has {bits} bits")
+                raise UnsupportedFeatureError(
+                    f"a part of {bits} bits is not supported in a packed struct"
+                )
             values = _bytes_at(rows.data, positions, stops, bits // 8)
             if not all_present:
                 filled = np.zeros((len(is_present), bits // 8), np.uint8)
@@ -362,7 +366,7 @@ def _check_whole_bytes(part: DataBlock) -> None:
     if isinstance(part, FixedWidthBlock) and part.bits_per_value % 8:
         raise InvalidInputError(
             "a packed struct supports values of whole bytes, not booleans; store them as int8, or "
-            "leave the metadata 'lance-encoding:packed' out"
+            "omit the metadata 'lance-encoding:packed'"
         )
 
 
@@ -377,7 +381,7 @@ def _bytes_at(data: Bytes, positions: Positions, stops: Positions, width: int) -
         CorruptDataError: They extend past their values.
     """
     if (stops - positions < width).any():
-        raise CorruptDataError(f"a part of {width} bytes reaches past its packed struct")
+        raise CorruptDataError(f"a part of {width} bytes exceeds its packed struct")
     if len(positions) == 0:
         return np.zeros((0, width), np.uint8)
     windows = np.ndarray((len(data) - width + 1,), np.dtype((np.void, width)), data, 0, (1,))

@@ -80,9 +80,7 @@ def parse(encoding: CompressiveEncoding) -> Codec:
     """
     name: str | None = encoding.WhichOneof("compression")
     if name is None:
-        raise UnsupportedFeatureError(
-            "an encoding is missing, or is of a kind that was added after this version"
-        )
+        raise UnsupportedFeatureError("an encoding is missing, or of an unknown kind")
     if name in REFUSED:
         raise UnsupportedFeatureError(f"the encoding {name!r} is not supported: {REFUSED[name]}")
     return CODECS[name].from_proto(getattr(encoding, name), parse)
@@ -117,8 +115,8 @@ def decode_mini_block(
     codec = in_mini_block(parse(encoding))
     if len(buffers) != codec.num_buffers:
         raise CorruptDataError(
-            f"a mini-block page encoded by {codec.name} needs {codec.num_buffers} value buffers, "
-            f"but has {len(buffers)}"
+            f"a mini-block page with the encoding {codec.name!r} needs {codec.num_buffers} value "
+            f"buffers, but has {len(buffers)}"
         )
     check_chunks(buffers, num_values)
     return codec.decode_mini_block(buffers, num_values)
@@ -169,7 +167,7 @@ def decode_block(
     """
     codec = in_block(parse(encoding))
     if num_values < 0:
-        raise CorruptDataError(f"a block of {num_values} values")
+        raise CorruptDataError(f"a block cannot have {num_values} values")
     return codec.decode_block(np.frombuffer(buffer, dtype=np.uint8), num_values)
 
 

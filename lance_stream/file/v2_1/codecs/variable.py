@@ -88,7 +88,9 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
     @classmethod
     def from_proto(cls, message: pb.Variable, parse: Parse) -> Self:
         if message.HasField("values"):
-            raise UnsupportedFeatureError("byte strings that are compressed as a whole")
+            raise UnsupportedFeatureError(
+                "byte strings that are compressed as a whole are not supported"
+            )
         return cls(only(parse(message.offsets), Flat, "offsets").bits_per_value)
 
     def to_proto(self) -> pb.CompressiveEncoding:
@@ -111,7 +113,7 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
         offsets = stored.view(word_of(self.bits_per_offset))
         if offsets.max() > buffer.sizes.max():
             raise CorruptDataError(
-                f"an offset of {offsets.max()} leaves its chunk of at most "
+                f"an offset of {offsets.max()} exceeds its chunk of at most "
                 f"{buffer.sizes.max()} bytes"
             )
         positions = starts_of(num_values + 1)
@@ -164,13 +166,13 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
         width = check_bits_per_offset(bits_per_offset)
         head_bytes = 1 + 2 * width if is_early else 2 * width
         if len(buffer) < head_bytes:
-            raise CorruptDataError(f"a block of {len(buffer)} bytes is too short for its head")
+            raise CorruptDataError(f"a block of {len(buffer)} bytes is too short for its header")
         stated = np.frombuffer(buffer[head_bytes - width : head_bytes].tobytes(), f"<u{width}")
         start = int(stated[0])
         if start != head_bytes + (num_values + 1) * width or start > len(buffer):
             raise CorruptDataError(
-                f"a block of {len(buffer)} bytes with {num_values} values states that "
-                f"the values start at {start}"
+                f"a block of {len(buffer)} bytes with {num_values} values cannot have "
+                f"values that start at {start}"
             )
         offsets = np.ascontiguousarray(buffer[head_bytes:start]).view(f"<i{width}")
         data = buffer[start:]
@@ -237,7 +239,7 @@ def check_bits_per_offset(bits_per_offset: int) -> int:
         CorruptDataError: It is neither 32 nor 64 bits wide.
     """
     if bits_per_offset not in (32, 64):
-        raise CorruptDataError(f"offsets are 32 or 64 bits wide, but {bits_per_offset} is stored")
+        raise CorruptDataError(f"offsets have 32 or 64 bits, not {bits_per_offset}")
     return bits_per_offset // 8
 
 
@@ -263,7 +265,7 @@ def _checked_heads(
     if (buffer.sizes < head_bytes).any() or (buffer.sizes % width).any():
         raise CorruptDataError(
             f"chunks of {buffer.sizes.min()} to {buffer.sizes.max()} bytes are too short for their "
-            f"values' offsets, or are not filled up to whole offsets of {width} bytes"
+            f"values' offsets, or are not padded to a multiple of {width} bytes"
         )
     return width, head_bytes
 
@@ -282,7 +284,7 @@ def _chunk_starts(block: VariableWidthBlock, max_chunk_values: int, max_chunk_by
     that each but the last is a power of two.
     """
     if max_chunk_values < 2:
-        raise UnsupportedFeatureError("a mini-block chunk has at least 2 values")
+        raise UnsupportedFeatureError("a mini-block chunk must have at least 2 values")
     width = block.offsets.itemsize
     count = 1 << (max_chunk_values.bit_length() - 1)
     starts = np.arange(0, block.num_values, count, dtype=np.int64)

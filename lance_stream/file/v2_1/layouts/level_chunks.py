@@ -235,7 +235,7 @@ def _decode_chunks(
 def _split_runs(buffer: ChunkedBuffer) -> list[ChunkedBuffer]:
     """Split each chunk's run-length block into its values and its lengths."""
     if len(buffer.sizes) and buffer.sizes.min() < 8:
-        raise CorruptDataError("a run-length block is too short for its head")
+        raise CorruptDataError("a run-length block is too short for its header")
     heads = joined(ChunkedBuffer(buffer.data, buffer.starts, np.full_like(buffer.sizes, 8)))
     sizes = heads.view(np.uint64)
     if (sizes > (buffer.sizes - 8).astype(np.uint64)).any():

@@ -211,7 +211,7 @@ def checked_levels(levels: Levels) -> Levels:
             )
         if len(stream) and stream.max() > most:
             raise CorruptDataError(
-                f"a {name} level of {stream.max()} is stored, but its layers reach {most}"
+                f"a {name} level of {stream.max()} is stored, but the layers allow at most {most}"
             )
     if layers.max_repetition and levels.repetition is None:
         raise CorruptDataError("a page of lists has no repetition levels")

@@ -156,8 +156,8 @@ def _encode_without_fields(levels: Levels) -> EncodedLayout:
     """
     if levels.repetition is not None or levels.definition is not None:
         raise InvalidInputError(
-            "structs without fields can neither be null nor be in a null or a list; give "
-            "them a field"
+            "structs without fields can neither be null nor be in a null or a list; add a field "
+            "to them"
         )
     bare = replace(levels, layers=layers_of((NULLABLE_ITEM,)))
     return encode_null_page(bare, packs_levels=False)

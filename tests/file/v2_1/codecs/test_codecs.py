@@ -174,7 +174,7 @@ def test_refused_encodings_give_their_reason(name: str) -> None:
 def test_unknown_encodings_are_refused() -> None:
     """A later release's encoding reads as an empty message in protobuf."""
     later = pb.CompressiveEncoding.FromString(bytes([0xA2, 0x06, 0x00]))  # field 100
-    with pytest.raises(UnsupportedFeatureError, match="added after this version"):
+    with pytest.raises(UnsupportedFeatureError, match="of an unknown kind"):
         decode_block(later, b"", 0)
 
 
@@ -392,9 +392,9 @@ def test_nested_compression_is_refused(outer: str) -> None:
         encoding = pb.CompressiveEncoding(
             general=pb.General(compression=compression, values=encoding)
         )
-    with pytest.raises(UnsupportedFeatureError, match="inside of general"):
+    with pytest.raises(UnsupportedFeatureError, match=r"within '?general"):
         decode_block(encoding, bytes(100), 1)
-    with pytest.raises(UnsupportedFeatureError, match="inside of general"):
+    with pytest.raises(UnsupportedFeatureError, match=r"within '?general"):
         num_mini_block_buffers(encoding)
 
 

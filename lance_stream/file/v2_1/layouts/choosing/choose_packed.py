@@ -39,7 +39,7 @@ def encode_packed_page(
     if not has_width and version is FileVersion.V2_1:
         raise InvalidInputError(
             "packed structs of files of version 2.1 support only values of fixed width, no strings "
-            "or lists; leave the metadata 'lance-encoding:packed' out, or write the table in 2.2"
+            "or lists; omit the metadata 'lance-encoding:packed', or write the table in 2.2"
         )
     fits = has_width and 2 * sum(widths) <= 8 * MAX_VALUE_BYTES
     if fits and options.structural_encoding != FULLZIP:

@@ -68,7 +68,7 @@ def split_chunks(
     head_bytes = 2 + 2 * num_level_buffers + (4 if has_large_chunk else 2) * num_value_buffers
     head_bytes = _padded(head_bytes)
     if len(sizes) and sizes.min() < head_bytes:
-        raise CorruptDataError(f"a chunk of {sizes.min()} bytes is too short for its head")
+        raise CorruptDataError(f"a chunk of {sizes.min()} bytes is too short for its header")
     halves = data.view("<u2")
     position = starts // 2
     num_levels = halves[position].astype(np.int64)
