@@ -22,6 +22,12 @@ _COMPACTION: Final = (
     "Spark ends the process of a commit, so it cannot compact in the background. Use "
     'foreachBatch(lance_sink(path, compact="auto")), or call Dataset.compact() from time to time'
 )
+_START: Final = (
+    "the first version whose changes are read is set by 'startingVersion' or 'startingTimestamp'"
+)
+_END: Final = (
+    "the last version whose changes are read is set by 'endingVersion' or 'endingTimestamp'"
+)
 _ELSEWHERE: Final[Mapping[str, str]] = {
     "version": "the version to read is selected by 'versionAsOf', 'timestampAsOf' or 'tag'",
     "timestamp": "the time to read at is selected by 'timestampAsOf'",
@@ -33,6 +39,10 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
     ),
     "partitionoverwritemode": "Lance tables have no partitions",
     "readchangedata": "the change feed is read with readChangeFeed=true",
+    "since": _START,
+    "after": _START,
+    "until": _END,
+    "through": _END,
     "ignorechanges": "the change feed, readChangeFeed=true, contains updates and deletes",
     "ignoredeletes": (
         "versions that update or delete are skipped with skipChangeCommits=true, or read as "

@@ -60,6 +60,15 @@ _PASSED_ON: Final = frozenset({"checkpointlocation", "queryname"})
 """Options of Spark, which it passes on."""
 
 
+_GUESSES: Final[Mapping[str, str]] = {
+    "key": "on",
+    "key_columns": "on",
+    "order_by": "sequence_by",
+    "path": "uri",
+}
+"""What people call arguments of a sink before they know their names."""
+
+
 def suggest_names(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function that makes a sink: unknown arguments are refused with a suggestion."""
     parameters = list(signature(function).parameters)
@@ -82,6 +91,7 @@ def _other_name(name: str, parameters: Sequence[str]) -> str | None:
     others = [cdc for of_sink, cdc in AUTO_CDC_NAMES.items() if of_sink == name]
     others += [of_sink for of_sink, cdc in AUTO_CDC_NAMES.items() if cdc == name]
     others += [] if row is None else [row.python]
+    others += [_GUESSES[name]] if name in _GUESSES else []
     return next((other for other in others if other.partition("[")[0] in parameters), None)
 
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
+from lance_stream.errors import InvalidInputError
 from lance_stream.spark.session.column_names import SETTING
 from lance_stream.spark.session.hadoop_settings import (
     HADOOP_NAMES,
@@ -116,8 +117,13 @@ def locate_in_session(
         creates: Whether the table is declared if it does not exist.
 
     Raises:
+        InvalidInputError: Something else was passed in place of the session.
         LanceStreamError: See `locate`.
     """
+    if isinstance(spark, str | os.PathLike):
+        raise InvalidInputError(
+            f"the first argument is the Spark session, and the table's location, {spark!r}, follows"
+        )
     if table_id is not None and namespace is None and spark is not None:
         namespace = read_namespace(spark) or None
     return locate(uri, storage_options, table_id, namespace, creates=creates)

@@ -134,10 +134,14 @@ def test_invalid_values_name_their_option(name: str, text: str) -> None:
         parse_reader_options({**PATH, name.lower(): text})
 
 
-def test_unknown_options_get_a_suggestion() -> None:
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [("startingVersoin", "startingVersion"), ("since", "startingVersion"), ("until", "endingVer")],
+)
+def test_unknown_options_get_a_suggestion(name: str, suggestion: str) -> None:
     """A misspelt option that is ignored would start the feed at the wrong version."""
-    with pytest.raises(InvalidInputError, match=r"startingversoin.*startingVersion"):
-        parse_reader_options({**PATH, "startingVersoin": "1"})
+    with pytest.raises(InvalidInputError, match=f"{name.lower()}.*{suggestion}"):
+        parse_reader_options({**PATH, name: "1"})
 
 
 def test_feed_options_are_parsed() -> None:

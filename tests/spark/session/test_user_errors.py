@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark import lance_sink
+from lance_stream.spark import cleanup_table, compact_table, lance_sink, read_changes
 from lance_stream.spark.session.user_errors import (
     message_first,
     without_our_frames,
@@ -28,6 +28,13 @@ def fail() -> None:
     error = InvalidInputError("no")
     error.add_note("in this file")
     raise error
+
+
+@pytest.mark.parametrize("function", [compact_table, cleanup_table, read_changes])
+def test_forgotten_sessions_are_named(function: Any) -> None:
+    """Functions without Spark begin with the location, so people forget the session here."""
+    with pytest.raises(InvalidInputError, match=r"first argument is the Spark session.* 't', foll"):
+        function("t")
 
 
 @pytest.mark.parametrize("wrap", [without_traceback, without_our_frames])
