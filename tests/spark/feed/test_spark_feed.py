@@ -319,7 +319,7 @@ def test_nested_nulls_arrive_on_every_path(session: Any, tmp_path: Path, rows: l
                 assert row[f"{name}_list"] == value_at_row, name
 
 
-@pytest.mark.since_spark("4.1")  # where the type TIME begins
+@pytest.mark.since_spark("4.2")  # 4.1 streams TIME without the setting
 def test_streams_of_time_need_a_setting(session: Any, tmp_path: Path) -> None:
     """Spark itself refuses TIME when a query starts, while batches accept it."""
     setting, uri = "spark.sql.timeType.enabled", str(tmp_path / "times")
